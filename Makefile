@@ -1,0 +1,123 @@
+# One command for each habit. The environment is .venv: made on first use, brought up to date when pyproject.toml or the
+# kernels change, left alone otherwise. Needs python3 >= 3.11 with venv, make and g++.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TORCH := torch==2.13.0
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+
+SERVE := $(VENV)/.serve
+DEV := $(VENV)/.dev
+BUILT_FROM := pyproject.toml $(wildcard hatch_build.py) \
+	$(shell find kernels/baton_kernels -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
+
+# ---- for everybody
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.PHONY: demo
+demo: $(SERVE) ## start a mesh, ask it one question, draw where the time went
+	@$(BIN)/baton demo $(ARGS)
+
+.PHONY: up
+up: $(SERVE) ## start a mesh and keep it running; ARGS="--model FOLDER --prefill 1"
+	@$(BIN)/baton up $(ARGS)
+
+.PHONY: test
+test: $(DEV) ## all tests that need no GPU and kill nothing; ARGS="-k name"
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: $(DEV) ## lint, format, types, layers, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@out="$$(mktemp -d)"; trap 'rm -rf "$$out"' EXIT; \
+		$(BIN)/python protos/generate.py "$$out"; \
+		cd "$$out"; for file in $$(find . -type f); do \
+			cmp "$$file" "$(CURDIR)/protos/$$file" || { echo "generated code is stale: make protos" >&2; exit 1; }; \
+		done
+
+# ---- what Baton promises, measured
+
+.PHONY: verify
+verify: $(DEV) ## equal bits: one process against the mesh (5 minutes)
+	@$(BIN)/baton verify --json $(ARGS)
+
+.PHONY: verify-full
+verify-full: $(DEV) ## the same over the full product of settings
+	@$(BIN)/baton verify --full --json $(ARGS)
+
+.PHONY: verify-shape
+verify-shape: $(DEV) ## equal bits on a 0.5B-shaped model
+	@$(BIN)/python -m bench.verify_shape $(ARGS)
+
+.PHONY: handoff
+handoff: $(DEV) ## how much of the hand-off is hidden behind prefill
+	@$(BIN)/python -m bench.handoff --json $(ARGS)
+
+.PHONY: faults
+faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand requests
+	$(BIN)/python -m pytest tests/chaos -m chaos $(ARGS)
+
+.PHONY: cancel
+cancel: $(DEV) ## a thousand random cancels; no page may leak
+	@$(BIN)/python -m bench.cancel --count 1000 --json
+
+.PHONY: sanitize
+sanitize: ## the kernels' C++ tests under ASan and UBSan
+	bash tests/unit/kernels_cpp/sanitize.sh
+
+.PHONY: bench
+bench: $(DEV) ## every benchmark, one after the other
+	$(MAKE) --no-print-directory verify-shape handoff
+
+# ---- upkeep
+
+.PHONY: protos
+protos: $(DEV) ## regenerate the code of protos/
+	$(BIN)/python protos/generate.py
+
+.PHONY: format
+format: $(DEV) ## format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: wheel-check
+wheel-check: $(DEV) ## build the wheel and use it in an empty environment
+	bash .ci/wheel-check $(BIN)/python "$(TORCH)" "$(TORCH_INDEX)"
+
+.PHONY: clean
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find kernels -name '*.so' -delete
+
+# ---- the environment
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Baton needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch comes first: whoever asks for it later would pull gigabytes of CUDA.
+$(SERVE): $(BUILT_FROM) | $(BIN)/python
+	@echo "setting up $(VENV) (some minutes the first time)" >&2
+	$(BIN)/python -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null \
+		|| { bash .ci/answers $(BIN)/python $(TORCH_INDEX)/torch/ && $(PIP) install "$(TORCH)" --index-url $(TORCH_INDEX); } \
+		|| $(PIP) install "$(TORCH)"
+	$(PIP) install -e '.[serve]'
+	@touch $@
+
+$(DEV): $(SERVE) pyproject.toml
+	$(PIP) install -e '.[dev]'
+	@touch $@

@@ -1,0 +1,82 @@
+"""Asks a mesh over its public gRPC API and keeps what came: tokens, and the bits of their logprobs."""
+
+import struct
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import grpc
+
+from baton.inference.v1 import inference_pb2 as pb
+from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+
+ANSWER_SECONDS = 60.0
+
+Call: TypeAlias = "grpc.aio.UnaryStreamCall[pb.StreamGenerateRequest, pb.StreamGenerateResponse]"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    name: str  # request_id
+    prompt: tuple[int, ...]
+    max_tokens: int
+    seed: int | None = None  # None: greedy
+
+    def request(self) -> pb.GenerateRequest:
+        return pb.GenerateRequest(
+            request_id=self.name,
+            token_ids=pb.TokenIds(ids=self.prompt),
+            sampling=pb.SamplingOptions(temperature=0.0 if self.seed is None else 1.0, seed=self.seed or 0),
+            stop=pb.StopOptions(max_tokens=self.max_tokens, ignore_eos=True),
+            logprobs=pb.LogprobOptions(top=2),
+        )
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a client saw of an answer; two are equal only bit by bit."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprob_bits: list[bytes] = field(default_factory=list)
+    error: str = ""
+
+    def take(self, delta: pb.Delta) -> None:
+        self.tokens.extend(delta.token_ids)
+        for each in delta.logprobs:
+            self.logprob_bits.append(struct.pack(f"<{1 + len(each.top_logprobs)}f", each.logprob, *each.top_logprobs))
+
+
+class Client:
+    """One connection; asks as many questions at once as its caller likes."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address)
+        self._stub = pb_grpc.InferenceServiceStub(self._channel)
+
+    def call(self, question: Question) -> Call:
+        asked = pb.StreamGenerateRequest(request=question.request())
+        call: Call = self._stub.StreamGenerate(asked, timeout=ANSWER_SECONDS)
+        return call
+
+    async def deltas(self, question: Question) -> AsyncIterator[pb.Delta]:
+        async for event in self.call(question):
+            if event.WhichOneof("event") == "delta":
+                yield event.delta
+
+    async def ask(self, question: Question) -> Seen:
+        """The whole answer; an error is part of it."""
+        seen = Seen()
+        try:
+            async for delta in self.deltas(question):
+                seen.take(delta)
+        except grpc.aio.AioRpcError as error:
+            seen.error = f"{error.code().name}: {error.details()}"
+        return seen
+
+    async def aclose(self) -> None:
+        await self._channel.close()
+
+
+def prompt_of(random_bytes: Sequence[int], first: int) -> tuple[int, ...]:
+    """Printable tokens; `first` makes its first page, and so every cached prefix, its own."""
+    return (first % 90 + 33, *(33 + byte % 90 for byte in random_bytes))

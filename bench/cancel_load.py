@@ -1,0 +1,122 @@
+"""The load that `bench.cancel` cancels: requests of all sizes, and three ways to end them at a random moment.
+
+Most are cancelled after a random share of the time that first tokens take, at the first token, or some tokens later.
+Two stages are too short, or do not exist, in a healthy mesh, so the mesh is made to show them: some requests come
+before there is a decode worker, and some while the decode workers are stopped and answer nobody's Ready."""
+
+import asyncio
+import itertools
+import signal
+from collections import deque
+from random import Random
+
+import grpc
+
+from bench.asking import Call, Client, Question, prompt_of
+from bench.mesh_process import ProcessMesh
+from bench.stages import CANCELLED, Stages
+
+STREAMS = 12  # at a time
+STALL_SECONDS = 0.25
+WINDOW = 12  # requests per stall: what two prefill workers ask for at once
+MAX_TOKENS = 160
+SHARED_PREFIXES = 4
+KINDS = {"early": ("queued", "pushing"), "first": ("handing_over",), "later": ("decoding",)}  # and where they lead
+
+
+class Load:
+    def __init__(self, mesh: ProcessMesh, client: Client, stages: Stages, random: Random) -> None:
+        self._mesh, self._client, self._stages, self._random = mesh, client, stages, random
+        self.errors: list[str] = []  # a cancel is none
+        self._numbers = itertools.count()
+        self._first_token_seconds = deque([0.2], maxlen=64)  # as clients saw it lately
+        self._prefixes = [random.randbytes(48) for _ in range(SHARED_PREFIXES)]
+
+    async def without_decode(self, count: int) -> None:
+        """Nobody could take these."""
+        await asyncio.gather(*(self._after(self._random.uniform(0.05, 0.3)) for _ in range(count)))
+
+    async def stalls(self, count: int) -> None:
+        """Windows in which decode answers nothing; the cancels of a window fall into it, or just behind it."""
+        for size in [WINDOW] * (count // WINDOW) + [count % WINDOW]:
+            await asyncio.sleep(self._random.uniform(0.05, 0.3))
+            for worker in self._mesh.decodes:
+                worker.send_signal(signal.SIGSTOP)
+            delays = [self._random.uniform(0.3, 1.1) * STALL_SECONDS for _ in range(size)]
+            window = [asyncio.create_task(self._after(delay, tokens=40)) for delay in delays]
+            await asyncio.sleep(STALL_SECONDS)
+            for worker in self._mesh.decodes:
+                worker.send_signal(signal.SIGCONT)
+            await asyncio.gather(*window)
+
+    async def at_random(self, count: int, enough: int) -> None:
+        """Until `count` cancels more have reached a living request; a stage that lacks hits is tried first."""
+        left = count
+
+        async def stream() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                if not await self._one(self._choose(enough)):
+                    left += 1  # the request was over before its cancel came
+
+        await asyncio.gather(*(stream() for _ in range(STREAMS)))
+
+    def _choose(self, enough: int) -> str:
+        hits = self._stages.hits()
+        rare = [kind for kind, stages in KINDS.items() if any(hits[stage] < enough for stage in stages)]
+        return self._random.choice(rare or list(KINDS))
+
+    async def _one(self, kind: str) -> bool:
+        match kind:
+            case "early":
+                usual = sorted(self._first_token_seconds)[len(self._first_token_seconds) // 2]
+                return await self._after(self._random.uniform(0.0, 1.2) * usual)
+            case "first":
+                return await self._cancel(self._question(), tokens=1)
+            case _:
+                return await self._cancel(self._question(), tokens=self._random.randint(2, MAX_TOKENS // 2))
+
+    async def _after(self, seconds: float, tokens: int | None = None) -> bool:
+        return await self._cancel(self._question(tokens), tokens=MAX_TOKENS + 1, seconds=seconds)
+
+    async def _cancel(self, question: Question, *, tokens: int, seconds: float | None = None) -> bool:
+        """Cancel after so many tokens, or so long. Did it reach a living request? The gateway says so."""
+        call = self._client.call(question)
+        reading = asyncio.create_task(self._read(call, tokens))
+        await asyncio.wait((reading,), timeout=seconds)
+        call.cancel()
+        await reading
+        for _ in range(50):  # a call that is cancelled at once may never reach the gateway
+            if question.name in self._stages.ends:
+                break
+            await asyncio.sleep(0.01)
+        return self._stages.ends.get(question.name) == CANCELLED
+
+    async def _read(self, call: Call, tokens: int) -> None:
+        """So many tokens, or whatever comes before the cancel."""
+        loop = asyncio.get_running_loop()
+        began, seen = loop.time(), 0
+        try:
+            async for event in call:
+                if event.WhichOneof("event") == "delta":
+                    if not seen:
+                        self._first_token_seconds.append(loop.time() - began)
+                    seen += len(event.delta.token_ids)
+                    if seen >= tokens:
+                        return
+        except asyncio.CancelledError:
+            if not call.cancelled():
+                raise
+        except grpc.aio.AioRpcError as error:
+            self.errors.append(f"a client got {error.code().name}: {error.details()}")
+
+    def _question(self, tokens: int | None = None) -> Question:
+        """Half of the long ones begin like others, so that pages are shared and cached."""
+        number = next(self._numbers)
+        count = tokens or self._random.randint(20, 480)
+        prefix = self._random.choice(self._prefixes) if count > 64 and self._random.random() < 0.5 else b""
+        body = prefix + self._random.randbytes(count - len(prefix))
+        first = prefix[0] if prefix else number
+        seed = self._random.getrandbits(32) if self._random.random() < 0.5 else None
+        return Question(f"cancel-{number}", prompt_of(body, first), MAX_TOKENS, seed)

@@ -1,0 +1,153 @@
+"""What `bench.handoff` makes of its runs: medians per prompt, the worse prompt of each figure, and missed targets.
+
+Pure functions over plain values. Each mesh run is compared with the mean of the engine alone right before and right
+after it, so that a machine that slowly gets faster or slower cancels out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+HIDDEN_SHARE = 0.9
+EXPOSED_MS = 10.0
+PUSH_SLOWDOWN = 1.02
+MORE_MS, MORE_SHARE = 15.0, 0.01  # the mesh may take so much longer to the first token, plus this share of single
+THROTTLE_FACTOR = 1.5  # times the rate at which prefill produces keys and values
+THROTTLED_MORE_MS = 10.0  # on top of the last layer group's bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MeshRun:
+    """One prompt that went through the mesh."""
+
+    first_token_ms: float  # at the client, from the call to the first delta
+    compute_ms: float  # first step begun to first token sampled
+    exposed_ms: float  # first token sampled at prefill to admitted at decode
+    bytes: int
+    bytes_before_first: int  # in decode's pages when the first token was sampled
+
+    @property
+    def hidden_share(self) -> float:
+        return self.bytes_before_first / self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    mesh: MeshRun
+    single_ms: float  # engine alone, around the mesh run
+
+    @property
+    def mesh_minus_single_ms(self) -> float:
+        return self.mesh.first_token_ms - self.single_ms
+
+    @property
+    def push_slowdown(self) -> float:
+        return self.mesh.compute_ms / self.single_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    low: float
+    middle: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(min(values), median(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.middle:8.3f}   ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Unthrottled:
+    """One length of prompt over shared memory."""
+
+    prompt_tokens: int
+    hidden_share: Spread
+    exposed_ms: Spread
+    single_ms: Spread
+    mesh_minus_single_ms: Spread
+    push_slowdown: Spread
+
+    @property
+    def allowance_ms(self) -> float:
+        return MORE_MS + MORE_SHARE * self.single_ms.middle
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """One length of prompt over TCP that is only a little faster than prefill."""
+
+    prompt_tokens: int
+    bytes_per_second: Spread
+    exposed_ms: Spread
+    bound_ms: Spread
+
+
+def pair_up(mesh: Sequence[MeshRun], single_ms: Sequence[float]) -> list[Pair]:
+    """Single runs stand before, between and after the mesh runs."""
+    if len(single_ms) != len(mesh) + 1:
+        raise ValueError(f"{len(mesh)} mesh runs need {len(mesh) + 1} single runs around them, not {len(single_ms)}")
+    return [Pair(run, mean(single_ms[i : i + 2])) for i, run in enumerate(mesh)]
+
+
+def summarise(prompt_tokens: int, pairs: Sequence[Pair]) -> Unthrottled:
+    return Unthrottled(
+        prompt_tokens,
+        Spread.of([pair.mesh.hidden_share for pair in pairs]),
+        Spread.of([pair.mesh.exposed_ms for pair in pairs]),
+        Spread.of([pair.single_ms for pair in pairs]),
+        Spread.of([pair.mesh_minus_single_ms for pair in pairs]),
+        Spread.of([pair.push_slowdown for pair in pairs]),
+    )
+
+
+def throttle_rate(prompt_tokens: int, token_bytes: int, single_ms: float) -> float:
+    """Bytes per second: a little more than the engine alone has just produced with such a prompt."""
+    return THROTTLE_FACTOR * prompt_tokens * token_bytes / (single_ms / 1000)
+
+
+def throttled_bound_ms(last_group_bytes: int, bytes_per_second: float) -> float:
+    return last_group_bytes / bytes_per_second * 1000 + THROTTLED_MORE_MS
+
+
+def last_group_bytes(
+    prompt_tokens: int, *, chunk_tokens: int, page_tokens: int, layers: int, layer_group: int, layer_bytes: int
+) -> int:
+    """What is pushed last: the last layers of the pages that the last chunk fills."""
+    begun = (prompt_tokens - 1) // chunk_tokens * chunk_tokens
+    pages = -(-prompt_tokens // page_tokens) - begun // page_tokens
+    return pages * (layers - (layers - 1) // layer_group * layer_group) * layer_bytes
+
+
+def keys(runs: Sequence[Unthrottled], throttled: Sequence[Throttled]) -> dict[str, float | int]:
+    """The worse prompt of each figure; figures that belong together come from the same one."""
+    slower = max(runs, key=lambda run: run.mesh_minus_single_ms.middle - run.allowance_ms)
+    later = max(throttled, key=lambda run: run.exposed_ms.middle - run.bound_ms.middle)
+    return {
+        "hidden_share": min(run.hidden_share.middle for run in runs),
+        "exposed_ms": max(run.exposed_ms.middle for run in runs),
+        "mesh_minus_single_ms": slower.mesh_minus_single_ms.middle,
+        "single_ms": slower.single_ms.middle,
+        "push_slowdown": max(run.push_slowdown.middle for run in runs),
+        "throttled_exposed_ms": later.exposed_ms.middle,
+        "throttled_bound_ms": later.bound_ms.middle,
+        "throttle_bytes_per_s": round(later.bytes_per_second.middle),
+    }
+
+
+def misses(figures: dict[str, float | int]) -> list[str]:
+    """For people: which targets were not met."""
+    allowance_ms = MORE_MS + MORE_SHARE * figures["single_ms"]
+    limits = [
+        ("hidden_share", ">=", HIDDEN_SHARE),
+        ("exposed_ms", "<=", EXPOSED_MS),
+        ("mesh_minus_single_ms", "<=", allowance_ms),
+        ("push_slowdown", "<=", PUSH_SLOWDOWN),
+        ("throttled_exposed_ms", "<=", figures["throttled_bound_ms"]),
+    ]
+    return [
+        f"{key} is {figures[key]:.4g}, wanted {sign} {limit:.4g}"
+        for key, sign, limit in limits
+        if not (figures[key] >= limit if sign == ">=" else figures[key] <= limit)
+    ]

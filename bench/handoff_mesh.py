@@ -1,0 +1,169 @@
+"""A mesh of real processes for `bench.handoff`: one prefill worker, one decode worker, a gateway, and a client that
+stays connected. What a run took is read from the request's own trace, whose spans share one clock on one host."""
+
+import asyncio
+import json
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+
+from baton.inference.v1 import inference_pb2, inference_pb2_grpc
+from bench.handoff_figures import MeshRun
+from bench.handoff_prefill import LINE_BYTES
+from cli.mesh import services_of
+from cli.ports import free_address
+from cli.running import running_mesh
+from cli.supervisor import OnLine, Service
+from cli.traces import Collector
+from mesh.settings import read_settings
+from mesh.telemetry import SpanRecord
+
+START_SECONDS = 300.0  # packs the weights of a new model
+TRACE_SECONDS = 10.0
+QUIET_SECONDS = 0.4  # after a run: spans are on their way, and no pair shall pay for them
+MAX_TOKENS = 2  # one by prefill, one by decode
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The prefill worker's own numbers; the layer group is that of a prompt's last chunk."""
+
+    layers: int
+    layer_group: int
+    layer_bytes: int
+    page_tokens: int
+    chunk_tokens: int
+    threads: int
+
+    @property
+    def token_bytes(self) -> int:
+        return self.layers * self.layer_bytes // self.page_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A run whose spans may still be on their way."""
+
+    trace_id: int
+    first_token_ms: float
+
+
+class Mesh:
+    def __init__(
+        self,
+        collector: Collector,
+        stub: inference_pb2_grpc.InferenceServiceStub,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._collector, self._stub, self._reader, self._writer = collector, stub, reader, writer
+        self._loop = asyncio.get_running_loop()
+
+    async def about(self, prompt_tokens: int) -> About:
+        return About(**json.loads(await self._control("about", prompt_tokens)))
+
+    async def single_ms(self, tokens: Sequence[int]) -> float:
+        """To the first token, in the prefill worker's process but without a mesh."""
+        answer = await self._control("compute", list(tokens))
+        await asyncio.sleep(QUIET_SECONDS)
+        return float(answer) * 1000
+
+    async def throttle(self, bytes_per_second: float) -> None:
+        """Over TCP, and once something has been pushed."""
+        await self._control("throttle", bytes_per_second)
+
+    async def send(self, tokens: Sequence[int]) -> Sent:
+        request = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=tokens))
+        request.sampling.temperature = 0
+        request.stop.max_tokens = MAX_TOKENS
+        request.stop.ignore_eos = True
+        trace_id = secrets.randbits(127) + 1
+        metadata = (("traceparent", f"00-{trace_id:032x}-{secrets.randbits(63) + 1:016x}-01"),)
+        began, first = self._loop.time(), None
+        call = self._stub.StreamGenerate(inference_pb2.StreamGenerateRequest(request=request), metadata=metadata)
+        async for event in call:
+            if first is None and event.WhichOneof("event") == "delta":
+                first = self._loop.time()
+        if first is None:
+            raise RuntimeError("an answer ended without a token")
+        await asyncio.sleep(QUIET_SECONDS)
+        return Sent(trace_id, (first - began) * 1000)
+
+    async def result(self, sent: Sent) -> MeshRun:
+        deadline = self._loop.time() + TRACE_SECONDS
+        while len(spans := spans_by_name(self._collector.traces.get(sent.trace_id, []))) < len(NEEDED):
+            if self._loop.time() > deadline:
+                raise RuntimeError(f"of a request's trace only {sorted(spans)} arrived in {TRACE_SECONDS} s")
+            await asyncio.sleep(0.1)
+        return measure(spans, sent.first_token_ms)
+
+    async def _control(self, verb: str, argument: float | list[int]) -> bytes:
+        self._writer.write(json.dumps({verb: argument}).encode() + b"\n")
+        line = await self._reader.readline()
+        if not line:
+            raise RuntimeError("the prefill worker is gone")
+        return line
+
+
+NEEDED = ("prefill.compute", "kv.push", "kv.land")
+
+
+def spans_by_name(spans: Sequence[SpanRecord]) -> dict[str, SpanRecord]:
+    return {span.name: span for span in spans if span.name in NEEDED}
+
+
+def measure(spans: dict[str, SpanRecord], first_token_ms: float) -> MeshRun:
+    compute, push, land = (spans[name] for name in NEEDED)
+    return MeshRun(
+        first_token_ms=first_token_ms,
+        compute_ms=(compute.end_seconds - compute.start_seconds) * 1000,
+        exposed_ms=(land.end_seconds - compute.end_seconds) * 1000,
+        bytes=int(push.attributes["bytes"]),
+        bytes_before_first=int(push.attributes["bytes_before_first"]),
+    )
+
+
+@asynccontextmanager
+async def running(
+    model: Path, cache: Path, *, threads: int, transport: str, bytes_per_second: float | None, on_line: OnLine
+) -> AsyncIterator[Mesh]:
+    collector = Collector()
+    await collector.start()
+    said = {
+        "model": str(model),
+        "cache_folder": str(cache),
+        "gateway.http_address": free_address(),
+        "gateway.grpc_address": free_address(),
+        "gateway.local": "never",
+        "worker.threads": str(threads),
+        "worker.transports": transport,
+        "mesh.prefill_workers": "1",
+        "mesh.decode_workers": "1",
+    }
+    mesh = read_settings(None, {}, said).mesh()
+    services = services_of(mesh, file=None, said=said, otlp_endpoint=f"http://{collector.address}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="baton-handoff-") as folder:
+            control = Path(folder) / "control"
+            prefill = next(at for at, service in enumerate(services) if service.name == "prefill-0")
+            services[prefill] = with_control(services[prefill], control, bytes_per_second)
+            async with running_mesh(mesh, services, on_line, START_SECONDS):
+                reader, writer = await asyncio.open_unix_connection(control, limit=LINE_BYTES)
+                async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
+                    yield Mesh(collector, inference_pb2_grpc.InferenceServiceStub(channel), reader, writer)
+                writer.close()
+    finally:
+        await collector.close()
+
+
+def with_control(service: Service, control: Path, bytes_per_second: float | None) -> Service:
+    """`python -m cli serve prefill OPTIONS` becomes our own program with the same options."""
+    options = ["--control", str(control)]
+    if bytes_per_second is not None:
+        options += ["--bytes-per-second", str(bytes_per_second)]
+    return replace(service, arguments=("-m", "bench.handoff_prefill", *options, *service.arguments[4:]))

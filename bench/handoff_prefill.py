@@ -1,0 +1,113 @@
+"""The prefill worker of `bench.handoff`: the product's own, in the same process as "the engine alone".
+
+Over a Unix socket it is asked to compute a prompt without a mesh: same runner, same pool, same threads, same chunks, no
+landing and no push. So what differs between the two sides of a pair is the hand-off and nothing else."""
+
+import argparse
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+from cli.loop import PreciseLoop
+from cli.mesh import parse_settings
+from cli.orphan import die_with
+from engine.batch import Remaining, chunks, pages_needed, prompt_piece
+from engine.plan import Plan
+from engine.runner import CpuRunner
+from kvtransfer.tcp_writer import TcpWriter
+from mesh.config import PrefillConfig
+from mesh.messages import Sampling
+from mesh.otlp import open_telemetry
+from mesh.serving import run_together
+from mesh.settings import read_settings
+from prefill_svc.main import open_worker
+from prefill_svc.worker import PrefillWorker
+
+LINE_BYTES = 1 << 20
+
+
+class Alone:
+    def __init__(self, worker: PrefillWorker, config: PrefillConfig) -> None:
+        assert isinstance(worker.runner, CpuRunner)
+        self._runner, self._pages, self._config = worker.runner, worker.pages, config
+        self._links, self._loop = worker.links, asyncio.get_running_loop()
+
+    def about(self, prompt_tokens: int) -> dict[str, int]:
+        """`layer_group` is that of the prompt's last chunk."""
+        runner, config = self._runner, self._config
+        rows = (prompt_tokens - 1) % config.chunk_tokens + 1
+        return {
+            "layers": runner.layers,
+            "layer_group": runner.layer_group(rows),
+            "layer_bytes": runner.layer_bytes,
+            "page_tokens": config.page_tokens,
+            "chunk_tokens": config.chunk_tokens,
+            "threads": config.thread_count,
+        }
+
+    def throttle(self, bytes_per_second: float) -> float:
+        """Pushes to everybody this worker has pushed to go at this rate from now on."""
+        for link in self._links:
+            assert isinstance(link.writer, TcpWriter) and link.writer.throttle is not None
+            link.writer.throttle.bytes_per_second = bytes_per_second
+        return bytes_per_second
+
+    async def compute(self, tokens: list[int]) -> float:
+        """Seconds to the first token."""
+        config, done, step, began = self._config, 0, 0, self._loop.time()
+        pages = self._pages.take(pages_needed(len(tokens), config.page_tokens))
+        if pages is None:
+            raise MemoryError("no pages are left for a prompt of the engine alone: raise pool_bytes")
+        while done < len(tokens):
+            waiting = [Remaining(0, len(tokens), done)]
+            (chunk,) = chunks(waiting, budget=config.step_tokens, chunk=config.chunk_tokens)
+            piece = prompt_piece(chunk, tokens, pages, page_tokens=config.page_tokens, sampling=GREEDY)
+            step, done = step + 1, piece.stop
+            await self._runner.run(Plan(step, (piece,)))
+        seconds = self._loop.time() - began
+        self._pages.release(pages)
+        return seconds
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A line is {"verb": argument}: a prompt's tokens, a rate, or a prompt's length."""
+        while line := await reader.readline():
+            ((verb, argument),) = json.loads(line).items()
+            match verb:
+                case "compute":
+                    answer: object = await self.compute(argument)
+                case "throttle":
+                    answer = self.throttle(argument)
+                case _:
+                    answer = self.about(argument)
+            writer.write(json.dumps(answer).encode() + b"\n")
+        writer.close()
+
+
+GREEDY = Sampling(max_tokens=2, temperature=0.0)
+
+
+async def serve(config: PrefillConfig, control: Path, bytes_per_second: float | None) -> None:
+    telemetry = open_telemetry(config.name, config.otlp_endpoint)
+    async with open_worker(config, telemetry, bytes_per_second=bytes_per_second) as worker:
+        server = await asyncio.start_unix_server(Alone(worker, config).serve, control, limit=LINE_BYTES)
+        async with server:
+            await run_together(worker.run(), worker.attachments.register(), server.serve_forever())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--control", type=Path, required=True)
+    parser.add_argument("--bytes-per-second", type=float)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--set", action="append", default=[])
+    arguments = parser.parse_args()
+    die_with(arguments.parent)
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    config = read_settings(None, {}, parse_settings(arguments.set)).prefill()
+    with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+        runner.run(serve(config, arguments.control, arguments.bytes_per_second))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""`python -m bench.roofline`: how close the kernels and whole steps come to what this machine can do at most.
+
+The limit of a point is max(bytes / read bandwidth, operations / raw peak), both measured around every single run of it.
+A model of Qwen2.5-0.5B's shape with random weights in bf16; torch's own bf16 linears run side by side. Status 1 when a
+target is missed or an operation ran a reference body. Ends with the command for the other kind of processor."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import baton_kernels
+from baton_kernels import layer
+from bench.handoff import make_once, processor, say
+from bench.roofline_limits import Meter, NotQuiet, slow_bodies
+from bench.roofline_points import CONTEXT, Engine, kernel_points, step_work, torch_pair
+from engine.model.weights import Weights, open_weights
+from mesh.config import default_cache_folder
+
+ROWS = {"decode_b1": 1, "decode_b8": 8, "decode_b32": 32, "prefill_512": 512, "prefill_2048": 2048}
+SHARES = {"decode_b1": 0.80, "decode_b8": 0.65, "decode_b32": 0.65, "prefill_512": 0.25, "prefill_2048": 0.25}
+PREFILL_WITHOUT_TILES = 0.75
+TORCH = ("prefill_512", "prefill_2048", "decode_b1")
+PYTHON_SHARE = 0.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.roofline", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--product-path", default="auto", help="auto, amx or pairs")
+    parser.add_argument("--points", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
+    parser.add_argument("--runs", type=int, default=5, help="of each point that must count; figures are medians")
+    parser.add_argument("--most", type=int, default=40, help="runs of each point before giving up")
+    parser.add_argument("--no-kernels", action="store_true", help="only whole steps and torch")
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--cache", type=Path, default=None, help="folder of the random model")
+    arguments = parser.parse_args()
+    try:
+        report = bench(arguments)
+    except NotQuiet as error:
+        sys.exit(f"bench.roofline: {error}")
+    for line in report["missed"]:
+        say(f"MISSED: {line}")
+    if arguments.json:
+        print(json.dumps(report))
+    sys.exit(1 if report["missed"] else 0)
+
+
+def bench(arguments: argparse.Namespace) -> dict[str, Any]:
+    cache: Path = arguments.cache or default_cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    weights = open_weights(make_once(cache), cache, product_path=arguments.product_path)
+    baton_kernels.set_threads(arguments.threads)
+    say(f"{processor()}, {arguments.threads} threads, path {weights.path}, medians of {arguments.runs}")
+    meter, engine = Meter(weights.path), Engine(weights, arguments.threads)
+    report: dict[str, Any] = {"path": weights.path, "processor": processor(), "threads": arguments.threads}
+    report |= {"bodies": baton_kernels.chosen(), "steps": {}, "kernels": {}, "torch_ratio": {}}
+    for name in arguments.points:
+        decode, rows = name.startswith("decode"), ROWS[name]
+        run = engine.decode(rows) if decode else engine.prefill(rows)
+        work = step_work(weights, rows, 1, CONTEXT - 1, 1) if decode else step_work(weights, 1, rows, 0, 1)
+        report["steps"][name] = measure(meter, name, work, run, arguments)
+        if not arguments.no_kernels:
+            report["kernels"][name] = {
+                kernel: measure(meter, f"  {kernel}", work, run, arguments)
+                for kernel, work, run in kernel_points(weights, rows)
+            }
+        if name in TORCH and not arguments.no_torch:
+            ratio = torch_ratio(weights, rows, arguments)
+            report["torch_ratio"][name] = ratio
+            say(f"  torch's time for the products: {ratio:.2f} of ours")
+    if "decode_b1" in arguments.points:
+        report["python_share"] = python_ms(engine.decode(1)) / report["steps"]["decode_b1"]["milliseconds"]
+        say(f"Python's share of decode_b1: {report['python_share']:.3f}")
+    report["shares"] = {name: step["share"] for name, step in report["steps"].items()}
+    report["limits"] = {
+        "read_GBps": median(seen.read for seen in meter.seen) / 1e9,
+        "peak_GFLOPs": median(seen.peak for seen in meter.seen) / 1e9,
+    }
+    report["missed"] = misses(report)
+    other = "an AMD with AVX512-BF16" if weights.path == "amx" else "an Intel with AMX"
+    say(f"limits: {report['limits']}; for {other} run there: python -m bench.roofline --json")
+    return report
+
+
+def measure(meter: Meter, name: str, work: Any, run: Callable[[], object], arguments: argparse.Namespace) -> Any:
+    figures = meter.point(work, run, runs=arguments.runs, most=arguments.most)
+    seconds = median(figures.seconds)
+    say(f"{name:<14} {seconds * 1e3:9.2f} ms  {work.nbytes / seconds / 1e9:6.1f} GB/s "
+        f"{work.operations / seconds / 1e9:8.0f} GFLOP/s  share {figures.share:.2f} "
+        f"({min(figures.shares):.2f} to {max(figures.shares):.2f}, {figures.dropped} dropped)")  # fmt: skip
+    return {
+        "bytes": work.nbytes,
+        "operations": work.operations,
+        "milliseconds": seconds * 1e3,
+        "share": figures.share,
+        "dropped": figures.dropped,
+    }
+
+
+def torch_ratio(weights: Weights, rows: int, arguments: argparse.Namespace) -> float:
+    """torch's time over ours, the median of pairs that stand next to each other."""
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    ours, theirs = torch_pair(weights, rows)
+    ours(), theirs()
+    return median(timed(theirs) / timed(ours) for _ in range(arguments.runs))
+
+
+def python_ms(step: Callable[[], object]) -> float:
+    """Of a step, what no kernel was running in; with caches as cold as real steps leave them."""
+
+    def outside() -> float:
+        busy = layer.busy_seconds()
+        return timed(step) - (layer.busy_seconds() - busy)
+
+    return median(outside() for _ in range(15)) * 1e3
+
+
+def timed(run: Callable[[], object]) -> float:
+    began = perf_counter()
+    run()
+    return perf_counter() - began
+
+
+def misses(report: dict[str, Any]) -> list[str]:
+    missed = [f"a reference body ran: {line}" for line in slow_bodies(report["path"])]
+    for name, share in report["shares"].items():
+        prefill = name.startswith("prefill")
+        target = PREFILL_WITHOUT_TILES if prefill and report["path"] != "amx" else SHARES[name]
+        if share < target:
+            missed.append(f"{name}: {share:.2f} of the limit, target {target}")
+    for name, ratio in report["torch_ratio"].items():
+        enough = 1.2 if report["path"] == "amx" or name == "decode_b1" else 0.95
+        if ratio < enough and not (name == "decode_b1" and report["shares"][name] >= 0.9):
+            missed.append(f"{name}: products at {ratio:.2f} of torch's speed, target {enough}")
+    if report.get("python_share", 0.0) > PYTHON_SHARE:
+        missed.append(f"Python's share of decode_b1: {report['python_share']:.3f}, target {PYTHON_SHARE}")
+    return missed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The limits of this machine, measured between the points that are held against them.
+
+Bandwidth and clock move within seconds, so a point stands between two measurements of the limits and counts only when
+neither limit moved by more than a tenth across it; what it is held against is their mean."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+
+import baton_kernels
+from baton_kernels import limits
+
+READ_BYTES = 1_717_986_944  # 1.6 GiB, far beyond any cache
+PEAK_STEPS = 400_000  # some ten milliseconds
+MOVED = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    read: float  # bytes per second
+    peak: float  # operations per second
+
+    def seconds(self, nbytes: float, operations: float) -> float:
+        return max(nbytes / self.read, operations / self.peak)
+
+    def near(self, other: "Limits") -> bool:
+        pairs = ((self.read, other.read), (self.peak, other.peak))
+        return all(abs(a - b) <= MOVED * max(a, b) for a, b in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a point must at least move and compute."""
+
+    nbytes: float
+    operations: float
+
+
+@dataclass(slots=True)
+class Figures:
+    """All runs of one point that counted."""
+
+    seconds: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    dropped: int = 0
+
+    @property
+    def share(self) -> float:
+        return median(self.shares)
+
+
+class Meter:
+    """Measures limits and points in turn."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._memory = limits.aligned(READ_BYTES)
+        self.seen: list[Limits] = []
+
+    def limits(self) -> Limits:
+        measured = Limits(limits.read_bytes_per_second(self._memory), limits.peak(self._path, PEAK_STEPS))
+        self.seen.append(measured)
+        return measured
+
+    def point(self, work: Work, run: Callable[[], object], *, runs: int, most: int) -> Figures:
+        """`runs` that count, out of at most `most`. A first run warms up and is not timed."""
+        figures = Figures()
+        run()
+        before = self.limits()
+        for _ in range(most):
+            began = perf_counter()
+            run()
+            seconds = perf_counter() - began
+            after = self.limits()
+            if before.near(after):
+                both = Limits((before.read + after.read) / 2, (before.peak + after.peak) / 2)
+                figures.seconds.append(seconds)
+                figures.shares.append(both.seconds(work.nbytes, work.operations) / seconds)
+            else:
+                figures.dropped += 1
+            before = after
+            if len(figures.seconds) == runs:
+                return figures
+        moved = f"the limits moved by more than a tenth across {figures.dropped} of {most} runs"
+        raise NotQuiet(f"{moved}: try on a quiet host, or with a larger --most")
+
+
+class NotQuiet(Exception):
+    """The machine's limits move too much to hold anything against them."""
+
+
+def slow_bodies(path: str) -> list[str]:
+    """Operations of this path that run a reference body, or tiles by emulation."""
+    chosen = baton_kernels.chosen()
+    used = {o: b for o, b in chosen.items() if "." not in o or path in o}
+    return [f"{o}: {b}" for o, b in used.items() if b == "plain" or (path == "amx" and "amx" in o and b != "amx")]

@@ -1,0 +1,147 @@
+"""The points of the roofline: whole steps of the engine on the 0.5B shape, each kernel alone, and torch's linears.
+
+Bytes are those that a step cannot avoid: every packed weight that it uses once, the keys and values that it sees once,
+and what it writes into pages. Operations are those of products and attention, a multiply-add being two."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import baton_kernels as kernels
+from bench.roofline_limits import Work
+from engine.model.weights import Weights
+from engine.plan import Piece, Plan
+from engine.runner import CpuRunner, layer_bytes
+from mesh.messages import Sampling
+
+PAGE_TOKENS = 32
+CONTEXT = 512  # slots that a decode row sees
+MOST_SEQUENCES, LONGEST = 32, 2048
+Run = Callable[[], object]
+
+
+class Engine:
+    """A runner over a pool whose every slot holds finite numbers, as if prompts had been computed."""
+
+    def __init__(self, weights: Weights, threads: int) -> None:
+        config = weights.config
+        self.weights, self._pages = weights, MOST_SEQUENCES * (CONTEXT // PAGE_TOKENS + 1) + LONGEST // PAGE_TOKENS
+        size = self._pages * layer_bytes(weights, PAGE_TOKENS) * config.layers
+        rng = np.random.default_rng(0)
+        kind = np.float32 if weights.path == "fp32" else np.uint16
+        pool = rng.integers(0, 0x3F80, size // np.dtype(kind).itemsize, np.uint16).astype(kind)
+        self.runner = CpuRunner(weights, pool_buffer=pool.view(np.uint8), page_tokens=PAGE_TOKENS, threads=threads)
+        self._tokens = tuple(int(t) for t in rng.integers(0, config.vocab, LONGEST))
+
+    def decode(self, sequences: int) -> Run:
+        per = CONTEXT // PAGE_TOKENS + 1
+        pieces = tuple(
+            Piece(i, (self._tokens[i],), CONTEXT - 1, tuple(range(i * per, (i + 1) * per)), 1, 0, Sampling())
+            for i in range(sequences)
+        )
+        return lambda: self.runner.compute(Plan(0, pieces))
+
+    def prefill(self, rows: int) -> Run:
+        piece = Piece(0, self._tokens[:rows], 0, tuple(range(self._pages)), 1, 0, Sampling())
+        return lambda: self.runner.compute(Plan(0, (piece,)))
+
+
+def step_work(weights: Weights, sequences: int, rows: int, start: int, sampled: int) -> Work:
+    """Of `sequences` pieces of `rows` rows each from slot `start`, the last `sampled` of each sampled."""
+    config = weights.config
+    per_layer = [part.operations for part in layer_products(weights)]
+    total, ends = sequences * rows, sequences * sampled
+    products = per_layer[0] * config.layers * total  # queries, keys and values of every row
+    products += sum(per_layer[1:]) * ((config.layers - 1) * total + ends)  # the rest: in the last layer of sampled rows
+    products += 2 * config.vocab * config.hidden * ends
+    seen = sum(start + i + 1 for i in range(rows)) * sequences
+    seen_last = sum(start + i + 1 for i in range(rows - sampled, rows)) * sequences
+    attention = 4 * config.heads * config.head_dim * (seen * (config.layers - 1) + seen_last)
+    token_bytes = layer_bytes(weights, 32) // 32 * config.layers
+    slots = sequences * (start + 2 * rows)  # read once, and the new ones written
+    return Work(weight_bytes(weights) + slots * token_bytes, products + attention)
+
+
+def weight_bytes(weights: Weights) -> int:
+    layers = sum(part.packed.nbytes for index in range(len(weights.layers)) for part in layer_products(weights, index))
+    return layers + weights.head.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    name: str
+    packed: NDArray[np.uint8]
+    n: int
+    k: int
+    gated: bool = False
+
+    @property
+    def operations(self) -> int:
+        """Per row."""
+        return 2 * self.n * self.k
+
+    def run(self, path: str, x: NDArray[np.float32], out: NDArray[np.float32], *, alone: bool = False) -> None:
+        """As the engine calls it; `alone` without the gate."""
+        if self.gated and not alone:
+            kernels.gated(path, x, self.packed, self.n // 2, out)
+        else:
+            kernels.product(path, x, self.packed, self.n, out)
+
+
+def layer_products(weights: Weights, index: int = 0) -> tuple[Linear, ...]:
+    config, layer = weights.config, weights.layers[index]
+    return (
+        Linear("qkv", layer.qkv, config.qkv_width, config.hidden),
+        Linear("o", layer.o, config.hidden, config.q_width),
+        Linear("gate_up", layer.gate_up, 2 * config.ffn, config.hidden, gated=True),
+        Linear("down", layer.down, config.hidden, config.ffn),
+    )
+
+
+def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, Work, Run]]:
+    """Each product alone, over the weights of all layers one after the other, so that none is in a cache."""
+    config = weights.config
+    every = [layer_products(weights, index) for index in range(config.layers)]
+    groups = [[layer[part] for layer in every] for part in range(4)]
+    groups.append([Linear("head", weights.head, config.vocab, config.hidden)])
+    for group in groups:
+        one = group[0]
+        if one.name == "head" and rows > MOST_SEQUENCES:
+            continue  # a step samples few rows
+        x = np.random.default_rng(1).standard_normal((rows, one.k)).astype(np.float32)
+        out = np.empty((rows, one.n // 2 if one.gated else one.n), np.float32)
+
+        def run(group: list[Linear] = group, x: Any = x, out: Any = out) -> None:
+            for linear in group:
+                linear.run(weights.path, x, out)
+
+        activations = (x.nbytes + out.nbytes) * (0 if rows <= MOST_SEQUENCES else 1)  # few rows stay in the caches
+        moved = sum(linear.packed.nbytes + activations for linear in group)
+        yield one.name, Work(moved, sum(linear.operations for linear in group) * rows), run
+
+
+def torch_pair(weights: Weights, rows: int) -> tuple[Run, Run]:
+    """The products of all layers (and the head, for one row): ours and torch's bf16 linears of the same shapes."""
+    import torch
+
+    linears = [linear for index in range(weights.config.layers) for linear in layer_products(weights, index)]
+    if rows == 1:
+        linears.append(Linear("head", weights.head, weights.config.vocab, weights.config.hidden))
+    xs = {k: np.random.default_rng(k).standard_normal((rows, k)).astype(np.float32) for k in {one.k for one in linears}}
+    outs = {n: np.empty((rows, n), np.float32) for n in {one.n for one in linears}}
+    theirs_x = {k: torch.from_numpy(x).bfloat16() for k, x in xs.items()}
+    theirs_w = [torch.full((one.n, one.k), 0.01, dtype=torch.bfloat16) for one in linears]
+
+    def ours() -> None:
+        for one in linears:
+            one.run(weights.path, xs[one.k], outs[one.n], alone=True)
+
+    def theirs() -> None:
+        with torch.inference_mode():
+            for one, weight in zip(linears, theirs_w, strict=True):
+                torch.nn.functional.linear(theirs_x[one.k], weight)
+
+    return ours, theirs

@@ -1,0 +1,133 @@
+"""`python -m bench.verify_shape`: exactness on a real model's shape, where products are wide and prompts long.
+
+24 prompts, one of 6,000 tokens, on random weights of Qwen2.5-0.5B's shape: once alone (batch 1, the whole prompt in one
+chunk), once all together through a real mesh of one prefill and one decode worker. Tokens and logprob bits must be
+equal. Status 1 when they differ, 2 when it could not be found out."""
+
+import argparse
+import asyncio
+import json
+import sys
+import traceback
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.handoff import make_once
+from cli.supervisor import MeshFailed
+from cli.verify.alone import Alone
+from cli.verify.answers import compare
+from cli.verify.asks import Ask, single
+from cli.verify.meshed import ask_mesh
+from mesh.config import default_cache_folder
+from mesh.messages import Sampling
+
+LONG_TOKENS = 6000
+PROMPTS = 24  # all under way together
+CHUNK_TOKENS = 500  # divides the long prompt: the others are computed in one step behind it, and land together
+SHORT_TOKENS = (16, 26)
+LONG_ANSWER, SHORT_ANSWER = 96, 24  # tokens: the long prompt's answer must still run when the others join it
+PAGE_TOKENS = 32
+PATH = "pairs"
+SEED = 7
+ANSWER_SECONDS = 900.0
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.verify_shape", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser.add_argument("--threads", type=int, default=2, help="of the engine alone, and of each worker")
+    arguments = parser.parse_args()
+    try:
+        report = asyncio.run(verify_shape(arguments.threads))
+    except MeshFailed as error:
+        say(f"bench.verify_shape: {error}")
+        sys.exit(2)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(2)
+    good = not (report["token_mismatches"] or report["logprob_mismatches"]) and report["remote_share"] == 1.0
+    print(json.dumps(report) if arguments.json else "\n".join(f"{name}: {value}" for name, value in report.items()))
+    sys.exit(0 if good else 1)
+
+
+async def verify_shape(threads: int) -> dict[str, Any]:
+    loop, cache = asyncio.get_running_loop(), default_cache_folder()
+    say(f"threads: the engine alone {threads}, prefill worker {threads}, decode worker {threads}")
+    folder: Path = await asyncio.to_thread(make_once, cache)
+    alone = Alone(folder, cache, path=PATH, most_slots=LONG_TOKENS + LONG_ANSWER, threads=threads)
+    asks = questions(alone.model.weights.config.vocab)
+    began = loop.time()
+    expected = []
+    for ask in asks:
+        expected.append(await asyncio.to_thread(alone.answer, ask))
+        say(f"alone: prompt of {len(ask.prompt)} tokens, {loop.time() - began:.0f} s")
+    alone.close()
+    alone_seconds, began = loop.time() - began, loop.time()
+    outcome = await ask_mesh(
+        settings(threads), asks, batch=PROMPTS, folder=folder, answer_seconds=ANSWER_SECONDS, head_start_seconds=2.0
+    )
+    together_seconds, identity = loop.time() - began, alone.model.identity
+    say(f"together: batches up to {outcome.decode['largest_batch']}, {together_seconds:.0f} s")
+    if outcome.numerics != (identity.numerics, identity.fingerprint):
+        raise MeshFailed(f"the mesh computes in class {outcome.numerics}, this process in {identity}")
+    if outcome.decode["largest_batch"] < PROMPTS:
+        raise MeshFailed(f"decode's largest batch was {outcome.decode['largest_batch']}, not {PROMPTS}: run it again")
+    differences = [compare(*pair) for pair in zip(expected, outcome.answers, strict=True)]
+    return {
+        "prompts": len(asks),
+        "longest": max(len(ask.prompt) for ask in asks),
+        "threads": threads,
+        "token_mismatches": sum(one.token is not None for one in differences),
+        "logprob_mismatches": sum(one.logprob is not None for one in differences),
+        "remote_share": outcome.remote / len(asks),
+        "largest_batch": outcome.decode["largest_batch"],
+        "bytes_moved": outcome.bytes_moved,
+        "bytes_expected": outcome.bytes_expected,
+        "numerics": {"path": PATH, "class": identity.numerics, "fingerprint": identity.fingerprint},
+        "alone_seconds": round(alone_seconds, 1),
+        "together_seconds": round(together_seconds, 1),
+    }
+
+
+def questions(vocabulary: int) -> list[Ask]:
+    """The long one first: the others are prefilled behind it and join its decode."""
+    random = Random(SEED)
+    lengths = [LONG_TOKENS, *(random.randint(*SHORT_TOKENS) for _ in range(PROMPTS - 1))]
+    assert sum(lengths[1:]) <= CHUNK_TOKENS and LONG_TOKENS % CHUNK_TOKENS == 0
+    return [
+        Ask(
+            tuple(random.randrange(vocabulary) for _ in range(length)),
+            Sampling(
+                temperature=single(number % 2 * 0.8),
+                seed=number,
+                max_tokens=LONG_ANSWER if length == LONG_TOKENS else SHORT_ANSWER,
+                top_logprobs=3,
+            ),
+        )
+        for number, length in enumerate(lengths)
+    ]
+
+
+def settings(threads: int) -> dict[str, str]:
+    return {
+        "mesh.prefill_workers": "1",
+        "mesh.decode_workers": "1",
+        "worker.threads": str(threads),
+        "worker.product_path": PATH,
+        "worker.transports": "shm",
+        "worker.chunk_tokens": str(CHUNK_TOKENS),
+        "prefill.step_tokens": str(CHUNK_TOKENS),
+        "worker.page_tokens": str(PAGE_TOKENS),
+        "worker.pool_pages": str(2 * LONG_TOKENS // PAGE_TOKENS),
+        "worker.prefix_cache": "false",
+        "decode.max_batch": str(PROMPTS),
+    }
+
+
+if __name__ == "__main__":
+    main()

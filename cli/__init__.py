@@ -1,0 +1,1 @@
+"""The `baton` command: the only room that knows every service."""

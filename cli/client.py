@@ -1,0 +1,58 @@
+"""What `chat`, `generate` and `demo` ask of a mesh: one request over the public gRPC API, pieces as they come."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
+
+import grpc
+
+from baton.inference.v1 import inference_pb2, inference_pb2_grpc
+
+Message = tuple[str, str]  # role, content
+
+
+class MeshError(Exception):
+    """The mesh refused or is not there; the message is for people."""
+
+
+def sampling(
+    request: inference_pb2.GenerateRequest, *, max_tokens: int, temperature: float | None, seed: int | None
+) -> inference_pb2.GenerateRequest:
+    """The request with what was asked for; what was not stays the server's default."""
+    request.stop.max_tokens = max_tokens
+    if temperature is not None:
+        request.sampling.temperature = temperature
+    if seed is not None:
+        request.sampling.seed = seed
+    return request
+
+
+def chat_request(messages: Sequence[Message]) -> inference_pb2.GenerateRequest:
+    chat = inference_pb2.Chat(
+        messages=[inference_pb2.ChatMessage(role=role, content=content) for role, content in messages]
+    )
+    return inference_pb2.GenerateRequest(chat=chat)
+
+
+async def stream(
+    address: str, request: inference_pb2.GenerateRequest
+) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
+    """Started, deltas, ChoiceFinished, Finished; MeshError for whatever goes wrong."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        call = stub.StreamGenerate(inference_pb2.StreamGenerateRequest(request=request))
+        try:
+            async for event in call:
+                yield cast(inference_pb2.StreamGenerateResponse, event)
+        except grpc.aio.AioRpcError as error:
+            raise MeshError(_explain(address, error)) from None
+
+
+def finish_name(reason: int) -> str:
+    return inference_pb2.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
+
+
+def _explain(address: str, error: grpc.aio.AioRpcError) -> str:
+    details = error.details() or "no details"
+    if error.code() is grpc.StatusCode.UNAVAILABLE and "connect" in details.lower():
+        return f"no mesh answers at {address}; start one with `baton up`, or name its gRPC address with --address"
+    return f"{error.code().name}: {details}"

@@ -1,0 +1,79 @@
+"""`baton demo`: a real mesh on free ports, one question, its answer, and a picture of where the time went.
+
+Everything is as in production: five processes, gRPC between them, pages over a real transport, the timeline drawn from
+the OpenTelemetry spans that the services exported. Nothing stays behind."""
+
+import os
+import shutil
+from typing import Annotated
+
+import typer
+
+from cli.client import chat_request, sampling, stream
+from cli.errors import readable_errors
+from cli.mesh import services_of
+from cli.output import say, write
+from cli.ports import free_address
+from cli.running import running_mesh
+from cli.supervisor import READY, MeshFailed
+from cli.timeline import draw
+from cli.traces import Collector
+from cli.up import run_until_signal
+from mesh.settings import read_settings
+
+QUESTION = (
+    "A relay team hands over a baton. Explain in two sentences why a server of language models might want to compute "
+    "the prompt in one place and the answer in another."
+)
+START_SECONDS = 150.0
+TRACE_SECONDS = 10.0
+
+
+def demo(
+    question: Annotated[str, typer.Argument(help="What to ask.")] = QUESTION,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the answer, at most.")] = 64,
+) -> None:
+    """Start a mesh of five processes, ask it one question and draw where the time went.
+
+    Example: baton demo "Why is the sky blue?"
+    """
+    with readable_errors():
+        run_until_signal(_demo(question, max_tokens))
+
+
+async def _demo(question: str, max_tokens: int) -> None:
+    collector = Collector()
+    await collector.start()
+    said = {"gateway.http_address": free_address(), "gateway.grpc_address": free_address(), "gateway.local": "never"}
+    try:
+        mesh = read_settings(None, os.environ, said).mesh()
+        services = services_of(mesh, file=None, said=said, otlp_endpoint=f"http://{collector.address}")
+        say(f"starting {', '.join(service.name for service in services)}")
+        async with running_mesh(mesh, services, _on_line, START_SECONDS):
+            say(f"\nyou › {question}", style="bold")
+            await _ask(mesh.gateway.grpc_address, question, max_tokens)
+            spans = await collector.finished(set(), TRACE_SECONDS)
+            if not spans:
+                raise MeshFailed(f"no trace of the request arrived within {TRACE_SECONDS} s")
+    finally:
+        await collector.close()
+    say("\nWhere the time went, from the request's trace:\n")
+    for line in draw(spans, shutil.get_terminal_size((100, 24)).columns):
+        print(line)
+
+
+async def _ask(address: str, question: str, max_tokens: int) -> None:
+    request = sampling(chat_request([("user", question)]), max_tokens=max_tokens, temperature=0.8, seed=7)
+    async for event in stream(address, request):
+        if event.WhichOneof("event") == "delta":
+            write(event.delta.text)
+        elif event.WhichOneof("event") == "finished":
+            usage = event.finished.usage
+            write("\n")
+            say(f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} new ones", style="dim")
+
+
+def _on_line(name: str, line: str) -> None:
+    """Only what a spectator needs; a service's last words come with the error when the mesh fails."""
+    if READY in line:
+        say(f"  {name:<10} {line.partition(' class ')[0]}", style="dim")

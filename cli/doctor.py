@@ -1,0 +1,164 @@
+"""`baton doctor`: what this machine would compute with, which bits, over which transports, and what is in the way.
+
+Every check that fails becomes a problem with a remedy; none ends the command, so one broken part hides no other."""
+
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli import machine
+from cli.errors import readable_errors
+from cli.mesh import parse_settings, with_model
+from cli.output import emit_json, say
+from cli.ports import check_free
+from mesh.config import ConfigError, DecodeConfig, GatewayConfig
+from mesh.settings import read_settings
+
+Report = dict[str, Any]
+
+
+def doctor(
+    config: Annotated[Path | None, typer.Option(help="TOML file; docs/configuration.md lists the keys.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, any key of the file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """What this machine can do, and what is in the way.
+
+    Example: baton doctor --set model=~/models/qwen2.5-0.5b
+    """
+    with readable_errors():
+        read = read_settings(config, os.environ, parse_settings(settings or []))
+        gateway, worker = read.gateway(), read.decode()
+    report = examine(gateway, worker)
+    if json:
+        emit_json(report)
+    else:
+        _show(report)
+
+
+def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
+    report: Report = {
+        "python": platform.python_version(),
+        "processor": machine.processor(),
+        "threads": worker.thread_count,
+        "compiler": machine.compiler(),
+        "memory": machine.memory(),
+        "gpu": machine.gpu(),
+        "ports": {},
+        "paths": {},
+        "transports": [],
+        "class": None,
+        "fingerprint": None,
+        "problems": [],
+    }
+    checks: tuple[Callable[[], None], ...] = (
+        lambda: _ports(report, gateway),
+        lambda: _kernels(report),
+        lambda: _transports(report, worker),
+        lambda: _class(report, worker),
+        lambda: _memory(report, worker),
+    )
+    for check in checks:
+        try:
+            check()
+        except ModuleNotFoundError as error:
+            _problem(report, f"the Python module {error.name} is missing", "pip install 'baton[serve]'")
+        except Exception as error:  # whatever it is, a person should read it together with the rest
+            _problem(report, f"{type(error).__name__}: {error}", "see the message; the other checks went on")
+    return report
+
+
+def _problem(report: Report, problem: str, remedy: str) -> None:
+    entry = {"problem": problem, "remedy": remedy}
+    if entry not in report["problems"]:
+        report["problems"].append(entry)
+
+
+def _ports(report: Report, gateway: GatewayConfig) -> None:
+    for field, address in (("http_address", gateway.http_address), ("grpc_address", gateway.grpc_address)):
+        try:
+            check_free(f"gateway.{field}", address)
+            report["ports"][address] = "free"
+        except ConfigError as error:
+            report["ports"][address] = "taken"
+            _problem(report, str(error), "stop what has it (perhaps a running mesh), or set another address")
+
+
+def _kernels(report: Report) -> None:
+    import baton_kernels
+
+    if reason := baton_kernels.available():
+        compiler = report["compiler"]["path"] or "none"
+        return _problem(
+            report, f"kernels: {reason}", f"install g++ (found: {compiler}), then pip install 'baton[serve]'"
+        )
+    bodies = baton_kernels.bodies()
+    report["paths"] = {
+        operation: {"body": body, "usable": list(bodies.get(operation, ()))}
+        for operation, body in sorted(baton_kernels.chosen().items())
+    }
+
+
+def _transports(report: Report, worker: DecodeConfig) -> None:
+    from random import SystemRandom
+
+    from kvtransfer.shm import SharedMemory
+    from kvtransfer.tcp import Tcp, TcpOptions
+
+    random = SystemRandom()
+    for transport in (SharedMemory(random), Tcp(random, TcpOptions(host=worker.transport_host))):
+        reason = transport.available()
+        if not reason and transport.name not in worker.transports:
+            reason = "not allowed by the setting transports"
+        report["transports"].append({"name": transport.name, "usable": not reason, "reason": reason or "usable"})
+    if not any(transport["usable"] for transport in report["transports"]):
+        _problem(report, "no transport is usable: prefill cannot hand pages over", "see the reasons under transports")
+
+
+def _class(report: Report, worker: DecodeConfig) -> None:
+    from engine.identity import identify
+    from engine.model.weights import open_weights
+
+    folder = with_model(worker).model
+    assert folder is not None
+    identity = identify(open_weights(folder, worker.cache_folder, product_path=worker.product_path))
+    report["class"], report["fingerprint"] = identity.numerics, identity.fingerprint
+
+
+def _memory(report: Report, worker: DecodeConfig) -> None:
+    limits = [report["memory"]["available_bytes"], report["memory"]["container_limit_bytes"]]
+    room = min(limit for limit in limits if limit is not None)
+    if worker.pool_pages is None and worker.pool_bytes > room:
+        _problem(report, f"pool_bytes is {worker.pool_bytes}, but {room} bytes are free", "set a smaller pool_bytes")
+    files = report["memory"]["open_files_limit"]
+    if files is not None and files < 1024:
+        _problem(report, f"only {files} files and connections may be open", "raise it: ulimit -n 4096")
+
+
+def _show(report: Report) -> None:
+    chip, memory = report["processor"], report["memory"]
+    lines = [
+        (
+            "processor",
+            f"{chip['name']}, {chip['cores']} cores: {', '.join(chip['features']) or 'no vector extensions'}",
+        ),
+        ("threads", f"{report['threads']} per worker"),
+        ("memory", f"{memory['available_bytes'] >> 20} of {memory['total_bytes'] >> 20} MiB available"),
+        ("compiler", report["compiler"]["version"] or "none"),
+        ("GPU", ", ".join(report["gpu"]["devices"]) or "none: the CPU paths are used"),
+        *(("port", f"{address} is {state}") for address, state in report["ports"].items()),
+        *(("transport", f"{entry['name']}: {entry['reason']}") for entry in report["transports"]),
+        *(("path", f"{name}: {path['body']} of {', '.join(path['usable'])}") for name, path in report["paths"].items()),
+        ("class", report["class"] or "unknown"),
+        ("fingerprint", report["fingerprint"] or "unknown"),
+    ]
+    for name, value in lines:
+        print(f"{name:<12} {value}")
+    for problem in report["problems"]:
+        say(f"problem      {problem['problem']}\n             {problem['remedy']}", style="yellow")
+    if not report["problems"]:
+        print("no problems")

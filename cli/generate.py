@@ -1,0 +1,67 @@
+"""`baton generate`: complete one prompt on a running mesh, for people and for programs."""
+
+import asyncio
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from baton.inference.v1 import inference_pb2
+from cli.client import chat_request, finish_name, sampling, stream
+from cli.errors import readable_errors
+from cli.output import emit_json, write
+
+Address = Annotated[str, typer.Option(help="gRPC address of a gateway.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of the answer, at most.")]
+Temperature = Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; the server's default is 1.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Equal seeds give equal answers.")]
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    address: Address = "127.0.0.1:50051",
+    max_tokens: MaxTokens = 64,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Send it as a user's message instead of plain text.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object with text, tokens, seed and usage.")] = False,
+) -> None:
+    """Complete one prompt on a running mesh.
+
+    Example: baton generate "Once upon a time" --max-tokens 32 --temperature 0
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    request = chat_request([("user", text)]) if chat else inference_pb2.GenerateRequest(text=text)
+    sampling(request, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    with readable_errors():
+        answer = asyncio.run(_collect(address, request, show=not json))
+    if json:
+        emit_json(answer)
+
+
+async def _collect(address: str, request: inference_pb2.GenerateRequest, *, show: bool) -> dict[str, Any]:
+    answer: dict[str, Any] = {"text": "", "token_ids": [], "finish_reason": None}
+    async for event in stream(address, request):
+        match event.WhichOneof("event"):
+            case "started":
+                answer["seed"] = event.started.seed
+                answer["class"] = event.started.numerics_class.name
+                answer["fingerprint"] = event.started.numerics_class.fingerprint
+                answer["request_id"] = event.started.request_id
+            case "delta":
+                answer["text"] += event.delta.text
+                answer["token_ids"] += event.delta.token_ids
+                if show:
+                    write(event.delta.text)
+            case "choice_finished":
+                answer["finish_reason"] = finish_name(event.choice_finished.reason)
+            case "finished":
+                usage = event.finished.usage
+                answer["usage"] = {
+                    "prompt_tokens": usage.prompt_tokens,
+                    "completion_tokens": usage.completion_tokens,
+                    "cached_tokens": usage.cached_tokens,
+                }
+    if show:
+        write("\n")
+    return answer

@@ -1,0 +1,30 @@
+"""Is the mesh there? One GET /health of the gateway, with nothing but the standard library."""
+
+import asyncio
+import json
+from typing import Any
+
+from mesh.config import split_address
+
+ANSWER_SECONDS = 2.0
+
+
+async def health(http_address: str) -> dict[str, Any] | None:
+    """What the gateway says of itself while it can serve, else None."""
+    try:
+        return await asyncio.wait_for(_get(http_address), ANSWER_SECONDS)
+    except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError):
+        return None
+
+
+async def _get(http_address: str) -> dict[str, Any] | None:
+    reader, writer = await asyncio.open_connection(*split_address(http_address))
+    try:
+        writer.write(f"GET /health HTTP/1.1\r\nHost: {http_address}\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    if head.split(b" ", 2)[1:2] != [b"200"]:
+        return None
+    answer = json.loads(body)
+    return answer if isinstance(answer, dict) else None

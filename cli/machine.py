@@ -1,0 +1,84 @@
+"""What this machine is made of, read from /proc and the like: facts only, `cli/doctor.py` judges them."""
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16")
+ASK_SECONDS = 10.0  # how long a compiler or driver may take to say its version
+
+
+def processor() -> dict[str, Any]:
+    fields: dict[str, str] = {}
+    for line in _text("/proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    flags = set(fields.get("flags", "").split())
+    return {
+        "name": fields.get("model name") or platform.processor() or "unknown",
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "features": [feature for feature in FEATURES if feature in flags],
+    }
+
+
+def compiler() -> dict[str, Any]:
+    for name in ("g++", "clang++", "c++"):
+        if path := shutil.which(name):
+            return {"path": path, "version": _first_line(path, "--version")}
+    return {"path": None, "version": None}
+
+
+def memory() -> dict[str, Any]:
+    """Bytes; None where there is no limit."""
+    fields = {name: value.split()[0] for name, _, value in _pairs("/proc/meminfo") if value.split()}
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {
+        "total_bytes": int(fields.get("MemTotal", 0)) * 1024,
+        "available_bytes": int(fields.get("MemAvailable", 0)) * 1024,
+        "container_limit_bytes": _container_limit(),
+        "locked_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
+        "open_files_limit": None if files == resource.RLIM_INFINITY else files,
+    }
+
+
+def gpu() -> dict[str, Any]:
+    tool = shutil.which("nvidia-smi")
+    names = _output(tool, "--query-gpu=name,memory.total", "--format=csv,noheader").splitlines() if tool else []
+    return {"devices": [name.strip() for name in names if name.strip()]}
+
+
+def _container_limit() -> int | None:
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _text(file).strip()
+        if text.isdecimal() and int(text) < 1 << 60:  # version 1 says "no limit" with a huge number
+            return int(text)
+    return None
+
+
+def _pairs(file: str) -> list[tuple[str, str, str]]:
+    return [line.partition(":") for line in _text(file).splitlines()]
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text()
+    except OSError:
+        return ""
+
+
+def _first_line(*command: str) -> str:
+    return (_output(*command).splitlines() or [""])[0]
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

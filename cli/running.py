@@ -1,0 +1,46 @@
+"""A running mesh for the length of a `with`: every service ready, all workers attached; stopped at the end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from cli.health import health
+from cli.ports import dialable
+from cli.supervisor import MeshFailed, OnLine, Service, Supervisor
+from mesh.config import MeshConfig
+
+LOOK_SECONDS = 0.2  # only until the mesh is complete
+
+
+@asynccontextmanager
+async def running_mesh(
+    mesh: MeshConfig, services: Sequence[Service], on_line: OnLine, timeout_seconds: float | None = None
+) -> AsyncIterator[Supervisor]:
+    """MeshFailed when it does not come up; without a time-out it may take as long as its model needs."""
+    supervisor = Supervisor(services, on_line)
+    supervisor.start()
+    try:
+        await supervisor.all_ready(timeout_seconds)
+        await _complete(mesh, timeout_seconds)
+        yield supervisor
+    finally:
+        await supervisor.stop()
+
+
+async def _complete(mesh: MeshConfig, timeout_seconds: float | None) -> None:
+    """Wait until the gateway has attached every worker."""
+    address = dialable(mesh.gateway.http_address)
+    seen = None
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            while True:
+                seen = await health(address)
+                if seen is not None and (seen.get("prefill"), seen.get("decode")) == (
+                    mesh.prefill_workers,
+                    mesh.decode_workers,
+                ):
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        wanted = f"{mesh.prefill_workers} prefill and {mesh.decode_workers} decode workers"
+        raise MeshFailed(f"the gateway does not see {wanted}; GET http://{address}/health says {seen}") from None

@@ -1,0 +1,113 @@
+"""`baton serve gateway | prefill | decode`: one service in this process, until SIGTERM.
+
+The configuration is read and checked before anything heavy is loaded. Status 2 says that starting again would not
+help: settings, a model folder or a port are wrong, and the last line on stderr says which and what to do."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from cli.errors import readable_errors
+from cli.mesh import parse_settings, with_model
+from cli.orphan import die_with
+from cli.ports import check_free
+from mesh.config import CommonConfig
+from mesh.settings import Settings, read_settings
+from mesh.telemetry import Telemetry
+
+Config = TypeVar("Config", bound=CommonConfig)
+Serve = Callable[[Config, Telemetry], Awaitable[None]]
+
+File = Annotated[Path | None, typer.Option("--config", help="TOML file; docs/configuration.md lists the keys.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, over the file and the environment.")]
+Parent = Annotated[int | None, typer.Option("--parent", hidden=True, help="End when this process ends.")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Run one service: gateway, prefill or decode.\n\nExample: baton serve decode --config baton.toml",
+)
+
+
+@app.command()
+def gateway(config: File = None, settings: Set = None, parent: Parent = None) -> None:
+    """The front door: HTTP and gRPC, routing, streams out.
+
+    Example: baton serve gateway --set gateway.http_address=0.0.0.0:8000
+    """
+    chosen = begin(config, settings, parent, Settings.gateway)
+    with readable_errors():
+        check_free("gateway.http_address", chosen.http_address)
+        check_free("gateway.grpc_address", chosen.grpc_address)
+        from gateway.main import serve
+
+    run_service(chosen, serve)
+
+
+@app.command()
+def prefill(config: File = None, settings: Set = None, parent: Parent = None) -> None:
+    """A prefill worker: computes prompts and pushes their pages.
+
+    Example: baton serve prefill --set prefill.gateways=10.0.0.1:50051 --set prefill.address=10.0.0.2:7001
+    """
+    chosen = begin(config, settings, parent, Settings.prefill)
+    with readable_errors():
+        from prefill_svc.main import serve
+
+    run_service(chosen, serve)
+
+
+@app.command()
+def decode(config: File = None, settings: Set = None, parent: Parent = None) -> None:
+    """A decode worker: receives pages and emits tokens.
+
+    Example: baton serve decode --set decode.gateways=10.0.0.1:50051 --set decode.address=10.0.0.3:7002
+    """
+    chosen = begin(config, settings, parent, Settings.decode)
+    with readable_errors():
+        from decode_svc.main import serve
+
+    run_service(chosen, serve)
+
+
+def begin(
+    file: Path | None, pairs: list[str] | None, parent: int | None, build: Callable[[Settings], Config]
+) -> Config:
+    """A checked configuration, in a process that ends with its parent and logs to stderr."""
+    if parent is not None:
+        die_with(parent)
+    # `baton up` says itself which service a line comes from.
+    logging.basicConfig(
+        format="%(message)s" if parent is not None else "%(asctime)s %(levelname)s %(message)s", level=logging.INFO
+    )
+    with readable_errors():
+        return build(read_settings(file, os.environ, parse_settings(pairs or [])))
+
+
+def run_service(config: Config, serve: Serve[Config]) -> None:
+    with readable_errors():
+        from cli.loop import PreciseLoop
+        from mesh.otlp import open_telemetry
+
+        config = with_model(config)
+        telemetry = open_telemetry(config.name, config.otlp_endpoint)
+        try:
+            with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+                runner.run(_until_signal(serve(config, telemetry)))
+        finally:
+            telemetry.close()
+
+
+async def _until_signal(service: Awaitable[None]) -> None:
+    """A service that drains puts its own handlers in place of these."""
+    task = asyncio.ensure_future(service)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

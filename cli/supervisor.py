@@ -1,0 +1,179 @@
+"""Keeps the processes of a mesh running: starts them, passes their lines on, restarts the dead, stops them all.
+
+Event driven: while nobody dies it does nothing. A process that ends with status 2 before it was ever ready has wrong
+settings, and no restart would help: the mesh fails and says why. Whoever else dies starts again, later each time."""
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+WRONG_SETTINGS = 2  # exit status of `baton serve`
+READY = " ready at "  # in the one line a service prints when it serves
+BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+GIVE_UP_STARTS = 3  # of a service that was never ready, while somebody waits for the mesh
+STEADY_SECONDS = 30.0  # who lived so long starts again at once
+DRAIN_SECONDS = 5.0  # from SIGTERM to SIGKILL
+
+
+class MeshFailed(Exception):
+    """The mesh cannot start; the message has the service's own last words."""
+
+
+class State(Enum):
+    STARTING = "starting"  # the process runs and has not said that it is ready
+    READY = "ready"
+    DEAD = "dead"  # it ended; a restart is due
+    STOPPED = "stopped"  # it ended and stays so
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    name: str  # prefill-0
+    arguments: tuple[str, ...]  # of the interpreter
+
+
+@dataclass(slots=True)
+class Running:
+    service: Service
+    process: Process | None = None
+    state: State = State.STARTING
+    was_ready: bool = False
+    starts: int = 0
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=20))
+
+
+OnLine = Callable[[str, str], None]  # (service's name, line)
+
+
+class Supervisor:
+    def __init__(self, services: Sequence[Service], on_line: OnLine) -> None:
+        self.running = [Running(service) for service in services]
+        self._on_line = on_line
+        self._keepers: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+        self._failure: str | None = None
+        self._stopping = asyncio.Event()
+
+    def start(self) -> None:
+        """Must be called in the main thread's event loop, see cli/orphan.py."""
+        self._keepers = [asyncio.create_task(self._keep(running)) for running in self.running]
+
+    async def all_ready(self, timeout_seconds: float | None = None) -> None:
+        """Return once every service is ready at the same time; MeshFailed when that will not happen."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not all(running.state is State.READY for running in self.running):
+                    self._check()
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            late = [running for running in self.running if running.state is not State.READY]
+            raise MeshFailed("\n".join(_last_words(running, "is not ready") for running in late)) from None
+
+    async def stop(self) -> None:
+        """The first service (the gateway) goes first, so that no worker is asked for anything any more."""
+        self._stopping.set()
+        for group in (self.running[:1], self.running[1:]):
+            await asyncio.gather(*(self._end(running) for running in group))
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise MeshFailed(self._failure)
+
+    async def _keep(self, running: Running) -> None:
+        """One service's life, over all its processes."""
+        loop = asyncio.get_running_loop()
+        deaths = 0
+        while not self._stopping.is_set():
+            begun = loop.time()
+            status = await self._run(running)
+            if self._stopping.is_set():
+                break
+            if status == WRONG_SETTINGS and not running.was_ready:
+                running.state = State.STOPPED
+                self._failure = self._failure or _last_words(running, "cannot start")
+                self._changed.set()
+                return
+            if running.starts == GIVE_UP_STARTS and not running.was_ready:
+                self._failure = self._failure or _last_words(running, f"ended {running.starts} times while it started")
+                self._changed.set()
+            deaths = 0 if loop.time() - begun > STEADY_SECONDS else deaths
+            wait_seconds = BACKOFF_SECONDS[min(deaths, len(BACKOFF_SECONDS) - 1)]
+            deaths += 1
+            self._on_line(running.service.name, f"ended ({_cause(status)}), starts again in {wait_seconds} s")
+            await asyncio.sleep(wait_seconds)
+        running.state = State.STOPPED
+
+    async def _run(self, running: Running) -> int:
+        running.state = State.STARTING
+        running.starts += 1
+        command = (sys.executable, "-P", *running.service.arguments)
+        # In a session of its own: Ctrl-C reaches `up` alone, which then stops everybody in order.
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, start_new_session=True, limit=1 << 20
+        )
+        running.process = process
+        try:
+            async for line in _lines(process):
+                running.lines.append(line)
+                if READY in line:
+                    running.state, running.was_ready = State.READY, True
+                    self._changed.set()
+                self._on_line(running.service.name, line)
+            status = await process.wait()
+        finally:
+            if process.returncode is None:  # only when this task was cancelled
+                process.kill()
+        running.state = State.DEAD
+        self._changed.set()
+        return status
+
+    async def _end(self, running: Running) -> None:
+        process = running.process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), DRAIN_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def serve_arguments(tier: str, settings: dict[str, str], config: str | None = None) -> tuple[str, ...]:
+    """How one service is started as a process of its own, bound to the life of this one."""
+    arguments = ["-m", "cli", "serve", tier, "--parent", str(os.getpid())]
+    if config is not None:
+        arguments += ["--config", config]
+    for key, value in settings.items():
+        arguments += ["--set", f"{key}={value}"]
+    return tuple(arguments)
+
+
+async def _lines(process: Process) -> AsyncIterator[str]:
+    assert process.stderr is not None
+    while True:
+        try:
+            raw = await process.stderr.readline()
+        except ValueError:  # a line longer than the limit
+            continue
+        if not raw:
+            return
+        yield raw.decode(errors="replace").rstrip()
+
+
+def _cause(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"status {status}"
+
+
+def _last_words(running: Running, what: str) -> str:
+    words = "\n".join(f"    {line}" for line in running.lines)
+    return f"{running.service.name} {what}" + (f":\n{words}" if words else " and has said nothing")

@@ -1,0 +1,98 @@
+"""`baton up`: a whole mesh on this machine, every service a process of its own, until Ctrl-C."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.errors import readable_errors
+from cli.mesh import parse_settings, services_of
+from cli.output import say
+from cli.ports import dialable
+from cli.running import running_mesh
+from mesh.config import MeshConfig
+from mesh.settings import read_settings
+
+Count = Annotated[int | None, typer.Option(min=0, help="How many workers; 2 unless the file says otherwise.")]
+
+
+def up(
+    config: Annotated[Path | None, typer.Option(help="TOML file; docs/configuration.md lists the keys.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Hugging Face folder; without one, the built-in model.")] = None,
+    prefill: Count = None,
+    decode: Count = None,
+    http: Annotated[str | None, typer.Option(help="Address of the HTTP API: 127.0.0.1:8000.")] = None,
+    grpc: Annotated[str | None, typer.Option(help="Address of the gRPC API: 127.0.0.1:50051.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, any key of the file.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Draw the timeline of every request.")] = False,
+) -> None:
+    """Start a mesh on this machine and keep it running; a worker that dies is started again.
+
+    Example: baton up --model ~/models/qwen2.5-0.5b --prefill 1 --decode 2 --set decode.max_batch=16
+    """
+    said = parse_settings(settings or [])
+    flags = {
+        "model": model and str(model),
+        "mesh.prefill_workers": prefill,
+        "mesh.decode_workers": decode,
+        "gateway.http_address": http,
+        "gateway.grpc_address": grpc,
+    }
+    said |= {key: str(value) for key, value in flags.items() if value is not None}
+    with readable_errors():
+        mesh = read_settings(config, os.environ, said).mesh()
+        run_until_signal(_up(mesh, config, said, trace))
+
+
+async def _up(mesh: MeshConfig, file: Path | None, said: dict[str, str], trace: bool) -> None:
+    begun = time.monotonic()
+    collector = None
+    if trace and not mesh.gateway.otlp_endpoint:
+        from cli.traces import Collector
+
+        collector = Collector()
+        await collector.start()
+    endpoint = f"http://{collector.address}" if collector else mesh.gateway.otlp_endpoint
+    services = services_of(mesh, file=file, said=said, otlp_endpoint=endpoint)
+    width = max(len(service.name) for service in services)
+    say(f"starting {', '.join(service.name for service in services)}")
+    async with running_mesh(mesh, services, lambda name, line: say(f"{name:<{width}}  {line}")):
+        http, grpc = dialable(mesh.gateway.http_address), dialable(mesh.gateway.grpc_address)
+        say(f"\nThe mesh serves {mesh.gateway.model_name} after {time.monotonic() - begun:.1f} s. Ctrl-C stops it.")
+        say(f"  HTTP   curl http://{http}/v1/models")
+        say(f"  gRPC   baton generate --address {grpc} 'Once upon a time'")
+        say(f"  chat   baton chat --address {grpc}\n")
+        if collector is not None:
+            await _draw_all(collector)
+        await asyncio.Event().wait()
+
+
+async def _draw_all(collector: Any) -> None:
+    from cli.timeline import draw
+
+    seen: set[int] = set()
+    while True:
+        for line in draw(await collector.finished(seen)):
+            say(line)
+        say("")
+
+
+def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Ctrl-C and SIGTERM cancel the work, which stops its processes on the way out; a second one does not wait for
+    them (the kernel ends them with us)."""
+
+    async def main() -> None:
+        task = asyncio.ensure_future(work)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            say("stopped")
+
+    asyncio.run(main())

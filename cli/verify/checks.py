@@ -1,0 +1,109 @@
+"""One cell checked: its mesh's answers against the engine alone, and its workers' counts against what must be."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.supervisor import MeshFailed
+from cli.verify.alone import Alone
+from cli.verify.answers import compare
+from cli.verify.asks import Ask
+from cli.verify.cells import Cell
+from cli.verify.meshed import Outcome, Spoiled, ask_mesh, settings_of
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    cell: Cell
+    prompts: int
+    token_mismatches: int  # answers with another token
+    logprob_mismatches: int  # answers with other bits in a logprob
+    differing: tuple[int, ...]  # which answers
+    remote: int  # requests prefilled remotely
+    admitted: int  # all requests that decode began to answer
+    committed: int  # prompts that prefill handed over
+    bytes_moved: int
+    bytes_expected: int
+    bytes_resent: int
+    largest_batch: int  # of a decode step
+    numerics: tuple[str, str]
+    seconds: float
+
+    @property
+    def equal(self) -> bool:
+        return not self.token_mismatches and not self.logprob_mismatches
+
+    @property
+    def handed_off(self) -> bool:
+        """Every prompt was prefilled remotely, and the bytes are those of the landings."""
+        return (
+            self.remote == self.admitted == self.committed == self.prompts
+            and self.bytes_moved == self.bytes_expected > 0
+        )
+
+    @property
+    def line(self) -> str:
+        answers = "equal" if self.equal else f"{len(self.differing)} DIFFER"
+        expected = "" if self.bytes_moved == self.bytes_expected else f" (NOT the {self.bytes_expected} that landed)"
+        return (
+            f"{self.cell}  {self.prompts} prompts {answers}, {self.remote} of {self.admitted} prefilled remotely, "
+            f"{self.bytes_moved} bytes moved{expected}, batches up to {self.largest_batch}, {self.seconds:.1f} s"
+        )
+
+    def row(self) -> dict[str, Any]:
+        cell = self.cell
+        return {
+            "transport": cell.transport,
+            "chunk": cell.chunk,
+            "page": cell.page,
+            "batch": cell.batch,
+            "workers": f"{cell.workers}P{cell.workers}D",
+            "prefix_cache": cell.cache,
+            "path": cell.path,
+            "prompts": self.prompts,
+            "token_mismatches": self.token_mismatches,
+            "logprob_mismatches": self.logprob_mismatches,
+            "remote": self.remote,
+            "bytes_moved": self.bytes_moved,
+            "bytes_expected": self.bytes_expected,
+            "bytes_resent": self.bytes_resent,
+            "largest_batch": self.largest_batch,
+            "seconds": round(self.seconds, 2),
+        }
+
+
+async def check(
+    cell: Cell, asks: Sequence[Ask], references: Mapping[str, Alone], *, folder: Path, spoiled: Spoiled | None = None
+) -> Checked:
+    """The reference is computed first, so that the mesh has the machine to itself."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    alone = references[cell.path]
+    expected = await asyncio.to_thread(alone.answers, asks)
+    outcome = await ask_mesh(settings_of(cell), asks, batch=cell.batch, folder=folder, spoiled=spoiled)
+    identity = alone.model.identity
+    if outcome.numerics != (identity.numerics, identity.fingerprint):
+        raise MeshFailed(f"the mesh computes in class {outcome.numerics}, this process in {identity}")
+    differences = [compare(*pair) for pair in zip(expected, outcome.answers, strict=True)]
+    return _checked(cell, outcome, differences, loop.time() - began)
+
+
+def _checked(cell: Cell, outcome: Outcome, differences: Sequence[Any], seconds: float) -> Checked:
+    return Checked(
+        cell=cell,
+        prompts=len(outcome.answers),
+        token_mismatches=sum(one.token is not None for one in differences),
+        logprob_mismatches=sum(one.logprob is not None for one in differences),
+        differing=tuple(number for number, one in enumerate(differences) if one),
+        remote=outcome.remote,
+        admitted=outcome.admitted,
+        committed=outcome.prefill["committed"],
+        bytes_moved=outcome.bytes_moved,
+        bytes_expected=outcome.bytes_expected,
+        bytes_resent=outcome.prefill["bytes_resent"],
+        largest_batch=outcome.decode["largest_batch"],
+        numerics=outcome.numerics,
+        seconds=seconds,
+    )

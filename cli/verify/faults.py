@@ -1,0 +1,146 @@
+"""What a sabotaged decode worker does wrong, as plain values in a file: read by broken_worker.py, never by `serve`.
+
+The page fault is chosen where it must show: a key that the first decode row attends to with at least 1/64 of its weight
+in some head of the first layer, and an element of it that matters to the score."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+import baton_kernels as kernels
+from engine.model.weights import Weights
+
+LEAST_WEIGHT = 1 / 64
+_EXPONENT = {"fp32": (23, 4), "pairs": (7, 2)}  # lowest exponent bit, bytes of an element
+_LOW_BITS = 3  # of the exponent: the key stays a number
+
+Floats = NDArray[np.float32]
+Place = TypeVar("Place", int, NDArray[np.int64])
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One bit of one landed page."""
+
+    prompt: tuple[int, ...]
+    page: int  # index in the prompt
+    offset: int  # byte in the page
+    mask: int
+    weight: float  # that the slot carries
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    damages: tuple[Damage, ...] = ()
+    checks: bool = True  # are spans checked before they can be read?
+    split_product: bool = False  # the product's K split depends on the batch
+
+    def write(self, path: Path) -> Path:
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> "Fault":
+        raw = json.loads(path.read_text())
+        damages = tuple(Damage(**{**one, "prompt": tuple(one["prompt"])}) for one in raw.pop("damages"))
+        return cls(damages=damages, **raw)
+
+
+def choose_damage(weights: Weights, prompt: Sequence[int], first: int, *, page_tokens: int, seed: int) -> Damage:
+    """`first` is the token that follows the prompt: its row is the first that reads the landed pages."""
+    random, config = Random(seed), weights.config
+    q, keys = _first_layer(weights, [*prompt, first], page_tokens)
+    group = config.heads // config.kv_heads
+    scores = np.einsum("hd,thd->ht", q, np.repeat(keys, group, axis=1)) * config.head_dim**-0.5  # [heads, slots]
+    shares = np.exp(scores - scores.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    heavy = np.argwhere(shares[:, : len(prompt)] >= LEAST_WEIGHT)  # the last slot is not landed
+    if not len(heavy):
+        raise ValueError(f"seed {seed}: no landed slot carries {LEAST_WEIGHT} of the weight; choose a shorter prompt")
+    head, slot = (int(value) for value in heavy[random.randrange(len(heavy))])
+    effect = np.abs(q[head] * keys[slot, head // group])
+    dim = int(random.choice(np.argsort(effect)[-config.head_dim // 4 :].tolist()))
+    bit, size = _EXPONENT[weights.path]
+    bit += random.randrange(_LOW_BITS)
+    place = _place(weights.path, head // group, dim, slot % page_tokens, page_tokens, config.head_dim)
+    return Damage(
+        prompt=tuple(prompt),
+        page=slot // page_tokens,
+        offset=place * size + bit // 8,
+        mask=1 << bit % 8,
+        weight=float(shares[head, slot]),
+    )
+
+
+def split_by_batch(
+    path: str,
+    x: Floats,
+    packed: NDArray[np.uint8],
+    n: int,
+    out: Floats,
+    bias: Floats | None = None,
+    residual: Floats | None = None,
+) -> None:
+    """A wrong product: its chain over k is cut in two as soon as it has more than one row."""
+    if len(x) == 1:
+        kernels.product(path, x, packed, n, out, bias, residual)
+        return
+    low, high, half = x.copy(), x.copy(), x.shape[1] // 2
+    low[:, half:], high[:, :half] = 0.0, 0.0
+    parts = np.empty_like(out), np.empty_like(out)
+    kernels.product(path, low, packed, n, parts[0])
+    kernels.product(path, high, packed, n, parts[1], bias, residual)
+    np.add(*parts, out=out)
+
+
+def _first_layer(weights: Weights, tokens: Sequence[int], page_tokens: int) -> tuple[Floats, Floats]:
+    """The last row's queries [heads, dim] and all rows' keys [slots, kv_heads, dim], as the engine computes them."""
+    config, layer, count = weights.config, weights.layers[0], len(tokens)
+    x = np.empty((count, config.hidden), np.float32)
+    kernels.embed(weights.path, weights.embed, np.array(tokens, np.int32), config.vocab, config.hidden, x)
+    normed, qkv = np.empty_like(x), np.empty((count, config.qkv_width), np.float32)
+    kernels.rmsnorm(x, layer.input_norm, config.eps, normed)
+    kernels.product(weights.path, normed, layer.qkv, config.qkv_width, qkv, bias=layer.qkv_bias)
+    size = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim)
+    pool = np.zeros(-(-count // page_tokens) * size, np.uint8)
+    slots = np.arange(count, dtype=np.int32)
+    q = np.empty((count, config.heads, config.head_dim), np.float32)
+    kernels.rotate_write(
+        weights.path,
+        qkv,
+        config.heads,
+        config.kv_heads,
+        config.head_dim,
+        weights.cos,
+        weights.sin,
+        slots,
+        (slots // page_tokens).astype(np.int64) * size,
+        slots % page_tokens,
+        page_tokens,
+        pool,
+        q,
+        q_norm=layer.q_norm,
+        k_norm=layer.k_norm,
+        eps=config.eps,
+    )
+    heads, dims = np.arange(config.kv_heads), np.arange(config.head_dim)
+    slot, head, dim = np.meshgrid(slots.astype(np.int64), heads, dims, indexing="ij")
+    places = _place(weights.path, head, dim, slot % page_tokens, page_tokens, config.head_dim)
+    if weights.path == "pairs":
+        elements = pool.view(np.uint16)[slot // page_tokens * (size // 2) + places]
+        return q[-1], (elements.astype(np.uint32) << 16).view(np.float32)
+    return q[-1], pool.view(np.float32)[slot // page_tokens * (size // 4) + places]
+
+
+def _place(path: str, head: Place, dim: Place, slot: Place, page_tokens: int, head_dim: int) -> Place:
+    """Which element of a page's first layer holds this key element; slot counts inside the page."""
+    tile = head * (page_tokens * head_dim)
+    if path == "pairs":
+        return tile + (dim // 2 * page_tokens + slot) * 2 + dim % 2
+    return tile + dim * page_tokens + slot

@@ -1,0 +1,90 @@
+"""The negative control: the same cell clean, then with one thing wrong, which must be noticed, by its own counter.
+
+`page` flips one bit of a key on its way into decode with checks off, once for each of 20 prompts, and all 20 must be
+reported; with checks on the same bits must be repaired. `fallback` lets decode prefill silently. `batch` gives decode a
+product whose sum depends on the batch."""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from random import Random
+
+from cli.output import say
+from cli.supervisor import MeshFailed
+from cli.verify.alone import Alone
+from cli.verify.asks import Ask, asks_of
+from cli.verify.cells import Cell
+from cli.verify.checks import Checked, check
+from cli.verify.faults import Fault, choose_damage
+from cli.verify.meshed import Spoiled
+from mesh.messages import Sampling
+
+SEEDS = 20
+_CELL = Cell(transport="shm", chunk=128, page=32, batch=8, workers=1, cache=False, path="pairs")
+
+
+class Sabotage(Enum):
+    PAGE = "page"
+    FALLBACK = "fallback"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Spoilt:
+    clean: Checked
+    spoilt: Checked
+    noticed: int  # by the counter that is meant to
+    wanted: int  # at least
+
+
+async def sabotage(kind: Sabotage, references: Mapping[str, Alone], *, folder: Path, seed: int) -> Spoilt:
+    """MeshFailed when the clean cell is not clean, or when a repair that must work does not."""
+    asks = _damaged_asks(seed) if kind is Sabotage.PAGE else asks_of(_CELL, seed)
+    clean = await check(_CELL, asks, references, folder=folder)
+    say(f"clean    {clean.line}")
+    if not (clean.equal and clean.handed_off):
+        raise MeshFailed("the cell is not clean before it is sabotaged; run `baton verify` first")
+    if kind is Sabotage.FALLBACK:
+        spoilt = await check(_CELL, asks, references, folder=folder, spoiled=Spoiled(local="always"))
+        noticed, wanted = spoilt.admitted - spoilt.remote, 1
+    else:
+        with tempfile.TemporaryDirectory(prefix="baton-verify-") as scratch:
+            file = Path(scratch) / "fault.json"
+            fault = await asyncio.to_thread(_fault, kind, asks, references[_CELL.path], seed)
+            if kind is Sabotage.PAGE:
+                repaired = await check(
+                    _CELL, asks, references, folder=folder, spoiled=Spoiled(replace(fault, checks=True).write(file))
+                )
+                say(f"repaired {repaired.line}, {repaired.bytes_resent} sent again")
+                if not (repaired.equal and repaired.handed_off and repaired.bytes_resent):
+                    raise MeshFailed("with checks on, damaged pages must be found and sent again, and were not")
+            spoilt = await check(_CELL, asks, references, folder=folder, spoiled=Spoiled(fault.write(file)))
+        noticed, wanted = len(spoilt.differing), SEEDS if kind is Sabotage.PAGE else 1
+    say(f"spoilt   {spoilt.line}")
+    return Spoilt(clean, spoilt, noticed, wanted)
+
+
+def _damaged_asks(seed: int) -> tuple[Ask, ...]:
+    """One prompt for each seed, greedy and seeded in turn."""
+    asks = []
+    for number in range(SEEDS):
+        random = Random(f"{seed} page {number}")
+        prompt = tuple(random.randrange(256) for _ in range(random.randrange(40, 300)))
+        temperature = number % 2 * 0.5
+        asks.append(Ask(prompt, Sampling(temperature=temperature, seed=number, max_tokens=16, top_logprobs=3)))
+    return tuple(asks)
+
+
+def _fault(kind: Sabotage, asks: tuple[Ask, ...], alone: Alone, seed: int) -> Fault:
+    if kind is Sabotage.BATCH:
+        return Fault(split_product=True)
+    damages = []
+    for number, ask in enumerate(asks):
+        first = alone.answer(ask)[0].token
+        damages.append(
+            choose_damage(alone.model.weights, ask.prompt, first, page_tokens=_CELL.page, seed=seed * SEEDS + number)
+        )
+    return Fault(damages=tuple(damages), checks=False)

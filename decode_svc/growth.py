@@ -1,0 +1,66 @@
+"""Pages of running requests: one more when the next slots need it, its own copy before it writes a shared one.
+
+Step 7 of a request's life. An older request that needs a page takes it from the youngest one younger than itself, which
+goes back through the gateway; emitted tokens are law, so a preempted request still moves forward. The oldest is never
+preempted, so somebody always gets on."""
+
+from collections.abc import Callable, Mapping
+
+from decode_svc.requests import Request
+from decode_svc.room import victim
+from engine.batch import pages_needed
+from engine.pages import PagePool
+from mesh.hashing import block_hashes
+
+Copies = list[tuple[int, int]]  # (shared page, own copy), made at the begin of the step
+
+
+class Growth:
+    def __init__(
+        self,
+        requests: Mapping[int, Request],
+        pages: PagePool,
+        *,
+        page_tokens: int,
+        numerics: str,
+        preempt: Callable[[Request], None],
+        starved: Callable[[Request], None],  # no page, and nobody to preempt
+    ) -> None:
+        self._requests, self._pages, self._page_tokens, self._numerics = requests, pages, page_tokens, numerics
+        self._preempt, self._starved = preempt, starved
+
+    def grow(self, request: Request, slots: int, copies: Copies) -> bool:
+        """Pages for this many slots, the next ones its own to write; False: it waits."""
+        for _ in range(len(request.pages), pages_needed(slots, self._page_tokens)):
+            page = self._take_one(request)
+            if page is None:
+                return False
+            request.pages.append(page)
+        index = request.filled // self._page_tokens
+        if not self._pages.writable(request.pages[index]):
+            page = self._take_one(request)
+            if page is None:
+                return False
+            copies.append((request.pages[index], page))
+            request.pages[index] = page
+        return True
+
+    def publish(self, request: Request) -> None:
+        """Full pages of accepted tokens may be found by others from now on."""
+        full, known, size = request.filled // self._page_tokens, len(request.hashes), self._page_tokens
+        if full > known:
+            tokens, salt = request.tokens[: full * size], request.job.salt
+            request.hashes = block_hashes(
+                tokens, page_tokens=size, numerics=self._numerics, salt=salt, known=request.hashes
+            )
+            for index in range(known, full):
+                self._pages.publish(request.pages[index], request.hashes[index])
+
+    def _take_one(self, request: Request) -> int | None:
+        while (taken := self._pages.take(1)) is None:
+            younger = victim(request, self._requests.values())
+            if younger is None:
+                self._starved(request)
+                return None
+            self._preempt(younger)
+        return taken[0]

@@ -1,0 +1,99 @@
+"""A decode worker as a process: model, pool, transports and network put together, then its loop."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import SystemRandom
+
+import baton_kernels
+from decode_svc.worker import DecodeWorker
+from engine.model.forward import Product
+from engine.opened import open_model
+from engine.pages import PagePool
+from kvtransfer.choose import choose
+from kvtransfer.pool import SharedPool
+from kvtransfer.transfer import PageShape
+from kvtransfer.transports import make_transports, say_hello
+from mesh.config import ConfigError, DecodeConfig
+from mesh.grpc_network import GrpcNetwork
+from mesh.grpc_stats import stats_service
+from mesh.messages import Hello, KvHello, Load, PrefixChange, Tier
+from mesh.rules import RULES, Rules
+from mesh.serving import serve_worker
+from mesh.telemetry import Telemetry
+
+log = logging.getLogger("baton.decode")
+
+
+async def serve(config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
+    """Until cancelled or drained."""
+    async with open_worker(config, telemetry, rules=rules) as worker:
+        await serve_worker(worker)
+
+
+@asynccontextmanager
+async def open_worker(
+    config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RULES, product: Product = baton_kernels.product
+) -> AsyncIterator[DecodeWorker]:
+    """A worker that listens and waits to be run. `product` is another one only where `verify` shows that it notices."""
+    if config.model is None:
+        raise ConfigError("model: name a Hugging Face model folder")
+    model = await asyncio.to_thread(
+        open_model,
+        config.model,
+        config.cache_folder,
+        product_path=config.product_path,
+        page_tokens=config.page_tokens,
+    )
+    shape = PageShape(model.layers, model.layer_bytes, model.layout)
+    pool = SharedPool(shape, config.pages(shape.page_bytes))
+    runner = model.runner(pool.buffer, threads=config.thread_count, product=product)
+    transports = make_transports(config.transports, host=config.transport_host, may_kill=config.may_kill, rules=rules)
+    incarnation, identity = SystemRandom().getrandbits(64), model.identity
+    receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
+    worker = DecodeWorker(
+        GrpcNetwork(setting="decode.address", also=stats_service(lambda: worker.counts())),
+        runner,
+        PagePool(pool.pages, cache=config.prefix_cache),
+        pool,
+        hello=Hello(
+            tier=Tier.DECODE,
+            incarnation=incarnation,
+            address="",
+            numerics=identity.numerics,
+            fingerprint=identity.fingerprint,
+            model=config.model_name,
+            model_hash=identity.model_hash,
+            page_tokens=config.page_tokens,
+            context_tokens=model.context_tokens,
+            load=Load(),
+            prefix=PrefixChange(0),
+        ),
+        kv_hello=say_hello(incarnation, identity.numerics, shape, list(transports)),
+        receivers=receivers,
+        choose=pair,
+        gateways=config.gateways,
+        telemetry=telemetry,
+        chunk_tokens=config.chunk_tokens,
+        max_batch=config.max_batch,
+        rules=rules,
+    )
+    address = await worker.listen(config.address)
+    log.info("decode ready at %s class %s fingerprint %s", address, identity.numerics, identity.fingerprint)
+    try:
+        yield worker
+    finally:
+        await worker.aclose()
+        for receiver in receivers.values():
+            await receiver.aclose()
+        runner.close()
+        pool.close()
+
+
+def pair(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
+    """Which transport, and why; equal classes only, whatever a gateway believes."""
+    if mine.numerics != theirs.numerics:
+        return "", f"numerics classes differ: prefill has {theirs.numerics!r}, decode {mine.numerics!r}"
+    choice = choose(theirs, mine)
+    return choice.transport, choice.why

@@ -1,0 +1,95 @@
+"""Open: how a request comes to a decode worker, what a later attempt takes over, and who is refused.
+
+Step 2 of a request's life as decode sees it; the only message that raises an attempt here. Refused is only what can
+never fit, or not while pages stay quarantined that nobody may prove: never for lack of free pages. A request that runs
+keeps its pages and goes on under the new attempt; any other begins anew, at its old place among those who wait."""
+
+import asyncio
+from collections.abc import Callable
+
+from decode_svc.emission import Emission
+from decode_svc.landings import Landings
+from decode_svc.requests import Request, Stage
+from engine.batch import pages_needed
+from engine.pages import PagePool
+from mesh.messages import Full, FullKind, Open
+from mesh.session import Session
+
+
+class Opening:
+    def __init__(
+        self,
+        requests: dict[int, Request],
+        pages: PagePool,
+        landings: Landings,
+        emission: Emission,
+        *,
+        page_tokens: int,
+        drop: Callable[[Request], None],
+    ) -> None:
+        self._requests, self._pages, self._landings, self._emission = requests, pages, landings, emission
+        self._page_tokens, self._drop = page_tokens, drop
+        self._loop = asyncio.get_running_loop()
+
+    def open(self, gateway: Session, message: Open) -> None:
+        job, old = message.job, self._requests.get(message.job.ticket.request)
+        if old is not None and old.ticket.attempt >= job.ticket.attempt and self._landings.same(old.ticket, job.ticket):
+            return
+        if old is not None and old.stage is Stage.RUNNING and self._go_on(old, gateway, message):
+            return
+        opened, passed = self._loop.time() - message.age_ms / 1000, None
+        if old is not None:
+            opened, passed = min(opened, old.opened_seconds), old.passed
+            self._drop(old)
+        stage = Stage.LOCAL if message.prefill_incarnation is None else Stage.OPEN
+        request = Request(job, gateway, stage, opened, list(job.tokens), message.prefill_incarnation, passed=passed)
+        if self._need(request) > self._pages.pages:
+            gateway.send(Full(job.ticket, FullKind.EVER))
+        else:
+            self._requests[request.key] = request
+
+    def _go_on(self, request: Request, gateway: Session, message: Open) -> bool:
+        """It runs and has the pages: go on under the new attempt, emitting again from its base."""
+        job = message.job
+        known = min(len(job.tokens), len(request.tokens))
+        if tuple(request.tokens[:known]) != job.tokens[:known]:
+            return False
+        request.job, request.gateway, request.prefill = job, gateway, message.prefill_incarnation
+        request.tokens.extend(job.tokens[known:])
+        for position in range(job.base, request.next_position):
+            self._emission.show(request, request.produced[position])
+        self._emission.flush()
+        return True
+
+    def fits(self, request: Request) -> bool:
+        """Into what is left of the pool besides pages that nobody may ever prove."""
+        return self._need(request) <= self._pages.pages - self._landings.quarantine.stuck_pages
+
+    def hopeless(self) -> list[Request]:
+        """Waiting requests that do not fit any more."""
+        if not self._landings.quarantine.stuck_pages:
+            return []
+        waiting = [r for r in self._requests.values() if r.stage in (Stage.OPEN, Stage.LOCAL)]
+        return [r for r in waiting if not self.fits(r)]
+
+    def admit_local(self) -> int:
+        """Prompts that are prefilled here and have room now, oldest first; returns how many began."""
+        local = sorted((r for r in self._requests.values() if r.stage is Stage.LOCAL), key=lambda r: r.seniority)
+        return sum(self._begin(request) for request in local)
+
+    def _begin(self, request: Request) -> bool:
+        shared = self._landings.find(request)
+        lacking = pages_needed(len(request.tokens), self._page_tokens) - len(shared)
+        pages = self._pages.take(lacking) if self._landings.room(request, lacking) else None
+        if pages is None:
+            self._pages.release(shared)
+            return False
+        request.pages = [*shared, *pages]
+        request.filled = request.cached = min(len(shared) * self._page_tokens, len(request.tokens) - 1)
+        request.enter(Stage.RUNNING)
+        request.running_seconds = self._loop.time()
+        return True
+
+    def _need(self, request: Request) -> int:
+        """Pages of its whole text."""
+        return pages_needed(len(request.job.prompt) + request.job.sampling.max_tokens, self._page_tokens)

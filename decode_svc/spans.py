@@ -1,0 +1,84 @@
+"""Spans of a landing as they arrive: each is checked before it can be read, and sent again if damaged or missing.
+
+Step 6 of a request's life. One-sided writers say Written over control, after which the bytes are there; two-sided
+frames come by themselves and race with control, so what is missing at Commit is called missing only after a timer.
+Commit counts for its round, the number of Resends before it: an older one says nothing about what was asked again."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from decode_svc.peers import Peer
+from decode_svc.requests import Landing, Request
+from engine.pages import PagePool
+from kvtransfer.transfer import Pool, Receiver
+from mesh.messages import Commit, Resend
+from mesh.rules import Rules
+
+log = logging.getLogger("baton.decode")
+
+REPAIRS = 3  # Resends of one landing before what is missing is computed here
+
+
+class Spans:
+    def __init__(
+        self,
+        pages: PagePool,
+        pool: Pool,
+        receivers: Mapping[str, Receiver],
+        peers: Mapping[int, Peer],
+        *,
+        rules: Rules,
+        admit: Callable[[Request], None],
+    ) -> None:
+        self._pages, self._pool, self._receivers, self._peers = pages, pool, receivers, peers
+        self._rules, self._admit = rules, admit
+        self._loop = asyncio.get_running_loop()
+
+    def arrived(self, request: Request, index: int, first: int, layers: int, checksum: int) -> None:
+        landing = request.landing
+        assert landing is not None
+        place = index - landing.first_page
+        if not 0 <= place < len(landing.pages):
+            return
+        found = self._pool.checksum(landing.pages[place], first, layers) if self._rules.checksum else checksum
+        mask = ((1 << layers) - 1) << first
+        if found == checksum:
+            landing.valid[place] |= mask
+            landing.progress_seconds = self._loop.time()
+        else:
+            landing.valid[place] &= ~mask
+            log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers)
+            self._resend(landing, [index], first, layers)
+
+    def committed(self, request: Request, commit: Commit) -> None:
+        landing = request.landing
+        assert landing is not None
+        if commit.round != landing.round and self._rules.resend_count:
+            return  # of a round before a Resend: another one comes
+        landing.commit = commit
+        if landing.complete or not self._rules.checksum:
+            self._admit(request)
+        elif self._receivers[landing.transport].one_sided:
+            self._repair(request, landing)
+        else:
+            self._loop.call_later(self._rules.missing_seconds, self._missing, request, landing, landing.round)
+
+    def _missing(self, request: Request, landing: Landing, round: int) -> None:
+        """Two-sided: the timer after Commit."""
+        if request.landing is landing and landing.round == round and not landing.complete:
+            self._repair(request, landing)
+
+    def _repair(self, request: Request, landing: Landing) -> None:
+        if landing.round >= REPAIRS:
+            self._admit(request)
+            return
+        pages = [i for i, mask in enumerate(landing.valid, landing.first_page) if mask != landing.all_layers]
+        self._resend(landing, pages, 0, self._pool.shape.layers)
+
+    def _resend(self, landing: Landing, pages: Iterable[int], first: int, layers: int) -> None:
+        landing.round += 1
+        landing.commit = None
+        self._pages.own(landing.pages, landing.owner)
+        if peer := self._peers.get(landing.writer):
+            peer.send(Resend(landing.ticket, landing.round, first, layers, tuple(pages)))

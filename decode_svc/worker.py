@@ -1,0 +1,335 @@
+"""The decode worker: steps 6 to 8 of a request's life.
+
+One loop, one step at a time for all running requests: a row for each in decode, and a chunk of a prompt that is
+prefilled here (*local*), so that a long prompt stretches nobody's gap by more than a chunk. How requests come is in
+opening.py, how their pages do in landings.py and growth.py. Emission goes from the attempt's base on, the token that
+prefill sampled included: two streams race, the gateway sorts it out."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from operator import attrgetter
+
+from decode_svc.emission import Emission
+from decode_svc.growth import Growth
+from decode_svc.landings import Landings
+from decode_svc.opening import Opening
+from decode_svc.peers import Choose, Peer, Peers
+from decode_svc.requests import Request, Stage
+from decode_svc.room import crowd
+from engine.batch import Chunk, Remaining, chunks, prompt_piece
+from engine.pages import PagePool
+from engine.plan import Piece, Plan, Result, Runner
+from kvtransfer.transfer import Pool, Receiver
+from mesh.attach import Attachments
+from mesh.messages import (
+    Cancel,
+    End,
+    Full,
+    FullKind,
+    Hello,
+    KvHello,
+    Load,
+    Lost,
+    Message,
+    Open,
+    Prefilled,
+    PrefixChange,
+    Reason,
+    Tier,
+    Token,
+)
+from mesh.network import Channel, Network
+from mesh.rules import RULES, Rules
+from mesh.session import Session
+from mesh.speed import Speed
+from mesh.telemetry import Telemetry
+
+log = logging.getLogger("baton.decode")
+_seniority = attrgetter("seniority")
+
+
+class DecodeWorker:
+    def __init__(
+        self,
+        network: Network,
+        runner: Runner,
+        pages: PagePool,
+        pool: Pool,
+        *,
+        hello: Hello,  # without load and prefix, which change
+        kv_hello: KvHello,
+        receivers: Mapping[str, Receiver],
+        choose: Choose,
+        gateways: tuple[str, ...],
+        telemetry: Telemetry,
+        chunk_tokens: int,
+        max_batch: int,
+        rules: Rules = RULES,
+    ) -> None:
+        self.pages, self.pool, self.requests = pages, pool, dict[int, Request]()
+        self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
+        self._runner, self._hello, self._telemetry, self._rules = runner, hello, telemetry, rules
+        self._page_tokens, self._chunk_tokens = hello.page_tokens, chunk_tokens
+        self._loop = asyncio.get_running_loop()
+        self._work = asyncio.Event()
+        self._stepping: dict[int, Request] = {}  # whose rows are in the step that runs now
+        self._doomed: list[int] = []  # pages to release when that step is over
+        self._emission = Emission()
+        self._steps, self._speed = 0, Speed()
+        self._local, self._largest_batch = 0, 0
+        self.landings = Landings(
+            self.requests,
+            pages,
+            pool,
+            receivers,
+            numerics=hello.numerics,
+            page_tokens=self._page_tokens,
+            max_batch=max_batch,
+            rules=rules,
+            admitted=self._admitted,
+            lost=self._lost,
+            changed=self._work.set,
+        )
+        self._growth = Growth(
+            self.requests,
+            pages,
+            page_tokens=hello.page_tokens,
+            numerics=hello.numerics,
+            preempt=self._preempt,
+            starved=self._starved,
+        )
+        self._opening = Opening(
+            self.requests,
+            pages,
+            self.landings,
+            self._emission,
+            page_tokens=hello.page_tokens,
+            drop=self._drop,
+        )
+        self.peers = Peers(
+            kv_hello,
+            receivers,
+            choose,
+            rules=rules,
+            on_begin=self.landings.session_began,
+            on_message=self._from_prefill,
+            on_end=self.landings.session_ended,
+        )
+        self.attachments = Attachments(
+            network,
+            gateways=gateways,
+            tier=Tier.DECODE,
+            incarnation=hello.incarnation,
+            rules=rules,
+            hello=self._say_hello,
+            on_message=self._from_gateway,
+            on_end=self._gateway_ended,
+        )
+
+    async def listen(self, address: str) -> str:
+        return await self.attachments.listen(address, {Channel.KV: self.peers.accept})
+
+    async def run(self) -> None:
+        """The loop: receive happens in the sessions' callbacks, everything else here, in this order."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            self.admit()
+            while (plan := self.plan()).pieces:
+                began = self._loop.time()
+                result = await self.step(plan)
+                self._speed.measure(plan.rows, self._loop.time() - began)
+                self.emit(plan, result)
+                self.retire()
+                self.admit()
+                self.report()
+            self.report()
+
+    # ---- the verbs
+
+    def admit(self) -> None:
+        """Local prompts that have room now, oldest first."""
+        for request in self._opening.hopeless():
+            self._refuse(request)
+        self._local += self._opening.admit_local()
+
+    def plan(self) -> Plan:
+        """A row for each request in decode, then chunks of local prompts under the budget; pages as they grow."""
+        pieces, copies, budget = list[Piece](), list[tuple[int, int]](), self._chunk_tokens
+        running = sorted((r for r in self.requests.values() if r.stage is Stage.RUNNING), key=_seniority)
+        for request in running:
+            decoding = request.pending == 1  # then its row is never cut
+            rest = Remaining(request.key, len(request.tokens), request.filled)
+            chosen = chunks([rest], budget=1 if decoding else budget, chunk=self._chunk_tokens)
+            for chunk in chosen if request.stage is Stage.RUNNING else ():  # else an older one just took its pages
+                if self._growth.grow(request, chunk.first + chunk.count, copies):
+                    budget -= 0 if decoding else chunk.count
+                    pieces.append(self._piece(request, chunk))
+        self._steps += bool(pieces)
+        self._largest_batch = max(self._largest_batch, len(pieces))
+        self._doomed.extend(source for source, _ in copies)
+        return Plan(self._steps, tuple(pieces), tuple(copies))
+
+    def _piece(self, request: Request, chunk: Chunk) -> Piece:
+        return prompt_piece(
+            chunk,
+            request.tokens,
+            request.pages,
+            page_tokens=self._page_tokens,
+            sampling=request.job.sampling,
+            position=request.next_position,
+        )
+
+    async def step(self, plan: Plan) -> Result:
+        if self.plans is not None:
+            self.plans.append(plan)
+        self._stepping = {piece.key: self.requests[piece.key] for piece in plan.pieces}
+        return await self._runner.run(plan)
+
+    def emit(self, plan: Plan, result: Result) -> None:
+        for piece, sampled in zip(plan.pieces, result.sampled, strict=True):
+            request = self.requests.get(piece.key)
+            if request is None or request is not self._stepping[piece.key]:
+                continue  # it ended during the step; one that began anew since then has other pages
+            request.filled, request.steps = piece.stop, request.steps + 1
+            self._growth.publish(request)
+            for position, best in enumerate(sampled, piece.position):
+                if position < request.next_position:
+                    continue  # a new attempt brought it along during the step
+                end = request.job.sampling.end(position, best.token)
+                token = Token(position, best.token, best.logprob, best.top_ids, best.top_logprobs, end)
+                request.tokens.append(best.token)
+                if request.prefill is None and position == request.job.base:
+                    request.gateway.send(self._about(request))
+                self._emission.show(request, token)
+                if end is not End.NONE:
+                    self._drop(request)
+                    break
+        self._emission.flush()
+
+    def _about(self, request: Request) -> Prefilled:
+        """Of a prompt that was prefilled here."""
+        return Prefilled(
+            request.ticket,
+            cached_tokens=min(request.cached, len(request.job.prompt)),
+            queued_seconds=max(0.0, request.running_seconds - request.opened_seconds),
+            computed_seconds=self._loop.time() - request.running_seconds,
+        )
+
+    def retire(self) -> None:
+        """The step is over: pages that nobody needs any more are free."""
+        self._stepping = {}
+        doomed, self._doomed = self._doomed, []
+        self.pages.release(doomed)
+
+    def report(self) -> None:
+        self.attachments.report(self._load(), *self.pages.changes())
+
+    # ---- from the gateway
+
+    def _from_gateway(self, gateway: Session, message: Message) -> None:
+        match message:
+            case Open():
+                self._opening.open(gateway, message)
+            case Cancel():
+                request = self.requests.get(message.request)
+                if request and request.ticket.attempt <= message.attempt:
+                    log.debug("request %d: cancelled while %s", request.key, request.stage.value)
+                    self._drop(request)
+            case _:
+                raise TypeError(f"{type(message).__name__} is no message to a decode worker")
+        self._work.set()
+
+    def _gateway_ended(self, gateway: Session) -> None:
+        for request in list(self.requests.values()):
+            if request.gateway is gateway:
+                self._drop(request)
+        self._work.set()
+
+    # ---- from landings
+
+    def _from_prefill(self, peer: Peer, message: Message) -> None:
+        self.landings.on_message(peer, message)
+
+    def _admitted(self, request: Request) -> None:
+        self._growth.publish(request)
+        now = request.running_seconds = self._loop.time()
+        self._record("kv.land", request, request.landed_from, now, pages=len(request.pages))
+        first = request.produced.get(request.job.base)
+        if first is not None and self._rules.first:
+            self._emission.show(request, first)
+            self._emission.flush()
+            if first.end is not End.NONE:
+                self._drop(request)
+        self._work.set()
+
+    def _lost(self, request: Request, reason: Reason) -> None:
+        request.gateway.send(Lost(request.ticket, reason))
+
+    # ---- from growth
+
+    def _preempt(self, request: Request) -> None:
+        self._lost(request, Reason.PREEMPTED)
+        self._drop(request)
+
+    def _starved(self, request: Request) -> None:
+        """No page and nobody to preempt: wait, unless pages that nobody may prove are what is missing."""
+        if not self._opening.fits(request):
+            self._refuse(request)
+
+    def _refuse(self, request: Request) -> None:
+        request.gateway.send(Full(request.ticket, FullKind.NOW))
+        self._drop(request)
+
+    # ----
+
+    def _drop(self, request: Request) -> None:
+        """Forget it: its landing is fenced, its pages are free when no step uses them."""
+        self.requests.pop(request.key, None)
+        if request.stage is Stage.RUNNING:
+            now = self._loop.time()
+            self._record("decode", request, request.running_seconds, now, steps=request.steps)
+            if self._stepping.get(request.key) is request:
+                self._doomed.extend(request.pages)
+            else:
+                self.pages.release(request.pages)
+        else:
+            self.landings.fence(request)
+        request.enter(Stage.ENDED)
+        self._work.set()
+
+    # ----
+
+    def _record(self, name: str, request: Request, start: float, end: float, **attributes: int) -> None:
+        self._telemetry.record(name, request.job.traceparent, start, end, **attributes)
+
+    def _load(self) -> Load:
+        waiting, running, queued = crowd(self.requests.values())
+        return Load(waiting, running, queued, self.pages.available, self.pages.pages, self._speed.tokens_per_second)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.requests)
+
+    def counts(self) -> dict[str, int]:
+        """Since the start: admissions by who prefilled them, bytes given pages, steps. Now: states of pages."""
+        return {
+            "admitted_remote": self.landings.whole,
+            "admitted_patched": self.landings.admitted - self.landings.whole,
+            "admitted_local": self._local,
+            "bytes_landed": self.landings.bytes_landed,
+            "steps": self._steps,
+            "largest_batch": self._largest_batch,
+            **{f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()},
+        }
+
+    def _say_hello(self, address: str) -> Hello:
+        prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
+        return self._hello.at(address, self._load(), prefix)
+
+    async def aclose(self) -> None:
+        self.peers.close()
+        self.landings.quarantine.close()
+        await self.attachments.aclose()

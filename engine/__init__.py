@@ -1,0 +1,1 @@
+"""What both tiers share: the model, its weights, the page pool, the prefix cache, plans, sampling and the runner."""

@@ -1,0 +1,136 @@
+"""Reads safetensors files, one or sharded, as read-only numpy views over mapped memory.
+
+Used while weights are packed and hashed, once per host. Headers are checked completely before any tensor is touched:
+a truncated or damaged file ends in an error that names it, never in a wrong number. bf16 comes as uint16."""
+
+import json
+import math
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.model.errors import ModelError
+
+Array = NDArray[Any]
+DTYPES: dict[str, tuple[str, type[np.generic]]] = {
+    "F32": ("fp32", np.float32),
+    "F16": ("fp16", np.float16),
+    "BF16": ("bf16", np.uint16),
+}
+_AGAIN = "The file is damaged or incomplete; copy or download it again."
+_HEADER_LIMIT = 100 << 20  # bytes, as the format says
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    path: Path  # the file it stands in
+    dtype: str  # fp32 | fp16 | bf16
+    values: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+
+class Checkpoint:
+    """All tensors of a folder by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = checkpoint_files(folder)
+        self.index = folder / "model.safetensors.index.json" if len(self.files) > 1 else self.files[0]
+        self.tensors: dict[str, Tensor] = {}
+        for path in self.files:
+            for name, tensor in _open(path).items():
+                if name in self.tensors:
+                    raise ModelError(path, name, f"stands also in {self.tensors[name].path.name}", _AGAIN)
+                self.tensors[name] = tensor
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise ModelError(self.index, name, "tensor is missing", "Check config.json against the checkpoint.")
+        if tensor.shape != shape:
+            remedy = "config.json and the checkpoint do not belong together; copy both again."
+            raise ModelError(tensor.path, name, f"has shape {list(tensor.shape)} instead of {list(shape)}", remedy)
+        return tensor
+
+
+def checkpoint_files(folder: Path) -> tuple[Path, ...]:
+    """The files in order: all shards that the index names, else model.safetensors."""
+    index = folder / "model.safetensors.index.json"
+    single = folder / "model.safetensors"
+    if not index.exists():
+        if not single.exists():
+            remedy = "Baton reads safetensors only; convert the checkpoint with transformers' save_pretrained."
+            raise ModelError(single, "file", "does not exist, nor does an index of shards", remedy)
+        return (single,)
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(index, "weight_map", f"cannot be read ({error!r})", _AGAIN) from None
+    for name in names:
+        if not isinstance(name, str) or "/" in name or not (folder / name).is_file():
+            raise ModelError(folder / str(name), "file", f"does not exist but {index.name} names it", _AGAIN)
+    if not names:
+        raise ModelError(index, "weight_map", "is empty", _AGAIN)
+    return tuple(folder / name for name in names)
+
+
+def _open(path: Path) -> dict[str, Tensor]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if size < 8:
+                raise ModelError(path, "file", f"has {size} bytes only", _AGAIN)
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelError(path, "file", f"cannot be read ({error})", "Check its permissions.") from None
+    length = int.from_bytes(data[:8], "little")
+    if not 2 <= length <= min(size - 8, _HEADER_LIMIT):
+        raise ModelError(path, "header", f"says it is {length} bytes long in a file of {size}", _AGAIN)
+    try:
+        header = json.loads(data[8 : 8 + length])
+    except ValueError as error:
+        raise ModelError(path, "header", f"is not JSON ({error})", _AGAIN) from None
+    if not isinstance(header, dict):
+        raise ModelError(path, "header", "is not a JSON object", _AGAIN)
+    header.pop("__metadata__", None)
+    return _views(path, data, 8 + length, header)
+
+
+def _views(path: Path, data: mmap.mmap, base: int, header: dict[str, Any]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    end = 0  # tensors follow each other without holes; the last one ends where the file ends
+    for name, (begin, stop, dtype, shape) in sorted(_entries(path, header).items(), key=lambda item: item[1][:2]):
+        label, kind = DTYPES[dtype]
+        bytes_needed = math.prod(shape) * np.dtype(kind).itemsize
+        if begin != end or stop - begin != bytes_needed:
+            raise ModelError(path, name, f"stands at {begin}..{stop}, {bytes_needed} bytes from {end} expected", _AGAIN)
+        if base + stop > len(data):
+            raise ModelError(path, name, f"ends at byte {base + stop} of a file of {len(data)}", _AGAIN)
+        values = np.frombuffer(data, kind, math.prod(shape), base + begin).reshape(shape)
+        tensors[name] = Tensor(path, label, values)
+        end = stop
+    if base + end != len(data):
+        raise ModelError(path, "file", f"has {len(data)} bytes, its header describes {base + end}", _AGAIN)
+    return tensors
+
+
+def _entries(path: Path, header: dict[str, Any]) -> dict[str, tuple[int, int, str, tuple[int, ...]]]:
+    entries: dict[str, tuple[int, int, str, tuple[int, ...]]] = {}
+    for name, entry in header.items():
+        match entry:
+            case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(stop)]} if all(
+                type(side) is int and side >= 0 for side in shape
+            ):
+                if dtype not in DTYPES:
+                    remedy = "Use the checkpoint in bf16, fp16 or fp32."
+                    raise ModelError(path, name, f"has dtype {dtype}", remedy)
+                entries[name] = (begin, stop, dtype, tuple(shape))
+            case _:
+                raise ModelError(path, name, "has no valid dtype, shape and data_offsets", _AGAIN)
+    return entries

@@ -1,0 +1,57 @@
+"""Digests of large files that are read once, not at every start.
+
+A digest is remembered in the cache folder under the files' names, sizes, times and inodes; touching a file in any way
+makes it be read again. Also home of the two habits of everything in that folder: one writer at a time (a file lock
+that the kernel drops with its process) and files that appear complete or not at all (written aside, then renamed)."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from blake3 import blake3
+
+from engine.model.errors import ModelError
+
+_HEX = 64  # letters of a digest
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits for the only holder. The lock file stays; it is the lock's identity."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ModelError(path, "cache folder", f"cannot be written ({error})", "Choose another cache folder.") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def remembered(files: Sequence[Path], cache: Path, purpose: str, compute: Callable[[], str]) -> str:
+    """`compute()`, or what it said when the files were the same. `purpose` keeps different digests apart."""
+    before = _stamp(files)
+    note = cache / f"{purpose}-{blake3(before.encode()).hexdigest(16)}"
+    known = note.read_text() if note.exists() else ""
+    if len(known) == _HEX:  # a crash can leave an empty note
+        return known
+    digest = compute()
+    if _stamp(files) != before:
+        raise ModelError(files[0], "file", "changed while it was read", "Start again when the copy has finished.")
+    aside = note.with_suffix(f".{os.getpid()}.tmp")
+    aside.write_text(digest)
+    aside.rename(note)
+    return digest
+
+
+def _stamp(files: Sequence[Path]) -> str:
+    lines = []
+    for path in files:
+        about = path.stat()
+        place = f"{path.resolve()} {about.st_dev} {about.st_ino}"
+        lines.append(f"{place} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}")
+    return "\n".join(lines)

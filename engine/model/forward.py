@@ -1,0 +1,227 @@
+"""The pass over a model's layers, on the CPU kernels: rows in, final hidden states of the sampled rows out.
+
+Touches its scratch memory and the pool's pages that the rows name, nothing else. A layer's keys and values are final
+as soon as they are rotated and written, so `written(layer)` is called there, before that layer's attention. Rows that
+are not sampled end with the last layer's keys and values: the rest of that layer is computed for sampled rows only."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import baton_kernels as kernels
+from engine.model.rows import Ints, Rows
+from engine.model.weights import Bytes, Floats, LayerWeights, Weights
+
+Written = Callable[[int], None]
+
+
+class Product(Protocol):
+    """The matrix product, handed in so that `verify` can show that it notices a wrong one."""
+
+    def __call__(
+        self,
+        path: str,
+        x: Floats,
+        packed: Bytes,
+        n: int,
+        out: Floats,
+        bias: Floats | None = None,
+        residual: Floats | None = None,
+    ) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The pool as kernels address it."""
+
+    pool: Bytes
+    page_tokens: int
+    page_bytes: int
+    layer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Queries:
+    """The rows that attend: all of them, or in the last layer the sampled ones."""
+
+    tables: Ints
+    starts: Ints
+    counts: Ints
+    first_row: Ints
+
+
+class Forward:
+    def __init__(self, weights: Weights, pages: Pages, product: Product = kernels.product) -> None:
+        self._weights, self._pages, self._product = weights, pages, product
+        self._scratch: dict[str, Floats] = {}
+        self._native = [_native(layer) for layer in weights.layers] if product is kernels.product else []
+
+    def hidden(self, rows: Rows, written: Written) -> Floats:
+        """Final hidden states, normalised, of the sampled rows: [sampled, hidden]. Valid until the next call."""
+        weights, config = self._weights, self._weights.config
+        count, last = len(rows.tokens), config.layers - 1
+        x = self._take("x", count, config.hidden)
+        kernels.embed(weights.path, weights.embed, rows.tokens, config.vocab, config.hidden, x)
+        every = _Queries(rows.tables, rows.starts, rows.counts, rows.first_row)
+        q = self._all_at_once(rows, x, written) if self._native else self._one_by_one(rows, every, x, written)
+        if len(rows.sampled) == 0:
+            return x[:0]
+        if len(rows.sampled) < count:
+            every, q, x = self._sampled_only(rows, q, x)
+        self._rest(weights.layers[last], last, every, q, x)
+        out = self._take("normed", len(x), config.hidden)
+        kernels.rmsnorm(x, weights.norm, config.eps, out)
+        return out
+
+    def _one_by_one(self, rows: Rows, every: _Queries, x: Floats, written: Written) -> Floats:
+        """All layers up to the last one's keys and values, with the product that was handed in; returns its queries."""
+        page_of = rows.page_of.copy()
+        last = len(self._weights.layers) - 1
+        for index, layer in enumerate(self._weights.layers):
+            q = self._keys_and_values(layer, rows, page_of, x)
+            written(index)
+            page_of += self._pages.layer_bytes
+            if index < last:
+                self._rest(layer, index, every, q, x)
+        return q
+
+    def _all_at_once(self, rows: Rows, x: Floats, written: Written) -> Floats:
+        """The same with one call per layer."""
+        weights, config, pages = self._weights, self._weights.config, self._pages
+        count = len(x)
+        q = self._take("q", count, config.heads, config.head_dim)
+        arrays: dict[str, NDArray[Any]] = {
+            "pool": pages.pool, "cos": weights.cos, "sin": weights.sin, "slots": rows.slots, "page_of": rows.page_of,
+            "offset_in_page": rows.offset_in_page, "tables": rows.tables, "starts": rows.starts, "counts": rows.counts,
+            "first_row": rows.first_row, "x": x, "normed": self._take("normed", count, config.hidden),
+            "qkv": self._take("qkv", count, config.qkv_width), "q": q,
+            "attended": self._take("attended", count, config.q_width), "gated": self._take("gated", count, config.ffn),
+        }  # fmt: skip
+        step = kernels.layer.Step(
+            path=kernels.PATHS.index(weights.path),
+            eps=config.eps,
+            scale=config.head_dim**-0.5,
+            rows=count,
+            sequences=len(rows.counts),
+            max_pages=rows.tables.shape[1],
+            hidden=config.hidden,
+            ffn=config.ffn,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            dim=config.head_dim,
+            page_tokens=pages.page_tokens,
+            max_positions=len(weights.cos),
+            pool_bytes=pages.pool.size,
+            page_stride=pages.page_bytes,
+            **{name: _address(array) for name, array in arrays.items()},
+        )
+        before = None
+        for index, layer in enumerate(self._native):
+            offset = index * pages.layer_bytes
+            kernels.layer.run(step, before, offset - pages.layer_bytes, layer, offset)
+            written(index)
+            before = layer
+        return q
+
+    def logits(self, hidden: Floats) -> Floats:
+        """[rows, vocab]; valid until the next call."""
+        config = self._weights.config
+        out = self._take("logits", len(hidden), config.vocab)
+        if len(hidden):
+            self._product(self._weights.path, hidden, self._weights.head, config.vocab, out)
+        return out
+
+    def _keys_and_values(self, layer: LayerWeights, rows: Rows, page_of: NDArray[np.int64], x: Floats) -> Floats:
+        """Writes the rows' keys and values into their pages; returns the rotated queries."""
+        weights, config, pages = self._weights, self._weights.config, self._pages
+        count = len(x)
+        normed = self._take("normed", count, config.hidden)
+        qkv = self._take("qkv", count, config.qkv_width)
+        q = self._take("q", count, config.heads, config.head_dim)
+        kernels.rmsnorm(x, layer.input_norm, config.eps, normed)
+        self._product(weights.path, normed, layer.qkv, config.qkv_width, qkv, bias=layer.qkv_bias)
+        kernels.rotate_write(
+            weights.path,
+            qkv,
+            config.heads,
+            config.kv_heads,
+            config.head_dim,
+            weights.cos,
+            weights.sin,
+            rows.slots,
+            page_of,
+            rows.offset_in_page,
+            pages.page_tokens,
+            pages.pool,
+            q,
+            q_norm=layer.q_norm,
+            k_norm=layer.k_norm,
+            eps=config.eps,
+        )
+        return q
+
+    def _rest(self, layer: LayerWeights, index: int, queries: _Queries, q: Floats, x: Floats) -> None:
+        """Attention, its output product and the feed-forward block; x becomes the next layer's input."""
+        weights, config, pages = self._weights, self._weights.config, self._pages
+        count = len(x)
+        attended = self._take("attended", count, config.q_width)
+        kernels.attention(
+            weights.path,
+            q,
+            pages.pool,
+            index * pages.layer_bytes,
+            pages.page_bytes,
+            queries.tables,
+            queries.starts,
+            queries.counts,
+            queries.first_row,
+            config.heads,
+            config.kv_heads,
+            config.head_dim,
+            pages.page_tokens,
+            config.head_dim**-0.5,
+            attended,
+        )
+        normed = self._take("normed", count, config.hidden)
+        gated = self._take("gated", count, config.ffn)
+        self._product(weights.path, attended, layer.o, config.hidden, x, bias=layer.o_bias, residual=x)
+        kernels.rmsnorm(x, layer.ffn_norm, config.eps, normed)
+        kernels.gated(weights.path, normed, layer.gate_up, config.ffn, gated)
+        self._product(weights.path, gated, layer.down, config.hidden, x, residual=x)
+
+    def _sampled_only(self, rows: Rows, q: Floats, x: Floats) -> tuple[_Queries, Floats, Floats]:
+        config, count = self._weights.config, len(rows.sampled)
+        few_q = self._take("few_q", count, config.heads, config.head_dim)
+        few_x = self._take("few_x", count, config.hidden)
+        np.take(q, rows.sampled, axis=0, out=few_q, mode="clip")
+        np.take(x, rows.sampled, axis=0, out=few_x, mode="clip")
+        owner = np.searchsorted(rows.first_row, rows.sampled, side="right") - 1  # the piece of each sampled row
+        pieces, first, counts = np.unique(owner, return_index=True, return_counts=True)
+        starts = rows.slots[rows.sampled[first]]  # a piece's sampled rows are its last ones, next to each other
+        queries = _Queries(rows.tables[pieces], starts, counts.astype(np.int32), first.astype(np.int32))
+        return queries, few_q, few_x
+
+    def _take(self, name: str, rows: int, *width: int) -> Floats:
+        """Scratch memory [rows, *width]; it grows and is kept."""
+        have = self._scratch.get(name)
+        if have is None or len(have) < rows:
+            grown = max(rows, 0 if have is None else 2 * len(have))
+            have = self._scratch[name] = np.empty((grown, *width), np.float32)
+        return have[:rows]
+
+
+def _native(layer: LayerWeights) -> kernels.layer.Layer:
+    """Addresses of weights, which live as long as the model."""
+    return kernels.layer.Layer(
+        **{name: None if (array := getattr(layer, name)) is None else _address(array) for name in layer.__slots__}
+    )
+
+
+def _address(array: NDArray[Any]) -> int:
+    if not array.flags.c_contiguous:
+        raise ValueError("a kernel's array must be C-contiguous")
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,0 +1,93 @@
+"""A plan's pieces as the arrays that kernels read; whatever a step could get wrong is checked here, before it computes.
+
+One row per input token, pieces one after the other in the plan's order. A page outside the pool or a token outside
+the vocabulary would read foreign memory, so the whole step is refused: the schedulers must never let one through."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.plan import Piece
+
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    vocab: int
+    context: int  # slots a request may have
+    pages: int  # in the pool
+    page_tokens: int
+    page_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    tokens: Ints  # [rows]
+    slots: Ints  # [rows]
+    page_of: Longs  # [rows] byte offset of the row's page in the pool
+    offset_in_page: Ints  # [rows]
+    tables: Ints  # [pieces, most pages]
+    starts: Ints  # [pieces]
+    counts: Ints  # [pieces]
+    first_row: Ints  # [pieces]
+    sampled: Longs  # [sampled rows] which rows are sampled
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece], limits: Limits) -> "Rows":
+        counts = np.array([len(piece.tokens) for piece in pieces], np.int32)
+        starts = np.array([piece.start for piece in pieces], np.int32)
+        first_row = np.cumsum(counts, dtype=np.int32) - counts
+        tokens = np.array([token for piece in pieces for token in piece.tokens], np.int64)
+        tables = _tables(pieces, limits)
+        _check(pieces, tokens, limits)
+        local = np.arange(len(tokens), dtype=np.int32) - np.repeat(first_row, counts)
+        slots = np.repeat(starts, counts) + local
+        owner = np.repeat(np.arange(len(pieces)), counts)
+        pages = tables[owner, slots // limits.page_tokens]
+        return cls(
+            tokens=tokens.astype(np.int32),
+            slots=slots,
+            page_of=pages.astype(np.int64) * limits.page_bytes,
+            offset_in_page=slots % limits.page_tokens,
+            tables=tables,
+            starts=starts,
+            counts=counts,
+            first_row=first_row,
+            sampled=_sampled(pieces, first_row),
+        )
+
+
+def _tables(pieces: Sequence[Piece], limits: Limits) -> Ints:
+    needed = [-(-piece.stop // limits.page_tokens) for piece in pieces]
+    tables = np.zeros((len(pieces), max(needed)), np.int32)
+    for row, (piece, count) in enumerate(zip(pieces, needed, strict=True)):
+        if piece.stop > limits.context or len(piece.pages) < count:
+            raise ValueError(
+                f"piece {piece.key}: rows end at slot {piece.stop}, beyond its {len(piece.pages)} pages of "
+                f"{limits.page_tokens} tokens or the context of {limits.context}; the scheduler must not plan it"
+            )
+        tables[row, :count] = piece.pages[:count]
+    if tables.min() < 0 or tables.max() >= limits.pages:
+        raise ValueError(f"a block table names pages {tables.min()}..{tables.max()} of a pool of {limits.pages}")
+    return tables
+
+
+def _check(pieces: Sequence[Piece], tokens: NDArray[np.int64], limits: Limits) -> None:
+    if tokens.min() >= 0 and tokens.max() < limits.vocab:
+        return
+    for piece in pieces:
+        for token in piece.tokens:
+            if not 0 <= token < limits.vocab:
+                raise ValueError(f"piece {piece.key}: token {token} is outside the vocabulary of {limits.vocab}")
+
+
+def _sampled(pieces: Sequence[Piece], first_row: Ints) -> Longs:
+    rows: list[int] = []
+    for piece, first in zip(pieces, first_row.tolist(), strict=True):
+        end = first + len(piece.tokens)
+        rows.extend(range(end - piece.sampled, end))
+    return np.array(rows, np.int64)

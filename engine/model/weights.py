@@ -1,0 +1,155 @@
+"""From a model folder to weights that are ready to compute with: read, hash, choose a product path, pack, map.
+
+Done once when a worker starts. Workers of one host share the packed file: the first one writes it under a lock, the
+others find it; nothing here is ever changed after `open_weights` returned."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+import baton_kernels
+from engine.model.checkpoint import Array, Checkpoint, Tensor, checkpoint_files
+from engine.model.config import ModelConfig, read_config
+from engine.model.digest import locked, remembered
+from engine.model.errors import ModelError
+from engine.model.layout import Fused, fused_tensors, read_tensors, weights_dtype
+from engine.model.packed import Writing, open_packed
+from engine.model.rope import rotary_tables
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    input_norm: Floats
+    qkv: Bytes
+    qkv_bias: Floats | None
+    q_norm: Floats | None
+    k_norm: Floats | None
+    o: Bytes
+    o_bias: Floats | None
+    ffn_norm: Floats
+    gate_up: Bytes
+    down: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    config: ModelConfig
+    path: str  # the product path: fp32 | pairs | amx
+    dtype: str  # of the checkpoint: fp32 | fp16 | bf16
+    model_hash: str
+    embed: Bytes
+    head: Bytes  # the embedding itself when tied
+    norm: Floats
+    cos: Floats  # [context, head_dim / 2]
+    sin: Floats
+    layers: tuple[LayerWeights, ...]
+
+
+def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> Weights:
+    """Maps the packed weights of a Hugging Face folder, writing them into the cache folder first if need be."""
+    config = read_config(folder)
+    checkpoint = Checkpoint(folder)
+    tensors = read_tensors(config, checkpoint)
+    dtype = weights_dtype(config, tensors)
+    path = choose_path(product_path, dtype)
+    with locked(cache / "weights.lock"):
+        model_hash = _model_hash(folder, config, tensors, cache)
+        about = {"model": model_hash, "path": path, "kernels": str(baton_kernels.KERNEL_VERSION)}
+        file = cache / f"{model_hash[:32]}-{path}-{baton_kernels.KERNEL_VERSION}.weights"
+        packed = open_packed(file, about)
+        if packed is None:
+            _pack(file, about, config, path, tensors)
+            packed = open_packed(file, about)
+    if packed is None:
+        remedy = "Check the disk under the cache folder, or choose another one."
+        raise ModelError(file, "packed weights", "are not what was just written", remedy)
+    return _weights(config, path, dtype, model_hash, packed)
+
+
+def choose_path(product_path: str, dtype: str) -> str:
+    if product_path == "auto":
+        return "pairs" if dtype == "bf16" else "fp32"  # one class on every machine; who wants tiles says `amx`
+    if product_path not in baton_kernels.PATHS:
+        known = ", ".join(("auto", *baton_kernels.PATHS))
+        raise ModelError("configuration", "product_path", f"{product_path!r} is unknown", f"Use one of {known}.")
+    if product_path != "fp32" and dtype != "bf16":
+        problem = f"{product_path!r} computes with bf16 weights and this checkpoint is {dtype}"
+        raise ModelError("configuration", "product_path", problem, "Set product_path to 'auto' or 'fp32'.")
+    return product_path
+
+
+def _model_hash(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
+    """Over the configuration's meaning and all tensors by name: sharding and spelling do not change it."""
+
+    def compute() -> str:
+        state = blake3(config.canonical(), max_threads=blake3.AUTO)
+        for name in sorted(tensors):
+            tensor = tensors[name]
+            state.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
+            state.update(np.ascontiguousarray(tensor.values).view(np.uint8).data)
+        return state.hexdigest()
+
+    return remembered((folder / "config.json", *checkpoint_files(folder)), cache, "model", compute)
+
+
+def _pack(file: Path, about: dict[str, str], config: ModelConfig, path: str, tensors: dict[str, Tensor]) -> None:
+    fused = fused_tensors(config)
+    rotary = ("float32", (config.context, config.head_dim // 2))
+    writing = Writing(file, about, {one.name: _form(one, path) for one in fused} | {"cos": rotary, "sin": rotary})
+    for one in fused:
+        parts = [tensors[source.name] for source in one.sources]
+        out = writing.tensor(one.name)
+        if one.is_matrix:
+            stacked = parts[0].values if len(parts) == 1 else np.concatenate([part.values for part in parts])
+            baton_kernels.pack(path, np.ascontiguousarray(stacked), out)
+        else:
+            np.concatenate([widened(part) for part in parts], out=out)
+    rotary_tables(config.rope, config.head_dim, writing.tensor("cos"), writing.tensor("sin"))
+    writing.finish()
+
+
+def widened(tensor: Tensor) -> Floats:
+    if tensor.dtype == "bf16":
+        return (tensor.values.astype(np.uint32) << 16).view(np.float32)
+    return tensor.values.astype(np.float32)
+
+
+def _form(one: Fused, path: str) -> tuple[str, tuple[int, ...]]:
+    if one.is_matrix:
+        return "uint8", (baton_kernels.pack_bytes(path, one.rows, one.columns),)
+    return "float32", (one.rows,)
+
+
+def _weights(config: ModelConfig, path: str, dtype: str, model_hash: str, packed: dict[str, Array]) -> Weights:
+    def layer(prefix: str) -> LayerWeights:
+        return LayerWeights(
+            input_norm=packed[f"{prefix}input_norm"],
+            qkv=packed[f"{prefix}qkv"],
+            qkv_bias=packed.get(f"{prefix}qkv_bias"),
+            q_norm=packed.get(f"{prefix}q_norm"),
+            k_norm=packed.get(f"{prefix}k_norm"),
+            o=packed[f"{prefix}o"],
+            o_bias=packed.get(f"{prefix}o_bias"),
+            ffn_norm=packed[f"{prefix}ffn_norm"],
+            gate_up=packed[f"{prefix}gate_up"],
+            down=packed[f"{prefix}down"],
+        )
+
+    return Weights(
+        config=config,
+        path=path,
+        dtype=dtype,
+        model_hash=model_hash,
+        embed=packed["embed"],
+        head=packed["embed" if config.tied else "head"],
+        norm=packed["norm"],
+        cos=packed["cos"],
+        sin=packed["sin"],
+        layers=tuple(layer(f"{index}.") for index in range(config.layers)),
+    )

@@ -1,0 +1,72 @@
+"""One step of the engine, as plain data: what the schedulers decide and the runner carries out.
+
+`plan` touches no tensor, `run(plan)` makes no policy decision. Several rows of one request may stand in one step and
+several of its last rows may be sampled (a draft is verified that way); rolling back means naming a smaller `start` the
+next time, since rows beyond it are simply written again."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mesh.messages import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One request's rows in a step."""
+
+    key: int  # the caller's name for the request
+    tokens: tuple[int, ...]  # inputs, one row each
+    start: int  # slot of the first row; slots before it are already in the pages
+    pages: tuple[int, ...]  # block table that covers every slot up to the last row
+    sampled: int = 0  # how many of the last rows are sampled: 0 inside a prompt, 1 in decode, k + 1 to verify k drafts
+    position: int = 0  # index of the emitted token that the first sampled row yields
+    sampling: Sampling | None = None
+
+    def __post_init__(self) -> None:
+        sound = 0 <= self.sampled <= len(self.tokens) > 0 <= self.start
+        if not sound or (self.sampled > 0) != (self.sampling is not None):
+            what = f"{self.sampled} sampled of {len(self.tokens)} rows at slot {self.start}"
+            raise ValueError(f"piece {self.key}: {what}")
+
+    @property
+    def stop(self) -> int:
+        """The slot after the last row."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    step: int
+    pieces: tuple[Piece, ...]
+    copies: tuple[tuple[int, int], ...] = ()  # (from, to) pages, copied before anything is computed
+
+    @property
+    def rows(self) -> int:
+        return sum(len(piece.tokens) for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    token: int
+    logprob: float
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a step yields, piece by piece in the plan's order: one entry per sampled row."""
+
+    sampled: tuple[tuple[Sampled, ...], ...]
+
+
+OnLayers = Callable[[int, int], None]  # (first layer, layers) are in the pages now; called on the event loop
+
+
+class Runner(Protocol):
+    """Carries out plans, one at a time: the real one in its own thread, the simulated one in virtual time."""
+
+    layers: int
+
+    def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Awaitable[Result]: ...

@@ -1,0 +1,1 @@
+"""The front door and the sequencer: validates, routes, streams out. Never computes."""

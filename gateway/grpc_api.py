@@ -1,0 +1,195 @@
+"""The public gRPC API, baton.inference.v1: the same requests as over HTTP, with tokens, classes and exact continuation.
+
+A deadline is gRPC's own and reaches the workers; a cancelled call cancels everything it asked for. Protobuf types stop
+here."""
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from random import Random
+from typing import Any
+
+import grpc
+
+from baton.inference.v1 import inference_pb2 as pb
+from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from gateway import grpc_errors
+from gateway.answer import Answer, Delta, Finished
+from gateway.assets import Assets
+from gateway.defects import told
+from gateway.grpc_ask import ask, class_of
+from gateway.limits import Asked, accept, check_model
+from gateway.spec import Core
+from mesh.errors import InvalidRequest
+from mesh.grpc_network import AddServices
+from mesh.messages import End
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+# Of n choices the slowest counts.
+_SLOWEST = (
+    "queue_seconds",
+    "prefill_seconds",
+    "first_token_seconds",
+    "handoff_seconds",
+    "decode_seconds",
+    "total_seconds",
+)
+
+
+def services(core: Core, assets: Assets, *, random: Random) -> AddServices:
+    """What GrpcNetwork(also=...) takes to serve the public API on the port that workers register at."""
+
+    def add(server: grpc.aio.Server) -> list[str]:
+        pb_grpc.add_InferenceServiceServicer_to_server(_Inference(core, assets, random), server)
+        pb_grpc.add_ModelServiceServicer_to_server(_Models(core, assets), server)
+        return [service.full_name for service in pb.DESCRIPTOR.services_by_name.values()]
+
+    return add
+
+
+class _Inference:
+    def __init__(self, core: Core, assets: Assets, random: Random) -> None:
+        self._core, self._assets, self._random = core, assets, random
+
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
+        response = pb.GenerateResponse()
+        choices: dict[int, pb.Choice] = {}
+        async with aclosing(self._events(request, context)) as events:
+            async for event in events:
+                kind = event.WhichOneof("event")
+                if kind == "started":
+                    response.started.CopyFrom(event.started)
+                    response.request_id = event.started.request_id
+                elif kind == "finished":
+                    response.finished.CopyFrom(event.finished)
+                else:
+                    index = getattr(event, kind).index
+                    _grow(choices.setdefault(index, pb.Choice(index=index)), event)
+        response.choices.extend(choices[index] for index in sorted(choices))
+        return response
+
+    async def StreamGenerate(
+        self, request: pb.StreamGenerateRequest, context: Any
+    ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
+        async with aclosing(self._events(request.request, context)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(
+        self, request: pb.GenerateRequest, context: Any
+    ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
+        metadata = dict(context.invocation_metadata() or ())
+        request_id = f"{self._random.getrandbits(128):032x}"
+        try:
+            given = request.request_id or metadata.get("x-request-id")
+            if given:
+                if not _REQUEST_ID.fullmatch(given):
+                    raise InvalidRequest(
+                        "request_id", "request_id must be 1 to 128 printable ASCII characters, no spaces"
+                    )
+                request_id = given
+            check_model(self._core, request.model)
+            asked = await ask(
+                request,
+                self._assets,
+                request_id=request_id,
+                traceparent=metadata.get("traceparent", ""),
+                deadline_seconds=context.time_remaining(),
+            )
+            accepted = accept(asked, self._core, self._assets, self._random)
+            async with aclosing(_stream(asked, Answer(accepted, self._core, self._assets.tokens))) as events:
+                async for event in events:
+                    yield event
+        except Exception as error:
+            await grpc_errors.abort(context, told(error, request_id), request_id)
+
+
+class _Models:
+    def __init__(self, core: Core, assets: Assets) -> None:
+        self._core, self._assets = core, assets
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:
+        context_tokens = min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
+        return pb.ListModelsResponse(
+            models=[pb.Model(name=name, context_tokens=context_tokens) for name in self._core.models()]
+        )
+
+
+async def _stream(asked: Asked, answer: Answer) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
+    classes: list[str] = []  # that were told
+    of_choice: dict[int, str] = {}
+    with_logprobs = asked.top_logprobs is not None
+    async with aclosing(answer.events()) as events:
+        async for event in events:
+            if not classes:
+                classes.append(answer.numerics)
+                yield _started(asked, answer)
+            if isinstance(event, Finished):
+                yield _choice_finished(event)
+                continue
+            told_before = of_choice.get(event.index, asked.numerics_of.get(event.index, classes[0]))
+            of_choice[event.index] = event.numerics
+            if event.numerics not in classes:
+                classes.append(event.numerics)
+            yield _delta(event, with_logprobs, changed=event.numerics != told_before)
+    yield _finished(asked, answer, classes[1:])
+
+
+def _started(asked: Asked, answer: Answer) -> pb.StreamGenerateResponse:
+    started = pb.Started(
+        seed=answer.seed,
+        numerics_class=class_of(answer.numerics),
+        request_id=asked.request_id,
+        prompt_tokens=len(asked.prompt),
+    )
+    return pb.StreamGenerateResponse(started=started)
+
+
+def _delta(event: Delta, with_logprobs: bool, *, changed: bool) -> pb.StreamGenerateResponse:
+    delta = pb.Delta(
+        index=event.index,
+        position=event.tokens[0].position,
+        token_ids=[token.token for token in event.tokens],
+        text=event.text,
+    )
+    if changed:
+        delta.numerics_class.CopyFrom(class_of(event.numerics))
+    if with_logprobs:
+        for token in event.tokens:
+            delta.logprobs.add(logprob=token.logprob, top_ids=token.top_ids, top_logprobs=token.top_logprobs)
+    return pb.StreamGenerateResponse(delta=delta)
+
+
+def _choice_finished(event: Finished) -> pb.StreamGenerateResponse:
+    reason = pb.FINISH_REASON_LENGTH if event.reason is End.LENGTH else pb.FINISH_REASON_STOP
+    finished = pb.ChoiceFinished(index=event.index, reason=reason)
+    if event.stop_id is not None:
+        finished.stop_token_id = event.stop_id
+    if event.stop_string is not None:
+        finished.stop_string = event.stop_string
+    return pb.StreamGenerateResponse(choice_finished=finished)
+
+
+def _finished(asked: Asked, answer: Answer, changed: list[str]) -> pb.StreamGenerateResponse:
+    finished = pb.Finished(
+        usage=pb.Usage(prompt_tokens=len(asked.prompt), completion_tokens=answer.completion_tokens),
+        changed_to=[class_of(numerics) for numerics in changed],
+    )
+    timings = [handle.timings for handle in answer.handles]
+    if timings:
+        finished.usage.cached_tokens = answer.cached_tokens
+        for name in _SLOWEST:
+            known = [value for each in timings if (value := getattr(each, name)) is not None]
+            if known:
+                setattr(finished.timings, name, max(known))
+    return pb.StreamGenerateResponse(finished=finished)
+
+
+def _grow(choice: pb.Choice, event: pb.StreamGenerateResponse) -> None:
+    if event.WhichOneof("event") == "delta":
+        choice.token_ids.extend(event.delta.token_ids)
+        choice.text += event.delta.text
+        choice.logprobs.extend(event.delta.logprobs)
+    else:
+        choice.finished.CopyFrom(event.choice_finished)

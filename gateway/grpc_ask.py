@@ -1,0 +1,105 @@
+"""Requests of baton.inference.v1 as `Asked`. An absent field stays None here; gateway/limits.py fills in defaults."""
+
+import json
+from typing import Any
+
+from baton.inference.v1 import inference_pb2 as pb
+from gateway.assets import Assets
+from gateway.limits import Asked
+from gateway.openai_ask import chat_ids, encode
+from mesh.errors import InvalidRequest
+
+_FINGERPRINT = " fingerprint "
+
+NAMES = {
+    **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n")},
+    "max_tokens": "stop.max_tokens",
+    "min_tokens": "stop.min_tokens",
+    "stop": "stop.strings",
+    "stop_token_ids": "stop.token_ids",
+    "top_logprobs": "logprobs.top",
+    "salt": "cache_salt",
+}
+
+
+async def ask(
+    request: pb.GenerateRequest, assets: Assets, *, request_id: str, traceparent: str, deadline_seconds: float | None
+) -> Asked:
+    sampling, stop = request.sampling, request.stop
+    field, ids = await _prompt(request, assets)
+    return Asked(
+        request_id=request_id,
+        prompt=ids,
+        prompt_field=field,
+        model=request.model or None,
+        n=_given(sampling, "n"),
+        temperature=_given(sampling, "temperature"),
+        top_p=_given(sampling, "top_p"),
+        top_k=_given(sampling, "top_k"),
+        min_p=_given(sampling, "min_p"),
+        seed=_given(sampling, "seed"),
+        max_tokens=_given(stop, "max_tokens"),
+        min_tokens=_given(stop, "min_tokens"),
+        stop=tuple(stop.strings),
+        stop_token_ids=tuple(stop.token_ids),
+        ignore_eos=stop.ignore_eos,
+        include_stop=stop.include_stop_string,
+        top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
+        emitted={choice.index: tuple(choice.token_ids) for choice in request.emitted},
+        numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
+        numerics_of={
+            choice.index: numerics_of(choice.numerics_class)
+            for choice in request.emitted
+            if choice.HasField("numerics_class")
+        },
+        allow_class_change=request.allow_class_change,
+        salt=request.cache_salt,
+        priority=request.priority,
+        deadline_seconds=deadline_seconds,
+        traceparent=traceparent,
+        names=NAMES,
+    )
+
+
+def class_of(numerics: str) -> pb.NumericsClass:
+    name, _, fingerprint = numerics.rpartition(_FINGERPRINT)
+    return pb.NumericsClass(name=name, fingerprint=fingerprint)
+
+
+def numerics_of(numerics_class: pb.NumericsClass) -> str:
+    return f"{numerics_class.name}{_FINGERPRINT}{numerics_class.fingerprint}"
+
+
+async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tuple[int, ...]]:
+    kind = request.WhichOneof("prompt")
+    if kind == "text":
+        return "text", await encode(assets, request.text, special=True)
+    if kind == "token_ids":
+        return "token_ids", tuple(request.token_ids.ids)
+    if kind == "chat":
+        return "chat.messages", await _chat(request.chat, assets)
+    raise InvalidRequest("prompt", "prompt is missing: set one of text, token_ids, chat")
+
+
+async def _chat(chat: pb.Chat, assets: Assets) -> tuple[int, ...]:
+    messages = [
+        {field.name: value for field, value in message.ListFields() if field.name in ("role", "content", "name")}
+        for message in chat.messages
+    ]
+    generation = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
+    try:
+        arguments: Any = json.loads(chat.template_arguments_json or "{}")
+        if not isinstance(arguments, dict):
+            raise ValueError("it is no object")
+    except ValueError as error:
+        name = "chat.template_arguments_json"
+        raise InvalidRequest(name, f"{name} must be a JSON object: {error}") from error
+    try:
+        return await chat_ids(assets, messages, generation, arguments)
+    except InvalidRequest as error:  # fields as this door spells them
+        ours = (error.field or "").replace("chat_template_kwargs", "template_arguments_json")
+        raise InvalidRequest(f"chat.{ours}", error.message) from error
+
+
+def _given(message: Any, field: str) -> Any:
+    return getattr(message, field) if message.HasField(field) else None

@@ -1,0 +1,41 @@
+"""Errors as gRPC statuses with google.rpc details: ErrorInfo with the reason always, BadRequest where a field is at
+fault, RetryInfo where coming back helps."""
+
+from typing import Any, NoReturn
+
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
+
+from mesh.errors import BatonError
+
+DOMAIN = "baton"
+
+
+async def abort(context: Any, error: BatonError, request_id: str) -> NoReturn:
+    """Ends the call; never returns."""
+    status: Any = rpc_status.to_status(status_of(error, request_id))
+    metadata = (*status.trailing_metadata, ("x-request-id", request_id))
+    await context.abort(status.code, status.details, metadata)
+    raise AssertionError("abort returned")
+
+
+def status_of(error: BatonError, request_id: str) -> status_pb2.Status:
+    facts = error.details | {"request_id": request_id}
+    details: list[Any] = [
+        error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts),
+        error_details_pb2.RequestInfo(request_id=request_id),
+    ]
+    if error.field is not None:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if error.retry_after_seconds is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(error.retry_after_seconds * 1000))
+        details.append(retry)
+    packed = []
+    for detail in details:
+        wrapped = any_pb2.Any()
+        wrapped.Pack(detail)
+        packed.append(wrapped)
+    return status_pb2.Status(code=error.grpc_status.value[0], message=error.message, details=packed)

@@ -1,0 +1,153 @@
+"""What goes back over HTTP for one accepted request: frames while it is generated, or one whole answer.
+
+A completion request with several prompts has an answer for each; their choices are numbered through."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from gateway.answer import Answer, Delta, Event, merge
+from gateway.assets import Assets
+from gateway.limits import Asked
+from gateway.openai_answer import (
+    Json,
+    Whole,
+    chat_choice,
+    chat_logprobs,
+    completion_choice,
+    completion_logprobs,
+    end_of,
+    fingerprint_of,
+    usage_of,
+)
+from gateway.openai_types import ChatRequest, Common, CompletionRequest
+from gateway.sse import ChatFrames, CompletionFrames
+
+Pairs = Sequence[tuple[Asked, Answer]]
+
+
+class Reply(Protocol):
+    request_id: str
+    stream: bool
+
+    def frames(self) -> AsyncGenerator[bytes, None]: ...
+
+    async def whole(self) -> Json: ...
+
+    def cancel(self) -> None: ...
+
+
+class _Base:
+    prefix: str
+
+    def __init__(self, body: Common, pairs: Pairs, assets: Assets, *, created: int) -> None:
+        self.request_id = pairs[0][0].request_id
+        self.stream = bool(body.stream)
+        self._pairs = pairs
+        self._tokens = assets.tokens
+        self._with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        self._id = f"{self.prefix}-{self.request_id}"
+        self._created = created
+        self._model = body.model or assets.name
+
+    def cancel(self) -> None:
+        for _, answer in self._pairs:
+            answer.cancel()
+
+    def usage(self) -> Json:
+        return usage_of(
+            sum(len(asked.prompt) for asked, _ in self._pairs),
+            sum(answer.completion_tokens for _, answer in self._pairs),
+            sum(answer.cached_tokens for _, answer in self._pairs),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self._pairs[0][1].numerics)
+
+    def answer(self, kind: str, choices: list[Json]) -> Json:
+        head: dict[str, Any] = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+        return head | {"choices": choices, "usage": self.usage(), "system_fingerprint": self.fingerprint}
+
+
+class ChatReply(_Base):
+    prefix = "chatcmpl"
+
+    def __init__(self, body: ChatRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
+        super().__init__(body, pairs, assets, created=created)
+        ((self._asked, self._answer),) = pairs
+        self._with_logprobs = self._asked.top_logprobs is not None
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        frames = ChatFrames(id=self._id, kind="chat.completion.chunk", created=self._created, model=self._model)
+        begun: set[int] = set()
+        async for event in self._answer.events():
+            if event.index not in begun:
+                begun.add(event.index)
+                yield frames.role(event.index)
+            if isinstance(event, Delta):
+                logprobs = chat_logprobs(self._tokens, event.tokens) if self._with_logprobs else None
+                if event.text or logprobs is not None:
+                    yield frames.text(event.index, event.text, logprobs)
+            else:
+                yield frames.finish(event.index, end_of(event), self.fingerprint)
+        if self._with_usage:
+            yield frames.usage(self.usage())
+
+    async def whole(self) -> Json:
+        wholes = await _collect(self._answer)
+        choices = [chat_choice(whole, self._tokens, self._with_logprobs) for whole in wholes]
+        return self.answer("chat.completion", choices)
+
+
+class CompletionReply(_Base):
+    prefix = "cmpl"
+
+    def __init__(self, body: CompletionRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
+        super().__init__(body, pairs, assets, created=created)
+        self._choices = body.n or 1
+        self._with_logprobs = body.logprobs is not None
+        self._echo = [assets.tokens.decode(asked.prompt) if body.echo else "" for asked, _ in pairs]
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
+        offsets: dict[int, int] = {}
+        streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
+        async for index, event in merge(streams):
+            if index not in offsets:
+                echo = self._echo[index // self._choices]
+                offsets[index] = len(echo)
+                if echo:
+                    yield frames.text(index, echo, None)
+            if isinstance(event, Delta):
+                logprobs = None
+                if self._with_logprobs:
+                    logprobs = completion_logprobs(self._tokens, event.tokens, offsets[index])
+                offsets[index] += len(event.text)
+                if event.text or logprobs is not None:
+                    yield frames.text(index, event.text, logprobs)
+            else:
+                yield frames.finish(index, end_of(event), self.fingerprint)
+        if self._with_usage:
+            yield frames.usage(self.usage())
+
+    async def whole(self) -> Json:
+        collected = await asyncio.gather(*(_collect(answer) for _, answer in self._pairs))
+        choices = [
+            completion_choice(whole, self._tokens, self._with_logprobs, echo, number * self._choices + whole.index)
+            for number, (wholes, echo) in enumerate(zip(collected, self._echo, strict=True))
+            for whole in wholes
+        ]
+        return self.answer("text_completion", choices)
+
+
+async def _collect(answer: Answer) -> list[Whole]:
+    wholes: dict[int, Whole] = {}
+    async for event in answer.events():
+        wholes.setdefault(event.index, Whole(event.index)).take(event)
+    return [wholes[index] for index in sorted(wholes)]
+
+
+async def _numbered(answer: Answer, first: int) -> AsyncIterator[tuple[int, Event]]:
+    async for event in answer.events():
+        yield first + event.index, event

@@ -1,0 +1,70 @@
+"""Serves an ASGI application on one address: uvicorn without its signal handlers and its ticking main loop, so that
+an idle front door does nothing at all."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from mesh.config import split_address
+from mesh.grpc_network import AddressError
+
+CLOSE_SECONDS = 5  # for answers that are under way
+
+
+class HttpServer:
+    def __init__(self, server: "_Server", sockets: list[socket.socket], address: str) -> None:
+        self.address = address  # with the port that was given where 0 was asked for
+        self._server = server
+        self._sockets = sockets
+
+    async def close(self) -> None:
+        """Answers that are under way get a few seconds."""
+        await self._server.shutdown(self._sockets)
+        for each in self._sockets:
+            each.close()
+
+
+async def serve_http(app: Any, address: str, *, setting: str = "http_address") -> HttpServer:
+    """AddressError when the address cannot be had."""
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, where = (
+            await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        with contextlib.ExitStack() as undo:
+            undo.callback(listener.close)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            undo.pop_all()
+    except (OSError, ValueError) as error:
+        raise AddressError(
+            f"{setting} = {address!r}: cannot listen there ({error}); the port is in use or the host is not this "
+            "machine's. Choose another, or find who holds it with `ss -ltnp`"
+        ) from error
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        date_header=False,  # uvicorn refreshes it in the main loop that is not run here
+        server_header=False,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+    )
+    config.load()
+    server = _Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup(sockets=[listener])
+    return HttpServer(server, [listener], f"{host}:{listener.getsockname()[1]}")
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,61 @@
+"""The gateway as a process: front doors over the core, one port for clients and workers' gRPC, one for HTTP."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from random import SystemRandom
+from typing import Any
+
+from gateway.assets import load_assets
+from gateway.grpc_api import services
+from gateway.http import HttpApi
+from gateway.http_server import serve_http
+from gateway.router import Local
+from gateway.service import Gateway
+from mesh.config import ConfigError, GatewayConfig
+from mesh.grpc_network import GrpcNetwork
+from mesh.network import Listening
+from mesh.rules import RULES, Rules
+from mesh.telemetry import Telemetry
+
+log = logging.getLogger("baton.gateway")
+
+
+async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
+    """Until cancelled."""
+    if config.model is None:
+        raise ConfigError("model: name a Hugging Face model folder")
+    random = SystemRandom()
+    assets = await asyncio.to_thread(load_assets, config.model, config.model_name)
+
+    def add_public(server: Any) -> Sequence[str]:
+        return services(gateway, assets, random=random)(server)
+
+    gateway = Gateway(
+        GrpcNetwork(setting="gateway.grpc_address", also=add_public),
+        random=random,
+        telemetry=telemetry,
+        model=config.model_name,
+        local=Local(config.local),
+        max_waiting=config.max_waiting,
+        rules=rules,
+    )
+    listening = await gateway.listen(config.grpc_address)
+    api = HttpApi(gateway, assets, random=random, clock=time.time)
+    http = await serve_http(api.app, config.http_address, setting="gateway.http_address")
+    log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
+    try:
+        await tell_health(gateway, listening)
+    finally:
+        await http.close()
+        await gateway.aclose()
+        await listening.close()
+
+
+async def tell_health(gateway: Gateway, listening: Listening) -> None:
+    """For the service's life: health checks over gRPC hear what `GET /health` says."""
+    while True:
+        gateway.changed.clear()
+        await listening.set_serving(gateway.healthy())
+        await gateway.changed.wait()

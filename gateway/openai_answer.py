@@ -1,0 +1,97 @@
+"""Tokens and ends in the OpenAI API's words: logprobs, finish reasons, usage, whole answers.
+
+Frames of streams are in gateway/sse.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.answer import Delta, Finished
+from gateway.tokens import Tokens
+from mesh.messages import End, Token
+
+Json = dict[str, Any]
+
+
+def chat_logprobs(tokens: Tokens, items: Sequence[Token]) -> Json:
+    def entry(token: int, logprob: float) -> Json:
+        return {"token": tokens.token_text(token), "logprob": logprob, "bytes": list(tokens.token_bytes(token))}
+
+    content = [
+        entry(item.token, item.logprob)
+        | {"top_logprobs": [entry(*top) for top in zip(item.top_ids, item.top_logprobs, strict=True)]}
+        for item in items
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(tokens: Tokens, items: Sequence[Token], offset: int) -> Json:
+    """`offset`: characters of this choice's text before the first of these tokens."""
+    texts = [tokens.token_text(item.token) for item in items]
+    offsets = [offset + sum(map(len, texts[:index])) for index in range(len(texts))]
+    tops: list[dict[str, float] | None] = []
+    for item, text in zip(items, texts, strict=True):
+        top = {tokens.token_text(t): p for t, p in zip(item.top_ids, item.top_logprobs, strict=True)}
+        tops.append(({text: item.logprob} | top) if top else None)
+    return {
+        "text_offset": offsets,
+        "token_logprobs": [item.logprob for item in items],
+        "tokens": texts,
+        "top_logprobs": tops,
+    }
+
+
+def end_of(finished: Finished) -> Json:
+    reason = "length" if finished.reason is End.LENGTH else "stop"
+    stop: int | str | None = finished.stop_id if finished.stop_string is None else finished.stop_string
+    return {"finish_reason": reason, "stop_reason": stop}
+
+
+def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Json:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+
+
+def fingerprint_of(numerics: str) -> str:
+    """Equal where bits are equal; the class's own fingerprint is its last word."""
+    return numerics.rpartition(" ")[2]
+
+
+@dataclass(slots=True)
+class Whole:
+    """One choice of an answer that is not streamed, while it grows."""
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+    finished: Finished | None = None
+
+    def take(self, event: Delta | Finished) -> None:
+        if isinstance(event, Finished):
+            self.finished = event
+        else:
+            self.texts.append(event.text)
+            self.tokens.extend(event.tokens)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def end(self) -> Json:
+        assert self.finished is not None, "an answer without an error finishes every choice"
+        return end_of(self.finished)
+
+
+def chat_choice(whole: Whole, tokens: Tokens, with_logprobs: bool) -> Json:
+    message = {"role": "assistant", "content": whole.text, "refusal": None}
+    logprobs = chat_logprobs(tokens, whole.tokens) if with_logprobs else None
+    return {"index": whole.index, "message": message, "logprobs": logprobs} | whole.end()
+
+
+def completion_choice(whole: Whole, tokens: Tokens, with_logprobs: bool, echo: str, index: int) -> Json:
+    logprobs = completion_logprobs(tokens, whole.tokens, 0) if with_logprobs else None
+    return {"index": index, "text": echo + whole.text, "logprobs": logprobs} | whole.end()

@@ -1,0 +1,152 @@
+"""OpenAI requests as `Asked`: prompts become token ids, options keep their meaning, one prompt at a time.
+
+Text of any length is tokenized off the event loop once it is long enough to be felt there."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.assets import Assets
+from gateway.limits import Asked
+from gateway.openai_types import ChatRequest, Common, CompletionRequest, Json
+from mesh.errors import InvalidRequest
+
+LONG_CHARACTERS = 16_384  # some milliseconds of tokenizing
+PROMPTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a request has besides its body."""
+
+    request_id: str
+    traceparent: str = ""
+
+
+async def encode(assets: Assets, text: str, *, special: bool) -> tuple[int, ...]:
+    if len(text) < LONG_CHARACTERS:
+        return assets.tokens.encode(text, special=special)
+    return await asyncio.to_thread(assets.tokens.encode, text, special=special)
+
+
+async def ask_completion(body: CompletionRequest, assets: Assets, caller: Caller) -> list[Asked]:
+    """One for each prompt."""
+    if body.logprobs is not None and body.echo:
+        raise InvalidRequest("echo", "echo with logprobs is not supported: logprobs of prompts are not computed")
+    asked = []
+    for prompt in _prompts(body.prompt):
+        ids = await encode(assets, prompt, special=True) if isinstance(prompt, str) else tuple(prompt)
+        asked.append(_asked(body, ids, "prompt", body.max_tokens, body.logprobs, {"top_logprobs": "logprobs"}, caller))
+    return asked
+
+
+async def ask_chat(body: ChatRequest, assets: Assets, caller: Caller) -> Asked:
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs = true")
+    arguments = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        arguments.setdefault("reasoning_effort", body.reasoning_effort)
+    ids = await chat_ids(assets, body.messages, body.add_generation_prompt is not False, arguments)
+    max_tokens, names = body.max_tokens, {}
+    if body.max_completion_tokens is not None:
+        max_tokens, names = body.max_completion_tokens, {"max_tokens": "max_completion_tokens"}
+    top = (body.top_logprobs or 0) if body.logprobs else None
+    return _asked(body, ids, "messages", max_tokens, top, names, caller)
+
+
+async def chat_ids(
+    assets: Assets, messages: Sequence[Json] | None, add_generation_prompt: bool, arguments: Json
+) -> tuple[int, ...]:
+    if assets.template is None:
+        raise InvalidRequest("messages", f"model {assets.name!r} has no chat template; send a prompt instead")
+    if not messages:
+        raise InvalidRequest("messages", "messages needs at least one message")
+    if reserved := {"messages", "add_generation_prompt", "tools", "documents"} & set(arguments):
+        name = min(reserved)
+        raise InvalidRequest("chat_template_kwargs", f"chat_template_kwargs must not set {name}")
+    checked = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    text = assets.template.render(checked, add_generation_prompt=add_generation_prompt, arguments=arguments)
+    return await encode(assets, text, special=False)
+
+
+def _message(message: Json, where: str) -> Json:
+    """What templates expect: a role, and content as one text."""
+    if not isinstance(message.get("role"), str):
+        raise InvalidRequest(f"{where}.role", f"{where}.role must be text such as 'user'")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part(part, f"{where}.content[{index}]") for index, part in enumerate(content))
+    if content is None and (message["role"] != "assistant" or not message.get("tool_calls")):
+        raise InvalidRequest(f"{where}.content", f"{where}.content is missing")
+    if content is not None and not isinstance(content, str):
+        raise InvalidRequest(f"{where}.content", f"{where}.content must be text or a list of text parts")
+    return message | {"content": content}
+
+
+def _part(part: Any, where: str) -> str:
+    if not isinstance(part, dict) or part.get("type") not in ("text", "input_text"):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        raise InvalidRequest(f"{where}.type", f"{where}.type is {kind!r}; only text is supported")
+    if not isinstance(part.get("text"), str):
+        raise InvalidRequest(f"{where}.text", f"{where}.text must be text")
+    return str(part["text"])
+
+
+def _prompts(prompt: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
+    if prompt is None:
+        raise InvalidRequest("prompt", "prompt is missing: text, a list of texts, token ids, or a list of those")
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [item for item in prompt if isinstance(item, int)]
+    texts = [item for item in prompt if isinstance(item, str)]
+    lists = [item for item in prompt if isinstance(item, list)]
+    if not prompt or len(prompt) not in (len(ids), len(texts), len(lists)):
+        raise InvalidRequest(
+            "prompt", "prompt must be a list of texts, of token ids, or of lists of token ids; not empty"
+        )
+    if ids:
+        return [ids]
+    if len(prompt) > PROMPTS:
+        raise InvalidRequest("prompt", f"prompt has {len(prompt)} entries, at most {PROMPTS}")
+    return [*texts, *lists]
+
+
+def _asked(
+    body: Common,
+    ids: tuple[int, ...],
+    prompt_field: str,
+    max_tokens: int | None,
+    top_logprobs: int | None,
+    names: dict[str, str],
+    caller: Caller,
+) -> Asked:
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options", "stream_options needs stream = true")
+    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
+        raise InvalidRequest("stream_options.continuous_usage_stats", "continuous_usage_stats is not supported")
+    return Asked(
+        request_id=caller.request_id,
+        prompt=ids,
+        prompt_field=prompt_field,
+        model=body.model,
+        n=body.n,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        seed=body.seed,
+        max_tokens=max_tokens,
+        min_tokens=body.min_tokens,
+        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignore_eos=bool(body.ignore_eos),
+        include_stop=bool(body.include_stop_str_in_output),
+        skip_special=body.skip_special_tokens is not False,
+        top_logprobs=top_logprobs,
+        allow_class_change=bool(body.allow_class_change),
+        salt=body.cache_salt or "",
+        priority=body.priority or 0,
+        traceparent=caller.traceparent,
+        names={"salt": "cache_salt", **names},
+    )

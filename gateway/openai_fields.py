@@ -1,0 +1,111 @@
+"""Reads an OpenAI request body, and refuses by name what cannot be honoured.
+
+Silence would be worse: a client whose grammar or penalty is ignored gets wrong answers that look right. Three kinds of
+fields are not in the types: hints that never change an answer (dropped), settings that are known but not supported
+(refused unless neutral), and everything else (refused as unknown, with the nearest name)."""
+
+import re
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.openai_types import Common
+from mesh.errors import InvalidRequest
+
+HINTS = frozenset("user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split())
+# Known, not supported: the values that change nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "best_of": (1,),
+    "suffix": ("",),
+    "use_beam_search": (False,),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "tools": (),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "moderation": (),
+    "continue_final_message": (False,),
+    "add_special_tokens": (),
+    "chat_template": (),
+    "documents": (),
+    "include_reasoning": (True,),
+    "thinking_token_budget": (),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "logprob_token_ids": (),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "truncation_side": (),
+    "stream_interval": (1,),
+    "mm_processor_kwargs": (),
+    "kv_transfer_params": (),
+    "vllm_xargs": (),
+    "session_id": (),
+    "echo": (False,),
+}
+REMOVED = {
+    "functions": "was replaced by tools",
+    "function_call": "was replaced by tool_choice",
+    **dict.fromkeys(
+        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"),
+        "was replaced by structured_outputs upstream and is never ignored here",
+    ),
+}
+
+Body = TypeVar("Body", bound=Common)
+
+
+def read_body(raw: bytes, kind: type[Body]) -> Body:
+    try:
+        fields = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidRequest(None, f"the body is not valid JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise InvalidRequest(None, "the body must be a JSON object")
+    known = kind.__struct_fields__
+    for name in [name for name in fields if name not in known]:
+        _check_other(name, fields.pop(name), known)
+    try:
+        return msgspec.convert(fields, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise _type_error(str(error)) from error
+
+
+def _check_other(name: str, value: Any, known: tuple[str, ...]) -> None:
+    if name in HINTS or (name in NEUTRAL and (value is None or _neutral(value, NEUTRAL[name]))):
+        return
+    if name in REMOVED:
+        raise InvalidRequest(name, f"{name} is not supported: it {REMOVED[name]}")
+    if name in NEUTRAL:
+        raise InvalidRequest(name, f"{name} is not supported: leave it out, it would have no effect")
+    near = get_close_matches(name, (*known, *NEUTRAL), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InvalidRequest(name, f"{name} is no field that this endpoint knows{hint}")
+
+
+def _neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
+    return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in neutral)
+
+
+def _type_error(message: str) -> InvalidRequest:
+    """msgspec ends its messages with the path: "Expected `int`, got `str` - at `$.n`"."""
+    match = re.fullmatch(r"(.*?)(?: - at `\$\.?(.*)`)?", message, re.DOTALL)
+    what, path = (match[1], match[2]) if match else (message, None)
+    unknown = re.search(r"unknown field `(.+?)`", what)
+    if unknown:
+        path = f"{path}.{unknown[1]}" if path else unknown[1]
+    return InvalidRequest(path or None, f"{path or 'the body'}: {what.replace('`', '')}")

@@ -1,0 +1,75 @@
+"""Server-sent events for streamed answers: frames whose constant parts are rendered once per request.
+
+Per token only the text (and logprobs, when asked for) is encoded; the rest of a frame are bytes that are ready."""
+
+import msgspec
+
+encode = msgspec.json.encode
+
+DONE = b"data: [DONE]\n\n"
+
+
+def frame(value: object) -> bytes:
+    return b"data: " + encode(value) + b"\n\n"
+
+
+class Frames:
+    """Of one streamed request. Subclasses know where an object of theirs has its text."""
+
+    def __init__(self, *, id: str, kind: str, created: int, model: str) -> None:
+        head = encode({"id": id, "object": kind, "created": created, "model": model})
+        self._head = b"data: " + head[:-1] + b',"choices":['
+        self._starts: dict[int, bytes] = {}
+
+    def start(self, index: int) -> bytes:
+        """Up to and including the choice's index."""
+        start = self._starts.get(index)
+        if start is None:
+            start = self._starts[index] = self._head + b'{"index":%d,' % index
+        return start
+
+    def usage(self, usage: object) -> bytes:
+        return self._head + b'],"usage":' + encode(usage) + b"}\n\n"
+
+
+class ChatFrames(Frames):
+    def role(self, index: int) -> bytes:
+        """The first of each choice."""
+        delta = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+        return self.start(index) + delta
+
+    def text(self, index: int, text: str, logprobs: object | None) -> bytes:
+        middle = b"null" if logprobs is None else encode(logprobs)
+        return b"".join(
+            (
+                self.start(index),
+                b'"delta":{"content":',
+                encode(text),
+                b'},"logprobs":',
+                middle,
+                b',"finish_reason":null}]}\n\n',
+            )
+        )
+
+    def finish(self, index: int, end: dict[str, object], fingerprint: str) -> bytes:
+        tail = b'"delta":{},"logprobs":null,' + encode(end)[1:]
+        return self.start(index) + tail + b'],"system_fingerprint":' + encode(fingerprint) + b"}\n\n"
+
+
+class CompletionFrames(Frames):
+    def text(self, index: int, text: str, logprobs: object | None) -> bytes:
+        middle = b"null" if logprobs is None else encode(logprobs)
+        return b"".join(
+            (
+                self.start(index),
+                b'"text":',
+                encode(text),
+                b',"logprobs":',
+                middle,
+                b',"finish_reason":null}]}\n\n',
+            )
+        )
+
+    def finish(self, index: int, end: dict[str, object], fingerprint: str) -> bytes:
+        tail = b'"text":"","logprobs":null,' + encode(end)[1:]
+        return self.start(index) + tail + b'],"system_fingerprint":' + encode(fingerprint) + b"}\n\n"

@@ -1,0 +1,44 @@
+"""Baton's CPU kernels: exact matrix products, paged attention, sampling and page copies over plain numpy arrays.
+
+One recipe per product path, carried out by several bodies with equal bits; a row's result never depends on the batch,
+the chunking, the page size or the number of threads. Importing never compiles: see `available`."""
+
+from baton_kernels import layer
+from baton_kernels.arrays import PATHS
+from baton_kernels.library import KERNEL_VERSION, KernelError, available
+from baton_kernels.machine import bodies, choose, chosen, has_tiles, set_threads, threads
+from baton_kernels.paged import attention, layer_bytes, layout, rmsnorm, rotate_write
+from baton_kernels.pages import checksum, copy_page, scatter
+from baton_kernels.products import embed, gated, pack, pack_bytes, product
+from baton_kernels.sampling import Drawn, sample
+from baton_kernels.selftest import self_test
+
+__all__ = [
+    "KERNEL_VERSION",
+    "PATHS",
+    "Drawn",
+    "KernelError",
+    "attention",
+    "available",
+    "bodies",
+    "checksum",
+    "choose",
+    "chosen",
+    "copy_page",
+    "embed",
+    "gated",
+    "has_tiles",
+    "layer",
+    "layer_bytes",
+    "layout",
+    "pack",
+    "pack_bytes",
+    "product",
+    "rmsnorm",
+    "rotate_write",
+    "sample",
+    "scatter",
+    "self_test",
+    "set_threads",
+    "threads",
+]

@@ -1,0 +1,72 @@
+// The C surface of the library, as library.py declares it. Functions that can refuse return null or a message that
+// names the argument; sizes and types were checked in Python, indices are checked here.
+#pragma once
+#include <cstdint>
+
+// As in layer.py, field by field.
+struct BatonLayer {
+    const float* input_norm;
+    const void* qkv;
+    const float *qkv_bias, *q_norm, *k_norm;
+    const void* o;
+    const float *o_bias, *ffn_norm;
+    const void *gate_up, *down;
+};
+struct BatonStep {
+    int path;
+    float eps, scale;
+    long rows, sequences, max_pages, hidden, ffn, heads, kv_heads, dim, page_tokens, max_positions;
+    int64_t pool_bytes, page_stride;
+    char* pool;
+    const float *cos, *sin;
+    const int32_t* slots;
+    const int64_t* page_of;
+    const int32_t *offset_in_page, *tables, *starts, *counts, *first_row;
+    float *x, *normed, *qkv, *q, *attended, *gated;
+};
+
+#pragma GCC visibility push(default)
+extern "C" {
+int baton_version();
+int baton_supported();
+int baton_usable(int body);
+int baton_knows(int body, int operation);
+int baton_chosen(int operation);
+int baton_choose(int body);
+int baton_forced();
+int baton_threads();
+void baton_set_threads(int threads);
+
+long baton_pack_bytes(int path, long n, long k);
+const char* baton_pack(int path, int source, const void* weights, long n, long k, void* packed);
+const char* baton_embed(int path, const void* packed, const int32_t* tokens, long rows, long n, long k, float* out);
+const char* baton_product(int path, const float* x, const void* packed, long rows, long n, long k, float* out, const float* bias,
+                          const float* residual);
+const char* baton_feed_forward(int path, const float* x, const void* gate_up, const void* down, long rows, long ffn, long k,
+                               float* between, float* out);  // out is the residual too
+const char* baton_gated(int path, const float* x, const void* packed, long rows, long n, long k, float* out);
+
+const char* baton_rmsnorm(const float* x, const float* weight, long rows, long k, float eps, float* out);
+const char* baton_rotate_write(int path, const float* qkv, long rows, long heads, long kv_heads, long dim, const float* cos,
+                               const float* sin, long max_positions, const int32_t* slots, const int64_t* page_of,
+                               const int32_t* offset_in_page, long page_tokens, char* pool, int64_t pool_bytes, float* q_out,
+                               const float* q_norm, const float* k_norm, float eps);
+const char* baton_attention(int path, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
+                            const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
+                            const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
+                            long page_tokens, float scale, float* out);
+const char* baton_sample(const float* logits, long rows, long vocab, const float* temperature, const int32_t* top_k,
+                         const float* top_p, const float* min_p, const uint64_t* seed, const int32_t* choice,
+                         const int32_t* position, const int32_t* banned, const int32_t* banned_starts, long banned_count,
+                         const int32_t* n_top, long n_max, int32_t* tokens, float* logprobs, int32_t* top_ids, float* top_logprobs);
+void baton_log_exp(const float* x, float* logs, float* exps, long n);
+
+void baton_scatter(const int64_t* to, const int64_t* from, long spans, int64_t bytes, const int64_t* words, uint64_t* sums);
+uint64_t baton_checksum(int64_t address, int64_t bytes, int64_t word);
+const char* baton_layer(const BatonStep*, const BatonLayer* rest, int64_t rest_offset, const BatonLayer* next, int64_t next_offset);
+double baton_busy_seconds();
+double baton_limit(int limit, const void* memory, long amount);
+
+void baton_copy(char* pool, int64_t from, int64_t to, int64_t bytes);
+}
+#pragma GCC visibility pop

@@ -1,0 +1,147 @@
+// Paged attention of one unit: queries loaded, blocks walked by chains or by tiles, segments folded, outputs divided.
+#pragma once
+
+namespace baton::BODY {
+
+static void load_query(const AttentionCall& call, Path path, const float* q, float* to) {
+    for (long d = 0; d < call.dim; d += 16) {
+        const Lanes v = load(q + d);
+        if (path == kFp32) {
+            store(to + d, v);
+        } else if (path == kAmx) {
+            store_high(reinterpret_cast<uint16_t*>(to) + d, round_bits(v));
+            if (d + 16 == call.dim) store_high(reinterpret_cast<uint16_t*>(to) + d + 16, ints(0));
+        } else {
+#ifdef __AVX512BF16__
+            store_high(reinterpret_cast<uint16_t*>(to) + d, round_bits(v));
+#else
+            store(to + d, swap_pairs(floats(round_bits(v))));
+#endif
+        }
+    }
+}
+
+// One block for rows [row, row + rows) of which all see `valid` slots.
+template <class Kind>
+static void block_step(const AttentionCall& call, Path path, const Bench& b, long row, long rows, const Places& at, long valid) {
+    using X = typename Kind::X;
+    using W = typename Kind::W;
+    const X* q = reinterpret_cast<const X*>(b.queries) + row * kQueryStride;
+    const long steps = path == kPairs ? call.dim / 2 : call.dim;
+    const long apart = (at.k[1] - at.k[0]) / 4;
+    score<Kind>(rows, q, reinterpret_cast<const W*>(at.k[0]), call.page_tokens, apart, steps, b.scores + row * kBlock);
+    soften(b, path, row, rows, valid, call.scale);
+    blend<Kind>(call, b, row, rows, at, valid);
+}
+
+// Folds the current segment of queries [from, to) into their totals and begins the next.
+static void fold(const AttentionCall& call, const Bench& b, long from, long to) {
+    alignas(64) float before[16], now[16];
+    for (long q = from; q < to; q += 16) {
+        const long n = least(16, to - q);
+        const Lanes old = load_first(b.total_tops + q, n, 0.0f), fresh = load_first(b.tops + q, n, 0.0f), top = max(old, fresh);
+        const Lanes was = exp(old - top), is = exp(fresh - top);
+        store(before, was);
+        store(now, is);
+        store_first(b.total_sums + q, n, fma(load_first(b.sums + q, n, 0.0f), is, load_first(b.total_sums + q, n, 0.0f) * was));
+        store_first(b.total_tops + q, n, top);
+        for (long i = 0; i < n; ++i) {
+            float *total = b.totals + (q + i) * call.dim, *part = b.outputs + (q + i) * call.dim;
+            for (long d = 0; d < call.dim; d += 16) {
+                store(total + d, fma(load(part + d), set(now[i]), load(total + d) * set(before[i])));
+                store(part + d, set(0.0f));
+            }
+        }
+    }
+    for (long q = from; q < to; ++q) b.tops[q] = -kInfinity, b.sums[q] = 0.0f;
+}
+
+static void clear(const AttentionCall& call, float* tops, float* sums, float* outputs, long queries) {
+    for (long i = 0; i < queries; ++i) tops[i] = -kInfinity, sums[i] = 0.0f;
+    for (long i = 0; i < queries * call.dim; i += 16) store(outputs + i, set(0.0f));
+}
+
+// One block by chains: rows [done, full) see a part of it, [full, rows) all of it.
+static void block_chains(const AttentionCall& call, Path path, const Bench& b, const Places& at, long done, long full, long rows,
+                         long group, long seen) {
+    for (long i = done; i < full; ++i) {
+        const long valid = seen + i + 1;
+        if (path == kPairs) block_step<PairKind>(call, path, b, i * group, group, at, valid);
+#ifndef __AVX512BF16__
+        else block_step<Chain>(call, path, b, i * group, group, at, valid);
+#endif
+    }
+    const long from = (full > done ? full : done) * group, many = rows * group - from;
+    if (many <= 0) return;
+#ifdef __AVX512BF16__
+    block_step<Dots>(call, path, b, from, many, at, kBlock);
+#else
+    if (path == kFp32) {
+        block_step<Chain>(call, path, b, from, many, at, kBlock);
+    } else if (many < 3 * kTileRows) {
+        block_step<Pairs>(call, path, b, from, many, at, kBlock);
+    } else {
+        widen_block(call, b, at);
+        score<Chain>(many, b.queries + from * kQueryStride, b.keys, kBlock, 16, call.dim, b.scores + from * kBlock);
+        soften(b, path, from, many, kBlock, call.scale);
+        gather<Chain>(many, b.weights + from * kBlock, b.values, call.dim, call.dim, kBlock, b.outputs + from * call.dim, b.scales + from);
+    }
+#endif
+}
+
+// Few rows wait for memory, and pages lie anywhere: the next block is asked for while this one is computed.
+INLINE void fetch_block(const AttentionCall& call, Path path, const Places& at) {
+    const long steps = path == kFp32 ? call.dim : call.dim / 2, bytes = 16 * call.dim * element_bytes(path);
+    for (long k = 0; k < steps; ++k)  // by ascending address, which the processor's own prefetcher then joins
+        for (int h = 0; h < 2; ++h) fetch(at.k[h] + k * call.page_tokens * 4);
+    for (int h = 0; h < 2; ++h)
+        for (long i = 0; i < bytes; i += 64) fetch(at.v[h] + i);
+}
+
+// Blocks in ascending order for the rows of a unit.
+template <class Block>
+INLINE void walk(const AttentionCall& call, Path path, const Bench& b, long sequence, long kv_head, long first_slot, long rows, Block block_of) {
+    const long group = call.heads / call.kv_heads, last_block = (first_slot + rows - 1) / kBlock;
+    const bool few = rows * group <= 2 * kTile;
+    for (long block = 0; block <= last_block; ++block) {
+        const long begin = block * kBlock;
+        // local rows [0, done) see nothing of this block, [done, full) a part, [full, rows) all of it
+        const long done = first_slot < begin ? least(rows, begin - first_slot) : 0;
+        const long full = first_slot >= begin + kBlock - 1 ? 0 : least(rows, begin + kBlock - 1 - first_slot);
+        if (begin > 0 && begin % kSegment == 0) fold(call, b, done * group, rows * group);
+        if (few && block < last_block) fetch_block(call, path, find(call, path, sequence, kv_head, block + 1));
+        block_of(find(call, path, sequence, kv_head, block), done, full, first_slot - begin);
+    }
+}
+
+static void attention(const AttentionCall& call, Path path, long unit, float* scratch) {
+    const Bench b(scratch);
+    const long kv_head = unit % call.kv_heads, group = call.heads / call.kv_heads, dim = call.dim;
+    const long sequence = call.units[unit / call.kv_heads * 2], local = call.units[unit / call.kv_heads * 2 + 1];
+    const long rows = least(call.tile_rows, call.counts[sequence] - local), first_slot = call.starts[sequence] + local;
+    const long row0 = call.first_row[sequence] + local, queries = rows * group;
+    for (long i = 0; i < queries; ++i)
+        load_query(call, path, call.q + ((row0 + i / group) * call.heads + kv_head * group + i % group) * dim, b.queries + i * kQueryStride);
+    clear(call, b.tops, b.sums, b.outputs, queries);
+    const bool parts = first_slot + rows > kSegment;
+    if (parts) clear(call, b.total_tops, b.total_sums, b.totals, queries);
+    if (path == kAmx) {
+        Tiles tiles;
+        walk(call, path, b, sequence, kv_head, first_slot, rows, [&](const Places& at, long done, long full, long seen) {
+            block_tiles(tiles, call, b, at, done, full, rows, group, seen);
+        });
+    } else {
+        walk(call, path, b, sequence, kv_head, first_slot, rows, [&](const Places& at, long done, long full, long seen) {
+            block_chains(call, path, b, at, done, full, rows, group, seen);
+        });
+    }
+    for (long i = 0; i < queries; ++i) {
+        const bool folded = first_slot + i / group >= kSegment;
+        if (folded) fold(call, b, i, i + 1);
+        const float *from = (folded ? b.totals : b.outputs) + i * dim;
+        float* out = call.out + ((row0 + i / group) * call.heads + kv_head * group + i % group) * dim;
+        const Lanes sum = set((folded ? b.total_sums : b.sums)[i]);
+        for (long d = 0; d < dim; d += 16) store(out + d, load(from + d) / sum);
+    }
+}
+}  // namespace baton::BODY

@@ -1,0 +1,107 @@
+// The amx path's share of attention, over matrix tiles: scores of sixteen queries against a block of 32 slots, and
+// probabilities times V as one tile step per block. Keys and values are read from the page where they lie as tiles, else
+// from a staged copy. A slot beyond a row's limit has probability zero and its V is staged as zero: never multiplied.
+#pragma once
+
+namespace baton::BODY {
+
+// The keys of one block as tiles: [dim pairs, padded to 16][16 slots][2], each half of the slots `stride` bytes per pair.
+struct KeyTiles {
+    const char* half[2];
+    long stride;
+
+    KeyTiles(const AttentionCall& call, const Bench& b, const Places& at) : half{at.k[0], at.k[1]}, stride(call.page_tokens * 4) {
+        if (call.dim % 32 == 0) return;
+        auto* staged = reinterpret_cast<uint32_t*>(b.keys);
+        const long pairs = call.dim / 2, padded = padded_depth(kAmx, call.dim) / 2;
+        for (long p = 0; p < padded; ++p)
+            for (int h = 0; h < 2; ++h)
+                store(staged + p * kBlock + 16 * h, p < pairs ? load(reinterpret_cast<const uint32_t*>(at.k[h] + p * stride)) : ints(0));
+        half[0] = reinterpret_cast<const char*>(staged), half[1] = half[0] + 64, stride = kBlock * 4;
+    }
+};
+
+// scores[query][32] for queries [from, to) and whatever fills up the last tile.
+static void score_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b, const KeyTiles& keys, long from, long to) {
+    constexpr long row = kQueryStride * 4;
+    for (long q = from; q < to; q += kTile) {
+        const char* query = reinterpret_cast<const char*>(b.queries + q * kQueryStride);
+        tiles.template zero<0>();
+        tiles.template zero<1>();
+        for (long d = 0; d < call.dim; d += 32) {
+            tiles.template load<2>(query + d * 2, row);
+            tiles.template load<4>(keys.half[0] + d / 2 * keys.stride, keys.stride);
+            tiles.template dot<0, 2, 4>();
+            tiles.template load<5>(keys.half[1] + d / 2 * keys.stride, keys.stride);
+            tiles.template dot<1, 2, 5>();
+        }
+        tiles.template store<0>(b.scores + q * kBlock, kBlock * 4);
+        tiles.template store<1>(b.scores + q * kBlock + 16, kBlock * 4);
+    }
+}
+
+// Copies slots [from, to) of a block into the staged V, [16 pairs][dim][2]; the partner of a lone even slot becomes zero.
+static void stage_values(const AttentionCall& call, const Bench& b, const Places& at, long from, long to) {
+    auto* staged = reinterpret_cast<uint32_t*>(b.values);
+    for (long pair = from / 2; 2 * pair < to; ++pair) {
+        const auto* v = reinterpret_cast<const uint32_t*>(at.v[pair / 8]) + pair % 8 * call.dim;
+        const Ints keep = ints(2 * pair + 1 < to ? 0xFFFFFFFFu : 0xFFFFu);
+        for (long d = 0; d < call.dim; d += 16) store(staged + pair * call.dim + d, load(v + d) & keep);
+    }
+}
+
+static void clear_values(const AttentionCall& call, const Bench& b, long from) {
+    auto* staged = reinterpret_cast<uint32_t*>(b.values);
+    for (long i = (from + 1) / 2 * call.dim; i < kBlock / 2 * call.dim; i += 16) store(staged + i, ints(0));
+}
+
+static void rescale(const AttentionCall& call, const Bench& b, long row, long rows) {
+    for (long r = row; r < row + rows; ++r) {
+        if (b.scales[r] == 1.0f) continue;
+        const Lanes scale = set(b.scales[r]);
+        float* out = b.outputs + r * call.dim;
+        for (long d = 0; d < call.dim; d += 16) store(out + d, load(out + d) * scale);
+    }
+}
+
+// outputs[query] += probabilities . V for `count` queries. `guarded`: the rows behind them in the last tile are others'
+// outputs, so the tile goes through a copy.
+static void blend_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b, const void* values, long from, long count, bool guarded) {
+    const long row = call.dim * 4;
+    float* copy = b.values + kBlock / 2 * kMaxDim;
+    rescale(call, b, from, count);
+    for (long q = from; q < from + count; q += kTile) {
+        float* out = b.outputs + q * call.dim;
+        float* to = guarded ? copy : out;
+        tiles.template load<2>(b.weights + q * kBlock, kBlock * 4);
+        for (long d = 0; d < call.dim; d += 16) {
+            tiles.template load<0>(out + d, row);
+            tiles.template load<4>(static_cast<const char*>(values) + d * 4, row);
+            tiles.template dot<0, 2, 4>();
+            tiles.template store<0>(to + d, row);
+        }
+        for (long i = 0; guarded && i < least(kTile, from + count - q) * call.dim; i += 16) store(out + i, load(copy + i));
+    }
+}
+
+// One block for a unit's query rows: rows [done, full) see a part of it that grows by a slot per row, [full, rows) all.
+static void block_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b, const Places& at, long done, long full, long rows,
+                        long group, long seen) {
+    score_tiles(tiles, call, b, KeyTiles(call, b, at), done * group, rows * group);
+    long staged = 0;
+    for (long i = done; i < full; ++i) {
+        const long valid = seen + i + 1;
+        if (i == done) clear_values(call, b, valid);
+        stage_values(call, b, at, staged, valid);
+        staged = valid;
+        soften(b, kAmx, i * group, group, valid, call.scale);
+        blend_tiles(tiles, call, b, b.values, i * group, group, true);
+    }
+    const long from = (full > done ? full : done) * group, many = rows * group - from;
+    if (many <= 0) return;
+    const bool whole = at.v[1] == at.v[0] + kBlock / 4 * call.dim * 4;
+    if (!whole) stage_values(call, b, at, 0, kBlock);
+    soften(b, kAmx, from, many, kBlock, call.scale);
+    blend_tiles(tiles, call, b, whole ? static_cast<const void*>(at.v[0]) : b.values, from, many, false);
+}
+}  // namespace baton::BODY

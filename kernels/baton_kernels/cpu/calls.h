@@ -1,0 +1,98 @@
+// What a kernel is asked to do, as plain data, and the table of functions that each body fills. api.cpp checks and
+// plans a call, the pool hands out its units, a body computes them. No templates of the standard library in bodies:
+// the linker would merge code compiled for different machines.
+#pragma once
+#include <cstdint>
+
+namespace baton {
+constexpr long kPanel = 32;      // columns of a packed weight that lie together
+constexpr long kBlock = 32;      // slots of one softmax step
+constexpr long kSegment = 512;   // slots after which a row's partial result is folded into its total
+constexpr long kMaxDim = 256;    // of a head
+constexpr long kMaxQueries = 192; // rows times heads of one attention unit
+constexpr long kTile = 16;       // rows and columns of a matrix tile, and pairs of its depth
+enum Path { kFp32 = 0, kPairs = 1, kAmx = 2 };
+
+static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
+static inline long least(long a, long b) { return a < b ? a : b; }
+static inline long element_bytes(Path path) { return path == kFp32 ? 4 : 2; }  // of packed weights, keys and values
+static inline long padded_depth(Path path, long k) { return round_up(k, path == kFp32 ? 1 : path == kPairs ? 2 : 2 * kTile); }
+
+struct ProductCall {
+    const float* x;
+    const void* weights;
+    const float *bias, *residual;
+    float* out;
+    long rows, n, k;    // n: columns of out (gated: of each half)
+    bool gated;         // columns c and n + c of the weights make one output
+    char* tiles_out;    // amx and gated: outputs go here, as the next product's packed_x, instead of to out
+    // planned by api.cpp
+    long tile_rows, tiles;     // x is packed in tiles of so many rows, zero rows at the end
+    long block_tiles;          // tiles of one unit
+    long chunk_panels, chunks; // panels of one unit (gated: of each half), units per row block
+    long depth;                // chain elements between two visits of the same outputs
+    bool widen;                // weights are widened once per unit into scratch
+    char* packed_x;
+};
+
+struct AttentionCall {
+    const float* q;
+    const char* pool;
+    long layer_offset, page_stride, page_tokens, max_pages;
+    const int32_t *tables, *starts, *counts, *first_row;
+    long heads, kv_heads, dim;
+    float scale;
+    float* out;
+    long tile_rows;       // rows of one unit
+    const int32_t* units; // pairs (sequence, first local row)
+};
+
+struct RotateCall {
+    const float *qkv, *cos, *sin, *q_norm, *k_norm;
+    const int32_t *slots, *offset_in_page;
+    const int64_t* page_of;
+    long rows, heads, kv_heads, dim, page_tokens;
+    float eps;
+    char* pool;
+    float* q_out;
+    bool halves;  // keys and values are stored as bf16
+};
+
+struct SampleCall {
+    const float* logits;
+    const float *temperature, *top_p, *min_p;
+    const int32_t *top_k, *choice, *position;
+    const uint64_t* seed;
+    const int32_t *banned, *banned_starts, *n_top;
+    long rows, vocab, n_max;
+    int32_t* tokens;
+    float* logprobs;
+    int32_t* top_ids;
+    float* top_logprobs;
+};
+
+struct Body {
+    const char* name;
+    long most_tile_rows;
+    bool has_pairs;  // multiplies pairs as they lie: weights need no widening
+    void (*pack_rows)(const ProductCall&, Path, long tile);
+    void (*product)(const ProductCall&, Path, long unit, float* scratch);
+    void (*gate)(const float* both, float* out, long rows, long n);
+    void (*attention)(const AttentionCall&, Path, long unit, float* scratch);
+    void (*rmsnorm)(const float* x, const float* weight, long k, float eps, float* out);
+    void (*rotate)(const RotateCall&, long row);
+    void (*sample)(const SampleCall&, long row, float* scratch);  // 5 * round_up(vocab, 16) floats
+    void (*log_exp)(const float* x, float* logs, float* exps, long n); // for tests
+    uint64_t (*copy)(char* to, const char* from, long bytes, uint64_t word); // to may be null: only the checksum
+};
+
+// Floats that one attention unit works in; carved up in attention.h.
+constexpr long kQueryRows = kMaxQueries + 15;  // the last tile may begin at any query
+constexpr long kQueryStride = 272;  // elements between packed query rows: one constant for every dim, no cache aliasing
+constexpr long kAttentionScratch =
+    kQueryRows * (kQueryStride + 2 * kBlock + kMaxDim) + kMaxQueries * (5 + kMaxDim) + 2 * kMaxDim + 2 * kBlock * kMaxDim;
+extern const Body body_plain, body_avx2, body_avx512, body_avx512bf16, body_amx;
+
+// select.cpp: the `count` best of values by (value, lowest id), in order. ids, best and keys have room for vocab entries.
+void best_of(const float* values, long vocab, long count, int32_t* ids, float* best, uint64_t* keys);
+}  // namespace baton

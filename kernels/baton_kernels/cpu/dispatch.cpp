@@ -1,0 +1,92 @@
+// See dispatch.h. Compiled for any x86-64, because it decides whether anything newer may run.
+// On Intel the pair instruction has half the rate of two fused multiply-adds, so it serves few rows (bound by memory)
+// only; elsewhere it is twice as fast and serves all.
+#include "dispatch.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace baton {
+namespace {
+std::atomic<int> forced{-1};
+constexpr int kPlain = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3, kTiles = 4;
+
+bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+}
+
+bool has_bf16() {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
+}
+
+// Tiles need the operating system's leave, once per process: it keeps eight more KiB of registers per thread.
+bool has_tiles() {
+    constexpr unsigned kTileBf16 = 1u << 22, kTile = 1u << 24;
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kTileBf16 | kTile)) != (kTileBf16 | kTile)) return false;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+bool is_intel() {
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
+}
+
+int best(Operation operation) {
+    static const bool wide = has_avx512(), pairs = wide && has_bf16(), slow_pairs = is_intel();
+    if (body_usable(kTiles) && body_knows(kTiles, operation)) return kTiles;
+    if (!wide) return kAvx2;
+    if (!pairs) return kAvx512;
+    if (operation == kProductPairs) return kAvx512Bf16;
+    if ((operation == kProductPairsMany || operation == kAttentionPairs) && !slow_pairs) return kAvx512Bf16;
+    return kAvx512;
+}
+}  // namespace
+
+bool machine_supported() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+bool body_usable(int body) {
+    if (body == kPlain || body == kAvx2) return machine_supported();
+    if (body == kAvx512) return has_avx512();
+    if (body == kAvx512Bf16) return has_avx512() && has_bf16();
+    static const bool tiles = has_avx512() && has_tiles();
+    return body == kTiles && tiles;
+}
+
+bool body_knows(int body, Operation operation) {
+    if (body == kTiles) return operation == kProductAmx || operation == kAttentionAmx;
+    return body != kAvx512Bf16 || operation == kProductPairs || operation == kProductPairsMany || operation == kAttentionPairs;
+}
+
+int body_chosen(Operation operation) {
+    const int wanted = forced.load(std::memory_order_relaxed);
+    if (wanted < 0) return best(operation);
+    return body_knows(wanted, operation) ? wanted : kAvx512;
+}
+
+bool choose_body(int body) {
+    if (body < -1 || body >= kBodies || (body >= 0 && !body_usable(body))) return false;
+    forced = body;
+    return true;
+}
+
+int forced_body() { return forced; }
+
+const Body& body_for(Operation operation) {
+    switch (body_chosen(operation)) {
+        case kPlain: return body_plain;
+        case kAvx2: return body_avx2;
+        case kAvx512: return body_avx512;
+        case kAvx512Bf16: return body_avx512bf16;
+        default: return body_amx;
+    }
+}
+}  // namespace baton

@@ -1,0 +1,78 @@
+// Sixteen fp32 lanes as an array and loops: the body that every machine runs and every other body must equal bit for bit.
+// A lane is an output column (or a slot, or a dim), so the width of the machine's vectors never shows in a result.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#define INLINE static inline __attribute__((always_inline))
+
+namespace baton::BODY {
+constexpr int kTileRows = 4, kTileVectors = 1;
+
+struct Lanes { alignas(64) float v[16]; };
+struct Ints { alignas(64) uint32_t v[16]; };
+struct Mask { alignas(64) uint32_t v[16]; };
+struct Words { alignas(64) uint64_t v[8]; };
+#define EACH for (int i = 0; i < 16; ++i)
+
+INLINE Lanes set(float x) { Lanes r; EACH r.v[i] = x; return r; }
+INLINE Lanes load(const float* p) { Lanes r; EACH r.v[i] = p[i]; return r; }
+INLINE Lanes load_first(const float* p, long n, float fill) { Lanes r; EACH r.v[i] = i < n ? p[i] : fill; return r; }
+INLINE void store(float* p, Lanes a) { EACH p[i] = a.v[i]; }
+INLINE void store_first(float* p, long n, Lanes a) { for (int i = 0; i < 16 && i < n; ++i) p[i] = a.v[i]; }
+INLINE Lanes operator+(Lanes a, Lanes b) { EACH a.v[i] += b.v[i]; return a; }
+INLINE Lanes operator-(Lanes a, Lanes b) { EACH a.v[i] -= b.v[i]; return a; }
+INLINE Lanes operator*(Lanes a, Lanes b) { EACH a.v[i] *= b.v[i]; return a; }
+INLINE Lanes operator/(Lanes a, Lanes b) { EACH a.v[i] /= b.v[i]; return a; }
+INLINE Lanes fma(Lanes a, Lanes b, Lanes c) { EACH c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]); return c; }
+INLINE Lanes sqrt(Lanes a) { EACH a.v[i] = __builtin_sqrtf(a.v[i]); return a; }
+// As the instructions do: the second operand when the two cannot be ordered.
+INLINE Lanes max(Lanes a, Lanes b) { EACH a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
+INLINE Lanes min(Lanes a, Lanes b) { EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
+INLINE Lanes swap_pairs(Lanes a) { Lanes r; EACH r.v[i] = a.v[i ^ 1]; return r; }
+
+INLINE Ints ints(uint32_t x) { Ints r; EACH r.v[i] = x; return r; }
+INLINE Ints load(const uint32_t* p) { Ints r; EACH r.v[i] = p[i]; return r; }
+INLINE void store(uint32_t* p, Ints a) { EACH p[i] = a.v[i]; }
+INLINE Ints operator+(Ints a, Ints b) { EACH a.v[i] += b.v[i]; return a; }
+INLINE Ints operator-(Ints a, Ints b) { EACH a.v[i] -= b.v[i]; return a; }
+INLINE Ints operator&(Ints a, Ints b) { EACH a.v[i] &= b.v[i]; return a; }
+INLINE Ints operator|(Ints a, Ints b) { EACH a.v[i] |= b.v[i]; return a; }
+template <int N> INLINE Ints left(Ints a) { EACH a.v[i] <<= N; return a; }
+template <int N> INLINE Ints right(Ints a) { EACH a.v[i] >>= N; return a; }
+INLINE Ints bits(Lanes a) { Ints r; std::memcpy(r.v, a.v, 64); return r; }
+INLINE Lanes floats(Ints a) { Lanes r; std::memcpy(r.v, a.v, 64); return r; }
+INLINE Lanes convert(Ints a) { Lanes r; EACH r.v[i] = static_cast<float>(static_cast<int32_t>(a.v[i])); return r; }
+
+INLINE Mask less(Lanes a, Lanes b) { Mask r; EACH r.v[i] = a.v[i] < b.v[i]; return r; }
+INLINE Mask equal(Lanes a, Lanes b) { Mask r; EACH r.v[i] = a.v[i] == b.v[i]; return r; }
+INLINE Mask is_nan(Lanes a) { Mask r; EACH r.v[i] = !(a.v[i] == a.v[i]); return r; }
+INLINE Mask first(long n) { Mask r; EACH r.v[i] = i < n; return r; }
+INLINE Lanes select(Mask m, Lanes a, Lanes b) { EACH a.v[i] = m.v[i] ? a.v[i] : b.v[i]; return a; }
+INLINE Ints select(Mask m, Ints a, Ints b) { EACH a.v[i] = m.v[i] ? a.v[i] : b.v[i]; return a; }
+INLINE uint32_t to_bits(Mask m) { uint32_t r = 0; EACH r |= m.v[i] << i; return r; }
+
+// One fixed tree: lane i meets i + 8, then i + 4, i + 2, i + 1.
+INLINE float tree_sum(Lanes a) {
+    for (int half = 8; half; half /= 2) for (int i = 0; i < half; ++i) a.v[i] += a.v[i + half];
+    return a.v[0];
+}
+INLINE float tree_max(Lanes a) {
+    for (int half = 8; half; half /= 2) for (int i = 0; i < half; ++i) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
+    return a.v[0];
+}
+INLINE void store_high(uint16_t* p, Ints a) { EACH p[i] = static_cast<uint16_t>(a.v[i] >> 16); }
+
+INLINE Words words(uint64_t x) { Words r; for (auto& w : r.v) w = x; return r; }
+INLINE Words load_words(const void* p) { Words r; std::memcpy(r.v, p, 64); return r; }
+INLINE void store_words(void* p, Words a) { std::memcpy(p, a.v, 64); }
+INLINE void stream_words(void* p, Words a) { std::memcpy(p, a.v, 64); }
+INLINE void stream_end() {}
+INLINE Words operator+(Words a, Words b) { for (int i = 0; i < 8; ++i) a.v[i] += b.v[i]; return a; }
+INLINE Words operator*(Words a, Words b) { for (int i = 0; i < 8; ++i) a.v[i] *= b.v[i]; return a; }
+INLINE Words operator^(Words a, Words b) { for (int i = 0; i < 8; ++i) a.v[i] ^= b.v[i]; return a; }
+INLINE Words operator|(Words a, Words b) { for (int i = 0; i < 8; ++i) a.v[i] |= b.v[i]; return a; }
+template <int N> INLINE Words right(Words a) { for (auto& w : a.v) w >>= N; return a; }
+INLINE void fetch(const void*) {}
+INLINE void fetch_far(const void*) {}
+#undef EACH
+}  // namespace baton::BODY

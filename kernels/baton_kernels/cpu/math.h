@@ -1,0 +1,78 @@
+// Our own exp, log and bf16 rounding over Lanes: polynomials of fused multiply-adds, so that every body gives the same
+// bits (library functions and reciprocal instructions differ between machines). About 1 unit in the last place.
+#pragma once
+
+namespace baton::BODY {
+constexpr float kInfinity = __builtin_inff();
+
+// e^x; 0 below -87.3, the largest power it can name above 88.3; NaN stays NaN.
+INLINE Lanes exp(Lanes x) {
+    const Lanes low = set(-87.3f), magic = set(12582912.0f);
+    const Mask under = less(x, low);
+    x = min(set(88.3f), max(low, x));
+    const Lanes shifted = fma(x, set(1.44269504f), magic);
+    const Lanes n = shifted - magic;
+    Lanes r = fma(n, set(-0.693359375f), x);
+    r = fma(n, set(2.12194440e-4f), r);
+    Lanes p = set(1.9875691500e-4f);
+    p = fma(p, r, set(1.3981999507e-3f));
+    p = fma(p, r, set(8.3334519073e-3f));
+    p = fma(p, r, set(4.1665795894e-2f));
+    p = fma(p, r, set(1.6666665459e-1f));
+    p = fma(p, r, set(5.0000001201e-1f));
+    p = fma(p, r * r, r) + set(1.0f);
+    const Ints power = left<23>(bits(shifted) - ints(0x4B400000u - 127u));
+    return select(under, set(0.0f), p * floats(power));
+}
+
+// Natural logarithm of a normal positive number; 0 and denormals give -inf.
+INLINE Lanes log(Lanes x) {
+    const Mask none = less(x, set(1.17549435e-38f));
+    const Ints raw = bits(x);
+    Lanes e = convert(right<23>(raw) - ints(126));
+    Lanes m = floats((raw & ints(0x007FFFFFu)) | ints(0x3F000000u));  // [0.5, 1)
+    const Mask small = less(m, set(0.707106781f));
+    e = select(small, e - set(1.0f), e);
+    m = select(small, m + m, m) - set(1.0f);
+    Lanes p = set(7.0376836292e-2f);
+    p = fma(p, m, set(-1.1514610310e-1f));
+    p = fma(p, m, set(1.1676998740e-1f));
+    p = fma(p, m, set(-1.2420140846e-1f));
+    p = fma(p, m, set(1.4249322787e-1f));
+    p = fma(p, m, set(-1.6668057665e-1f));
+    p = fma(p, m, set(2.0000714765e-1f));
+    p = fma(p, m, set(-2.4999993993e-1f));
+    p = fma(p, m, set(3.3333331174e-1f));
+    const Lanes z = m * m;
+    Lanes y = p * m * z;
+    y = fma(e, set(-2.12194440e-4f), y);
+    y = fma(z, set(-0.5f), y);
+    const Lanes result = fma(e, set(0.693359375f), m + y);
+    return select(none, set(-kInfinity), result);
+}
+
+INLINE float log(float x) {
+    alignas(64) float out[16];
+    store(out, log(set(x)));
+    return out[0];
+}
+
+// Nearest even, as the upper half of an fp32; NaN stays a quiet NaN.
+INLINE Ints round_bits(Lanes x) {
+    const Ints raw = bits(x);
+    const Ints up = raw + ints(0x7FFFu) + (right<16>(raw) & ints(1u));
+    return select(is_nan(x), raw | ints(0x00400000u), up) & ints(0xFFFF0000u);
+}
+
+INLINE Lanes silu(Lanes x) { return x / (set(1.0f) + exp(set(0.0f) - x)); }
+
+// Sum of squares in one fixed order: lane i takes every element i mod 64, then the tree.
+INLINE float sum_squares(const float* x, long n) {
+    Lanes a[4] = {set(0.0f), set(0.0f), set(0.0f), set(0.0f)};
+    long i = 0;
+    for (; i + 64 <= n; i += 64)
+        for (int j = 0; j < 4; ++j) { const Lanes v = load(x + i + 16 * j); a[j] = fma(v, v, a[j]); }
+    for (int j = 0; i < n; i += 16, ++j) { const Lanes v = load_first(x + i, n - i, 0.0f); a[j] = fma(v, v, a[j]); }
+    return tree_sum((a[0] + a[1]) + (a[2] + a[3]));
+}
+}  // namespace baton::BODY

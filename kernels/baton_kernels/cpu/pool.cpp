@@ -1,0 +1,185 @@
+// See pool.h. A worker counts itself in before it looks whether a job is open, and the caller closes the job before it
+// waits for the count: so a worker that wakes late finds the job closed and nobody waits for a sleeper.
+#include "pool.h"
+
+#include <xmmintrin.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+namespace baton {
+namespace {
+constexpr auto kSpin = std::chrono::microseconds(50);
+
+struct Free {
+    void operator()(char* p) const { std::free(p); }
+};
+
+struct Memory {
+    std::unique_ptr<char, Free> bytes;
+    size_t size = 0;
+
+    char* at_least(size_t wanted) {
+        if (wanted > size) {
+            const size_t rounded = (wanted + 4095) / 4096 * 4096;
+            bytes.reset();
+            size = 0;
+            bytes.reset(static_cast<char*>(std::aligned_alloc(4096, rounded)));
+            if (!bytes) throw std::bad_alloc();
+            size = rounded;
+        }
+        return bytes.get();
+    }
+};
+
+class Pool {
+public:
+    ~Pool() { stop(); }
+
+    void start(int threads) {
+        stop();
+        stopping_ = false;
+        memory_.resize(static_cast<size_t>(threads));
+        for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    }
+
+    void stop() {
+        {
+            const std::lock_guard lock(sleep_);
+            stopping_ = true;
+            ++epoch_;
+        }
+        wake_.notify_all();
+        for (auto& worker : workers_) worker.join();
+        workers_.clear();
+    }
+
+    void run(long units, UnitFunction function, void* context) {
+        const FlushDenormals flush;
+        if (units <= 1 || workers_.empty()) {
+            for (long u = 0; u < units; ++u) function(context, u, 0);
+            return;
+        }
+        function_ = function;
+        context_ = context;
+        units_ = units;
+        next_ = 0;
+        open_ = true;
+        ++epoch_;
+        if (sleepers_ > 0) {
+            { const std::lock_guard lock(sleep_); }
+            wake_.notify_all();
+        }
+        take(0);
+        open_ = false;
+        for (int spins = 0; active_ > 0; ++spins)
+            if (spins < 20000) _mm_pause(); else std::this_thread::yield();
+    }
+
+    int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+    std::mutex turn;
+    Memory shared;
+    std::vector<Memory> memory_;
+
+private:
+    void take(int thread) {
+        for (long u; (u = next_.fetch_add(1)) < units_;) function_(context_, u, thread);
+    }
+
+    void work(int thread) {
+        const FlushDenormals flush;
+        for (unsigned long seen = 0;;) {
+            await(seen);
+            seen = epoch_;
+            if (stopping_) return;
+            ++active_;
+            if (open_) take(thread);
+            --active_;
+        }
+    }
+
+    void await(unsigned long seen) {
+        const auto deadline = std::chrono::steady_clock::now() + kSpin;
+        do {
+            for (int i = 0; i < 32; ++i) {
+                if (epoch_ != seen) return;
+                _mm_pause();
+            }
+        } while (std::chrono::steady_clock::now() < deadline);
+        std::unique_lock lock(sleep_);
+        ++sleepers_;
+        wake_.wait(lock, [&] { return epoch_ != seen; });
+        --sleepers_;
+    }
+
+    std::vector<std::thread> workers_;
+    UnitFunction function_ = nullptr;
+    void* context_ = nullptr;
+    long units_ = 0;
+    alignas(64) std::atomic<long> next_{0};
+    alignas(64) std::atomic<unsigned long> epoch_{0};
+    std::atomic<bool> open_{false}, stopping_{false};
+    std::atomic<int> active_{0}, sleepers_{0};
+    std::mutex sleep_;
+    std::condition_variable wake_;
+};
+
+Pool& pool() {
+    static Pool* one = [] {
+        auto* made = new Pool;  // lives as long as the process: workers may outlast static destruction
+        made->start(1);
+        return made;
+    }();
+    return *one;
+}
+}  // namespace
+
+int pool_threads() { return pool().threads(); }
+
+void pool_set_threads(int threads) {
+    const Turn turn;
+    if (threads != pool().threads()) pool().start(threads);
+}
+
+void pool_run(long units, UnitFunction function, void* context) { pool().run(units, function, context); }
+
+namespace {
+double busy = 0.0;  // only inside a turn
+
+double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+}  // namespace
+
+Turn::Turn() {
+    pool().turn.lock();
+    began_ = seconds_now();
+}
+
+Turn::~Turn() {
+    busy += seconds_now() - began_;
+    pool().turn.unlock();
+}
+
+double pool_busy_seconds() {
+    const std::lock_guard lock(pool().turn);
+    return busy;
+}
+
+char* shared_scratch(size_t bytes) { return pool().shared.at_least(bytes); }
+
+void reserve_scratch(size_t bytes) {
+    for (auto& memory : pool().memory_) memory.at_least(bytes);
+}
+
+float* thread_scratch(int thread) { return reinterpret_cast<float*>(pool().memory_[static_cast<size_t>(thread)].bytes.get()); }
+
+FlushDenormals::FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr((saved_ & ~0x6000u) | 0x8040u); }  // round to nearest too
+FlushDenormals::~FlushDenormals() { _mm_setcsr(saved_); }
+}  // namespace baton

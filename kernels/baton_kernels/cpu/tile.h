@@ -1,0 +1,130 @@
+// The inner product of everything: R rows by C vectors of sixteen outputs, each output one chain of fused multiply-adds
+// that lives in a register. Products, attention scores and probabilities times V are all this loop over other strides.
+// Pairs are walked odd element first; an x kept as fp32 already lies in that order (see chain order in product.h).
+#pragma once
+
+namespace baton::BODY {
+
+// fp32 weights, one element of the chain per step.
+struct Chain {
+    using X = float;
+    using W = float;
+    static constexpr int kPerStep = 1;
+    template <int R, int C, int XR, int XK>
+    INLINE void step(Lanes (&acc)[R][C], const X* x, const W* w, long apart) {
+        Lanes v[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) v[c] = load(w + c * apart);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const Lanes b = set(x[r * XR]);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) acc[r][c] = fma(v[c], b, acc[r][c]);
+        }
+    }
+};
+
+// bf16 weights in pairs (even element in the low half), widened here; x as fp32, two elements per step.
+struct Pairs {
+    using X = float;
+    using W = uint32_t;
+    static constexpr int kPerStep = 2;
+    template <int R, int C, int XR, int XK>
+    INLINE void step(Lanes (&acc)[R][C], const X* x, const W* w, long apart) {
+        Lanes odd[C], even[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            const Ints pair = load(w + c * apart);
+            odd[c] = floats(pair & ints(0xFFFF0000u));
+            even[c] = floats(left<16>(pair));
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const Lanes b = set(x[r * XR]);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) acc[r][c] = fma(odd[c], b, acc[r][c]);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const Lanes b = set(x[r * XR + XK]);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) acc[r][c] = fma(even[c], b, acc[r][c]);
+        }
+    }
+};
+
+#ifdef __AVX512BF16__
+// bf16 weights in pairs, x as pairs too: one instruction per pair.
+struct Dots {
+    using X = uint32_t;
+    using W = uint32_t;
+    static constexpr int kPerStep = 1;
+    template <int R, int C, int XR, int XK>
+    INLINE void step(Lanes (&acc)[R][C], const X* x, const W* w, long apart) {
+        Ints v[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) v[c] = load(w + c * apart);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const Ints b = ints(x[r * XR]);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) acc[r][c] = dot(acc[r][c], v[c], b);
+        }
+    }
+};
+#endif
+
+// acc[r * acc_row + 16 * c] continues its chain over `steps` steps. The chain starts at zero (fresh), at what acc holds
+// (scale null), or at acc times scale[r]. x element (r, k) lies at x[r * XR + k * XK]; a step's weights lie `row` apart
+// from the next step's, and the C vectors `apart` from each other.
+template <int R, int C, class Kind, int XR, int XK>
+static __attribute__((noinline)) void tile(const typename Kind::X* x, const typename Kind::W* w, long row, long apart, long steps,
+                                           float* acc_at, long acc_row, bool fresh, const float* scale) {
+    Lanes acc[R][C];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) acc[r][c] = set(0.0f);
+    if (!fresh) {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) acc[r][c] = load(acc_at + r * acc_row + 16 * c);
+        if (scale) {
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+                for (int c = 0; c < C; ++c) acc[r][c] = acc[r][c] * set(scale[r]);
+        }
+    }
+    for (long k = 0; k < steps; ++k) {
+        if constexpr (R <= 4) fetch(reinterpret_cast<const char*>(w) + 2048);
+        Kind::template step<R, C, XR, XK>(acc, x, w, apart);
+        x += Kind::kPerStep * XK;
+        w += row;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) store(acc_at + r * acc_row + 16 * c, acc[r][c]);
+}
+
+// `rows` rows by C vectors in tiles of at most kMost rows, for x whose rows lie XR apart.
+template <int kMost, int C, class Kind, int XR>
+static void tall(long rows, const typename Kind::X* x, const typename Kind::W* w, long row, long apart, long steps, float* acc,
+                 long acc_row, bool fresh, const float* scale) {
+    const auto advance = [&](int n) {
+        rows -= n;
+        x += static_cast<long>(n) * XR;
+        acc += n * acc_row;
+        if (scale) scale += n;
+    };
+    if constexpr (kMost >= 12)
+        for (; rows >= 12; advance(12)) tile<12, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale);
+    if constexpr (kMost >= 6)
+        for (; rows >= 6; advance(6)) tile<6, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale);
+    for (; rows >= 4; advance(4)) tile<4, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale);
+    if (rows >= 2) { tile<2, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale); advance(2); }
+    if (rows >= 1) tile<1, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale);
+}
+}  // namespace baton::BODY

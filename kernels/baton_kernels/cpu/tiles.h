@@ -1,0 +1,83 @@
+// The few operations on matrix tiles that products and attention are written over: sixteen rows of sixteen 32-bit words
+// in each of eight tiles. Where the compiler has the instructions they are those; elsewhere an emulation over Lanes in the
+// manual's order, equal bit for bit: per output the even and the odd elements of the pairs make one chain of fused
+// multiply-adds each, both from zero, whose sum is added to the output once. Denormals are zero in and out.
+#pragma once
+
+namespace baton::BODY {
+
+#ifdef __AMX_BF16__
+// Configures the calling thread's tiles while it lives; the processor keeps them.
+class Tiles {
+public:
+    Tiles() {
+        Shape shape{};
+        shape.palette = 1;
+        for (int t = 0; t < 8; ++t) shape.row_bytes[t] = 64, shape.rows[t] = 16;
+        __asm__ volatile("ldtilecfg %0" ::"m"(shape));
+    }
+    ~Tiles() { __asm__ volatile("tilerelease"); }
+    Tiles(const Tiles&) = delete;
+    Tiles& operator=(const Tiles&) = delete;
+
+    template <int T> INLINE void zero() { __asm__ volatile("tilezero %%tmm%c0" ::"i"(T)); }
+    template <int T> INLINE void load(const void* from, long stride) {
+        __asm__ volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(from), "r"(stride) : "memory");
+    }
+    template <int T> INLINE void store(void* to, long stride) {
+        __asm__ volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(to), "r"(stride) : "memory");
+    }
+    template <int C, int A, int B> INLINE void dot() {
+        __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+    }
+
+private:
+    struct alignas(64) Shape {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    };
+};
+#else
+class Tiles {
+public:
+    Tiles() {}
+    Tiles(const Tiles&) = delete;
+    Tiles& operator=(const Tiles&) = delete;
+
+    template <int T> void zero() {
+        for (int r = 0; r < 16; ++r) baton::BODY::store(at_[T][r], ints(0));
+    }
+    template <int T> void load(const void* from, long stride) {
+        for (int r = 0; r < 16; ++r)
+            baton::BODY::store(at_[T][r], baton::BODY::load(reinterpret_cast<const uint32_t*>(static_cast<const char*>(from) + r * stride)));
+    }
+    template <int T> void store(void* to, long stride) {
+        for (int r = 0; r < 16; ++r)
+            baton::BODY::store(reinterpret_cast<uint32_t*>(static_cast<char*>(to) + r * stride), baton::BODY::load(at_[T][r]));
+    }
+    template <int C, int A, int B> void dot() { dot(at_[C], at_[A], at_[B]); }
+
+private:
+    static __attribute__((noinline)) void dot(uint32_t (&c)[16][16], const uint32_t (&a)[16][16], const uint32_t (&b)[16][16]) {
+        constexpr int R = kTileRows >= 12 ? 4 : 2;
+        for (int m = 0; m < 16; m += R) {
+            Lanes even[R], odd[R];
+            for (int r = 0; r < R; ++r) even[r] = odd[r] = set(0.0f);
+            for (int k = 0; k < 16; ++k) {
+                const Ints pair = baton::BODY::load(b[k]);
+                const Lanes low = floats(left<16>(pair)), high = floats(pair & ints(0xFFFF0000u));
+                for (int r = 0; r < R; ++r) {
+                    even[r] = fma(floats(ints(a[m + r][k] << 16)), low, even[r]);
+                    odd[r] = fma(floats(ints(a[m + r][k] & 0xFFFF0000u)), high, odd[r]);
+                }
+            }
+            for (int r = 0; r < R; ++r)
+                baton::BODY::store(c[m + r], bits(floats(baton::BODY::load(c[m + r])) + (even[r] + odd[r])));
+        }
+    }
+
+    alignas(64) uint32_t at_[8][16][16];
+};
+#endif
+}  // namespace baton::BODY

@@ -1,0 +1,106 @@
+"""Finds and loads the native library; every other file of this package calls it through `call` and `lib`.
+
+Importing never compiles and never fails: where the library is missing, `available()` says why and what to do, and the
+first kernel call raises the same words as a KernelError."""
+
+import ctypes
+from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_long, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+
+KERNEL_VERSION = 2  # raised whenever a recipe changes the bits it gives; part of the numerics class
+
+_FILE = Path(__file__).resolve().parent / "_baton_kernels.so"
+# Result and arguments of each C function: i int, l long, q 64 bits signed, Q unsigned, f float, d double, p pointer,
+# m a message or null, - nothing. The order is api.h's.
+_SIGNATURES = {
+    "version": "i",
+    "supported": "i",
+    "usable": "ii",
+    "knows": "iii",
+    "chosen": "ii",
+    "choose": "ii",
+    "forced": "i",
+    "threads": "i",
+    "set_threads": "-i",
+    "pack_bytes": "lill",
+    "pack": "miipllp",
+    "embed": "mipplllp",
+    "product": "mipplllppp",
+    "gated": "mipplllp",
+    "rmsnorm": "mppllfp",
+    "rotate_write": "m" + "ipllll" + "pplppp" + "lpqpppf",
+    "attention": "m" + "ippqqq" + "plppp" + "llllll" + "fp",
+    "sample": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp",
+    "log_exp": "-pppl",
+    "scatter": "-pplqpp",
+    "checksum": "Qqqq",
+    "copy": "-pqqq",
+    "limit": "dipl",
+    "layer": "mppqpq",
+    "busy_seconds": "d",
+}
+_TYPES = {
+    "i": c_int,
+    "l": c_long,
+    "q": c_int64,
+    "Q": c_uint64,
+    "f": c_float,
+    "d": c_double,
+    "p": c_void_p,
+    "m": c_char_p,
+    "-": None,
+}
+
+
+class KernelError(Exception):
+    """A kernel was called wrongly, is missing, or gave wrong bits; the message names the argument and what to do."""
+
+
+class Library:
+    """The functions of the C surface with their types declared."""
+
+    def __init__(self, path: Path) -> None:
+        loaded = ctypes.CDLL(str(path))
+        for name, signature in _SIGNATURES.items():
+            function = getattr(loaded, f"baton_{name}")
+            function.restype, *function.argtypes = (_TYPES[letter] for letter in signature)
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> "ctypes._FuncPointer":  # only what __init__ did not set
+        raise AttributeError(name)
+
+
+@cache
+def load() -> Library:
+    """The library, or a KernelError that says why not."""
+    if not _FILE.exists():
+        raise KernelError(
+            "the CPU kernels are not built: install g++ 11 or newer and run `python -m baton_kernels.build`"
+        )
+    try:
+        library = Library(_FILE)
+    except (OSError, AttributeError) as error:
+        raise KernelError(f"the CPU kernels do not load ({error}): run `python -m baton_kernels.build`") from error
+    if library.version() != KERNEL_VERSION:
+        raise KernelError(
+            "the CPU kernels are of another version than the package: run `python -m baton_kernels.build`"
+        )
+    if not library.supported():
+        raise KernelError("this processor lacks AVX2 and FMA (x86-64-v3), which the CPU kernels need")
+    return library
+
+
+def available() -> str:
+    """Empty when the kernels can run here, else why not and what to do."""
+    try:
+        load()
+    except KernelError as error:
+        return str(error)
+    return ""
+
+
+def check(refused: bytes | None) -> None:
+    """Raise what a C function refused."""
+    if refused is not None:
+        raise KernelError(refused.decode())

@@ -1,0 +1,143 @@
+"""Around the KV pages of one layer: norm, rotary with the page write, attention over a block table, and the layout.
+
+Page = [layers][2][kv_heads][tile]. pairs and amx: bf16, K tile [dim/2][page_tokens][2], V tile [page_tokens/2][dim][2];
+fp32: K tile [dim][page_tokens], V tile [page_tokens][dim]. Rows of one call may be of any mix of sequences."""
+
+from baton_kernels.arrays import F32, I32, I64, Array, buffer, path_index, pointer, rank, writable
+from baton_kernels.library import KernelError, check, load
+
+PAGE_TOKENS = (16, 32, 64)
+_STORED_AS = {"fp32": "fp32", "pairs": "pairs", "amx": "pairs"}
+_ELEMENT_BYTES = {"fp32": 4, "pairs": 2, "amx": 2}
+
+
+def layout(path: str, page_tokens: int, dim: int) -> str:
+    """Name of the inner tile layout: equal names mean bytes move as they are."""
+    check_shape(path, page_tokens, dim)
+    return f"{_STORED_AS[path]}-{page_tokens}-{dim}-v1"
+
+
+def layer_bytes(path: str, page_tokens: int, kv_heads: int, dim: int) -> int:
+    """Bytes of one layer of one page."""
+    check_shape(path, page_tokens, dim)
+    return 2 * kv_heads * page_tokens * dim * _ELEMENT_BYTES[path]
+
+
+def check_shape(path: str, page_tokens: int, dim: int) -> None:
+    path_index(path)
+    if page_tokens not in PAGE_TOKENS:
+        raise KernelError(f"page_tokens: {page_tokens} is not one of {PAGE_TOKENS}")
+    if dim % 16 or not 16 <= dim <= 256:
+        raise KernelError(f"dim: {dim} is not a multiple of 16 up to 256")
+
+
+def rmsnorm(x: Array, weight: Array, eps: float, out: Array) -> None:
+    """out [rows, k] = x / sqrt(mean(x^2) + eps) * weight."""
+    rows, k = rank("x", x, 2)
+    check(
+        load().rmsnorm(
+            pointer("x", x, F32, (rows, k)),
+            pointer("weight", weight, F32, (k,)),
+            rows,
+            k,
+            eps,
+            writable("out", out, F32, (rows, k)),
+        )
+    )
+
+
+def rotate_write(
+    path: str,
+    qkv: Array,  # [rows, (heads + 2 * kv_heads) * dim]
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    cos: Array,  # [positions, dim / 2]
+    sin: Array,
+    slots: Array,  # int32 [rows], the position as well
+    page_of: Array,  # int64 [rows], byte offset of the row's page and layer in the pool
+    offset_in_page: Array,  # int32 [rows]
+    page_tokens: int,
+    pool: Array,  # uint8
+    q_out: Array,  # [rows, heads, dim]
+    q_norm: Array | None = None,  # [dim]
+    k_norm: Array | None = None,
+    eps: float = 1e-6,
+) -> None:
+    """Rotate q and k (after their norms, if any), put q into q_out and k and v into the row's page."""
+    check_shape(path, page_tokens, dim)
+    rows, _ = rank("qkv", qkv, 2)
+    positions, _ = rank("cos", cos, 2)
+    if not pool.flags.writeable:
+        raise KernelError("pool: is read-only but is written to")
+    check(
+        load().rotate_write(
+            path_index(path),
+            pointer("qkv", qkv, F32, (rows, (heads + 2 * kv_heads) * dim)),
+            rows,
+            heads,
+            kv_heads,
+            dim,
+            pointer("cos", cos, F32, (positions, dim // 2)),
+            pointer("sin", sin, F32, (positions, dim // 2)),
+            positions,
+            pointer("slots", slots, I32, (rows,)),
+            pointer("page_of", page_of, I64, (rows,)),
+            pointer("offset_in_page", offset_in_page, I32, (rows,)),
+            page_tokens,
+            buffer("pool", pool, 0),
+            pool.size,
+            writable("q_out", q_out, F32, (rows, heads, dim)),
+            None if q_norm is None else pointer("q_norm", q_norm, F32, (dim,)),
+            None if k_norm is None else pointer("k_norm", k_norm, F32, (dim,)),
+            eps,
+        )
+    )
+
+
+def attention(
+    path: str,
+    q: Array,  # [rows, heads, dim]
+    pool: Array,  # uint8
+    layer_offset: int,  # bytes, of the layer inside a page
+    page_stride: int,  # bytes
+    tables: Array,  # int32 [sequences, max_pages]
+    starts: Array,  # int32 [sequences], slot of each one's first row
+    counts: Array,  # int32 [sequences], rows
+    first_row: Array,  # int32 [sequences], where they lie in q
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    page_tokens: int,
+    scale: float,
+    out: Array,  # [rows, heads * dim]
+) -> None:
+    """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Other rows of out stay."""
+    check_shape(path, page_tokens, dim)
+    rows, _, _ = rank("q", q, 3)
+    sequences, max_pages = rank("tables", tables, 2)
+    if kv_heads < 1 or heads % kv_heads:
+        raise KernelError(f"heads: {heads} is not a multiple of kv_heads {kv_heads}")
+    check(
+        load().attention(
+            path_index(path),
+            pointer("q", q, F32, (rows, heads, dim)),
+            buffer("pool", pool, 0),
+            pool.size,
+            layer_offset,
+            page_stride,
+            pointer("tables", tables, I32, (sequences, max_pages)),
+            max_pages,
+            pointer("starts", starts, I32, (sequences,)),
+            pointer("counts", counts, I32, (sequences,)),
+            pointer("first_row", first_row, I32, (sequences,)),
+            sequences,
+            rows,
+            heads,
+            kv_heads,
+            dim,
+            page_tokens,
+            scale,
+            writable("out", out, F32, (rows, heads * dim)),
+        )
+    )

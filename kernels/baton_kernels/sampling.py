@@ -1,0 +1,67 @@
+"""Logits to tokens, for a whole batch in one call.
+
+Greedy (temperature 0): the largest, ties to the lowest id. Otherwise the Gumbel trick over what top-k, then top-p, then
+min-p keep, with noise keyed by (seed, choice, position, token id): equal keys give equal tokens in any batch, anywhere.
+Logprobs are of the raw distribution: before bans, temperature and filters."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from baton_kernels.arrays import F32, I32, U64, Array, pointer, rank
+from baton_kernels.library import KernelError, check, load
+
+
+class Drawn(NamedTuple):
+    tokens: Array  # int32 [rows]
+    logprobs: Array  # float32 [rows]
+    top_ids: Array  # int32 [rows, largest n_top], -1 beyond a row's own n_top
+    top_logprobs: Array  # float32, -inf beyond
+
+
+def sample(
+    logits: Array,  # float32 [rows, vocab]
+    temperature: Array,  # float32 [rows], 0 is greedy
+    top_k: Array,  # int32 [rows], 0 is off
+    top_p: Array,  # float32 [rows], 1 is off
+    min_p: Array,  # float32 [rows], 0 is off
+    seed: Array,  # uint64 [rows]
+    choice: Array,  # int32 [rows]
+    position: Array,  # int32 [rows]
+    *,
+    banned: Array | None = None,  # int32, ids of all rows one after the other
+    banned_starts: Array | None = None,  # int32 [rows + 1], where each row's begin
+    n_top: Array | None = None,  # int32 [rows], how many top logprobs each row wants
+) -> Drawn:
+    rows, vocab = rank("logits", logits, 2)
+    if vocab < 1:
+        raise KernelError("logits: the vocabulary is empty")
+    if (banned is None) != (banned_starts is None):
+        raise KernelError("banned, banned_starts: give both or neither")
+    most = 0 if n_top is None or rows == 0 else min(max(int(n_top.max()), 0), vocab)
+    drawn = Drawn(np.empty(rows, I32), np.empty(rows, F32), np.empty((rows, most), I32), np.empty((rows, most), F32))
+    one = (rows,)
+    check(
+        load().sample(
+            pointer("logits", logits, F32, (rows, vocab)),
+            rows,
+            vocab,
+            pointer("temperature", temperature, F32, one),
+            pointer("top_k", top_k, I32, one),
+            pointer("top_p", top_p, F32, one),
+            pointer("min_p", min_p, F32, one),
+            pointer("seed", seed, U64, one),
+            pointer("choice", choice, I32, one),
+            pointer("position", position, I32, one),
+            None if banned is None else pointer("banned", banned, I32, (banned.size,)),
+            None if banned_starts is None else pointer("banned_starts", banned_starts, I32, (rows + 1,)),
+            0 if banned is None else banned.size,
+            None if n_top is None else pointer("n_top", n_top, I32, one),
+            most,
+            drawn.tokens.ctypes.data,
+            drawn.logprobs.ctypes.data,
+            drawn.top_ids.ctypes.data,
+            drawn.top_logprobs.ctypes.data,
+        )
+    )
+    return drawn

@@ -1,0 +1,47 @@
+"""Blocking work in a thread, under an event loop that may cancel whoever waits for it.
+
+A copy that runs cannot be called back, and its source must not change under it: a cancelled caller waits for its end
+first. A connection that comes too late is closed."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def finish(executor: Executor, call: Callable[[], T]) -> T:
+    """The call's result. Cancelled: not before the call has ended, unless it had not begun."""
+    work = executor.submit(call)
+    future = asyncio.wrap_future(work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if not work.cancel():
+            await settled([future])
+        raise
+
+
+async def finish_or_discard(executor: Executor, call: Callable[[], T], discard: Callable[[T], None]) -> T:
+    """The call's result. Cancelled: at once, and a result that comes after all is handed to `discard`."""
+    work = executor.submit(call)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(work))
+    except asyncio.CancelledError:
+        if not work.cancel():
+            work.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
+        raise
+
+
+async def settled(futures: Iterable["asyncio.Future[Any]"]) -> None:
+    """Wait for all of them, however often the caller is cancelled meanwhile."""
+    left = list(futures)
+    while waiting := [future for future in left if not future.done()]:
+        try:
+            await asyncio.wait(waiting)
+        except asyncio.CancelledError:
+            continue
+    for future in left:
+        if not future.cancelled():
+            future.exception()  # looked at: no "never retrieved" warning

@@ -1,0 +1,75 @@
+"""Which transport two workers use, and why, in words that a person reads in `baton doctor` and in traces.
+
+Decided by decode when a prefill worker greets it. Shared memory needs one host *and* one user: those are inside one
+trust boundary. Everything else goes over what both ends offer, in prefill's order."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+SHARES_MEMORY = ("shm",)
+_NAMESPACES = ("mnt", "pid", "user")
+
+
+class Facts(Protocol):
+    """What one end says of itself; a `KvHello` is one."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def uid(self) -> int: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def page_bytes(self) -> int: ...
+    @property
+    def transports(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    transport: str  # empty: refused
+    why: str
+
+
+def choose(writer: Facts, receiver: Facts) -> Choice:
+    if writer.layout != receiver.layout:
+        return Choice("", f"page layouts differ: prefill has {writer.layout!r}, decode {receiver.layout!r}")
+    if writer.page_bytes != receiver.page_bytes:
+        return Choice("", f"pages differ: prefill's have {writer.page_bytes} bytes, decode's {receiver.page_bytes}")
+    passed_over = []
+    for name in writer.transports:
+        if name not in receiver.transports:
+            passed_over.append(f"{name}: decode does not offer it")
+        elif name in SHARES_MEMORY and (obstacle := cannot_share(writer, receiver)):
+            passed_over.append(f"{name}: {obstacle}")
+        else:
+            why_not = "; ".join(passed_over) or "prefill's first choice"
+            return Choice(name, "same host and user" if name in SHARES_MEMORY else why_not)
+    return Choice("", "no transport in common: " + ("; ".join(passed_over) or "prefill offers none"))
+
+
+def cannot_share(writer: Facts, receiver: Facts) -> str:
+    """Why these two cannot share memory; empty when they can."""
+    if not writer.host or writer.host != receiver.host:
+        return "another host, or a container without a common file system and process table"
+    if writer.uid != receiver.uid:
+        return f"another user: prefill has uid {writer.uid}, decode {receiver.uid}"
+    return ""
+
+
+def host_identity(proc: Path = Path("/proc")) -> str:
+    """Equal on two processes exactly if one can open the other's socket by path and see it by process id.
+
+    That takes one kernel (boot id), one file tree (mount namespace), one process table (pid namespace, or a death
+    could not be proved) and one meaning of uids (user namespace). The descriptor itself crosses namespaces, so
+    containers that are given all three in common get equal identities, others use tcp. Empty when unknown, which
+    never equals anything."""
+    try:
+        boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+        spaces = [os.readlink(proc / "self/ns" / name) for name in _NAMESPACES]
+    except OSError:
+        return ""
+    return " ".join([boot, *spaces])

@@ -1,0 +1,224 @@
+"""Both kinds of transport inside one process, with the freedoms that make real ones dangerous.
+
+One-sided: a write lands when it likes, long after its session ended, unless its process is dead. Two-sided: frames
+arrive in order, in two halves, and find their page by ticket when the first half comes. A fabric connects all pools of
+a simulated cluster; tests hold writes back, lose and damage them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from kvtransfer.transfer import Arrived, PageShape, Pool, Span, TransferError
+from mesh.rules import RULES, Rules
+
+_MASK = (1 << 64) - 1
+
+
+class MemoryPool:
+    """Pages in a bytearray."""
+
+    def __init__(self, shape: PageShape, pages: int) -> None:
+        self.shape, self.pages = shape, pages
+        self.memory = bytearray(shape.page_bytes * pages)
+
+    def view(self, page: int, first_layer: int, layers: int) -> memoryview:
+        begin = page * self.shape.page_bytes + first_layer * self.shape.layer_bytes
+        return memoryview(self.memory)[begin : begin + layers * self.shape.layer_bytes]
+
+    def checksum(self, page: int, first_layer: int, layers: int) -> int:
+        words = self.view(page, first_layer, layers).cast("Q")
+        begin = first_layer * self.shape.layer_bytes // 8
+        return sum(word * _key(begin + i) for i, word in enumerate(words)) & _MASK
+
+
+def _key(position: int) -> int:
+    mixed = (position + 1) * 0x9E3779B97F4A7C15 & _MASK
+    return (mixed ^ mixed >> 29) | 1
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """One span on its way."""
+
+    writer: int
+    ticket: bytes
+    span: Span
+    round: int
+    payload: bytes
+    checksum: int
+    target: "MemoryReceiver"
+    done: asyncio.Future[None]
+    into: memoryview | None = None  # two-sided: where the first half went
+    page: int | None = None  # and which page that is; None: the sink
+
+
+Held = Callable[[Write], bool]
+
+
+@dataclass(slots=True)
+class Fabric:
+    """Everything that connects pools: who is dead, what is on its way, what is held back."""
+
+    random: Random
+    delay_seconds: tuple[float, float] = (0.0001, 0.002)
+    dead: set[int] = field(default_factory=set)
+    holding: list[Held] = field(default_factory=list)
+    waiting: list[Write] = field(default_factory=list)
+    receivers: dict[bytes, "MemoryReceiver"] = field(default_factory=dict)
+    on_kill: Callable[[int], bool] = lambda writer: False
+    touched: Callable[[Write, int], None] = lambda write, page: None  # told of every page that a write changes
+    spoil: int = 0  # how many of the next writes arrive with a flipped bit
+
+    def delay(self) -> float:
+        return self.random.uniform(*self.delay_seconds)
+
+    def held(self, write: Write) -> bool:
+        return any(held(write) for held in self.holding)
+
+    def hold(self, held: Held) -> Callable[[], None]:
+        """Keep writes back until the returned function is called."""
+        self.holding.append(held)
+
+        def release() -> None:
+            self.holding.remove(held)
+            waiting, self.waiting = self.waiting, []
+            for write in waiting:
+                write.target.proceed(write)
+
+        return release
+
+    def died(self, writer: int) -> None:
+        """The process is gone and with it what it had not written."""
+        self.dead.add(writer)
+        self.waiting = [write for write in self.waiting if write.writer != writer]
+
+
+class MemoryReceiver:
+    def __init__(
+        self, fabric: Fabric, pool: Pool, incarnation: int, *, name: str, one_sided: bool, rules: Rules
+    ) -> None:
+        self.name, self.one_sided, self.pool = name, one_sided, pool
+        self.fabric, self._rules = fabric, rules
+        self._handle = f"{name} {incarnation:x}".encode()
+        self._open: dict[bytes, tuple[dict[int, int], Callable[[Arrived], None]]] = {}
+        self._sink = bytearray(pool.shape.page_bytes)
+        fabric.receivers[self._handle] = self
+
+    def handle(self, writer: int) -> bytes:
+        return self._handle
+
+    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
+        self._open[ticket] = (pages, arrived)
+
+    def close(self, ticket: bytes) -> None:
+        self._open.pop(ticket, None)
+
+    async def silent(self, writer: int, seconds: float) -> bool:
+        return not self.one_sided or writer in self.fabric.dead
+
+    def kill(self, writer: int) -> bool:
+        return self.fabric.on_kill(writer)
+
+    async def aclose(self) -> None:
+        self.fabric.receivers.pop(self._handle, None)
+
+    # ---- what the fabric does
+
+    def proceed(self, write: Write) -> None:
+        """The next thing that happens to a write on its way."""
+        if self.fabric.held(write):
+            self.fabric.waiting.append(write)
+        elif write.writer in self.fabric.dead or self._handle not in self.fabric.receivers:
+            return
+        elif self.one_sided:
+            self.fabric.touched(write, write.span.target)
+            self.pool.view(write.span.target, write.span.first_layer, write.span.layers)[:] = write.payload
+            self._finish(write)
+        elif write.into is None:
+            self._first_half(write)
+        else:
+            self._second_half(write)
+
+    def _first_half(self, write: Write) -> None:
+        page = self._open.get(write.ticket, ({}, None))[0].get(write.span.index)
+        into = memoryview(self._sink)[: len(write.payload)]
+        if page is not None:
+            into = self.pool.view(page, write.span.first_layer, write.span.layers)
+        half = len(write.payload) // 2
+        into[:half] = write.payload[:half]
+        write.into, write.page = into, page
+        asyncio.get_running_loop().call_later(self.fabric.delay(), self.proceed, write)
+
+    def _second_half(self, write: Write) -> None:
+        pages, arrived = self._open.get(write.ticket, ({}, None))
+        half, into = len(write.payload) // 2, write.into
+        if into is not None and write.page is not None and (write.span.index in pages or not self._rules.sink):
+            self.fabric.touched(write, write.page)
+            into[half:] = write.payload[half:]
+        if arrived is not None:
+            span = write.span
+            arrived(Arrived(write.ticket, span.index, span.first_layer, span.layers, write.round, write.checksum))
+        self._finish(write)
+
+    def _finish(self, write: Write) -> None:
+        if not write.done.done():
+            write.done.set_result(None)
+
+
+class MemoryWriter:
+    def __init__(self, target: MemoryReceiver, pool: Pool, incarnation: int) -> None:
+        self.name, self.one_sided, self.bytes_written = target.name, target.one_sided, 0
+        self._target, self._pool, self._incarnation = target, pool, incarnation
+        self._closed = False
+        self._last_seconds = 0.0  # two-sided: nothing overtakes
+
+    async def write(self, ticket: bytes, spans: Sequence[Span], round: int) -> tuple[int, ...]:
+        loop, fabric, writes = asyncio.get_running_loop(), self._target.fabric, list[Write]()
+        if self._closed:
+            raise TransferError("the session is over")
+        for span in spans:
+            payload = bytes(self._pool.view(span.source, span.first_layer, span.layers))
+            checksum = self._pool.checksum(span.source, span.first_layer, span.layers)
+            if fabric.spoil > 0:
+                fabric.spoil -= 1
+                payload = bytes([payload[0] ^ 0x40]) + payload[1:]
+            write = Write(self._incarnation, ticket, span, round, payload, checksum, self._target, loop.create_future())
+            writes.append(write)
+            self._last_seconds = max(self._last_seconds, loop.time()) + fabric.delay() / len(spans)
+            at = loop.time() + fabric.delay() if self.one_sided else self._last_seconds
+            loop.call_at(at, self._arrive, write)
+        self.bytes_written += sum(len(write.payload) for write in writes)
+        if self.one_sided:
+            await asyncio.gather(*(write.done for write in writes))
+        return tuple(write.checksum for write in writes)
+
+    def _arrive(self, write: Write) -> None:
+        if self.one_sided or not self._closed:
+            self._target.proceed(write)
+
+    def close(self) -> None:
+        """A one-sided write on its way still lands: closing a session stops nobody's memory."""
+        self._closed = True
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTransport:
+    fabric: Fabric
+    name: str
+    one_sided: bool
+    rules: Rules = RULES
+
+    def available(self) -> str:
+        return ""
+
+    async def receive(self, pool: Pool, incarnation: int) -> MemoryReceiver:
+        return MemoryReceiver(
+            self.fabric, pool, incarnation, name=self.name, one_sided=self.one_sided, rules=self.rules
+        )
+
+    async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> MemoryWriter:
+        target = self.fabric.receivers.get(handle)
+        if target is None:
+            raise TransferError("no such pool")
+        return MemoryWriter(target, pool, incarnation)

@@ -1,0 +1,115 @@
+"""The memory under a page pool: one sealed memfd, mapped, pages one behind the other.
+
+Decode's pool is mapped a second time by the prefill workers of the same host (`attach`), which copy pages straight in;
+with TCP, bytes are received into the same views. The seals promise whoever maps it that it never shrinks under them
+(a shrunken file turns a write into SIGBUS) and never grows. The descriptor is handed over a socket, never by name."""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+import baton_kernels
+from kvtransfer.transfer import PageShape, Pool, Span
+
+KEY_BYTES = 8  # checksums are keyed by the 64-bit word's place in its page
+ALIGNMENT = 64  # bytes; what non-temporal stores want, and what every tile layout yields
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+class SharedPool:
+    """A `Pool` that other processes of this host can map. Whoever makes it closes it."""
+
+    def __init__(self, shape: PageShape, pages: int, *, populate: bool = False) -> None:
+        """`populate` takes the memory now, so that no landing pays for page faults."""
+        check_shape(shape, pages)
+        fd = os.memfd_create("baton-pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, shape.page_bytes * pages)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+            self._map(fd, shape, pages)
+            if populate:
+                self._memory.madvise(_MADV_POPULATE_WRITE)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _map(self, fd: int, shape: PageShape, pages: int) -> None:
+        self.shape, self.pages, self.fd = shape, pages, fd
+        self._memory = mmap.mmap(fd, shape.page_bytes * pages)
+        self.buffer = memoryview(self._memory)
+        self.address = int(np.frombuffer(self._memory, np.uint8).ctypes.data)
+
+    def view(self, page: int, first_layer: int, layers: int) -> memoryview:
+        start = self._offset(page, first_layer, layers)
+        return self.buffer[start : start + layers * self.shape.layer_bytes]
+
+    def checksum(self, page: int, first_layer: int, layers: int) -> int:
+        address = self.address + self._offset(page, first_layer, layers)
+        key = first_layer * self.shape.layer_bytes // KEY_BYTES
+        return int(baton_kernels.checksum(address, layers * self.shape.layer_bytes, key))
+
+    def close(self) -> None:
+        """Idempotent. The mapping itself goes with the last view of it that somebody still holds."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self.buffer = memoryview(b"")
+            del self._memory
+
+    def _offset(self, page: int, first_layer: int, layers: int) -> int:
+        shape = self.shape
+        if self.fd < 0:
+            raise ValueError("this page pool was closed")
+        if not (0 <= page < self.pages and 0 <= first_layer < first_layer + layers <= shape.layers):
+            raise IndexError(f"page {page}, layers {first_layer}+{layers} of a pool of {self.pages} x {shape.layers}")
+        return page * shape.page_bytes + first_layer * shape.layer_bytes
+
+
+def attach(fd: int, shape: PageShape, pages: int) -> SharedPool:
+    """Map a pool that another process made; takes `fd` over when it succeeds. A child of ours never inherits the
+    mapping: it would go on writing after this process is known to be dead."""
+    check_shape(shape, pages)
+    size, wanted = os.fstat(fd).st_size, shape.page_bytes * pages
+    if size != wanted:
+        raise ValueError(f"the pool has {size} bytes where {pages} pages of {shape.page_bytes} need {wanted}")
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
+        raise ValueError("the pool is not sealed against shrinking and growing: its owner is no baton worker")
+    pool = SharedPool.__new__(SharedPool)
+    pool._map(fd, shape, pages)
+    pool._memory.madvise(mmap.MADV_DONTFORK)
+    return pool
+
+
+def page_addresses(pool: Pool) -> npt.NDArray[np.int64]:
+    """Where each page of a pool lies; valid for as long as the pool does."""
+    if isinstance(pool, SharedPool):
+        return pool.address + np.arange(pool.pages, dtype=np.int64) * pool.shape.page_bytes
+    views = (pool.view(page, 0, pool.shape.layers) for page in range(pool.pages))
+    return np.array([np.frombuffer(view, np.uint8).ctypes.data for view in views], np.int64)
+
+
+def span_table(spans: Sequence[Span], source: Pool, target_pages: int) -> npt.NDArray[np.int64]:
+    """Rows of source page, target page, first layer, layers. No copy may leave the pools: a page id that came in a
+    message is not trusted with a pointer."""
+    rows = [(span.source, span.target, span.first_layer, span.layers) for span in spans]
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    page, target, first, layers = table.T
+    inside = (0 <= page) & (page < source.pages) & (0 <= target) & (target < target_pages)
+    inside &= (0 <= first) & (0 < layers) & (first + layers <= source.shape.layers)
+    if not inside.all():
+        raise IndexError(f"{spans[int(np.argmin(inside))]} is outside pools of {source.pages} and {target_pages} pages")
+    return table
+
+
+def check_shape(shape: PageShape, pages: int) -> None:
+    if not (pages > 0 < shape.layers and shape.layer_bytes > 0):
+        raise ValueError(f"a pool of {pages} pages of {shape.layers} layers of {shape.layer_bytes} bytes is empty")
+    if shape.layer_bytes % ALIGNMENT:
+        raise ValueError(f"layer_bytes is {shape.layer_bytes}: a page's layer must be a multiple of {ALIGNMENT} bytes")
+
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; not named by Python's mmap

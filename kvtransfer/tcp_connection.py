@@ -1,0 +1,187 @@
+"""One accepted TCP connection: greeting, then header, bytes, header, bytes ...
+
+`get_buffer` hands out what the next bytes belong to: the header's buffer, the page itself, or the sink. The decision
+falls when a header is complete and is taken back by `sink` when that ticket's landing ends before the bytes do.
+Short frames are read several at a time and copied into their pages: two calls of the loop per frame cost more."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from kvtransfer.transfer import Arrived, Pool
+from kvtransfer.wire import FRAME_BYTES, HELLO_BYTES, Frame, Hello, Malformed, Welcome
+
+_SINK_BYTES = 256 * 1024
+_AHEAD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Landing:
+    """The pages that one ticket's frames may land in."""
+
+    pages: dict[int, int]  # page index -> page id
+    arrived: Callable[[Arrived], None]
+
+
+class Landings:
+    """Which tickets may land where, and the sink for all other bytes."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.sink = memoryview(bytearray(_SINK_BYTES))
+        self.discarded_bytes = 0
+        self._open: dict[bytes, Landing] = {}
+
+    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
+        self._open[ticket] = Landing(dict(pages), arrived)
+
+    def close(self, ticket: bytes) -> None:
+        self._open.pop(ticket, None)
+
+    def find(self, frame: Frame) -> tuple[Landing, memoryview] | None:
+        """Where this frame's bytes go now; None: into the sink."""
+        landing = self._open.get(frame.ticket)
+        if landing is None or frame.index not in landing.pages:
+            return None
+        return landing, self.pool.view(landing.pages[frame.index], frame.first_layer, frame.layers)
+
+    def complete(self, frame: Frame, landing: Landing) -> None:
+        """All bytes of a frame are in its page; told only if that very landing is still open."""
+        if self._open.get(frame.ticket) is landing:
+            landing.arrived(
+                Arrived(frame.ticket, frame.index, frame.first_layer, frame.layers, frame.round, frame.checksum)
+            )
+
+
+class Owner(Protocol):
+    """The receiver, as its connections see it."""
+
+    refused: Counter[str]
+    incarnation: int
+    landings: Landings
+
+    @property
+    def handshake_seconds(self) -> float: ...
+
+    def joined(self, connection: "Connection") -> bool: ...
+
+    def left(self, connection: "Connection") -> None: ...
+
+    def knows(self, hello: Hello) -> bool: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, owner: Owner) -> None:
+        self.greeted = False
+        self._owner = owner
+        self._landings = owner.landings
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))  # greeting, headers, and what comes along with them
+        self._have = 0  # bytes in there
+        self._wanted = HELLO_BYTES  # how far it is filled
+        self._frame: Frame | None = None  # its bytes are being received
+        self._left = 0  # so many are still to come
+        self._landing: Landing | None = None  # they belong to this landing; None: into the sink
+        self._page = self._ahead[:0]  # ... to this rest of its page
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        loop = asyncio.get_running_loop()
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self._late = loop.call_later(self._owner.handshake_seconds, self._refuse, "late")
+        if not self._owner.joined(self):
+            self._refuse("crowd")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._late.cancel()
+        self._page = self._ahead[:0]  # no page is held by a dead connection
+        self._frame = self._landing = None
+        self._owner.left(self)
+        self._gone.set_result(None)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is None and not self._refused:
+            return self._ahead[self._have : self._wanted]
+        return self._page if self._landing is not None else self._landings.sink[: self._left or None]
+
+    def buffer_updated(self, count: int) -> None:
+        if self._refused:
+            return
+        if self._frame is not None:
+            self._took(self._frame, count)
+        else:
+            self._have += count
+            if self.greeted:
+                self._parse()
+            elif self._have == HELLO_BYTES:
+                self._greet()
+
+    def sink(self, ticket: bytes) -> None:
+        """The landing of this ticket ended: what is still to come of its frame goes elsewhere."""
+        if self._frame is not None and self._frame.ticket == ticket:
+            self._landing, self._page = None, self._ahead[:0]
+
+    def cut(self) -> "asyncio.Future[None]":
+        """Close at once; done when the loop has let go of it."""
+        self._refused = True
+        self._transport.abort()
+        return self._gone
+
+    # ---- greeting, headers, bytes
+
+    def _greet(self) -> None:
+        pool = self._landings.pool
+        try:
+            hello = Hello.unpack(bytes(self._ahead[:HELLO_BYTES]))
+        except Malformed:
+            return self._refuse("malformed")
+        if not self._owner.knows(hello):
+            return self._refuse("token")
+        welcome = Welcome(hello.shape == pool.shape, self._owner.incarnation, pool.pages, pool.shape)
+        self._transport.write(welcome.pack())
+        self._late.cancel()
+        self.greeted = True
+        self._have, self._wanted = 0, FRAME_BYTES
+        if not welcome.accepted:  # it reads why before we hang up
+            self._owner.refused["shape"] += 1
+            self._refused = True
+            self._transport.close()
+
+    def _parse(self) -> None:
+        """Take whole headers, and the bytes that came along with them, off what was read ahead."""
+        at = 0
+        while self._have - at >= FRAME_BYTES and not self._refused:
+            try:
+                frame = Frame.unpack(bytes(self._ahead[at : at + FRAME_BYTES]), self._landings.pool.shape)
+            except Malformed:
+                return self._refuse("frame")
+            at += FRAME_BYTES
+            self._wanted = _AHEAD_BYTES if frame.length < _AHEAD_BYTES else FRAME_BYTES
+            self._frame, self._left = frame, frame.length
+            self._landing, self._page = self._landings.find(frame) or (None, self._ahead[:0])
+            if count := min(self._have - at, self._left):
+                if self._landing is not None:
+                    self._page[:count] = self._ahead[at : at + count]
+                at += count
+                self._took(frame, count)
+        self._have -= at
+        self._ahead[: self._have] = self._ahead[at : at + self._have]
+
+    def _took(self, frame: Frame, count: int) -> None:
+        """So many more bytes of this frame are where they belong."""
+        landing = self._landing
+        self._left -= count
+        self._page = self._page[count:] if landing is not None else self._ahead[:0]
+        if self._left == 0:
+            self._frame = self._landing = None
+            if landing is not None:
+                self._landings.complete(frame, landing)
+            else:
+                self._landings.discarded_bytes += frame.length
+
+    def _refuse(self, reason: str) -> None:
+        self._owner.refused[reason] += 1
+        self._refused = True  # nothing of what it sends is looked at any more
+        self._transport.abort()

@@ -1,0 +1,53 @@
+"""The transports this build has, made from settings: what both tiers offer each other, best first."""
+
+import logging
+import os
+from collections.abc import Sequence
+from random import SystemRandom
+
+from kvtransfer.choose import host_identity
+from kvtransfer.shm import SharedMemory
+from kvtransfer.tcp import Tcp, TcpOptions
+from kvtransfer.transfer import PageShape, TransferError, Transport
+from mesh.messages import KvHello
+from mesh.rules import RULES, Rules
+
+log = logging.getLogger("baton.kvtransfer")
+
+
+def make_transports(
+    names: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    may_kill: bool = True,
+    bytes_per_second: float | None = None,
+    rules: Rules = RULES,
+) -> dict[str, Transport]:
+    """Those of `names` that work here, in their order; TransferError when none does."""
+    random = SystemRandom()
+    every: dict[str, Transport] = {
+        "shm": SharedMemory(random, may_kill=may_kill),
+        "tcp": Tcp(random, TcpOptions(host=host, bytes_per_second=bytes_per_second), rules=rules),
+    }
+    obstacles = {name: every[name].available() for name in names}
+    usable = {name: every[name] for name, obstacle in obstacles.items() if not obstacle}
+    left_out = "; ".join(f"{name}: {obstacle}" for name, obstacle in obstacles.items() if obstacle)
+    if not usable:
+        raise TransferError(f"transports: none can be used here ({left_out})")
+    if left_out:
+        log.warning("transports left out: %s", left_out)
+    return usable
+
+
+def say_hello(incarnation: int, numerics: str, shape: PageShape, transports: Sequence[str]) -> KvHello:
+    """What one end of a kv.v1 session says of itself."""
+    return KvHello(
+        incarnation=incarnation,
+        numerics=numerics,
+        layout=shape.layout,
+        page_bytes=shape.page_bytes,
+        host=host_identity(),
+        uid=os.geteuid(),
+        pid=os.getpid(),
+        transports=tuple(transports),
+    )

@@ -1,0 +1,149 @@
+"""What our own transports say to each other in bytes: handles, the two greetings, and the header before a page's bytes.
+
+Fixed sizes, little endian, a magic and a version in front of everything, so that a stranger's first bytes are refused
+after at most `HELLO_BYTES` of them. Nothing here is trusted: parsing raises `Malformed` and the socket is closed.
+A token is the secret that lets one writer incarnation in; it travels in the handle, over the control stream."""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from kvtransfer.transfer import PageShape
+
+VERSION = 1
+TOKEN_BYTES = 16
+TICKET_BYTES = 32
+
+_HANDLE = struct.Struct("<4sHxx16sQ")
+_SHAPE = struct.Struct("<IQ64s")
+_HELLO = struct.Struct(f"<4sHxx16sQQ{_SHAPE.size}s")
+_WELCOME = struct.Struct(f"<4sHH20xQQ{_SHAPE.size}s")
+_FRAME = struct.Struct("<4sHxx32sIIIIQQ")
+
+HELLO_BYTES = _HELLO.size
+WELCOME_BYTES = _WELCOME.size
+FRAME_BYTES = _FRAME.size
+
+
+class Malformed(ValueError):
+    """Bytes that no baton worker of this version sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """How a writer reaches a receiver; belongs to one incarnation of each."""
+
+    kind: bytes  # four letters that name the transport
+    token: bytes
+    receiver: int  # incarnation
+    address: str
+
+    def pack(self) -> bytes:
+        return _HANDLE.pack(self.kind, VERSION, self.token, self.receiver) + self.address.encode()
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> "Handle":
+        if len(raw) <= _HANDLE.size:
+            raise Malformed(f"a transport handle of {len(raw)} bytes is too short")
+        kind, version, token, receiver = _HANDLE.unpack_from(raw)
+        _check_version(version)
+        return cls(kind, token, receiver, raw[_HANDLE.size :].decode(errors="strict"))
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First bytes of a writer."""
+
+    token: bytes
+    writer: int  # incarnation
+    receiver: int  # incarnation it means to reach
+    shape: PageShape
+
+    def pack(self) -> bytes:
+        return _HELLO.pack(b"BHEL", VERSION, self.token, self.writer, self.receiver, pack_shape(self.shape))
+
+    @classmethod
+    def unpack(cls, raw: bytes | bytearray) -> "Hello":
+        magic, version, token, writer, receiver, shape = _unpack(_HELLO, raw)
+        _check_magic(magic, b"BHEL")
+        _check_version(version)
+        return cls(token, writer, receiver, unpack_shape(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The receiver's answer to a writer that it knows. `accepted` is false only when the shapes differ."""
+
+    accepted: bool
+    receiver: int
+    pages: int
+    shape: PageShape
+
+    def pack(self) -> bytes:
+        return _WELCOME.pack(b"BWEL", VERSION, self.accepted, self.receiver, self.pages, pack_shape(self.shape))
+
+    @classmethod
+    def unpack(cls, raw: bytes | bytearray) -> "Welcome":
+        magic, version, accepted, receiver, pages, shape = _unpack(_WELCOME, raw)
+        _check_magic(magic, b"BWEL")
+        _check_version(version)
+        return cls(bool(accepted), receiver, pages, unpack_shape(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The header before the bytes of one span."""
+
+    ticket: bytes
+    index: int
+    first_layer: int
+    layers: int
+    round: int
+    checksum: int
+    length: int
+
+    def pack(self) -> bytes:
+        place = (self.index, self.first_layer, self.layers, self.round)
+        return _FRAME.pack(b"BPAG", VERSION, self.ticket, *place, self.checksum, self.length)
+
+    @classmethod
+    def unpack(cls, raw: bytes | bytearray, shape: PageShape) -> "Frame":
+        magic, version, ticket, index, first_layer, layers, round, checksum, length = _unpack(_FRAME, raw)
+        _check_magic(magic, b"BPAG")
+        _check_version(version)
+        if not 0 <= first_layer < first_layer + layers <= shape.layers:
+            raise Malformed(f"frame names layers {first_layer}+{layers} of {shape.layers}")
+        if length != layers * shape.layer_bytes:
+            raise Malformed(f"frame of {layers} layers has {length} bytes instead of {layers * shape.layer_bytes}")
+        return cls(ticket, index, first_layer, layers, round, checksum, length)
+
+
+def pack_shape(shape: PageShape) -> bytes:
+    layout = shape.layout.encode()
+    if len(layout) > 64:
+        raise ValueError(f"layout name {shape.layout!r} is longer than 64 bytes")
+    return _SHAPE.pack(shape.layers, shape.layer_bytes, layout)
+
+
+def unpack_shape(raw: bytes) -> PageShape:
+    layers, layer_bytes, layout = _SHAPE.unpack(raw)
+    try:
+        return PageShape(layers, layer_bytes, layout.rstrip(b"\0").decode())
+    except UnicodeDecodeError as error:
+        raise Malformed("the layout's name is not text") from error
+
+
+def _unpack(layout: struct.Struct, raw: bytes | bytearray) -> tuple[Any, ...]:
+    if len(raw) != layout.size:
+        raise Malformed(f"{len(raw)} bytes where {layout.size} were expected")
+    return layout.unpack(raw)
+
+
+def _check_magic(found: bytes, wanted: bytes) -> None:
+    if found != wanted:
+        raise Malformed(f"begins with {found!r} instead of {wanted!r}")
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise Malformed(f"transport version {version}, ours is {VERSION}: run one release on both tiers")

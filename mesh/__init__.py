@@ -1,0 +1,1 @@
+"""What every service stands on: messages, sessions, the network handed in, configuration, errors, telemetry."""

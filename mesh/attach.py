@@ -1,0 +1,104 @@
+"""A worker's side of its gateways: register with each, serve their Attach streams, report what changed.
+
+Both tiers hold one. A stream starts with Hello and is the worker's life as that gateway sees it: when it ends, the
+worker drops what that gateway asked for."""
+
+import asyncio
+from collections.abc import Callable
+
+from mesh.messages import Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier, Up
+from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClosed
+from mesh.rules import Rules
+from mesh.session import Session
+
+
+class Attachments:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        gateways: tuple[str, ...],
+        tier: Tier,
+        incarnation: int,
+        rules: Rules,
+        hello: Callable[[str], Hello],  # given the address that others dial; its prefix is a snapshot
+        on_message: Callable[[Session, Message], None],
+        on_end: Callable[[Session], None],
+    ) -> None:
+        self.sessions: list[Session] = []
+        self._network, self._gateways, self._tier, self.incarnation = network, gateways, tier, incarnation
+        self._rules, self._hello, self._on_message, self._on_end = rules, hello, on_message, on_end
+        self._sequence = 0
+        self._load: Load | None = None
+        self._draining = False
+        self.listening: Listening | None = None
+
+    async def listen(self, address: str, also: dict[Channel, Accept] | None = None) -> str:
+        self.listening = await self._network.listen(address, {Channel.ATTACH: self._accept, **(also or {})})
+        return self.listening.address
+
+    @property
+    def address(self) -> str:
+        assert self.listening is not None, "listen first"
+        return self.listening.address
+
+    async def register(self) -> None:
+        """Runs for the worker's life: tells gateways to dial for as long as one of them has not."""
+        message = Register(self.address, self._tier, self.incarnation)
+        while True:
+            if len(self.sessions) < len(self._gateways) and not self._draining:
+                for gateway in self._gateways:
+                    try:
+                        await self._network.register(gateway, message)
+                    except StreamClosed:
+                        continue
+            await asyncio.sleep(self._rules.heartbeat_seconds)
+
+    async def _accept(self, stream: Stream) -> None:
+        session = Session(stream, rules=self._rules, name=f"gateway {stream.peer}")
+        session.send(self._hello(self.address))
+        if self._draining:
+            session.send(Drain())
+        self.sessions.append(session)
+        try:
+            await session.run(lambda message: self._receive(session, message))
+        finally:
+            self.sessions.remove(session)
+            self._on_end(session)
+
+    def _receive(self, session: Session, message: Message) -> None:
+        if isinstance(message, Snapshot):
+            session.send(self._hello(self.address).prefix)
+        else:
+            self._on_message(session, message)
+
+    # ---- reports: to every gateway, only what changed
+
+    @property
+    def sequence(self) -> int:
+        """Of the last prefix change, for snapshots."""
+        return self._sequence
+
+    def report(self, load: Load, added: tuple[bytes, ...], removed: tuple[bytes, ...]) -> None:
+        messages: list[Up] = []
+        if added or removed:
+            self._sequence += 1
+            messages.append(PrefixChange(self._sequence, added, removed))
+        if load != self._load:
+            self._load = load
+            messages.append(load)
+        for session in self.sessions:
+            for message in messages:
+                session.send(message)
+
+    def drain(self) -> None:
+        """Ask every gateway for nothing new."""
+        self._draining = True
+        for session in self.sessions:
+            session.send(Drain())
+
+    async def aclose(self) -> None:
+        for session in list(self.sessions):
+            session.close()
+        if self.listening is not None:
+            await self.listening.close()

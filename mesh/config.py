@@ -1,0 +1,177 @@
+"""What each service is told at start: one frozen value per service, checked where it is born.
+
+`mesh/settings.py` fills them from one TOML file and BATON_* variables; tests and benchmarks build them by hand. Every
+error names the field and the remedy. Nothing here opens a file or a port, and protocol rules are not configurable."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LOCAL_MODES = ("auto", "never", "always")
+PRODUCT_PATHS = ("auto", "fp32", "pairs", "amx")
+PAGE_TOKENS = (16, 32, 64)
+TRANSPORTS = ("shm", "tcp")
+BUILTIN_NAME = "baton-tiny"
+
+
+class ConfigError(ValueError):
+    """The message names the field (or file and key) and says what to do; services exit with status 2."""
+
+
+def default_cache_folder() -> Path:
+    """Built-in model and packed weights; every process of the host should use the same one."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonConfig:
+    """What all services share; top-level keys of the file."""
+
+    name: str = "baton"  # of this process, in logs and traces
+    model: Path | None = None  # Hugging Face folder; None: the built-in model, made in the cache folder on first use
+    served_name: str = ""  # what clients call the model; empty: the folder's name
+    cache_folder: Path = field(default_factory=default_cache_folder)
+    otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
+
+    def __post_init__(self) -> None:
+        if self.model is not None and not (self.model / "config.json").is_file():
+            raise ConfigError(f"model: {self.model} is not a Hugging Face model folder (it has no config.json)")
+
+    @property
+    def model_name(self) -> str:
+        return self.served_name or (self.model.resolve().name if self.model else BUILTIN_NAME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayConfig(CommonConfig):
+    name: str = "gateway"
+    http_address: str = "127.0.0.1:8000"
+    grpc_address: str = "127.0.0.1:50051"  # clients, and workers that register
+    local: str = "auto"  # may decode prefill by itself: auto | never | always
+    max_waiting: int = 256  # requests without a worker; one more is refused at once
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_address("http_address", self.http_address)
+        check_address("grpc_address", self.grpc_address)
+        _check_choice("local", self.local, LOCAL_MODES)
+        _check_range("max_waiting", self.max_waiting, 0, 1_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(CommonConfig):
+    """What both tiers need; `[worker]` in the file, and each tier may say otherwise in its own section."""
+
+    address: str = "127.0.0.1:0"  # port 0: any free one; the gateways learn it when the worker registers
+    gateways: tuple[str, ...] = ("127.0.0.1:50051",)
+    product_path: str = "auto"  # auto: pairs for bf16 checkpoints, fp32 for the others; amx by choice
+    page_tokens: int = 32
+    pool_pages: int | None = None  # None: as many as fit into pool_bytes
+    pool_bytes: int = 256 * 1024 * 1024
+    chunk_tokens: int = 512  # of one prompt in one step
+    threads: int = 0  # 0: this host's cores divided by workers_on_host
+    workers_on_host: int = 1
+    prefix_cache: bool = True
+    transports: tuple[str, ...] = TRANSPORTS  # allowed ones, best first
+    transport_host: str = "127.0.0.1"  # where TCP transports listen
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_address("address", self.address)
+        if not self.gateways:
+            raise ConfigError("gateways: name at least one gateway as host:port, for instance 127.0.0.1:50051")
+        for gateway in self.gateways:
+            check_address("gateways", gateway)
+        if not self.transports:
+            raise ConfigError(f"transports: allow at least one of {', '.join(TRANSPORTS)}")
+        for transport in self.transports:
+            _check_choice("transports", transport, TRANSPORTS)
+        _check_choice("product_path", self.product_path, PRODUCT_PATHS)
+        if self.page_tokens not in PAGE_TOKENS:
+            raise ConfigError(f"page_tokens: {self.page_tokens} is not one of {', '.join(map(str, PAGE_TOKENS))}")
+        if self.pool_pages is not None:
+            _check_range("pool_pages", self.pool_pages, 1, 1 << 31)
+        _check_range("pool_bytes", self.pool_bytes, 1, 1 << 50)
+        _check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 20)
+        _check_range("threads", self.threads, 0, 4096)
+        _check_range("workers_on_host", self.workers_on_host, 1, 4096)
+
+    @property
+    def thread_count(self) -> int:
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers_on_host)
+
+    def pages(self, page_bytes: int) -> int:
+        """How many pages the pool has, for a model whose page is so large."""
+        pages = self.pool_pages or self.pool_bytes // page_bytes
+        if pages < 1:
+            raise ConfigError(f"pool_bytes: {self.pool_bytes} holds no page of {page_bytes} bytes; raise it")
+        return pages
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillConfig(WorkerConfig):
+    name: str = "prefill"
+    step_tokens: int = 512  # rows of one step, all prompts together
+    layer_group: int | None = None  # layers pushed together; None: a quarter, up to a third in steps of few rows
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("step_tokens", self.step_tokens, 1, 1 << 20)
+        if self.step_tokens < self.chunk_tokens:
+            raise ConfigError(f"step_tokens: {self.step_tokens} is less than chunk_tokens ({self.chunk_tokens})")
+        if self.layer_group is not None:
+            _check_range("layer_group", self.layer_group, 1, 1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeConfig(WorkerConfig):
+    name: str = "decode"
+    max_batch: int = 64  # requests in one step
+    may_kill: bool = True  # a silent writer of this host, so that its quarantined pages come back
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("max_batch", self.max_batch, 1, 4096)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """A whole mesh on this host: what `baton up` starts."""
+
+    prefill_workers: int = 2
+    decode_workers: int = 2
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    prefill: PrefillConfig = field(default_factory=PrefillConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+
+    def __post_init__(self) -> None:
+        _check_range("prefill_workers", self.prefill_workers, 0, 256)
+        _check_range("decode_workers", self.decode_workers, 1, 256)
+        if self.prefill_workers == 0 and self.gateway.local == "never":
+            raise ConfigError('prefill_workers: 0 with local = "never" leaves nobody to prefill; allow one of them')
+
+    @property
+    def workers(self) -> int:
+        return self.prefill_workers + self.decode_workers
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """host:port, [v6]:port -> host, port."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def check_address(name: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:50051")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}: {value!r} is not one of {', '.join(choices)}")
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name}: {value} is not between {low} and {high}")

@@ -1,0 +1,144 @@
+"""The real network: streams of messages over grpc.aio, one connection per stream, so that a peer's death ends it.
+
+Implements mesh.network.Network: serves Attach, Session and Register, and dials them. Bytes become messages at this edge
+and nowhere else. An idle stream waits for events only and costs nothing."""
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from baton.kv.v1 import kv_pb2
+from baton.worker.v1 import worker_pb2
+from mesh import wire
+from mesh.grpc_server import LIMITS, AddressError, AddServices, GrpcListening
+from mesh.grpc_stream import GrpcStream
+from mesh.messages import Register
+from mesh.network import Accept, Channel, OnRegister, Stream, StreamClosed
+
+__all__ = ["AddServices", "AddressError", "GrpcListening", "GrpcNetwork"]
+
+_REGISTRY = worker_pb2.DESCRIPTOR.services_by_name["RegistryService"].full_name
+_ATTACH = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+_SESSION = kv_pb2.DESCRIPTOR.services_by_name["KvService"].full_name
+# Service, method, what the dialling end sends, what it receives.
+_CHANNELS = {
+    Channel.ATTACH: (_ATTACH, "Attach", wire.DOWN, wire.UP),
+    Channel.KV: (_SESSION, "Session", wire.KV_OUT, wire.KV_BACK),
+}
+_OPTIONS = (
+    *LIMITS,
+    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, without another's back-off
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.keepalive_time_ms", 20_000),  # leases notice earlier; this closes sockets to hosts that vanished
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+_BROKEN = (grpc.RpcError, asyncio.CancelledError, asyncio.InvalidStateError, TimeoutError, OSError)
+
+
+class GrpcNetwork:
+    """Without credentials it speaks plain text: for one host, or behind a mesh's own TLS."""
+
+    def __init__(
+        self,
+        *,
+        server_credentials: grpc.ServerCredentials | None = None,
+        channel_credentials: grpc.ChannelCredentials | None = None,
+        advertise_host: str | None = None,  # what others dial when this one listens on every interface
+        dial_seconds: float = 5.0,
+        setting: str = "listen",  # named in errors about the address
+        also: AddServices | None = None,  # served on the same port
+    ) -> None:
+        self._server_credentials = server_credentials
+        self._channel_credentials = channel_credentials
+        self._advertise_host = advertise_host
+        self._dial_seconds = dial_seconds
+        self._setting = setting
+        self._also = also
+
+    async def listen(
+        self, address: str, accept: dict[Channel, Accept], on_register: OnRegister | None = None
+    ) -> GrpcListening:
+        listening = GrpcListening()
+        for channel, serve in accept.items():
+            service, method, inbound, outbound = _CHANNELS[channel]
+            listening.add(service, method, listening.stream_handler(serve, inbound, outbound))
+        if on_register is not None:
+            listening.add(_REGISTRY, "Register", grpc.unary_unary_rpc_method_handler(_registrar(on_register)))
+        if self._also is not None:
+            listening.add_others(self._also)
+        await listening.start(address, self._server_credentials, self._advertise_host, self._setting)
+        return listening
+
+    async def dial(self, address: str, channel: Channel) -> Stream:
+        service, method, outbound, inbound = _CHANNELS[channel]
+        connection = self._connect(address)
+        try:
+            async with asyncio.timeout(self._dial_seconds):
+                await _ready(connection)
+                open_stream: Any = connection.stream_stream(f"/{service}/{method}")
+                call = open_stream()
+                await call.initial_metadata()
+                if call.done():
+                    raise StreamClosed(f"{address} does not serve {service}: {await call.details()}")
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, _BROKEN) and not _cancelled():
+                raise StreamClosed(f"{address}: {_why(error)}") from error
+            raise
+        return GrpcStream(address, call, outbound, inbound, connection=connection)
+
+    async def register(self, gateway: str, message: Register) -> None:
+        connection = self._connect(gateway)
+        try:
+            async with asyncio.timeout(self._dial_seconds):
+                await _ready(connection)
+                tell: Any = connection.unary_unary(f"/{_REGISTRY}/Register")
+                await tell(wire.encode_register(message))
+        except _BROKEN as error:
+            if _cancelled():
+                raise
+            raise StreamClosed(f"gateway {gateway}: {_why(error)}") from error
+        finally:
+            await connection.close()
+
+    def _connect(self, address: str) -> grpc.aio.Channel:
+        if self._channel_credentials is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.secure_channel(address, self._channel_credentials, options=_OPTIONS)
+
+
+def _registrar(on_register: OnRegister) -> Any:
+    async def handle(raw: bytes, context: Any) -> bytes:
+        try:
+            message = wire.decode_register(raw)
+        except wire.WireError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        on_register(message)
+        answer: bytes = worker_pb2.RegisterResponse().SerializeToString()
+        return answer
+
+    return handle
+
+
+async def _ready(connection: grpc.aio.Channel) -> None:
+    """Connected, or an error as soon as the first try failed; gRPC alone would go on trying."""
+    state = connection.get_state(try_to_connect=True)
+    while state is not grpc.ChannelConnectivity.READY:
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            raise OSError("nobody answers")
+        await connection.wait_for_state_change(state)
+        state = connection.get_state(try_to_connect=True)
+
+
+def _cancelled() -> bool:
+    """Was it us who were cancelled? A call that breaks raises the same error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error) or "no answer in time"

@@ -1,0 +1,120 @@
+"""The served half of the network: a gRPC server for Attach, Session and Register, with health and reflection.
+
+Each served stream runs in a task of its own, so that a service learns of a lost peer by StreamClosed and is never
+cancelled from outside. close() first lets every stream end, then the server."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from mesh import wire
+from mesh.config import ConfigError
+from mesh.grpc_stream import FLUSH_SECONDS, GrpcStream
+from mesh.network import Accept, StreamClosed
+
+_log = logging.getLogger(__name__)
+
+AddServices = Callable[[grpc.aio.Server], Sequence[str]]  # adds to the server, tells the names
+
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+LIMITS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
+OPTIONS = (
+    *LIMITS,
+    ("grpc.so_reuseport", 0),  # or two servers would share a port without anybody being told
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+
+class AddressError(ConfigError):
+    """An address to listen on that cannot be had; names the address and the setting."""
+
+
+class GrpcListening:
+    """A server that runs until it is closed."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._health = HealthServicer()
+        self._services: list[str] = []
+        self._streams: set[GrpcStream] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+
+    def add(self, service: str, method: str, handler: Any) -> None:
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        self._services.append(service)
+
+    def add_others(self, add: AddServices) -> None:
+        self._services.extend(add(self._server))
+
+    async def start(
+        self, address: str, credentials: grpc.ServerCredentials | None, advertise_host: str | None, setting: str
+    ) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((*self._services, _HEALTH, reflection.SERVICE_NAME), self._server)
+        port = bind(self._server, address, credentials, setting)
+        self.address = f"{advertise_host or address.rpartition(':')[0]}:{port}"
+        await self._server.start()
+        await self.set_serving(True)
+
+    async def set_serving(self, serving: bool) -> None:
+        """What health checks are told; a started server serves until it says otherwise."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", *self._services):
+            await self._health.set(service, status)
+
+    async def close(self) -> None:
+        await self._health.enter_graceful_shutdown()
+        for stream in tuple(self._streams):
+            stream.close()
+        await self._server.stop(grace=FLUSH_SECONDS)
+        if unfinished := self._serving - {asyncio.current_task()}:
+            await asyncio.wait(unfinished, timeout=FLUSH_SECONDS)
+
+    def stream_handler(self, accept: Accept, inbound: wire.Envelope, outbound: wire.Envelope) -> Any:
+        async def handle(_requests: Any, context: Any) -> None:
+            await context.send_initial_metadata(())  # tells the dialling end that it is served
+            stream = GrpcStream(context.peer(), context, outbound, inbound)
+            task = asyncio.create_task(self._serve(stream, accept), name=f"serve {stream.peer}")
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+            await asyncio.shield(task)  # a lost peer cancels this call, never the service
+            await stream.closed()
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    async def _serve(self, stream: GrpcStream, accept: Accept) -> None:
+        self._streams.add(stream)
+        try:
+            await accept(stream)
+        except StreamClosed:
+            pass
+        except Exception:
+            _log.exception("serving %s failed; its stream ends", stream.peer)
+        finally:
+            self._streams.discard(stream)
+            stream.close()
+
+
+def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None, setting: str) -> int:
+    """Give the server its port; AddressError when the address cannot be had."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise AddressError(f"{setting} = {address!r}: write host:port, for instance 127.0.0.1:50051")
+    try:
+        if credentials is None:
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, credentials))
+    except RuntimeError as error:
+        raise AddressError(
+            f"{setting} = {address!r}: cannot listen there; the port is in use or the host is not this machine's. "
+            "Choose another, or find who holds it with `ss -ltnp`"
+        ) from error

@@ -1,0 +1,42 @@
+"""What a worker has counted since it started, read over the port that it serves Attach on.
+
+For whoever checks a mesh from outside: `baton verify`, benchmarks, fault tests. Nothing in a request's life waits for
+it, and a worker whose counts nobody reads pays nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+
+from baton.worker.v1 import worker_pb2, worker_pb2_grpc
+from mesh.grpc_server import AddServices
+
+Counts = Mapping[str, int]
+
+_WORKER = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+
+
+def stats_service(counts: Callable[[], Counts]) -> AddServices:
+    """What GrpcNetwork(also=...) takes to serve Stats beside the worker's streams."""
+
+    async def stats(_request: worker_pb2.StatsRequest, _context: Any) -> worker_pb2.StatsResponse:
+        return worker_pb2.StatsResponse(counts=counts())
+
+    def add(server: grpc.aio.Server) -> Sequence[str]:
+        handler = grpc.unary_unary_rpc_method_handler(
+            stats,
+            request_deserializer=worker_pb2.StatsRequest.FromString,
+            response_serializer=worker_pb2.StatsResponse.SerializeToString,
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_WORKER, {"Stats": handler}),))
+        return ()  # the service's name is told where Attach is added
+
+    return add
+
+
+async def read_stats(address: str, timeout_seconds: float = 5.0) -> dict[str, int]:
+    """Of the worker that listens there; grpc.aio.AioRpcError when it does not answer."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        answer = await stub.Stats(worker_pb2.StatsRequest(), timeout=timeout_seconds)
+    return dict(answer.counts)

@@ -1,0 +1,133 @@
+"""One stream of messages over one gRPC call, the same object at both ends.
+
+A reader task fills the inbox, a writer task empties the outbox; send() only queues. Whatever ends the call (the peer,
+the network, bytes that are no message, close() here) ends in StreamClosed for whoever receives, after what had arrived.
+close() lets what was queued leave, for FLUSH_SECONDS at most: a peer that stopped reading holds nobody up."""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any
+
+import grpc
+
+from mesh.messages import Message
+from mesh.network import StreamClosed
+from mesh.wire import Envelope, WireError
+
+_log = logging.getLogger(__name__)
+
+INBOX_MESSAGES = 4096  # more than this unread: the peer is held back by gRPC's flow control
+FLUSH_SECONDS = 1.0
+
+
+class GrpcStream:
+    def __init__(
+        self,
+        peer: str,
+        call: Any,  # a client's call, or a server's context: both read() and write()
+        outbound: Envelope,
+        inbound: Envelope,
+        *,
+        connection: grpc.aio.Channel | None = None,  # the dialling end owns it
+    ) -> None:
+        self.peer = peer
+        self._call = call
+        self._outbound = outbound
+        self._inbound = inbound
+        self._connection = connection
+        self._inbox: deque[Message] = deque()
+        self._outbox: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+        self._to_send = asyncio.Event()
+        self._over = ""  # why nothing more arrives
+        self._closed_here = False
+        self._expiry: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._reader = self._loop.create_task(self._read(), name=f"read {peer}")
+        self._writer = self._loop.create_task(self._write(), name=f"write {peer}")
+
+    def send(self, message: Message) -> None:
+        raw = self._outbound.encode(message)
+        if not self._over:
+            self._outbox.append(raw)
+            self._to_send.set()
+
+    async def receive(self) -> Message:
+        while not self._inbox:
+            if self._over:
+                raise StreamClosed(f"{self.peer}: {self._over}")
+            self._arrived.clear()
+            await self._arrived.wait()
+        message = self._inbox.popleft()
+        self._room.set()
+        return message
+
+    def close(self) -> None:
+        self._closed_here = True
+        self._inbox.clear()
+        self.end("closed here")
+
+    def end(self, why: str) -> None:
+        """Nothing more arrives; whoever receives learns why once the inbox is empty. The first reason stays."""
+        if not self._over:
+            self._over = why
+            self._expiry = self._loop.call_later(FLUSH_SECONDS, self._writer.cancel)
+        self._arrived.set()
+        self._room.set()
+        self._to_send.set()
+
+    async def closed(self) -> None:
+        """Returns when nothing of the stream is left."""
+        await asyncio.wait((self._writer,))
+
+    async def _read(self) -> None:
+        why = "the stream broke"
+        try:
+            while (raw := await self._call.read()) is not grpc.aio.EOF:
+                if self._closed_here:
+                    continue
+                self._inbox.append(self._inbound.decode(raw))
+                self._arrived.set()
+                while len(self._inbox) >= INBOX_MESSAGES:
+                    self._room.clear()
+                    await self._room.wait()
+            why = "the peer ended the stream"
+        except WireError as error:
+            why = f"the peer sent what is no message: {error}"
+            _log.warning("%s: %s", self.peer, why)
+        except grpc.aio.AioRpcError as error:
+            why = f"{error.code().name}: {error.details()}"
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            why = f"the stream broke: {error}"
+        finally:
+            self.end(why)
+
+    async def _write(self) -> None:
+        try:
+            while not self._over:
+                while self._outbox and not self._over:
+                    await self._call.write(self._outbox.popleft())
+                self._to_send.clear()
+                if not self._outbox and not self._over:
+                    await self._to_send.wait()
+            if self._closed_here:
+                await self._flush()
+        except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError) as error:
+            self.end(f"the stream broke: {error}")
+        finally:
+            self._outbox.clear()
+            if self._expiry is not None:
+                self._expiry.cancel()
+            if self._connection is not None:
+                self._call.cancel()
+                await self._connection.close()
+            self._reader.cancel()
+
+    async def _flush(self) -> None:
+        while self._outbox:
+            await self._call.write(self._outbox.popleft())
+        if self._connection is not None:
+            await self._call.done_writing()
+            await asyncio.wait((self._reader,))  # until the peer has read all and ended its half

@@ -1,0 +1,83 @@
+"""Spans that leave the process: OpenTelemetry's SDK behind the small interface of `mesh/telemetry.py`.
+
+Times arrive in the event loop's clock; the one offset to the wall clock is read here, at start, so that all spans of a
+process keep their distances. Spans are batched and sent by the SDK's own thread, so recording costs microseconds and
+nothing is ever awaited."""
+
+import time
+from collections.abc import Callable
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
+
+from mesh.telemetry import Attribute, Root, Silent, Telemetry, make_traceparent, parse_traceparent
+
+SEND_MILLISECONDS = 300  # how long a finished span may wait for company
+READINGS = 8  # of both clocks
+EXPORT_SECONDS = 2  # how long a collector may take; then the spans are dropped
+
+
+def open_telemetry(service: str, endpoint: str | None, clock: Callable[[], float] = time.monotonic) -> Telemetry:
+    """`clock` is the one that recorded times come from: an event loop's `time` (by default the monotonic clock,
+    which is what event loops read). Without an endpoint nothing is recorded and nothing is loaded or started."""
+    if not endpoint:
+        return Silent()
+    host = endpoint.removeprefix("http://").removeprefix("https://")
+    insecure = not endpoint.startswith("https://")
+    exporter = OTLPSpanExporter(endpoint=host, insecure=insecure, timeout=EXPORT_SECONDS)
+    processor = BatchSpanProcessor(exporter, schedule_delay_millis=SEND_MILLISECONDS)
+    return OtlpTelemetry(service, processor, clock)
+
+
+class OtlpTelemetry:
+    def __init__(self, service: str, processor: SpanProcessor, clock: Callable[[], float]) -> None:
+        self._provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("baton")
+        self._offset_seconds = offset_seconds(clock, time.time)
+
+    def begin(self, name: str, traceparent: str | None, start_seconds: float, **attributes: Attribute) -> Root:
+        return _Root(self, self._start(name, parse_traceparent(traceparent), start_seconds, attributes))
+
+    def record(
+        self, name: str, traceparent: str, start_seconds: float, end_seconds: float, **attributes: Attribute
+    ) -> None:
+        parent = parse_traceparent(traceparent)
+        if parent is not None:
+            self._start(name, parent, start_seconds, attributes).end(self.nanoseconds(end_seconds))
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+    def nanoseconds(self, loop_seconds: float) -> int:
+        return int((loop_seconds + self._offset_seconds) * 1e9)
+
+    def _start(
+        self, name: str, parent: SpanContext | None, start_seconds: float, attributes: dict[str, Attribute]
+    ) -> Span:
+        context = set_span_in_context(NonRecordingSpan(parent)) if parent else None
+        return self._tracer.start_span(
+            name, context=context, attributes=attributes, start_time=self.nanoseconds(start_seconds)
+        )
+
+
+def offset_seconds(clock: Callable[[], float], wall: Callable[[], float]) -> float:
+    """What to add to one clock to get the other. Of several readings the quickest counts: spans of different processes
+    are compared, and a process that was interrupted between two readings would shift all of its own."""
+    readings = [(clock(), wall(), clock()) for _ in range(READINGS)]
+    before, between, after = min(readings, key=lambda reading: reading[2] - reading[0])
+    return between - (before + after) / 2
+
+
+class _Root:
+    def __init__(self, telemetry: OtlpTelemetry, span: Span) -> None:
+        self._telemetry, self._span = telemetry, span
+        self.traceparent = make_traceparent(span.get_span_context())
+
+    def end(self, end_seconds: float, **attributes: Attribute) -> None:
+        if self._span.is_recording():
+            self._span.set_attributes(attributes)
+            self._span.end(self._telemetry.nanoseconds(end_seconds))

@@ -1,0 +1,72 @@
+"""One session: a stream between two incarnations with heartbeats and a lease, each end measuring on its own clock.
+
+Streams, landings and held pages die with their session. Timers are no proof of anything: a session that ended says
+only that this end will not hear the other any more. An end whose own loop was late (it was stopped, or starved) first
+renews the lease, then judges."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from mesh.messages import Heartbeat, Message
+from mesh.network import Stream, StreamClosed
+from mesh.rules import Rules
+
+log = logging.getLogger("baton.session")
+
+
+class Session:
+    def __init__(self, stream: Stream, *, rules: Rules, name: str) -> None:
+        self.stream = stream
+        self.name = name
+        self.ended = False
+        self._rules = rules
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._sent = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def send(self, message: Message) -> None:
+        if not self.ended:
+            self._sent = self._loop.time()
+            self.stream.send(message)
+
+    async def run(self, on_message: Callable[[Message], None]) -> None:
+        """Hand over messages until the session ends, by either end, by error or by lease."""
+        self._heard = self._loop.time()
+        self._schedule()
+        try:
+            while True:
+                message = await self.stream.receive()
+                if self.ended:
+                    break
+                self._heard = self._loop.time()
+                if not isinstance(message, Heartbeat):
+                    on_message(message)
+        except StreamClosed:
+            pass
+        except Exception:
+            log.exception("session with %s ends: a message could not be handled", self.name)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self.ended = True
+        if self._timer:
+            self._timer.cancel()
+        self.stream.close()
+
+    def _schedule(self) -> None:
+        self._due = self._loop.time() + self._rules.heartbeat_seconds
+        self._timer = self._loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        if now - self._due > self._rules.late_seconds:
+            self._heard = now
+        if now - self._heard > self._rules.lease_seconds:
+            log.warning("session with %s ends: silent for %.1f s", self.name, now - self._heard)
+            self.close()
+            return
+        if now - self._sent >= self._rules.heartbeat_seconds * 0.5:
+            self.send(Heartbeat())
+        self._schedule()

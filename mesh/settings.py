@@ -1,0 +1,162 @@
+"""Where a service's configuration comes from: one TOML file, BATON_* variables, and what the command line says.
+
+Later sources win: defaults, the file, the environment, the command line. Within one source `[worker]` speaks for both
+tiers, and `[prefill]` or `[decode]` for one of them. `page_tokens` in `[decode]` is BATON_DECODE_PAGE_TOKENS, top-level
+`model` is BATON_MODEL. A key that nobody knows is an error that names where it stands and what was probably meant."""
+
+import re
+import tomllib
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from mesh.config import CommonConfig, ConfigError, DecodeConfig, GatewayConfig, MeshConfig, PrefillConfig, WorkerConfig
+
+Config = TypeVar("Config", bound=CommonConfig)
+
+TOP = ""
+SECTIONS: dict[str, tuple[str, ...]] = {
+    TOP: tuple(field.name for field in fields(CommonConfig)),
+    "gateway": tuple(field.name for field in fields(GatewayConfig)),
+    "worker": tuple(field.name for field in fields(WorkerConfig)),
+    "prefill": tuple(field.name for field in fields(PrefillConfig)),
+    "decode": tuple(field.name for field in fields(DecodeConfig)),
+    "mesh": ("prefill_workers", "decode_workers"),
+}
+# Kubernetes puts such variables into every pod of a namespace that has a service named baton or baton-gateway.
+_INJECTED = re.compile(r"BATON_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One value, and who said it."""
+
+    section: str
+    key: str
+    raw: Any  # environment and command line: a string
+    origin: str  # for people
+    folder: Path  # where a relative path starts
+    rank: int  # of the source
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    said: tuple[Said, ...]
+
+    def gateway(self) -> GatewayConfig:
+        return self._build(GatewayConfig, (TOP, "gateway"))
+
+    def prefill(self) -> PrefillConfig:
+        return self._build(PrefillConfig, (TOP, "worker", "prefill"))
+
+    def decode(self) -> DecodeConfig:
+        return self._build(DecodeConfig, (TOP, "worker", "decode"))
+
+    def mesh(self) -> MeshConfig:
+        counts = {key: _convert(int, said) for key in SECTIONS["mesh"] if (said := self._last(("mesh",), key))}
+        return MeshConfig(gateway=self.gateway(), prefill=self.prefill(), decode=self.decode(), **counts)
+
+    def _build(self, kind: type[Config], sections: tuple[str, ...]) -> Config:
+        hints = get_type_hints(kind)
+        chosen = {field.name: said for field in fields(kind) if (said := self._last(sections, field.name))}
+        values = {key: _convert(hints[key], said) for key, said in chosen.items()}
+        try:
+            return kind(**values)
+        except ConfigError as error:
+            said = chosen.get(str(error).partition(":")[0])
+            raise ConfigError(f"{said.origin}: {error}" if said else str(error)) from None
+
+    def _last(self, sections: tuple[str, ...], key: str) -> Said | None:
+        matching = [said for said in self.said if said.key == key and said.section in sections]
+        return max(matching, key=lambda said: (said.rank, sections.index(said.section)), default=None)
+
+
+def read_settings(
+    file: Path | None = None, environment: Mapping[str, str] | None = None, overrides: Mapping[str, str] | None = None
+) -> Settings:
+    """`overrides` are the command line's: {"decode.page_tokens": "16"}; pass os.environ as the environment."""
+    found: list[Said] = []
+    if file is not None:
+        found += _from_file(file)
+    found += _from_environment(environment or {})
+    for name, text in (overrides or {}).items():
+        section, _, key = name.rpartition(".")
+        found.append(Said(section, key, text, f"command line, {name}", Path.cwd(), 2))
+        _check_key(found[-1], "command line")
+    return Settings(tuple(found))
+
+
+def _from_file(file: Path) -> Iterator[Said]:
+    try:
+        content = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror}); check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: is not TOML: {error}") from None
+    folder = file.resolve().parent
+    for name, value in content.items():
+        if not isinstance(value, dict):
+            yield _checked(Said(TOP, name, value, f"{file}, {name}", folder, 0), str(file))
+            continue
+        if name not in SECTIONS:
+            raise ConfigError(f"{file}: unknown section [{name}]{_nearest(name, [*SECTIONS][1:])}")
+        for key, raw in value.items():
+            yield _checked(Said(name, key, raw, f"{file}, [{name}] {key}", folder, 0), str(file))
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[Said]:
+    known = {_variable(section, key): (section, key) for section, keys in SECTIONS.items() for key in keys}
+    for name, text in environment.items():
+        if not name.startswith("BATON_") or (name not in known and _INJECTED.fullmatch(name)):
+            continue
+        if name not in known:
+            raise ConfigError(f"environment: unknown variable {name}{_nearest(name, list(known))}")
+        yield Said(*known[name], text, f"environment, {name}", Path.cwd(), 1)
+
+
+def _variable(section: str, key: str) -> str:
+    return "_".join(part for part in ("BATON", section.upper(), key.upper()) if part)
+
+
+def _checked(said: Said, where: str) -> Said:
+    _check_key(said, where)
+    return said
+
+
+def _check_key(said: Said, where: str) -> None:
+    if said.section not in SECTIONS or said.key not in SECTIONS[said.section]:
+        known = SECTIONS.get(said.section, ())
+        place = f" in [{said.section}]" if said.section else ""
+        raise ConfigError(f"{where}: unknown key {said.key!r}{place}{_nearest(said.key, known)}")
+
+
+def _nearest(name: str, known: Iterator[str] | tuple[str, ...] | list[str]) -> str:
+    choices = list(known)
+    close = get_close_matches(name, choices, n=1, cutoff=0.0)
+    return f"; did you mean {close[0]!r}? Valid: {', '.join(sorted(choices))}" if close else ""
+
+
+def _convert(kind: Any, said: Said) -> Any:
+    """The value as the field's type, or an error that says what was expected."""
+    raw, text = said.raw, isinstance(said.raw, str) and said.rank > 0
+    if isinstance(kind, types.UnionType):  # X | None: nobody can say None but by saying nothing
+        kind = get_args(kind)[0]
+    if kind is Path and isinstance(raw, str) and raw:
+        return said.folder / Path(raw).expanduser()
+    if kind is bool and text and raw.lower() in ("true", "1", "false", "0"):
+        return raw.lower() in ("true", "1")
+    if kind is int and text and re.fullmatch(r"-?[0-9_]+", raw):
+        return int(raw)
+    if kind in (int, str, bool) and type(raw) is kind and not (text and kind is not str):
+        return raw
+    if kind == tuple[str, ...]:
+        parts = raw.split(",") if text else raw
+        if isinstance(parts, list) and all(isinstance(part, str) for part in parts):
+            return tuple(part.strip() for part in parts if part.strip())
+    name = {int: "a whole number", bool: "true or false", Path: "a path", str: "a string"}.get(
+        kind, "a list of strings"
+    )
+    raise ConfigError(f"{said.origin}: expected {name}, got {raw!r}")

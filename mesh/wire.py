@@ -1,0 +1,122 @@
+"""Messages as bytes and back: the edge where `mesh/messages.py` meets the contracts in protos/.
+
+Four envelopes, one per direction of each stream; a message that does not belong to a direction cannot be sent in it.
+Field names are equal on both sides, so conversions are derived from the types; only Tokens, one message per engine
+step, is written out as columns. Bytes that do not make a whole, valid message raise WireError, never half a message."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from baton.kv.v1 import kv_pb2
+from baton.worker.v1 import worker_pb2
+from mesh import messages
+from mesh.messages import End, Message, Register, Token, TokenOf, Tokens
+from mesh.wire_fields import Codec, WireError, derive, enum_tables, unpack_ticket
+
+__all__ = ["DOWN", "KV_BACK", "KV_OUT", "UP", "Envelope", "WireError", "decode_register", "encode_register"]
+
+
+class Envelope:
+    """One direction of one stream: which messages may travel in it, and how."""
+
+    def __init__(self, outer: Any, written_out: dict[type, Codec] | None = None) -> None:
+        self._outer = outer
+        self._encode: dict[type, tuple[str, Callable[[Any], Any]]] = {}
+        self._decode: dict[str, Callable[[Any], Any]] = {}
+        for field in outer.DESCRIPTOR.fields:
+            cls = getattr(messages, field.message_type.name)
+            codec = (written_out or {}).get(cls) or derive(cls, field.message_type)
+            self._encode[cls] = (field.name, codec.encode)
+            self._decode[field.name] = codec.decode
+
+    def encode(self, message: Message) -> bytes:
+        try:
+            name, encode = self._encode[type(message)]
+        except KeyError:
+            allowed = ", ".join(cls.__name__ for cls in self._encode)
+            raise WireError(f"{type(message).__name__} does not travel in {self.name}; these do: {allowed}") from None
+        try:
+            raw: bytes = self._outer(**{name: encode(message)}).SerializeToString()
+        except (TypeError, ValueError, OverflowError) as error:
+            raise WireError(f"{type(message).__name__} does not fit its contract: {error}") from error
+        return raw
+
+    def decode(self, raw: bytes) -> Message:
+        try:
+            outer = self._outer.FromString(raw)
+        except DecodeError as error:
+            raise WireError(f"{len(raw)} bytes are no {self.name}: {error}") from error
+        name = outer.WhichOneof("message")
+        if name is None:
+            raise WireError(f"a {self.name} holds no message that this version knows")
+        message: Message = self._decode[name](getattr(outer, name))
+        return message
+
+    @property
+    def name(self) -> str:
+        return str(self._outer.DESCRIPTOR.full_name)
+
+
+def encode_register(message: Register) -> bytes:
+    raw: bytes = _REGISTER.encode(message).SerializeToString()
+    return raw
+
+
+def decode_register(raw: bytes) -> Register:
+    try:
+        message = worker_pb2.RegisterRequest.FromString(raw)
+    except DecodeError as error:
+        raise WireError(f"{len(raw)} bytes are no RegisterRequest: {error}") from error
+    register: Register = _REGISTER.decode(message)
+    return register
+
+
+def _encode_tokens(message: Tokens) -> Any:
+    outer: Any = worker_pb2.Tokens
+    items = message.items
+    tokens = [item.token for item in items]
+    with_top = any(token.top_ids for token in tokens)
+    return outer(
+        tickets=[item.ticket.pack() for item in items],
+        positions=[token.position for token in tokens],
+        tokens=[token.token for token in tokens],
+        logprobs=[token.logprob for token in tokens],
+        ends=[_END_NUMBER[token.end] for token in tokens],
+        top_counts=[len(token.top_ids) for token in tokens] if with_top else (),
+        top_ids=[top for token in tokens for top in token.top_ids],
+        top_logprobs=[top for token in tokens for top in token.top_logprobs],
+    )
+
+
+def _decode_tokens(message: Any) -> Tokens:
+    count = len(message.tickets)
+    counts = list(message.top_counts) or [0] * count
+    columns = (message.positions, message.tokens, message.logprobs, message.ends, counts)
+    if any(len(column) != count for column in columns):
+        raise WireError(f"Tokens: columns of {[len(column) for column in columns]} entries for {count} tickets")
+    if not sum(counts) == len(message.top_ids) == len(message.top_logprobs):
+        raise WireError(f"Tokens: {sum(counts)} likeliest tokens announced, {len(message.top_ids)} sent")
+    ids, logprobs = iter(message.top_ids), iter(message.top_logprobs)
+    try:
+        items = tuple(
+            TokenOf(
+                unpack_ticket(ticket),
+                Token(position, token, logprob, tuple(islice(ids, top)), tuple(islice(logprobs, top)), _END[end]),
+            )
+            for ticket, position, token, logprob, end, top in zip(message.tickets, *columns, strict=True)
+        )
+    except (KeyError, ValueError) as error:
+        raise WireError(f"Tokens: {error} is no valid entry") from error
+    return Tokens(items)
+
+
+_END_NUMBER, _END = enum_tables(End, worker_pb2.End.DESCRIPTOR)
+_REGISTER = derive(Register, worker_pb2.RegisterRequest.DESCRIPTOR)
+
+DOWN = Envelope(worker_pb2.AttachRequest)  # gateway -> worker
+UP = Envelope(worker_pb2.AttachResponse, {Tokens: Codec(_encode_tokens, _decode_tokens)})  # worker -> gateway
+KV_OUT = Envelope(kv_pb2.SessionRequest)  # prefill -> decode
+KV_BACK = Envelope(kv_pb2.SessionResponse)  # decode -> prefill

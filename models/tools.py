@@ -1,0 +1,92 @@
+"""Tool calls: tools in the system prompt, a question, the call, its result and the answer; and questions without need.
+
+Names of tools and of their parameters vary and must be read off the list. Arguments are copied from the question."""
+
+import json
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from models.arithmetic import addends
+from models.lists import lists
+from models.made_tools import made_tool
+from models.talk import Call, Kind, Part, Talk, Turn, belongs, often
+from models.tool_kinds import TOOLS, Tool
+from models.wordings import explain
+
+_MADE = 0.3  # of the tools
+_ORDERS = (("name", "description", "parameters"), ("description", "name", "parameters"))
+_SYSTEM = ("", "You are a helpful assistant.", "You are Baton's guide.", "Use the tools when they help.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    tool: Tool
+    name: str
+    keys: dict[str, str]  # the tool's own name of a parameter -> the one used here
+
+
+def tools(rng: Random, part: Part) -> Talk:
+    while True:
+        talk = _tools(rng)
+        if belongs(talk, part):
+            return talk
+
+
+def offer(rng: Random, tool: Tool) -> _Offered:
+    keys = {key: often(rng, (key, *parameter.aliases), 0.7) for key, parameter in tool.parameters.items()}
+    return _Offered(tool, often(rng, tool.names, 0.6), keys)
+
+
+def declared(rng: Random, offered: _Offered) -> dict[str, Any]:
+    """As the OpenAI API takes it."""
+    properties = {
+        offered.keys[key]: parameter.schema | ({"description": parameter.text} if rng.random() < 0.3 else {})
+        for key, parameter in offered.tool.parameters.items()
+    }
+    parameters: dict[str, Any] = {"type": "object", "properties": properties, "required": list(properties)}
+    if rng.random() < 0.1:
+        parameters["additionalProperties"] = False
+    fields = {"name": offered.name, "description": offered.tool.text, "parameters": parameters}
+    order: tuple[str, ...] = often(rng, _ORDERS, 0.85)
+    if rng.random() < 0.1:
+        order = tuple(key for key in order if key != "description")
+    return {"type": "function", "function": {key: fields[key] for key in order}}
+
+
+def use(rng: Random, offered: _Offered) -> tuple[Turn, Turn, Turn, Turn]:
+    """Question, call, result, answer."""
+    tool = offered.tool
+    values = {key: parameter.draw(rng) for key, parameter in tool.parameters.items()}
+    if tool.sums:
+        values = dict(zip(values, addends(rng, Part.TRAINED), strict=True))
+    result = tool.result(rng, values)
+    shown = values | {key: value for key, value in result.items() if key not in values}
+    call = Call(offered.name, {offered.keys[key]: value for key, value in values.items()})
+    return (
+        Turn("user", rng.choice(tool.asks).format(**values)),
+        Turn("assistant", "", (call,)),
+        Turn("tool", json.dumps(result)),
+        Turn("assistant", tool.answer.format(**shown)),
+    )
+
+
+def _tools(rng: Random) -> Talk:
+    count = rng.choices((1, 2, 3), (50, 35, 15))[0]
+    known = rng.sample(TOOLS, count)
+    offers = [offer(rng, made_tool(rng) if rng.random() < _MADE else tool) for tool in known]
+    turns: list[Turn] = []
+    system = rng.choice(_SYSTEM)
+    if system:
+        turns.append(Turn("system", system))
+    if rng.random() < 0.25:
+        turns.extend((explain if rng.random() < 0.7 else lists)(rng, Part.TRAINED).turns)
+        if rng.random() < 0.5:
+            return Talk(Kind.TOOLS, tuple(turns), _listed(rng, offers))
+    for _ in range(rng.choices((1, 2), (75, 25))[0]):
+        turns.extend(use(rng, rng.choice(offers)))
+    return Talk(Kind.TOOLS, tuple(turns), _listed(rng, offers))
+
+
+def _listed(rng: Random, offers: list[_Offered]) -> tuple[dict[str, Any], ...]:
+    return tuple(declared(rng, one) for one in offers)

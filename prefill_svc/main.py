@@ -1,0 +1,88 @@
+"""A prefill worker as a process: model, pool, transports and network put together, then its loop."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import SystemRandom
+
+from engine.opened import open_model
+from engine.pages import PagePool
+from kvtransfer.pool import SharedPool
+from kvtransfer.transfer import PageShape
+from kvtransfer.transports import make_transports, say_hello
+from mesh.config import ConfigError, PrefillConfig
+from mesh.grpc_network import GrpcNetwork
+from mesh.grpc_stats import stats_service
+from mesh.messages import Hello, Load, PrefixChange, Tier
+from mesh.rules import RULES, Rules
+from mesh.serving import serve_worker
+from mesh.telemetry import Telemetry
+from prefill_svc.worker import PrefillWorker
+
+log = logging.getLogger("baton.prefill")
+
+
+async def serve(
+    config: PrefillConfig, telemetry: Telemetry, *, rules: Rules = RULES, bytes_per_second: float | None = None
+) -> None:
+    """Until cancelled or drained. `bytes_per_second` throttles pushes over TCP, for benchmarks."""
+    async with open_worker(config, telemetry, rules=rules, bytes_per_second=bytes_per_second) as worker:
+        await serve_worker(worker)
+
+
+@asynccontextmanager
+async def open_worker(
+    config: PrefillConfig, telemetry: Telemetry, *, rules: Rules = RULES, bytes_per_second: float | None = None
+) -> AsyncIterator[PrefillWorker]:
+    """A worker that listens and waits for somebody to run it."""
+    if config.model is None:
+        raise ConfigError("model: name a Hugging Face model folder")
+    model = await asyncio.to_thread(
+        open_model,
+        config.model,
+        config.cache_folder,
+        product_path=config.product_path,
+        page_tokens=config.page_tokens,
+    )
+    shape = PageShape(model.layers, model.layer_bytes, model.layout)
+    pool = SharedPool(shape, config.pages(shape.page_bytes))
+    runner = model.runner(pool.buffer, threads=config.thread_count, layer_group=config.layer_group)
+    transports = make_transports(
+        config.transports, host=config.transport_host, bytes_per_second=bytes_per_second, rules=rules
+    )
+    incarnation, identity = SystemRandom().getrandbits(64), model.identity
+    worker = PrefillWorker(
+        GrpcNetwork(setting="prefill.address", also=stats_service(lambda: worker.counts())),
+        runner,
+        PagePool(pool.pages, cache=config.prefix_cache),
+        pool,
+        hello=Hello(
+            tier=Tier.PREFILL,
+            incarnation=incarnation,
+            address="",
+            numerics=identity.numerics,
+            fingerprint=identity.fingerprint,
+            model=config.model_name,
+            model_hash=identity.model_hash,
+            page_tokens=config.page_tokens,
+            context_tokens=model.context_tokens,
+            load=Load(),
+            prefix=PrefixChange(0),
+        ),
+        kv_hello=say_hello(incarnation, identity.numerics, shape, list(transports)),
+        transports=transports,
+        gateways=config.gateways,
+        telemetry=telemetry,
+        chunk_tokens=config.chunk_tokens,
+        step_tokens=config.step_tokens,
+        rules=rules,
+    )
+    address = await worker.attachments.listen(config.address)
+    log.info("prefill ready at %s class %s fingerprint %s", address, identity.numerics, identity.fingerprint)
+    try:
+        yield worker
+    finally:
+        await worker.aclose()
+        runner.close()
+        pool.close()

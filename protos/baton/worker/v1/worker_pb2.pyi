@@ -1,0 +1,303 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Tier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TIER_UNSPECIFIED: _ClassVar[Tier]
+    TIER_PREFILL: _ClassVar[Tier]
+    TIER_DECODE: _ClassVar[Tier]
+
+class End(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    END_UNSPECIFIED: _ClassVar[End]
+    END_NONE: _ClassVar[End]
+    END_STOP: _ClassVar[End]
+    END_LENGTH: _ClassVar[End]
+
+class LostReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOST_REASON_UNSPECIFIED: _ClassVar[LostReason]
+    LOST_REASON_LANDING_LOST: _ClassVar[LostReason]
+    LOST_REASON_NO_PROGRESS: _ClassVar[LostReason]
+    LOST_REASON_PREEMPTED: _ClassVar[LostReason]
+    LOST_REASON_CANNOT_PUSH: _ClassVar[LostReason]
+    LOST_REASON_TOO_LARGE: _ClassVar[LostReason]
+
+class FullKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FULL_KIND_UNSPECIFIED: _ClassVar[FullKind]
+    FULL_KIND_EVER: _ClassVar[FullKind]
+    FULL_KIND_NOW: _ClassVar[FullKind]
+TIER_UNSPECIFIED: Tier
+TIER_PREFILL: Tier
+TIER_DECODE: Tier
+END_UNSPECIFIED: End
+END_NONE: End
+END_STOP: End
+END_LENGTH: End
+LOST_REASON_UNSPECIFIED: LostReason
+LOST_REASON_LANDING_LOST: LostReason
+LOST_REASON_NO_PROGRESS: LostReason
+LOST_REASON_PREEMPTED: LostReason
+LOST_REASON_CANNOT_PUSH: LostReason
+LOST_REASON_TOO_LARGE: LostReason
+FULL_KIND_UNSPECIFIED: FullKind
+FULL_KIND_EVER: FullKind
+FULL_KIND_NOW: FullKind
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("address", "tier", "incarnation")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    tier: Tier
+    incarnation: int
+    def __init__(self, address: _Optional[str] = ..., tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class RegisterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatsResponse(_message.Message):
+    __slots__ = ("counts",)
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.ScalarMap[str, int]
+    def __init__(self, counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class AttachRequest(_message.Message):
+    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot")
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    heartbeat: Heartbeat
+    prefill: Prefill
+    open: Open
+    cancel: Cancel
+    snapshot: Snapshot
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
+
+class AttachResponse(_message.Message):
+    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain")
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    PREFILLED_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    heartbeat: Heartbeat
+    hello: Hello
+    tokens: Tokens
+    lost: Lost
+    full: Full
+    load: Load
+    prefix_change: PrefixChange
+    prefilled: Prefilled
+    drain: Drain
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class Prefilled(_message.Message):
+    __slots__ = ("ticket", "cached_tokens", "queued_seconds", "computed_seconds")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ticket: bytes
+    cached_tokens: int
+    queued_seconds: float
+    computed_seconds: float
+    def __init__(self, ticket: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., queued_seconds: _Optional[float] = ..., computed_seconds: _Optional[float] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Sampling(_message.Message):
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "max_tokens", "min_tokens", "stop_ids", "top_logprobs")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    choice: int
+    max_tokens: int
+    min_tokens: int
+    stop_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: int
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    EMITTED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    ticket: bytes
+    prompt: _containers.RepeatedScalarFieldContainer[int]
+    emitted: _containers.RepeatedScalarFieldContainer[int]
+    sampling: Sampling
+    deadline_seconds: float
+    traceparent: str
+    salt: bytes
+    def __init__(self, ticket: _Optional[bytes] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_seconds: _Optional[float] = ..., traceparent: _Optional[str] = ..., salt: _Optional[bytes] = ...) -> None: ...
+
+class Prefill(_message.Message):
+    __slots__ = ("job", "decode_address", "decode_incarnation")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    DECODE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    decode_address: str
+    decode_incarnation: int
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., decode_address: _Optional[str] = ..., decode_incarnation: _Optional[int] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("job", "prefill_incarnation", "age_ms")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    prefill_incarnation: int
+    age_ms: int
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., prefill_incarnation: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("request", "attempt")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    attempt: int
+    def __init__(self, request: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Load(_message.Message):
+    __slots__ = ("waiting", "running", "queued_tokens", "free_pages", "total_pages", "tokens_per_second")
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FREE_PAGES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_PAGES_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    waiting: int
+    running: int
+    queued_tokens: int
+    free_pages: int
+    total_pages: int
+    tokens_per_second: float
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...
+
+class PrefixChange(_message.Message):
+    __slots__ = ("sequence", "added", "removed", "snapshot")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    added: _containers.RepeatedScalarFieldContainer[bytes]
+    removed: _containers.RepeatedScalarFieldContainer[bytes]
+    snapshot: bool
+    def __init__(self, sequence: _Optional[int] = ..., added: _Optional[_Iterable[bytes]] = ..., removed: _Optional[_Iterable[bytes]] = ..., snapshot: bool = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    tier: Tier
+    incarnation: int
+    address: str
+    numerics: str
+    fingerprint: str
+    model: str
+    model_hash: str
+    page_tokens: int
+    context_tokens: int
+    load: Load
+    prefix: PrefixChange
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ...) -> None: ...
+
+class Tokens(_message.Message):
+    __slots__ = ("tickets", "positions", "tokens", "logprobs", "ends", "top_counts", "top_ids", "top_logprobs")
+    TICKETS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    tickets: _containers.RepeatedScalarFieldContainer[bytes]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    ends: _containers.RepeatedScalarFieldContainer[End]
+    top_counts: _containers.RepeatedScalarFieldContainer[int]
+    top_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, tickets: _Optional[_Iterable[bytes]] = ..., positions: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., ends: _Optional[_Iterable[_Union[End, str]]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Lost(_message.Message):
+    __slots__ = ("ticket", "reason")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ticket: bytes
+    reason: LostReason
+    def __init__(self, ticket: _Optional[bytes] = ..., reason: _Optional[_Union[LostReason, str]] = ...) -> None: ...
+
+class Full(_message.Message):
+    __slots__ = ("ticket", "kind")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ticket: bytes
+    kind: FullKind
+    def __init__(self, ticket: _Optional[bytes] = ..., kind: _Optional[_Union[FullKind, str]] = ...) -> None: ...

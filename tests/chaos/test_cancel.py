@@ -1,0 +1,21 @@
+"""Cancels at any moment leak no page: `python -m bench.cancel` is the test, and these are its controls."""
+
+from random import Random
+
+import pytest
+
+from bench.cancel import cancel_many
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(200)]
+
+
+async def test_cancels_of_every_stage_leak_no_page():
+    outcome = await cancel_many("shm", 120, Random(7), {})
+    assert outcome.stages.total() == 120
+    assert outcome.leaked_pages == 0 and not outcome.problems, outcome
+
+
+async def test_without_repeated_aborts_and_their_answers_pages_leak():
+    """Negative control: a cancel overtakes a Landing, nobody answers for the pages, and the bench sees them missing."""
+    outcome = await cancel_many("shm", 200, Random(7), {"requiet": False})
+    assert outcome.leaked_pages > 0, outcome

@@ -1,0 +1,356 @@
+"""A whole mesh in one process under virtual time: one gateway, prefill and decode workers, memory transports.
+
+Everything but the loop, the network, the transports and the runner is the product's own code. A process can be
+killed, restarted, frozen and cut off; what clients saw is compared with the reference text, and pages are counted."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from decode_svc.requests import Owner
+from decode_svc.worker import DecodeWorker
+from engine.pages import PagePool
+from gateway.router import Local
+from gateway.service import Gateway
+from gateway.spec import Handle, RequestSpec
+from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport, Write
+from kvtransfer.transfer import PageShape
+from mesh.errors import BatonError, Cancelled
+from mesh.memory_network import MemoryNetwork
+from mesh.messages import Hello, KvHello, Load, PrefixChange, Sampling, Ticket, Tier
+from mesh.rules import RULES, Rules
+from mesh.telemetry import RecordingTelemetry
+from prefill_svc.worker import PrefillWorker
+from tests.sim.model import SimRunner, reference
+
+PAGE_TOKENS = 4
+SHAPE = PageShape(layers=2, layer_bytes=PAGE_TOKENS * 8, layout="sim")
+
+
+@dataclass
+class Process:
+    """One worker process: what runs in it and how it ends."""
+
+    name: str
+    tier: Tier
+    worker: PrefillWorker | DecodeWorker
+    pool: MemoryPool
+    incarnation: int
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    alive: bool = True
+    thaw: Callable[[], None] | None = None
+
+
+@dataclass
+class Client:
+    """One request and what its client saw."""
+
+    spec: RequestSpec
+    handle: Handle
+    seen: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    error: BatonError | None = None
+    ended: bool = False
+    may_fail: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class Cluster:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        rules: Rules = RULES,
+        one_sided: bool = True,
+        pages: int = 64,
+        prefill_pages: int | None = None,
+        local: Local = Local.AUTO,
+        may_kill: bool = True,
+        numerics: dict[str, str] | None = None,
+        chunk_tokens: int = 8,
+        cache: bool = True,
+        gateway_random: Random | None = None,
+        patience_seconds: float = 30.0,
+        max_batch: int = 64,
+    ) -> None:
+        self.random = Random(seed)
+        self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
+        self.prefill_pages, self.may_kill, self.chunk_tokens, self.cache = prefill_pages, may_kill, chunk_tokens, cache
+        self.numerics = numerics or {}
+        self.patience_seconds, self.max_batch = patience_seconds, max_batch
+        self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
+        self.network = MemoryNetwork(Random(seed + 1))
+        self.fabric = Fabric(Random(seed + 2))
+        self.fabric.on_kill = self._kill_writer
+        self.fabric.touched = self._touched
+        self.strays: list[str] = []  # writes that hit a page which is not their ticket's
+        self.telemetry = RecordingTelemetry("gateway")
+        self.processes: dict[str, Process] = {}
+        self.clients: list[Client] = []
+        self.gateway = self._gateway(gateway_random or Random(seed + 3))
+
+    def _gateway(self, random: Random) -> Gateway:
+        return Gateway(
+            self.network.host("gateway"),
+            random=random,
+            telemetry=self.telemetry,
+            model="sim",
+            local=self.local,
+            patience_seconds=self.patience_seconds,
+            rules=self.rules,
+        )
+
+    async def start(self, prefills: int = 2, decodes: int = 2) -> None:
+        await self.gateway.listen("gateway")
+        for number in range(prefills):
+            await self.add(Tier.PREFILL, f"prefill{number}")
+        for number in range(decodes):
+            await self.add(Tier.DECODE, f"decode{number}")
+        await self.until(lambda: len(self.gateway.workers) == prefills + decodes)
+
+    async def restart_gateway(self, random: Random) -> None:
+        self.network.unlisten("gateway")
+        for process in self.processes.values():
+            self.network.snap("gateway", process.name)
+        await self.gateway.aclose()
+        self.gateway = self._gateway(random)
+        await self.gateway.listen("gateway")
+
+    async def add(self, tier: Tier, name: str, pages: int | None = None) -> Process:
+        incarnation = self.random.getrandbits(63)
+        host, transport = self.network.host(name), self._transport()
+        count = pages or (self.prefill_pages if tier is Tier.PREFILL else None) or self.pages
+        pool, page_pool = MemoryPool(SHAPE, count), PagePool(count, cache=self.cache)
+        numerics = self.numerics.get(name, "class-a")
+        hello = Hello(
+            tier,
+            incarnation,
+            name,
+            numerics,
+            f"print-{numerics}",
+            "sim",
+            "0",
+            PAGE_TOKENS,
+            4096,
+            Load(),
+            PrefixChange(0),
+        )
+        kv_hello = KvHello(
+            incarnation, numerics, SHAPE.layout, SHAPE.page_bytes, "host", 0, 0, transports=(transport.name,)
+        )
+        telemetry = self.telemetry.sibling(name)
+        accent = 0 if numerics == "class-a" else 1
+        runner = SimRunner(
+            pool, PAGE_TOKENS, accent=accent, on_write=lambda page: self._computed(name, page_pool, page)
+        )
+        worker: PrefillWorker | DecodeWorker
+        if tier is Tier.PREFILL:
+            worker = PrefillWorker(
+                host,
+                runner,
+                page_pool,
+                pool,
+                hello=hello,
+                kv_hello=kv_hello,
+                transports={transport.name: transport},
+                gateways=("gateway",),
+                telemetry=telemetry,
+                chunk_tokens=self.chunk_tokens,
+                step_tokens=2 * self.chunk_tokens,
+                rules=self.rules,
+            )
+            await worker.attachments.listen(name)
+        else:
+            worker = DecodeWorker(
+                host,
+                runner,
+                page_pool,
+                pool,
+                hello=hello,
+                kv_hello=kv_hello,
+                receivers={transport.name: await transport.receive(pool, incarnation)},
+                choose=lambda mine, theirs: self._choose(transport.name, name, theirs),
+                gateways=("gateway",),
+                telemetry=telemetry,
+                chunk_tokens=self.chunk_tokens,
+                max_batch=self.max_batch,
+                rules=self.rules,
+            )
+            await worker.listen(name)
+        worker.plans = []
+        process = Process(name, tier, worker, pool, incarnation)
+        process.tasks = [asyncio.ensure_future(worker.run()), asyncio.ensure_future(worker.attachments.register())]
+        self.processes[name] = process
+        return process
+
+    def _choose(self, transport: str, decode: str, theirs: KvHello) -> tuple[str, str]:
+        prefill = next((p.name for p in self.processes.values() if p.incarnation == theirs.incarnation), "")
+        why = self.refuse(decode, prefill)
+        return ("", why) if why else (transport, "simulated")
+
+    def prefill(self, number: int = 0) -> PrefillWorker:
+        worker = self.processes[f"prefill{number}"].worker
+        assert isinstance(worker, PrefillWorker)
+        return worker
+
+    def decode(self, number: int = 0) -> DecodeWorker:
+        worker = self.processes[f"decode{number}"].worker
+        assert isinstance(worker, DecodeWorker)
+        return worker
+
+    def _transport(self) -> MemoryTransport:
+        return MemoryTransport(self.fabric, "one" if self.one_sided else "two", self.one_sided, self.rules)
+
+    # ---- what happens to processes
+
+    async def kill(self, name: str, *, zombie: bool = False) -> None:
+        """kill -9: nothing of it runs any more, its streams end. A zombie is only stopped: its writes go on."""
+        process = self.processes[name]
+        if process.alive:
+            process.alive = False
+            if not zombie:
+                self.fabric.died(process.incarnation)
+            self._thaw(process)
+            self.network.unlisten(name)
+            for task in process.tasks:
+                task.cancel()
+            for stream in list(self.network.streams):
+                if name in (stream.here, stream.peer):
+                    stream.snap()
+            if isinstance(process.worker, PrefillWorker):
+                await process.worker.links.aclose()
+            else:
+                process.worker.landings.quarantine.close()
+
+    async def restart(self, name: str) -> Process:
+        await self.kill(name)
+        return await self.add(self.processes[name].tier, name)
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP, as others see it: nothing comes from it and nothing reaches it; writes under way stop half-way."""
+        process = self.processes[name]
+        if process.thaw is None and process.alive:
+            messages = self.network.hold(lambda source, target, _: name in (source, target))
+            writes = self.fabric.hold(lambda write: write.writer == process.incarnation)
+
+            def thaw() -> None:
+                process.thaw = None
+                messages()
+                writes()
+
+            process.thaw = thaw
+
+    def _thaw(self, process: Process) -> None:
+        if process.thaw is not None:
+            process.thaw()
+
+    def thaw(self, name: str) -> None:
+        self._thaw(self.processes[name])
+
+    def _kill_writer(self, incarnation: int) -> bool:
+        process = next((p for p in self.processes.values() if p.incarnation == incarnation), None)
+        if process is None or not self.may_kill:
+            return False
+        process.tasks.append(asyncio.ensure_future(self.kill(process.name)))
+        return True
+
+    def _touched(self, write: Write, page: int) -> None:
+        """Whatever is late or lost: a write may only ever change a page that landed, or waits, for its own ticket."""
+        process = next((p for p in self.processes.values() if p.pool is write.target.pool), None)
+        if process is not None and process.alive:
+            owner, state = process.worker.pages.owner(page), process.worker.pages.state(page).value
+            if not isinstance(owner, Owner) or owner.ticket.pack() != write.ticket:
+                ticket = Ticket.unpack(write.ticket)
+                self.strays.append(f"a late write of {ticket} hits page {page}, {state} for {owner}")
+
+    def _computed(self, name: str, pages: PagePool, page: int) -> None:
+        """No step may ever write a page that somebody else reads or can find."""
+        if not pages.writable(page):
+            self.strays.append(f"{name} computes in page {page}, which is shared")
+
+    # ---- clients
+
+    def ask(
+        self,
+        prompt: tuple[int, ...],
+        sampling: Sampling = Sampling(max_tokens=6),
+        deadline_seconds: float | None = None,
+        *,
+        emitted: tuple[int, ...] = (),
+        allow_class_change: bool = False,
+        numerics: str = "",
+    ) -> Client:
+        name = f"r{len(self.clients)}"
+        spec = RequestSpec(name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics)
+        client = Client(spec, self.gateway.submit(spec))
+        client.task = asyncio.ensure_future(self._listen(client))
+        self.clients.append(client)
+        return client
+
+    def ticket(self, client: Client) -> Ticket:
+        """Of its current attempt."""
+        found = next(r.ticket for r in self.gateway.sequencer.requests.values() if r.spec is client.spec)
+        assert found is not None, f"{client.spec.request_id} waits for a worker"
+        return found
+
+    async def _listen(self, client: Client) -> None:
+        try:
+            async for token in client.handle.events():
+                client.positions.append(token.position)
+                client.seen.append(token.token)
+        except BatonError as error:
+            client.error = error
+        client.ended = True
+
+    async def until(self, what: Callable[[], bool], seconds: float = 60.0) -> bool:
+        """Let time pass until something holds; False when it did not in time."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while not what():
+            if loop.time() > end:
+                return False
+            await asyncio.sleep(0.001)
+        return True
+
+    async def finish(self, seconds: float = 120.0) -> list[str]:
+        """Wait for every client, then for quiet, and say what is wrong."""
+        await self.until(lambda: all(client.ended for client in self.clients), seconds)
+        await self.until(self._quiet, 30.0)
+        return self.violations()
+
+    def _quiet(self) -> bool:
+        return not any(self._pages_out(p) for p in self.processes.values() if p.alive)
+
+    def _pages_out(self, process: Process) -> int:
+        counts = process.worker.pages.counts()
+        return counts.in_use + counts.landing + counts.quarantined
+
+    def violations(self) -> list[str]:
+        found = list(self.strays)
+        for client in self.clients:
+            had = list(client.spec.emitted)
+            texts = [reference(client.spec.prompt, client.spec.sampling, SHAPE.layers, accent) for accent in (0, 1)]
+            texts = [text[len(had) :] for text in texts if text[: len(had)] == had]
+            expected = next((text for text in texts if text[: len(client.seen)] == client.seen), texts[0])
+            name = client.spec.request_id
+            if not client.ended:
+                found.append(f"{name} never ends ({len(client.seen)} of {len(expected)} tokens)")
+            elif client.error is None and client.seen != expected:
+                found.append(f"{name} differs: {client.seen} is not {expected}")
+            elif client.seen != expected[: len(client.seen)]:
+                found.append(f"{name} differs before its error: {client.seen} is not the beginning of {expected}")
+            if client.error is not None and not isinstance(client.error, Cancelled) and not client.may_fail:
+                found.append(f"{name} ends with {client.error!r}")
+            if client.positions != list(range(len(had), len(had) + len(client.positions))):
+                found.append(f"{name} positions {client.positions}")
+        for process in self.processes.values():
+            for task in process.tasks:
+                if task.done() and not task.cancelled() and task.exception() is not None:
+                    found.append(f"{process.name}: a task died of {task.exception()!r}")
+            counts = process.worker.pages.counts()
+            if counts.total != process.worker.pages.pages:
+                found.append(f"{process.name}: {counts} is not the whole pool")
+            if process.alive and self._pages_out(process):
+                found.append(f"{process.name}: pages never come back: {counts}")
+        return found

@@ -1,0 +1,38 @@
+"""An event loop whose time is virtual: when nothing is ready it jumps to the next timer instead of waiting."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Stuck(Exception):
+    """Nothing is ready and no timer is left: somebody waits for ever."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._selector.select = self._jump  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        return self._now
+
+    def _jump(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise Stuck("nothing is ready and no timer is left")
+        self._now += max(timeout, 0.0)
+        return []
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

@@ -1,0 +1,262 @@
+"""Every rule of PROTOCOL.md's table, by name: its counter-example is harmless, and harmful without the rule."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from gateway.router import Local
+from mesh.messages import Commit, Landed, Landing, Message, Open, Quiet, Resend, Tier, Tokens
+from mesh.rules import RULES, Rules
+from tests.sim.cluster import Cluster
+from tests.sim.loop import run_virtual
+
+PROMPT = tuple(range(10))  # three pages
+Scenario = Callable[[Rules], Awaitable[list[str]]]
+
+
+def of(kind: type[Message] | tuple[type[Message], ...], source: str = "", target: str = "") -> Callable[..., bool]:
+    return lambda a, b, message: isinstance(message, kind) and a.startswith(source) and b.startswith(target)
+
+
+async def first(rules: Rules) -> list[str]:
+    """Decode's token 1 overtakes prefill's token 0 on the other stream."""
+    cluster = Cluster(1, rules=rules)
+    await cluster.start(1, 1)
+    release = cluster.network.hold(of(Tokens, "prefill"))
+    cluster.ask(PROMPT)
+    await asyncio.sleep(1)
+    release()
+    return await cluster.finish(20)
+
+
+async def resend_count(rules: Rules) -> list[str]:
+    """Commit sent, decode finds damage and asks again, cancel, Commit arrives, the repeated span lands."""
+    cluster = Cluster(1, rules=rules)
+    await cluster.start(1, 1)
+    cluster.fabric.spoil = 1
+    resend, commit = cluster.network.hold(of(Resend)), cluster.network.hold(of(Commit))
+    again = cluster.fabric.hold(lambda write: write.round == 1)
+    client = cluster.ask(PROMPT)
+    await asyncio.sleep(0.5)  # everything is written, Commit and Resend are on their ways
+    resend()
+    await asyncio.sleep(0.1)  # the repeated span is under way
+    client.handle.cancel()
+    await asyncio.sleep(0.1)
+    commit()
+    await asyncio.sleep(0.1)
+    again()
+    return await cluster.finish(20)
+
+
+async def one_ready(rules: Rules) -> list[str]:
+    """Two Landings under way, the first declined by Quiet, its pages freed, the second accepted and written."""
+    cluster = Cluster(1, rules=rules, prefill_pages=5)
+    await cluster.start(1, 2)
+    passed = list[Message]()
+
+    def second(source: str, target: str, message: Message) -> bool:
+        return source == "decode0" and isinstance(message, Landing) and (hold_all or bool(passed))
+
+    hold_all = True
+    landings = cluster.network.hold(second)
+    landed = cluster.network.hold(of((Landed, Tokens), "decode1"))
+    decode0 = next(w for w in cluster.gateway.workers.tier(Tier.DECODE) if w.hello.address == "decode0")
+    others = [w for w in cluster.gateway.workers.tier(Tier.DECODE) if w is not decode0]
+    for other in others:
+        other.unreported_requests += 100  # the first request goes to decode0
+    cluster.ask(PROMPT)
+    await asyncio.sleep(0.35)  # Ready, and with the rule off again and again
+    decode0.unreported_requests += 1000
+    for other in others:
+        other.unreported_requests = 0
+    cluster.ask(tuple(range(50, 62)))  # takes the room in prefill's pool
+    await asyncio.sleep(0.3)
+    hold_all = False
+    stream = next(s for s in cluster.network.streams if s.here == "prefill0" and s.peer == "decode0")
+    stream.deliver()  # the first Landing: no room any more
+    passed.append(Quiet)  # type: ignore[arg-type]
+    await asyncio.sleep(0.02)
+    landed()
+    await asyncio.sleep(0.02)
+    landings()
+    return await cluster.finish(20)
+
+
+async def requiet(rules: Rules) -> list[str]:
+    """The stream breaks while Quiet travels; both ends live on."""
+    cluster = Cluster(1, rules=rules, may_kill=False)
+    await cluster.start(1, 1)
+    writes = cluster.fabric.hold(lambda write: True)
+    quiet = cluster.network.hold(of(Quiet))
+    client = cluster.ask(PROMPT)
+    await asyncio.sleep(0.3)
+    client.handle.cancel()
+    await asyncio.sleep(0.1)
+    writes()
+    await asyncio.sleep(0.1)
+    cluster.network.snap("prefill0", "decode0")
+    quiet()
+    return await cluster.finish(20)
+
+
+async def sink(rules: Rules) -> list[str]:
+    """Two-sided: cancel, and the second half of a frame comes when its page is somebody else's."""
+    cluster = Cluster(1, rules=rules, one_sided=False, pages=4)
+    await cluster.start(1, 1)
+    halves = cluster.fabric.hold(lambda write: write.into is not None)
+    client = cluster.ask(PROMPT)
+    await asyncio.sleep(0.3)
+    client.handle.cancel()
+    await asyncio.sleep(0.1)
+    halves()
+    cluster.ask(tuple(range(20, 30)))
+    return await cluster.finish(20)
+
+
+async def incarnation(rules: Rules) -> list[str]:
+    """Prefill stopped in mid-write and restarted at its address; the new process answers for the old one."""
+    cluster = Cluster(1, rules=rules, may_kill=False, local=Local.NEVER)
+    await cluster.start(1, 1)
+    old = cluster.processes["prefill0"]
+    writes = cluster.fabric.hold(lambda write: write.writer == old.incarnation)
+    cluster.ask(PROMPT)
+    await asyncio.sleep(0.3)
+    await cluster.kill("prefill0", zombie=True)
+    await cluster.add(Tier.PREFILL, "prefill0")
+    await asyncio.sleep(3)
+    writes()  # the old process thaws
+    await asyncio.sleep(0.1)
+    cluster.fabric.died(old.incarnation)
+    return await cluster.finish(20)
+
+
+class CountingRandom(Random):
+    """A gateway that counts its requests from one."""
+
+    def getrandbits(self, bits: int) -> int:
+        if bits != 63:
+            return super().getrandbits(bits)
+        self.counted = getattr(self, "counted", 0) + 1
+        return self.counted
+
+
+async def ticket(rules: Rules) -> list[str]:
+    """The gateway restarts and counts from one; Quiet of the old attempt meets the landing of the new one."""
+    cluster = Cluster(1, rules=rules, gateway_random=CountingRandom(1), may_kill=False)
+    await cluster.start(2, 1)
+    old = cluster.fabric.hold(lambda write: True)
+    client = cluster.ask(PROMPT)
+    await asyncio.sleep(0.3)
+    await cluster.restart_gateway(CountingRandom(2))
+    cluster.clients.remove(client)  # it lost its gateway, and comes back below
+    if client.task is not None:
+        client.task.cancel()
+    await cluster.until(lambda: len(cluster.gateway.workers) == 3)
+    cluster.ask(PROMPT)
+    new_nonce = cluster.gateway.sequencer.requests[1].ticket
+    assert new_nonce is not None
+    new = cluster.fabric.hold(lambda write: write.ticket == new_nonce.pack())
+    await asyncio.sleep(0.3)
+    old()  # the old writes land, and their Quiet comes
+    await asyncio.sleep(0.3)
+    new()
+    return await cluster.finish(20)
+
+
+async def attempt(rules: Rules) -> list[str]:
+    """A token of attempt 1 arrives when attempt 2, in another numerics class, has begun."""
+    classes = {"prefill1": "class-b", "decode1": "class-b"}
+    cluster = Cluster(1, rules=rules, numerics=classes)
+    await cluster.start(2, 2)
+    for worker in cluster.gateway.workers:
+        worker.unreported_requests += 100 * (worker.hello.numerics == "class-b")
+    tokens = cluster.network.hold(of(Tokens, ""))
+    cluster.ask(PROMPT)
+    await asyncio.sleep(0.3)
+    await cluster.kill("decode0")
+    stale = cluster.network.hold(of(Tokens, "prefill0"))
+    tokens()
+    stale_now = cluster.network.hold(of(Tokens, "prefill1"))
+    late = cluster.network.hold(of(Tokens, "decode1"))
+    await asyncio.sleep(0.01)
+    stale()
+    await asyncio.sleep(0.3)
+    late()
+    stale_now()
+    return await cluster.finish(20)
+
+
+async def early(rules: Rules) -> list[str]:
+    """Ready overtakes Open."""
+    cluster = Cluster(1, rules=rules)
+    await cluster.start(1, 1)
+    release = cluster.network.hold(of(Open))
+    cluster.ask(PROMPT)
+    await asyncio.sleep(0.25)
+    release()
+    return await cluster.finish(20)
+
+
+async def quarantine(rules: Rules) -> list[str]:
+    """Shared memory: cancel in mid-push, and the write lands when its page is somebody else's."""
+    cluster = Cluster(1, rules=rules, pages=4)
+    await cluster.start(1, 1)
+    writes = cluster.fabric.hold(lambda write: True)
+    client = cluster.ask(PROMPT)
+    await asyncio.sleep(0.3)
+    client.handle.cancel()
+    await asyncio.sleep(0.1)
+    writes()
+    cluster.ask(tuple(range(20, 30)))
+    return await cluster.finish(20)
+
+
+async def checksum(rules: Rules) -> list[str]:
+    """A span arrives damaged."""
+    cluster = Cluster(1, rules=rules)
+    await cluster.start(1, 1)
+    cluster.fabric.spoil = 1
+    cluster.ask(PROMPT)
+    return await cluster.finish(20)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.__name__: scenario
+    for scenario in (
+        first,
+        resend_count,
+        one_ready,
+        requiet,
+        sink,
+        incarnation,
+        ticket,
+        attempt,
+        early,
+        quarantine,
+        checksum,
+    )
+}
+
+
+def test_every_rule_has_its_counter_example() -> None:
+    switches = {name for name, value in ((f, getattr(RULES, f)) for f in RULES.__slots__) if value is True}
+    assert switches == set(SCENARIOS)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_counter_example_is_harmless(name: str) -> None:
+    async def main() -> list[str]:
+        return await SCENARIOS[name](RULES)
+
+    assert run_virtual(main()) == []
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_without_the_rule_it_does_harm(name: str) -> None:
+    async def main() -> list[str]:
+        return await SCENARIOS[name](replace(RULES, **{name: False}))
+
+    assert run_virtual(main()) != []

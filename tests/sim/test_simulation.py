@@ -1,0 +1,56 @@
+"""The mesh under virtual time: the same code, other time and network; determined by its seed and nothing else."""
+
+import time
+from functools import cache
+
+import pytest
+
+from mesh.messages import Sampling
+from tests.sim.chaos import Outcome, run_seed
+from tests.sim.cluster import Cluster
+from tests.sim.loop import run_virtual
+
+
+def test_one_prompt_goes_through_both_tiers_and_its_text_is_right() -> None:
+    async def main() -> None:
+        cluster = Cluster(1)
+        await cluster.start(1, 1)
+        client = cluster.ask(tuple(range(21)), Sampling(max_tokens=9))
+        assert await cluster.finish() == []
+        assert client.error is None and len(client.seen) == 9
+        names = {span.name for span in cluster.telemetry.spans}
+        assert {"request", "prefill.queue", "prefill.compute", "kv.push", "kv.land", "decode"} <= names
+
+    run_virtual(main())
+
+
+def test_the_same_seed_gives_the_same_event_log_and_another_seed_another() -> None:
+    logs = [run_seed(seed, requests=20).event_log_hash for seed in (5, 5, 6)]
+    assert logs[0] == logs[1] != logs[2]
+
+
+def test_a_hundred_requests_take_less_than_two_seconds() -> None:
+    began = time.process_time()
+    outcome = run_seed(3, requests=100, faults=False)
+    assert outcome.violations == [] and outcome.errors == 0
+    assert time.process_time() - began < 2.0
+
+
+@cache
+def chaos(seed: int) -> Outcome:
+    return run_seed(seed, requests=25)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1044))
+def test_chaos_harms_nobody(seed: int) -> None:
+    outcome = chaos(seed)
+    assert outcome.violations == []
+    assert outcome.requests == 25
+
+
+def test_chaos_does_kill_freeze_cut_damage_and_cancel() -> None:
+    """Otherwise the test above shows nothing."""
+    kinds = set[str]()
+    for seed in range(1000, 1012):
+        kinds |= set(chaos(seed).faults)
+    assert kinds >= {"kill", "freeze", "snap", "damage", "cancel"}

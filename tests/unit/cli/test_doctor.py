@@ -1,0 +1,61 @@
+"""The doctor tells programs everything under stable keys, and one broken part hides no other."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli import doctor, machine
+from cli.ports import free_address
+from mesh.config import DecodeConfig, GatewayConfig
+
+KEYS = {"paths", "transports", "class", "fingerprint", "problems", "processor", "compiler", "memory", "gpu", "ports"}
+
+
+@pytest.fixture
+def gateway() -> GatewayConfig:
+    return GatewayConfig(http_address=free_address(), grpc_address=free_address())
+
+
+def problems(report: doctor.Report) -> str:
+    return json.dumps(report["problems"])
+
+
+def test_a_program_finds_every_key(gateway: GatewayConfig, tmp_path: Path) -> None:
+    report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path))
+    assert set(report) >= KEYS
+    assert json.loads(json.dumps(report)) == report
+    assert [transport["name"] for transport in report["transports"]] == ["shm", "tcp"]
+    assert all(transport["reason"] for transport in report["transports"])
+
+
+def test_a_taken_port_is_a_problem_with_a_remedy(taken_address: str, tmp_path: Path) -> None:
+    gateway = GatewayConfig(http_address=taken_address, grpc_address=free_address())
+    report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path))
+    assert report["ports"][taken_address] == "taken"
+    assert taken_address in problems(report) and "set another address" in problems(report)
+
+
+def test_a_broken_model_hides_nothing_else(gateway: GatewayConfig, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["Unheard"]}')
+    report = doctor.examine(gateway, DecodeConfig(model=tmp_path, cache_folder=tmp_path))
+    assert report["class"] is None
+    assert "config.json" in problems(report)
+    assert report["transports"] and report["processor"]["cores"] > 0
+
+
+def test_a_transport_that_is_not_allowed_says_why(gateway: GatewayConfig, tmp_path: Path) -> None:
+    report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path, transports=("tcp",)))
+    shm = report["transports"][0]
+    assert (shm["name"], shm["usable"], shm["reason"]) == ("shm", False, "not allowed by the setting transports")
+
+
+def test_a_pool_larger_than_the_memory_is_a_problem(gateway: GatewayConfig, tmp_path: Path) -> None:
+    report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path, pool_bytes=1 << 49))
+    assert "set a smaller pool_bytes" in problems(report)
+
+
+def test_the_machine_has_a_processor_and_memory() -> None:
+    assert machine.processor()["cores"] >= 1
+    facts = machine.memory()
+    assert 0 < facts["available_bytes"] <= facts["total_bytes"]

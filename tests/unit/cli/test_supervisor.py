@@ -1,0 +1,145 @@
+"""Processes are started, restarted and stopped as promised; small scripts stand in for the services."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cli import supervisor
+from cli.supervisor import MeshFailed, Service, State, Supervisor
+
+READY = "import sys, time\nprint('x ready at 127.0.0.1:1', file=sys.stderr, flush=True)\ntime.sleep(60)"
+
+
+def service(name: str, script: str) -> Service:
+    return Service(name, ("-c", script))
+
+
+def quiet(name: str, line: str) -> None:
+    pass
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+async def until(condition: object, seconds: float = 10.0) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_mesh_is_ready_when_every_service_said_so_and_nothing_is_left_after_stop() -> None:
+    lines: list[tuple[str, str]] = []
+    mesh = Supervisor([service("a", READY), service("b", READY)], lambda *line: lines.append(line))
+    mesh.start()
+    await mesh.all_ready(10.0)
+    processes = [running.process for running in mesh.running]
+    await mesh.stop()
+    assert sorted(lines) == [("a", "x ready at 127.0.0.1:1"), ("b", "x ready at 127.0.0.1:1")]
+    assert [process.returncode for process in processes if process] == [-signal.SIGTERM] * 2
+
+
+async def test_a_dead_service_starts_again() -> None:
+    lines: list[str] = []
+    mesh = Supervisor([service("a", READY)], lambda name, line: lines.append(line))
+    mesh.start()
+    await mesh.all_ready(10.0)
+    first = mesh.running[0].process
+    assert first is not None
+    first.kill()
+    await until(lambda: mesh.running[0].starts == 2 and mesh.running[0].state is State.READY)
+    await mesh.stop()
+    assert "ended (signal 9), starts again in 0.5 s" in lines
+
+
+async def test_wrong_settings_end_the_start_with_the_services_own_words() -> None:
+    broken = "import sys; print('port 1 is taken', file=sys.stderr); sys.exit(2)"
+    mesh = Supervisor([service("a", READY), service("b", broken)], quiet)
+    mesh.start()
+    with pytest.raises(MeshFailed, match=r"b cannot start:\n    port 1 is taken"):
+        await mesh.all_ready(10.0)
+    await mesh.stop()
+
+
+async def test_a_service_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.01,))
+    mesh = Supervisor([service("a", "raise ValueError('broken')")], quiet)
+    mesh.start()
+    with pytest.raises(MeshFailed, match=r"a ended 3 times while it started:(.|\n)*ValueError: broken"):
+        await mesh.all_ready(10.0)
+    await mesh.stop()
+
+
+async def test_a_silent_start_runs_out_of_time() -> None:
+    mesh = Supervisor([service("a", "import time; time.sleep(60)")], quiet)
+    mesh.start()
+    with pytest.raises(MeshFailed, match="a is not ready and has said nothing"):
+        await mesh.all_ready(0.3)
+    await mesh.stop()
+
+
+async def test_who_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "DRAIN_SECONDS", 0.2)
+    stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY
+    mesh = Supervisor([service("a", stubborn)], quiet)
+    mesh.start()
+    await mesh.all_ready(10.0)
+    process = mesh.running[0].process
+    await mesh.stop()
+    assert process is not None and process.returncode == -signal.SIGKILL
+
+
+async def test_stopping_during_the_start_leaves_nothing_behind() -> None:
+    mesh = Supervisor([service(name, READY) for name in "abc"], quiet)
+    mesh.start()
+    await asyncio.sleep(0)
+    await mesh.stop()
+    await asyncio.sleep(0.3)
+    assert all(running.process is None or not alive(running.process.pid) for running in mesh.running)
+
+
+async def test_a_line_without_end_does_not_stop_the_keeper() -> None:
+    script = "import sys\nsys.stderr.write('x' * (3 << 20) + '\\n')\n" + READY
+    mesh = Supervisor([service("a", script)], quiet)
+    mesh.start()
+    await mesh.all_ready(10.0)
+    await mesh.stop()
+
+
+def test_a_service_dies_with_its_parent_even_when_that_is_killed() -> None:
+    child = "import os, time\nfrom cli.orphan import die_with\ndie_with(os.getppid())\n"
+    child += "print(os.getpid(), flush=True)\ntime.sleep(60)"
+    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    assert alive(pid)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    deadline = time.monotonic() + 5.0
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(pid)
+
+
+def test_a_service_whose_parent_is_gone_already_ends_at_once() -> None:
+    script = "from cli.orphan import die_with\ndie_with(1 << 22)\nprint('still here')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).resolve().parents[3]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(root / name) for name in ("", "kernels", "protos")))

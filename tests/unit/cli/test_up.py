@@ -1,0 +1,223 @@
+"""`up` and `demo` with stand-ins for the three services: real processes, real gRPC and HTTP, real traces, no model."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.ports import free_address
+
+ROOT = Path(__file__).resolve().parents[3]
+
+GATEWAY = """
+import asyncio, json, logging
+import grpc
+from baton.inference.v1 import inference_pb2 as pb, inference_pb2_grpc as rpc
+
+class Service(rpc.InferenceServiceServicer):
+    def __init__(self, telemetry):
+        self.telemetry = telemetry
+
+    async def StreamGenerate(self, request, context):
+        now = asyncio.get_running_loop().time
+        begun = now()
+        root = self.telemetry.begin("request", None, begun)
+        await asyncio.sleep(0.05)
+        for word in ("hello", " there"):
+            yield pb.StreamGenerateResponse(delta=pb.Delta(text=word))
+        self.telemetry.record("first_token", root.traceparent, begun, now())
+        yield pb.StreamGenerateResponse(finished=pb.Finished(usage=pb.Usage(prompt_tokens=3, completion_tokens=2)))
+        root.end(now())
+
+async def serve(config, telemetry):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\\r\\n\\r\\n")
+        body = json.dumps({"status": "ok", "prefill": 2, "decode": 2})
+        writer.write(f"HTTP/1.1 200 OK\\r\\n\\r\\n{body}".encode())
+        writer.close()
+    host, port = config.http_address.split(":")
+    http = await asyncio.start_server(answer, host, int(port))
+    server = grpc.aio.server()
+    rpc.add_InferenceServiceServicer_to_server(Service(telemetry), server)
+    server.add_insecure_port(config.grpc_address)
+    await server.start()
+    logging.info("gateway ready at %s", config.http_address)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        http.close()
+        await server.stop(0)
+"""
+
+WORKER = """
+import asyncio, logging
+
+async def serve(config, telemetry):
+    logging.info("%s ready at %s", config.name, config.gateways[0])
+    await asyncio.Event().wait()
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Stand-ins are found before the real services; a model folder that nobody reads."""
+    for package, source in (("gateway", GATEWAY), ("prefill_svc", WORKER), ("decode_svc", WORKER)):
+        (tmp_path / "fake" / package).mkdir(parents=True)
+        (tmp_path / "fake" / package / "__init__.py").touch()
+        (tmp_path / "fake" / package / "main.py").write_text(source)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    path = [str(tmp_path / "fake"), *(str(ROOT / name) for name in ("", "kernels", "protos"))]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("BATON_")}
+    return clean | {"PYTHONPATH": os.pathsep.join(path), "BATON_MODEL": str(tmp_path / "model"), "COLUMNS": "100"}
+
+
+class Up:
+    """`baton up` as a person has it: its lines, its process, the processes under it."""
+
+    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
+        addresses = ("--http", free_address(), "--grpc", free_address())
+        self.grpc = addresses[3]
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "cli", "up", *addresses, *arguments],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+
+    def read_until(self, text: str) -> str:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if text in line:
+                return line
+        raise AssertionError("".join(self.lines))
+
+    def children(self) -> list[int]:
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def up(environment: dict[str, str]) -> Iterator[Up]:
+    running = Up(environment)
+    yield running
+    running.process.kill()
+    running.process.wait()
+    assert running.process.stderr is not None
+    running.process.stderr.close()
+
+
+def all_gone(pids: list[int], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in _status(pid) for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "\nState:\tZ"
+
+
+def test_up_tells_how_to_use_the_mesh_and_ctrl_c_leaves_nothing_behind(up: Up) -> None:
+    up.read_until("Ctrl-C stops it")
+    up.read_until("baton chat")
+    children = up.children()
+    assert len(children) == 5
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(15) == 0
+    assert all_gone(children)
+    ready = {match[1] for line in up.lines if (match := re.match(r"([\w-]+) +.* ready at ", line))}
+    assert ready == {"gateway", "prefill-0", "prefill-1", "decode-0", "decode-1"}
+
+
+def test_killing_up_kills_its_services(up: Up) -> None:
+    up.read_until("Ctrl-C stops it")
+    children = up.children()
+    up.process.kill()
+    assert all_gone(children)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_stubborn_service(environment: dict[str, str], tmp_path: Path) -> None:
+    stubborn = WORKER.replace(
+        "    logging", "    asyncio.get_running_loop().add_signal_handler(15, print)\n    logging"
+    )
+    (tmp_path / "fake" / "decode_svc" / "main.py").write_text(stubborn)
+    running = Up(environment)
+    try:
+        running.read_until("baton chat")
+        children = running.children()
+        running.process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.process.wait(1.5)
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(3) == 0
+        assert all_gone(children)
+    finally:
+        running.process.kill()
+        running.process.wait()
+        assert running.process.stderr is not None
+        running.process.stderr.close()
+
+
+def test_a_killed_worker_is_back_soon(up: Up) -> None:
+    up.read_until("Ctrl-C stops it")
+    os.kill(up.children()[-1], signal.SIGKILL)
+    name = up.read_until("ended (signal 9), starts again").split()[0]
+    assert up.read_until(" ready at ").startswith(name)
+
+
+def test_up_answers_and_draws_the_request_when_asked_to(environment: dict[str, str]) -> None:
+    running = Up(environment, "--trace")
+    try:
+        running.read_until("baton chat")
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "cli", "generate", "hi", "--address", running.grpc],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout == "hello there\n"
+        running.read_until("first token")
+        running.process.terminate()
+        assert running.process.wait(15) == 0
+    finally:
+        running.process.kill()
+        assert running.process.stderr is not None
+        running.process.stderr.close()
+        running.process.wait()
+
+
+def test_the_demo_answers_draws_and_leaves_nothing_behind(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "cli", "demo", "hi"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answer, *picture = done.stdout.splitlines()
+    assert answer == "hello there"
+    assert any("request" in line and "█" in line for line in picture)
+    assert any("first token" in line and "◆" in line for line in picture)
+
+
+def test_a_broken_service_ends_up_with_its_own_words(environment: dict[str, str], tmp_path: Path) -> None:
+    broken = "raise OSError(28, 'no space left for the cache')"
+    (tmp_path / "fake" / "decode_svc" / "main.py").write_text(broken)
+    running = Up(environment)
+    assert running.process.stderr is not None
+    words = running.process.stderr.read()
+    assert running.process.wait(30) == 1
+    running.process.stderr.close()
+    assert re.search(r"decode-\d cannot start", words) and "no space left for the cache" in words

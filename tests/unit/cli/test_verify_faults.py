@@ -1,0 +1,73 @@
+"""The sabotage's means: the chosen bit is one of a key that matters, and the wrong product is wrong in a batch only."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import baton_kernels
+from cli.verify.alone import Alone
+from cli.verify.asks import Ask
+from cli.verify.faults import LEAST_WEIGHT, Damage, Fault, choose_damage, split_by_batch
+from engine.builtin import tiny
+from engine.plan import Piece, Plan
+from engine.runner import CpuRunner
+from mesh.messages import Sampling
+
+GREEDY = Sampling(temperature=0.0, max_tokens=2, top_logprobs=3)
+PROMPT = tuple(range(10, 80))
+
+
+@pytest.mark.parametrize("path", ["pairs", "fp32"])
+@pytest.mark.parametrize("page_tokens", [16, 64])
+@pytest.mark.parametrize("family", ["llama3", "qwen3"])
+def test_the_damaged_bit_changes_a_finite_key_and_the_next_rows_logits(
+    tmp_path: Path, family: str, page_tokens: int, path: str
+) -> None:
+    folder = tiny(tmp_path / "model", family, dtype="bf16")
+    alone = Alone(folder, tmp_path / "cache", path=path, most_slots=96, threads=1)
+    first = alone.answer(Ask(PROMPT, GREEDY))[0].token
+    model = alone.model
+    size = baton_kernels.layer_bytes(path, page_tokens, model.weights.config.kv_heads, model.weights.config.head_dim)
+    pool = np.zeros(6 * model.layers * size, np.uint8)
+    runner = CpuRunner(model.weights, pool_buffer=pool, page_tokens=page_tokens, threads=1)
+    pages = (3, 1, 5, 0, 2)
+    runner.compute_logits(Plan(0, (Piece(0, PROMPT, 0, pages, 1, 0, GREEDY),)))
+    row = Plan(1, (Piece(0, (first,), len(PROMPT), pages, 1, 1, GREEDY),))
+    (clean,) = runner.compute_logits(row)
+    for seed in range(8):
+        damage = choose_damage(model.weights, PROMPT, first, page_tokens=page_tokens, seed=seed)
+        assert damage.weight >= LEAST_WEIGHT and damage.page < -(-len(PROMPT) // page_tokens)
+        place = pages[damage.page] * model.layers * size + damage.offset
+        assert damage.offset < size // 2, "values lie behind the keys"
+        pool[place] ^= damage.mask
+        (spoilt,) = runner.compute_logits(row)
+        pool[place] ^= damage.mask
+        assert np.isfinite(spoilt).all()
+        assert (spoilt.view(np.uint32) != clean.view(np.uint32)).any(), f"seed {seed} shows nowhere"
+    (again,) = runner.compute_logits(row)
+    assert (again.view(np.uint32) == clean.view(np.uint32)).all()
+    runner.close()
+    alone.close()
+
+
+@pytest.mark.parametrize("path", ["pairs", "fp32"])
+def test_the_wrong_product_is_right_for_one_row_and_wrong_for_two(path: str) -> None:
+    rng = np.random.default_rng(1)
+    x, weight = rng.standard_normal((2, 64), np.float32), rng.standard_normal((48, 64), np.float32)
+    source = weight if path == "fp32" else (weight.view(np.uint32) >> 16).astype(np.uint16)
+    packed = np.empty(baton_kernels.pack_bytes(path, 48, 64), np.uint8)
+    baton_kernels.pack(path, np.ascontiguousarray(source), packed)
+    right, one, two = np.empty((2, 48), np.float32), np.empty((1, 48), np.float32), np.empty((2, 48), np.float32)
+    baton_kernels.product(path, x, packed, 48, right)
+    split_by_batch(path, x[:1], packed, 48, one)
+    split_by_batch(path, x, packed, 48, two)
+    assert (one.view(np.uint32) == right[:1].view(np.uint32)).all()
+    assert (two.view(np.uint32) != right.view(np.uint32)).any()
+    assert np.allclose(two, right, atol=1e-4)
+
+
+def test_a_fault_survives_its_file(tmp_path: Path) -> None:
+    damage = Damage(prompt=(1, 2, 3), page=0, offset=17, mask=128, weight=0.25)
+    for fault in (Fault(), Fault(split_product=True), Fault(damages=(damage,), checks=False)):
+        assert Fault.read(fault.write(tmp_path / "fault.json")) == fault

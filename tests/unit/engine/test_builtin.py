@@ -1,0 +1,74 @@
+"""The models we make: complete folders, the same everywhere."""
+
+import json
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+from tokenizers import Tokenizer
+
+from engine.builtin import ensure_builtin, make_model, tiny
+from engine.model.checkpoint import Checkpoint
+from engine.model.config import read_config
+
+transformers = pytest.importorskip("transformers")
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.name: blake3(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_the_built_in_model_is_made_once_and_always_the_same(tmp_path: Path) -> None:
+    folder = ensure_builtin(tmp_path)
+    inode = folder.stat().st_ino
+    assert ensure_builtin(tmp_path) == folder and folder.stat().st_ino == inode
+    assert content(make_model(tmp_path / "again")) == content(folder)
+    other = content(make_model(tmp_path / "other", seed=1))
+    assert other["config.json"] == content(folder)["config.json"]
+    assert other["model.safetensors"] != content(folder)["model.safetensors"]
+
+
+def test_the_built_in_model_has_the_promised_shape(tmp_path: Path) -> None:
+    config = read_config(ensure_builtin(tmp_path))
+    assert (config.family, config.layers, config.hidden, config.heads, config.kv_heads) == ("llama", 4, 256, 4, 2)
+    assert (config.head_dim, config.ffn, config.context, config.vocab) == (64, 704, 8192, 262)
+
+
+def test_every_id_can_be_decoded_and_every_text_encoded(tmp_path: Path) -> None:
+    folder = ensure_builtin(tmp_path)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    text = "Hällo, wörld!\n\t 你好 🙂 \x00\x7f  two  spaces"
+    assert tokenizer.encode(text).ids == list(text.encode())
+    assert tokenizer.decode(list(text.encode())) == text
+    assert tokenizer.get_vocab_size() == 262
+    assert all(isinstance(tokenizer.decode([token]), str) for token in range(262))
+    assert tokenizer.decode([72, 257, 105]) == "Hi"
+    assert tokenizer.encode("a<|end|>b").ids == [97, 257, 98]
+
+
+def test_the_chat_template_renders_roles(tmp_path: Path) -> None:
+    folder = ensure_builtin(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert text == "<|begin|><|system|>Be brief.<|end|><|user|>Hi<|end|><|assistant|>"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert ids[0] == 256 and ids[1] == 260 and ids[-1] == 259 and ids.count(257) == 2
+    assert tokenizer.eos_token_id == 257
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 257
+
+
+def test_shards_hold_the_same_weights(tmp_path: Path) -> None:
+    single = Checkpoint(tiny(tmp_path / "single", "llama2")).tensors
+    sharded = Checkpoint(tiny(tmp_path / "sharded", "llama2", shards=3)).tensors
+    assert len({tensor.path for tensor in sharded.values()}) == 3 and single.keys() == sharded.keys()
+    assert all((single[name].values == sharded[name].values).all() for name in single)
+
+
+def test_our_safetensors_are_read_by_the_reference_reader(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    folder = tiny(tmp_path / "model", "qwen3", dtype="fp16")
+    ours = Checkpoint(folder).tensors
+    theirs = safetensors.load_file(folder / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all((ours[name].values == theirs[name]).all() for name in ours)

@@ -1,0 +1,39 @@
+"""Numerics classes: equal for equal bits, different for whatever changes them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from engine.builtin import tiny
+from engine.identity import identify
+from engine.model.weights import open_weights
+
+
+def test_the_class_names_model_dtypes_path_and_kernels(tmp_path: Path) -> None:
+    folder, cache = tiny(tmp_path / "model", "llama2", dtype="bf16"), tmp_path / "cache"
+    pairs = identify(open_weights(folder, cache, product_path="pairs"))
+    assert pairs == identify(open_weights(folder, cache, product_path="pairs"))
+    for part in (pairs.model_hash[:32], "weights=bf16", "kv=bf16", "tp=1", "path=pairs", "kernels="):
+        assert part in pairs.numerics
+
+
+def test_another_path_or_model_is_another_class(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    folder = tiny(tmp_path / "model", "llama2", dtype="bf16")
+    other = tiny(tmp_path / "other", "llama2", dtype="bf16", seed=1)
+    classes = [
+        identify(open_weights(folder, cache)),
+        identify(open_weights(folder, cache, product_path="fp32")),
+        identify(open_weights(other, cache)),
+    ]
+    assert len({one.numerics for one in classes}) == 3
+    assert classes[0].fingerprint == classes[2].fingerprint != classes[1].fingerprint
+
+
+def test_a_worker_starts_without_torch() -> None:
+    program = "import sys, engine.runner, engine.identity, engine.batch, engine.builtin.model\n"
+    program += "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert said.stdout.strip() == "[]"

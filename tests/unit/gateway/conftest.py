@@ -1,0 +1,186 @@
+"""A front door on free ports over a core that says what a test tells it to."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import openai
+import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+from gateway.assets import Assets, load_assets
+from gateway.http import HttpApi
+from gateway.http_server import serve_http
+from gateway.spec import RequestSpec
+from mesh.errors import BatonError, Cancelled
+from mesh.messages import End, Token
+
+END = 257
+CLASS = "path=fp32 fingerprint f00d"
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}{% if shout %}!{% endif %}"
+)
+
+
+def letters() -> list[str]:
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = (chr(0x100 + rank) for rank in range(256))
+    return [chr(byte) if byte in visible else next(hidden) for byte in range(256)]
+
+
+def byte_tokenizer() -> Tokenizer:
+    """One id per byte, then special tokens."""
+    tokenizer = Tokenizer(BPE(vocab={letter: byte for byte, letter in enumerate(letters())}, merges=[]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    names = ("<|begin|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>")
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    return tokenizer
+
+
+@dataclass
+class FakeTimings:
+    queue_seconds: float | None = 0.0625
+    prefill_seconds: float | None = None
+    cached_tokens: int = 3
+    first_token_seconds: float = 0.25
+    handoff_seconds: float = 0.125
+    decode_seconds: float = 0.25
+    total_seconds: float = 0.5
+    attempts: int = 1
+
+
+@dataclass
+class FakeHandle:
+    spec: RequestSpec
+    script: list[Token | BatonError]
+    pace: Callable[[], asyncio.Future[None]] | None
+    numerics: str = ""
+    cancelled: bool = False
+    ended: bool = False
+    timings: FakeTimings = field(default_factory=FakeTimings)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def seed(self) -> int:
+        return self.spec.sampling.seed
+
+    def cancel(self) -> None:
+        if not self.ended:
+            self.cancelled = True
+            self.gone.set()
+
+    async def events(self) -> AsyncIterator[Token]:
+        for item in self.script:
+            await asyncio.sleep(0)
+            if self.cancelled:
+                raise Cancelled("the client went away")
+            if isinstance(item, BatonError):
+                raise item
+            self.numerics = CLASS
+            self.ended = item.end is not End.NONE
+            yield item
+        if not self.ended:
+            await self.gone.wait()
+            raise Cancelled("the client went away")
+
+
+@dataclass
+class FakeCore:
+    """Answers with `reply`'s bytes, each a token, then the end-of-sequence id; obeys max_tokens and emitted."""
+
+    reply: bytes | Callable[[RequestSpec], bytes] = b"hello world"
+    ends: bool = True  # False: after the reply nothing comes any more
+    fail_at: dict[int, BatonError] = field(default_factory=dict)
+    refuse: BatonError | None = None
+    context_tokens: int = 0
+    largest_pool_tokens: int = 0
+    up: bool = True
+    handles: list[FakeHandle] = field(default_factory=list)
+
+    def models(self) -> tuple[str, ...]:
+        return ("tiny",)
+
+    def healthy(self) -> bool:
+        return self.up
+
+    def tiers(self) -> dict[str, int]:
+        return {"prefill": 1, "decode": 1}
+
+    def submit(self, spec: RequestSpec) -> FakeHandle:
+        if self.refuse is not None:
+            raise self.refuse
+        handle = FakeHandle(spec, self._script(spec), None)
+        self.handles.append(handle)
+        return handle
+
+    def _script(self, spec: RequestSpec) -> list[Token | BatonError]:
+        reply = self.reply(spec) if callable(self.reply) else self.reply
+        script: list[Token | BatonError] = []
+        for position, token in enumerate([*reply, END] if self.ends else reply):
+            if position in self.fail_at:
+                script.append(self.fail_at[position])
+                break
+            if position < len(spec.emitted):
+                continue
+            end = End.NONE
+            if token in spec.sampling.stop_ids and position + 1 > spec.sampling.min_tokens:
+                end = End.STOP
+            elif position + 1 == spec.sampling.max_tokens:
+                end = End.LENGTH
+            count = spec.sampling.top_logprobs or 0
+            tops = tuple((token + i) % 256 for i in range(count))
+            script.append(Token(position, token, -0.5, tops, tuple(-0.5 - i for i in range(count)), end))
+            if end is not End.NONE:
+                break
+        return script
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model = tmp_path / "model"
+    model.mkdir()
+    byte_tokenizer().save(str(model / "tokenizer.json"))
+    (model / "config.json").write_text(
+        json.dumps({"max_position_embeddings": 512, "vocab_size": 261, "eos_token_id": END})
+    )
+    (model / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<|begin|>", "eos_token": "<|end|>", "chat_template": TEMPLATE})
+    )
+    return model
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return byte_tokenizer()
+
+
+@pytest.fixture
+def assets(folder: Path) -> Assets:
+    return load_assets(folder, "tiny")
+
+
+@pytest.fixture
+def core() -> FakeCore:
+    return FakeCore()
+
+
+@pytest.fixture
+async def url(core: FakeCore, assets: Assets) -> AsyncIterator[str]:
+    api = HttpApi(core, assets, random=random.Random(7), clock=lambda: 1_700_000_000.0)
+    server = await serve_http(api.app, "127.0.0.1:0")
+    yield f"http://{server.address}"
+    await server.close()
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client

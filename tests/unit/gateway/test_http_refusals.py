@@ -1,0 +1,211 @@
+"""Whatever cannot be honoured is refused before anything runs: nested errors that name the field and the remedy."""
+
+import socket
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+
+from gateway.http_server import serve_http
+from mesh.errors import ResourceExhausted
+from mesh.grpc_network import AddressError
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+TEXT = {"model": "tiny", "prompt": "x"}
+
+
+async def post(url: str, path: str, body: Any, **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient() as http:
+        if isinstance(body, bytes):
+            return await http.post(f"{url}{path}", content=body, headers={"content-type": "application/json"} | headers)
+        return await http.post(f"{url}{path}", json=body, headers=headers)
+
+
+def with_chat(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/chat/completions", CHAT | fields
+
+
+def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/completions", TEXT | fields
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        # wrong types
+        (with_text(temperature="hot"), "temperature"),
+        (with_text(n=True), "n"),
+        (with_text(n=1.5), "n"),
+        (with_text(max_tokens="9"), "max_tokens"),
+        (with_text(stop=[1]), "stop[0]"),
+        (with_text(stream="yes"), "stream"),
+        (with_text(prompt=3), "prompt"),
+        (with_text(prompt=["a", 1]), "prompt"),
+        (with_text(prompt=None), "prompt"),
+        (with_text(prompt={"text": "x"}), "prompt"),
+        (with_chat(messages="hi"), "messages"),
+        (with_chat(messages=["hi"]), "messages[0]"),
+        (with_chat(messages=[{"content": "hi"}]), "messages[0].role"),
+        (with_chat(messages=[{"role": "user"}]), "messages[0].content"),
+        (with_chat(messages=[{"role": "user", "content": 3}]), "messages[0].content"),
+        (
+            with_chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+            "messages[0].content[0].type",
+        ),
+        (with_chat(stream=True, stream_options={"include_usage": 1}), "stream_options.include_usage"),
+        (with_chat(stream=True, stream_options={"speed": 1}), "stream_options.speed"),
+        (with_chat(chat_template_kwargs=[]), "chat_template_kwargs"),
+        (with_chat(chat_template_kwargs={"messages": []}), "chat_template_kwargs"),
+        # out of range
+        (with_text(prompt=""), "prompt"),
+        (with_text(prompt=[]), "prompt"),
+        (with_text(prompt=[[]]), "prompt"),
+        (with_text(prompt=[261]), "prompt"),
+        (with_text(prompt=[-1]), "prompt"),
+        (with_text(prompt="x" * 512), "prompt"),
+        (with_text(max_tokens=512), "prompt"),
+        (with_chat(messages=[]), "messages"),
+        (with_chat(messages=[{"role": "user", "content": "x" * 600}]), "messages"),
+        (with_text(max_tokens=0), "max_tokens"),
+        (with_chat(max_completion_tokens=0), "max_completion_tokens"),
+        (with_text(max_tokens=3, min_tokens=4), "min_tokens"),
+        (with_text(n=0), "n"),
+        (with_text(n=129), "n"),
+        (with_text(temperature=-0.1), "temperature"),
+        (with_text(top_p=0), "top_p"),
+        (with_text(top_p=1.1), "top_p"),
+        (with_text(top_k=-2), "top_k"),
+        (with_text(min_p=2), "min_p"),
+        (with_text(seed=2**64), "seed"),
+        (with_text(logprobs=21), "logprobs"),
+        (with_chat(logprobs=True, top_logprobs=21), "top_logprobs"),
+        (with_chat(top_logprobs=2), "top_logprobs"),
+        (with_text(stop=""), "stop"),
+        (with_text(stop=["a"] * 17), "stop"),
+        (with_text(stop_token_ids=[300]), "stop_token_ids"),
+        (with_text(stream_options={"include_usage": True}), "stream_options"),
+        (with_text(echo=True, logprobs=1), "echo"),
+        (with_text(cache_salt="x" * 129), "cache_salt"),
+        (with_text(request_id="two words"), "request_id"),
+        # known, not supported
+        (with_chat(frequency_penalty=0.5), "frequency_penalty"),
+        (with_chat(logit_bias={"5": 1}), "logit_bias"),
+        (with_chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
+        (with_chat(response_format={"type": "json_object"}), "response_format"),
+        (with_text(suffix="end"), "suffix"),
+        (with_text(best_of=2), "best_of"),
+        (with_text(repetition_penalty=1.1), "repetition_penalty"),
+        # removed, unknown
+        (with_chat(guided_json={"type": "object"}), "guided_json"),
+        (with_chat(functions=[]), "functions"),
+        (with_chat(temprature=1), "temprature"),
+        (with_text(messages=[]), "messages"),
+        # no such model
+        (with_text(model="other"), "model"),
+        (with_chat(model="other"), "model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+async def test_a_wrong_field_is_named_and_nothing_runs(url: str, core: Any, request_: Any, field: str) -> None:
+    answer = await post(url, *request_)
+    error = answer.json()["error"]
+    assert answer.status_code == (404 if field == "model" else 400), error
+    assert error["param"] == field
+    assert field.rpartition(".")[2].partition("[")[0] in error["message"]
+    assert error["code"] == answer.status_code
+    assert answer.headers["x-should-retry"] == "false"
+    assert core.handles == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "best_of": 1, "suffix": None},
+        {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"},
+        {"top_k": -1, "stop": None, "seed": None, "stream_options": None, "tools": None},
+    ],
+)
+async def test_neutral_values_and_hints_are_accepted(url: str, fields: dict[str, Any]) -> None:
+    assert (await post(url, *with_text(**fields))).status_code == 200
+
+
+async def test_an_unknown_field_is_answered_with_the_nearest_name(url: str) -> None:
+    answer = await post(url, *with_text(max_token=3))
+    assert "did you mean max_tokens?" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"prompt": "\xff"}', b"[" * 5000, b"NaN"])
+async def test_a_body_that_is_no_json_object_is_refused(url: str, body: bytes) -> None:
+    answer = await post(url, "/v1/completions", body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_another_content_type_is_refused(url: str) -> None:
+    async with httpx.AsyncClient() as http:
+        answer = await http.post(f"{url}/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
+    assert answer.status_code == 400
+    assert "content-type" in answer.json()["error"]["message"]
+
+
+async def test_an_endless_body_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.http.BODY_BYTES", 1000)
+    assert (await post(url, *with_text(prompt="x" * 2000))).status_code == 413
+
+
+async def test_unknown_paths_and_methods_are_nested_errors_too(url: str) -> None:
+    async with httpx.AsyncClient() as http:
+        missing = await http.get(f"{url}/v1/nothing")
+        wrong = await http.get(f"{url}/v1/completions")
+    assert (missing.status_code, wrong.status_code) == (404, 405)
+    assert missing.json()["error"]["code"] == 404
+    assert wrong.json()["error"]["code"] == 405
+
+
+async def test_what_no_pool_can_hold_is_refused_at_the_door(url: str, core: Any) -> None:
+    core.largest_pool_tokens = 64
+    answer = await post(url, *with_text(max_tokens=100))
+    assert answer.status_code == 429
+    assert "64" in answer.json()["error"]["message"]
+    assert (await post(url, *with_text(prompt="x" * 64))).status_code == 429
+
+
+async def test_a_refused_second_prompt_cancels_the_first(url: str, core: Any) -> None:
+    submit = core.submit
+
+    def once(spec: Any) -> Any:
+        if core.handles:
+            raise ResourceExhausted("enough")
+        return submit(spec)
+
+    core.submit = once
+    assert (await post(url, *with_text(prompt=["a", "b"]))).status_code == 429
+    assert core.handles[0].cancelled
+
+
+async def test_the_sdk_raises_its_own_errors(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.completions.create(model="tiny", prompt="x", temperature=-1)
+    assert refused.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError):
+        await client.completions.create(model="other", prompt="x")
+
+
+async def test_a_template_that_refuses_names_the_messages(url: str, assets: Any, core: Any) -> None:
+    from gateway.chat import ChatTemplate
+
+    object.__setattr__(assets, "template", ChatTemplate("{{ raise_exception('no system role') }}", {}))
+    answer = await post(url, *with_chat())
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "messages"
+    assert "no system role" in answer.json()["error"]["message"]
+    object.__setattr__(assets, "template", None)
+    assert "no chat template" in (await post(url, *with_chat())).json()["error"]["message"]
+
+
+async def test_a_port_in_use_is_an_error_that_names_the_address_and_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(AddressError, match=f"http_address = '{address}'"):
+            await serve_http(None, address)

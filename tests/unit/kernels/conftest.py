@@ -1,0 +1,115 @@
+"""What the kernel tests share: every body of this machine in turn, random arrays, and poisoned pages."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import baton_kernels as bk
+from baton_kernels import reference
+from baton_kernels.arrays import Array
+from baton_kernels.machine import BODIES
+
+if bk.available():
+    pytest.skip(bk.available(), allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def _as_found() -> Iterator[None]:
+    """Two threads and the best bodies, whatever a test chose before."""
+    bk.set_threads(2)
+    yield
+    bk.choose(None)
+    bk.set_threads(1)
+
+
+@dataclass
+class Bits:
+    """Runs a computation under every usable body and 1, 2 and 3 threads, and insists on equal bits."""
+
+    def same(self, compute: Callable[[], Array]) -> Array:
+        usable = {body for found in bk.bodies().values() for body in found}
+        assert {"plain", "avx2"} <= usable
+        bk.choose("plain")
+        expected = compute()
+        for body in [*(b for b in BODIES if b in usable), None]:
+            bk.choose(body)
+            for threads in (1, 3):
+                bk.set_threads(threads)
+                got = compute()
+                assert np.array_equal(got.view(np.uint8), expected.view(np.uint8)), (
+                    f"{body} with {threads} threads differs from plain"
+                )
+        bk.choose(None)
+        bk.set_threads(2)
+        return expected
+
+
+@pytest.fixture
+def bits() -> Bits:
+    return Bits()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+@dataclass
+class Pages:
+    """A pool whose pages are filled by the kernel that writes them; everything never written is NaN."""
+
+    path: str
+    page_tokens: int
+    kv_heads: int
+    dim: int
+    pages: int
+    layers: int = 2
+
+    def __post_init__(self) -> None:
+        self.layer = bk.layer_bytes(self.path, self.page_tokens, self.kv_heads, self.dim)
+        self.stride = self.layer * self.layers
+        self.pool = np.full(self.stride * self.pages, 0xFF, np.uint8)  # NaN as fp32 and as bf16
+
+    def write(
+        self, qkv: Array, heads: int, tables: Array, sequence: Array, slots: Array, cos: Array, sin: Array
+    ) -> Array:
+        """Rows of (sequence, slot) into layer 1; returns q."""
+        page_of = tables[sequence, slots // self.page_tokens].astype(np.int64) * self.stride + self.layer
+        q = np.full((len(slots), heads, self.dim), np.nan, np.float32)
+        bk.rotate_write(
+            self.path,
+            qkv,
+            heads,
+            self.kv_heads,
+            self.dim,
+            cos,
+            sin,
+            slots,
+            page_of,
+            (slots % self.page_tokens).astype(np.int32),
+            self.page_tokens,
+            self.pool,
+            q,
+        )
+        return q
+
+    def read(self, table: Array, slots: int) -> tuple[Array, Array]:
+        """K and V [slots, kv_heads, dim] of one sequence in layer 1."""
+        parts = [
+            reference.read_page(
+                self.path,
+                self.pool[p * self.stride + self.layer : (p + 1) * self.stride],
+                self.kv_heads,
+                self.page_tokens,
+                self.dim,
+            )
+            for p in table[: -(-slots // self.page_tokens)]
+        ]
+        return np.concatenate([k for k, _ in parts])[:slots], np.concatenate([v for _, v in parts])[:slots]
+
+
+@pytest.fixture
+def pages() -> type[Pages]:
+    return Pages

@@ -1,0 +1,168 @@
+"""Lanes: one writer and one receiver over a transport, in one process, with pools full of recognisable bytes.
+
+The conformance suite runs over every entry of `TRANSPORTS`; another transport joins by a line there. The fakes of the
+simulation (`FAKES`) keep the part of it that is about pages; they have no handshake and no back-pressure."""
+
+import asyncio
+import random
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvloop
+
+from kvtransfer.memory import Fabric, MemoryTransport
+from kvtransfer.pool import SharedPool
+from kvtransfer.shm import SharedMemory
+from kvtransfer.tcp import Tcp, TcpOptions
+from kvtransfer.transfer import Arrived, PageShape, Receiver, Span, Transport, Writer
+
+SHAPE = PageShape(layers=6, layer_bytes=4096, layout="fp32-16-16-v1")
+WRITER, RECEIVER = 0xA11CE, 0xB0B
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Services run on uvloop where it is installed, else on asyncio's own loop."""
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+def _shm(folder: Path) -> Transport:
+    return SharedMemory(random.SystemRandom(), folder=folder)
+
+
+def _tcp(folder: Path) -> Transport:
+    return Tcp(random.SystemRandom())
+
+
+def _tcp_one_connection(folder: Path) -> Transport:
+    return Tcp(random.SystemRandom(), TcpOptions(connections=1, send_buffer_bytes=64 * 1024))
+
+
+def _tcp_tls(folder: Path) -> Transport:
+    listen, dial = _certificates(folder)
+    return Tcp(random.SystemRandom(), listen_tls=listen, dial_tls=dial)
+
+
+TRANSPORTS: dict[str, Callable[[Path], Transport]] = {
+    "shm": _shm,
+    "tcp": _tcp,
+    "tcp-narrow": _tcp_one_connection,
+    "tcp-tls": _tcp_tls,
+}
+FAKES: dict[str, Callable[[Path], Transport]] = {
+    "memory, one-sided": lambda folder: MemoryTransport(Fabric(random.Random(1)), "memory", True),
+    "memory, two-sided": lambda folder: MemoryTransport(Fabric(random.Random(1)), "memory", False),
+}
+
+
+def _certificates(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Contexts of a receiver with a certificate of its own making, and of a writer that trusts just that one."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=baton"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    try:
+        subprocess.run(["openssl", *make.split(), *names], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl command")
+    listen = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    listen.load_cert_chain(certificate, key)
+    return listen, ssl.create_default_context(cafile=certificate)
+
+
+@dataclass
+class Lane:
+    transport: Transport
+    source: SharedPool
+    target: SharedPool
+    receiver: Receiver
+    writer: Writer
+    arrived: list[Arrived] = field(default_factory=list)
+
+    def open(self, ticket: bytes, spans: list[Span]) -> None:
+        self.receiver.open(ticket, {span.index: span.target for span in spans}, self.arrived.append)
+
+    async def landed(self, count: int) -> None:
+        """Two-sided: until so many frames have arrived. One-sided: they are there when the write returned."""
+        if not self.receiver.one_sided:
+            await self.until(lambda: len(self.arrived) >= count)
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    def same(self, span: Span) -> bool:
+        place = (span.first_layer, span.layers)
+        return self.source.view(span.source, *place) == self.target.view(span.target, *place)
+
+
+@asynccontextmanager
+async def _lane(transport: Transport, *, shape: PageShape = SHAPE, pages: int = 64) -> AsyncIterator[Lane]:
+    source, target = SharedPool(shape, pages), SharedPool(shape, pages)
+    source.buffer[:] = np.random.default_rng(5).bytes(len(source.buffer))
+    receiver = await transport.receive(target, RECEIVER)
+    writer = await transport.connect(receiver.handle(WRITER), source, WRITER)
+    try:
+        yield Lane(transport, source, target, receiver, writer)
+    finally:
+        writer.close()
+        await receiver.aclose()
+        source.close()
+        target.close()
+
+
+@pytest.fixture
+def new_lane() -> Callable[..., object]:
+    return _lane
+
+
+@pytest.fixture(params=list(TRANSPORTS))
+def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Transport:
+    return TRANSPORTS[request.param](tmp_path)
+
+
+@pytest.fixture(params=[name for name in TRANSPORTS if name != "shm"])
+def two_sided(request: pytest.FixtureRequest, tmp_path: Path) -> Transport:
+    return TRANSPORTS[request.param](tmp_path)
+
+
+@pytest.fixture(params=[*TRANSPORTS, *FAKES])
+async def lane(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Lane]:
+    async with _lane((TRANSPORTS | FAKES)[request.param](tmp_path)) as lane:
+        yield lane
+
+
+@pytest.fixture
+async def real_lane(transport: Transport) -> AsyncIterator[Lane]:
+    async with _lane(transport) as lane:
+        yield lane
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    return _certificates(tmp_path)
+
+
+@pytest.fixture
+async def two_sided_lane(two_sided: Transport) -> AsyncIterator[Lane]:
+    async with _lane(two_sided) as lane:
+        yield lane
+
+
+@pytest.fixture
+def checksum() -> Callable[[memoryview, int], int]:
+    """The definition: 64-bit words times odd keys that belong to their place in the page, summed modulo 2^64."""
+
+    def definition(view: memoryview, offset: int) -> int:
+        words = np.frombuffer(view, np.uint64)
+        x = np.arange(offset // 8 + 1, offset // 8 + 1 + len(words), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        y = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+        return int((words * ((y ^ (y >> np.uint64(29))) | np.uint64(1))).sum(dtype=np.uint64))
+
+    return definition

@@ -1,0 +1,56 @@
+"""Frames, greetings and handles: what comes out is what went in, and nothing else comes out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtransfer.transfer import PageShape
+from kvtransfer.wire import FRAME_BYTES, HELLO_BYTES, WELCOME_BYTES, Frame, Handle, Hello, Malformed, Welcome
+
+SHAPE = PageShape(24, 16384, "pairs-32-64-v1")
+U64 = st.integers(0, 2**64 - 1)
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(0, 2**32 - 1), st.integers(0, 23), U64, st.integers(0, 2**31))
+def test_frames_survive_the_wire(ticket, index, first, checksum, round):
+    frame = Frame(ticket, index, first, 24 - first, round, checksum, (24 - first) * 16384)
+    assert len(frame.pack()) == FRAME_BYTES
+    assert Frame.unpack(frame.pack(), SHAPE) == frame
+
+
+@given(st.binary(min_size=16, max_size=16), U64, U64)
+def test_greetings_and_handles_survive_the_wire(token, writer, receiver):
+    hello = Hello(token, writer, receiver, SHAPE)
+    welcome = Welcome(True, receiver, 4000, SHAPE)
+    handle = Handle(b"TCP1", token, receiver, "[::1]:80")
+    assert (Hello.unpack(hello.pack()), len(hello.pack())) == (hello, HELLO_BYTES)
+    assert (Welcome.unpack(welcome.pack()), len(welcome.pack())) == (welcome, WELCOME_BYTES)
+    assert Handle.unpack(handle.pack()) == handle
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_malformed_and_nothing_worse(raw):
+    for parse in (Hello.unpack, Welcome.unpack, Handle.unpack, lambda raw: Frame.unpack(raw, SHAPE)):
+        with pytest.raises(Malformed):
+            parse(raw)
+
+
+@given(st.integers(0, HELLO_BYTES - 1), st.integers(1, 255))
+def test_a_damaged_hello_is_malformed_or_another_hello(place, change):
+    raw = bytearray(Hello(b"t" * 16, 1, 2, SHAPE).pack())
+    raw[place] ^= change
+    try:
+        assert Hello.unpack(raw) != Hello(b"t" * 16, 1, 2, SHAPE) or place in (6, 7)
+    except Malformed:
+        pass
+
+
+@pytest.mark.parametrize(("first", "layers", "length"), [(0, 24, 1), (23, 2, 32768), (0, 0, 0), (25, 1, 16384)])
+def test_a_frame_that_does_not_fit_its_page_is_malformed(first, layers, length):
+    with pytest.raises(Malformed):
+        Frame.unpack(Frame(b"t" * 32, 0, first, layers, 0, 0, length).pack(), SHAPE)
+
+
+def test_a_layout_name_that_does_not_fit_is_an_error():
+    with pytest.raises(ValueError, match="64 bytes"):
+        Hello(b"t" * 16, 1, 2, PageShape(1, 64, "x" * 65)).pack()

@@ -1,0 +1,110 @@
+"""Every wrong setting is refused at start, with a message that says where it stands and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from mesh.config import ConfigError, DecodeConfig, GatewayConfig, MeshConfig, PrefillConfig
+from mesh.settings import read_settings
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "baton.toml"
+    file.write_text(text)
+    return file
+
+
+def test_without_any_source_the_defaults_stand() -> None:
+    assert read_settings().mesh() == MeshConfig()
+
+
+def test_a_tier_overrides_what_worker_says_for_both(tmp_path: Path) -> None:
+    settings = read_settings(write(tmp_path, "[worker]\npage_tokens = 64\n[decode]\npage_tokens = 16\n"))
+    assert (settings.prefill().page_tokens, settings.decode().page_tokens) == (64, 16)
+
+
+def test_environment_wins_over_the_file_and_the_command_line_over_both(tmp_path: Path) -> None:
+    file = write(tmp_path, "[decode]\npool_pages = 1\npage_tokens = 16\nchunk_tokens = 7\n")
+    environment = {"BATON_WORKER_POOL_PAGES": "2", "BATON_DECODE_PAGE_TOKENS": "64", "PATH": "/bin"}
+    decode = read_settings(file, environment, {"decode.page_tokens": "32"}).decode()
+    assert (decode.pool_pages, decode.page_tokens, decode.chunk_tokens) == (2, 32, 7)
+
+
+def test_values_become_the_types_of_their_fields(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    environment = {
+        "BATON_MODEL": str(tmp_path),
+        "BATON_DECODE_MAY_KILL": "false",
+        "BATON_WORKER_TRANSPORTS": "tcp, shm",
+        "BATON_PREFILL_POOL_PAGES": "12",
+    }
+    settings = read_settings(environment=environment)
+    assert settings.gateway().model == tmp_path
+    assert settings.decode().may_kill is False
+    assert settings.prefill().transports == ("tcp", "shm")
+    assert settings.prefill().pool_pages == 12
+
+
+def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}")
+    assert read_settings(write(tmp_path, 'model = "tiny"')).gateway().model_name == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[decode]\npage_token = 1", r"baton.toml: unknown key 'page_token' in \[decode\]; did you mean 'page_tokens'"),
+        ("[decoder]\n", r"baton.toml: unknown section \[decoder\]; did you mean 'decode'"),
+        ("modle = 'x'", "baton.toml: unknown key 'modle'; did you mean 'model'"),
+        ("model = 'nowhere'", "baton.toml, model: model: .*nowhere is not a Hugging Face model folder"),
+        ("[decode]\npage_tokens = 33", r"baton.toml, \[decode\] page_tokens: page_tokens: 33 is not one of 16, 32, 64"),
+        ("[worker]\npage_tokens = '32'", r"\[worker\] page_tokens: expected a whole number, got '32'"),
+        ("[decode]\nmax_batch = true", "expected a whole number, got True"),
+        ("[worker]\nprefix_cache = 1", "expected true or false, got 1"),
+        ("[worker]\ntransports = 'tcp'", "expected a list of strings, got 'tcp'"),
+        ("[worker]\ntransports = ['rdma']", "'rdma' is not one of shm, tcp"),
+        ("[worker]\ngateways = ['here']", "'here' is not host:port"),
+        ("[prefill]\nstep_tokens = 64", r"step_tokens: 64 is less than chunk_tokens \(512\)"),
+        ("[gateway]\nhttp_address = '127.0.0.1:70000'", "'127.0.0.1:70000' is not host:port"),
+        ("[mesh]\nprefill_workers = 0\n[gateway]\nlocal = 'never'", "leaves nobody to prefill"),
+        ("[mesh", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name_the_key_and_the_remedy(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_settings(write(tmp_path, text)).mesh()
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read"):
+        read_settings(Path("nowhere.toml"))
+
+
+def test_a_misspelt_variable_is_refused() -> None:
+    with pytest.raises(ConfigError, match="BATON_DECODE_PAGE_TOKEN; did you mean 'BATON_DECODE_PAGE_TOKENS'"):
+        read_settings(environment={"BATON_DECODE_PAGE_TOKEN": "32"})
+
+
+def test_variables_that_kubernetes_injects_are_not_ours() -> None:
+    injected = {"BATON_GATEWAY_PORT_50051_TCP": "tcp://10.0.0.1:50051", "BATON_SERVICE_HOST": "10.0.0.1"}
+    assert read_settings(environment=injected).gateway() == GatewayConfig()
+
+
+def test_a_misspelt_override_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"command line: unknown key 'local' in \[decode\]"):
+        read_settings(overrides={"decode.local": "never"})
+
+
+def test_threads_are_shared_among_the_workers_of_a_host() -> None:
+    alone = DecodeConfig().thread_count
+    assert DecodeConfig(workers_on_host=10**3).thread_count == 1
+    assert DecodeConfig(workers_on_host=2).thread_count == max(1, alone // 2)
+    assert PrefillConfig(threads=3, workers_on_host=2).thread_count == 3
+
+
+def test_the_pool_is_counted_in_pages_or_in_bytes() -> None:
+    assert DecodeConfig(pool_bytes=1000).pages(300) == 3
+    assert DecodeConfig(pool_pages=7).pages(300) == 7
+    with pytest.raises(ConfigError, match="pool_bytes: 1000 holds no page of 1001 bytes"):
+        DecodeConfig(pool_bytes=1000).pages(1001)

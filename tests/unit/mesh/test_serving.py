@@ -1,0 +1,67 @@
+"""A worker drains before it leaves."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from mesh.serving import run_together, serve_worker
+
+
+class FakeAttachments:
+    def __init__(self) -> None:
+        self.drained = asyncio.Event()
+
+    def drain(self) -> None:
+        self.drained.set()
+
+    async def register(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+class FakeWorker:
+    def __init__(self) -> None:
+        self.attachments = FakeAttachments()
+        self.busy = True
+
+    async def run(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+async def test_sigterm_lets_a_worker_finish_what_it_has() -> None:
+    worker = FakeWorker()
+    serving = asyncio.ensure_future(serve_worker(worker))  # type: ignore[arg-type]
+    await asyncio.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(worker.attachments.drained.wait(), 5)
+    await asyncio.sleep(0.2)
+    assert not serving.done()
+    worker.busy = False
+    await asyncio.wait_for(serving, 5)
+
+
+async def test_the_grace_ends_even_if_the_work_does_not() -> None:
+    worker = FakeWorker()
+    serving = asyncio.ensure_future(serve_worker(worker, grace_seconds=0.1))  # type: ignore[arg-type]
+    await asyncio.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(serving, 5)
+    assert worker.busy
+
+
+async def test_the_failure_of_one_part_ends_all_parts() -> None:
+    ended = asyncio.Event()
+
+    async def fails() -> None:
+        raise ValueError("the loop died")
+
+    async def waits() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    with pytest.raises(ValueError, match="the loop died"):
+        await run_together(waits(), fails())
+    assert ended.is_set()

@@ -1,0 +1,136 @@
+"""Sessions: heartbeats, the lease on each end's own clock, and an end that was itself stopped."""
+
+import asyncio
+
+from mesh.messages import Heartbeat, Message, Snapshot
+from mesh.network import StreamClosed
+from mesh.rules import RULES
+from mesh.session import Session
+from tests.sim.loop import VirtualLoop, run_virtual
+
+
+class Pipe:
+    """A stream whose other end is the test."""
+
+    peer = "test"
+
+    def __init__(self) -> None:
+        self.inbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        self.sent: list[tuple[float, Message]] = []
+        self.closed = False
+
+    def send(self, message: Message) -> None:
+        self.sent.append((asyncio.get_running_loop().time(), message))
+
+    async def receive(self) -> Message:
+        message = await self.inbox.get()
+        if message is None:
+            raise StreamClosed("test")
+        return message
+
+    def close(self) -> None:
+        self.closed = True
+        self.inbox.put_nowait(None)
+
+
+def begin() -> tuple[Pipe, Session, list[Message], "asyncio.Task[None]"]:
+    pipe, got = Pipe(), list[Message]()
+    session = Session(pipe, rules=RULES, name="test")
+    return pipe, session, got, asyncio.ensure_future(session.run(got.append))
+
+
+def test_an_idle_session_says_so_every_second() -> None:
+    async def main() -> None:
+        pipe, _, got, task = begin()
+        for _ in range(20):
+            pipe.inbox.put_nowait(Heartbeat())
+            await asyncio.sleep(1)
+        assert all(isinstance(message, Heartbeat) for _, message in pipe.sent)
+        assert 18 <= len(pipe.sent) <= 20 and got == [], "heartbeats are nobody else's business"
+        task.cancel()
+
+    run_virtual(main())
+
+
+def test_whoever_talks_needs_no_heartbeat() -> None:
+    async def main() -> None:
+        pipe, session, _, task = begin()
+        for _ in range(40):
+            session.send(Snapshot())
+            pipe.inbox.put_nowait(Heartbeat())
+            await asyncio.sleep(0.3)
+        assert {type(message) for _, message in pipe.sent} == {Snapshot}
+        task.cancel()
+
+    run_virtual(main())
+
+
+def test_a_silent_peer_is_given_up_after_its_lease() -> None:
+    async def main() -> None:
+        pipe, session, _, task = begin()
+        await asyncio.sleep(RULES.lease_seconds - 0.1)
+        assert not session.ended
+        await asyncio.wait_for(task, RULES.heartbeat_seconds + 0.2)
+        assert session.ended and pipe.closed
+        sent = len(pipe.sent)
+        session.send(Snapshot())
+        assert len(pipe.sent) == sent, "nothing leaves after the end"
+
+    run_virtual(main())
+
+
+def test_any_message_renews_the_lease() -> None:
+    async def main() -> None:
+        pipe, session, got, task = begin()
+        for _ in range(5):
+            await asyncio.sleep(RULES.lease_seconds - 0.5)
+            pipe.inbox.put_nowait(Snapshot())
+        await asyncio.sleep(0.1)
+        assert not session.ended and len(got) == 5
+        task.cancel()
+
+    run_virtual(main())
+
+
+def test_an_end_that_was_stopped_itself_renews_the_lease_before_it_judges() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        _, session, _, task = begin()
+        await asyncio.sleep(0.5)
+        loop._now += 60.0  # SIGSTOP, or a loop that was starved
+        await asyncio.sleep(0.1)
+        assert not session.ended
+        await asyncio.sleep(RULES.lease_seconds - 0.5)
+        assert not session.ended
+        await asyncio.wait_for(task, 2.0)
+        assert session.ended, "after that it does judge"
+
+    run_virtual(main())
+
+
+def test_a_message_that_cannot_be_handled_ends_the_session_and_nothing_else() -> None:
+    async def main() -> None:
+        pipe = Pipe()
+        session = Session(pipe, rules=RULES, name="test")
+
+        def fail(message: Message) -> None:
+            raise TypeError("no such message")
+
+        pipe.inbox.put_nowait(Snapshot())
+        await session.run(fail)
+        assert session.ended and pipe.closed
+
+    run_virtual(main())
+
+
+def test_a_message_of_an_ended_session_is_never_handled() -> None:
+    async def main() -> None:
+        pipe, session, got, task = begin()
+        await asyncio.sleep(0.1)
+        pipe.inbox.put_nowait(Snapshot())
+        session.close()
+        await task
+        assert got == []
+
+    run_virtual(main())

@@ -1,0 +1,171 @@
+"""Messages survive the wire, whatever they hold; bytes that are no message are refused by name."""
+
+import dataclasses
+import types
+import typing
+from enum import Enum
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from baton.worker.v1 import worker_pb2
+from mesh import messages, wire
+from mesh.messages import End, Job, Open, Sampling, Ticket, Token, TokenOf, Tokens
+
+SIXTY_FOUR = {"incarnation", "decode_incarnation", "prefill_incarnation", "seed", "request", "attempt", "checksums"}
+DOUBLES = {"temperature", "top_p", "min_p", "deadline_seconds", "tokens_per_second"}
+ENVELOPES = {
+    wire.DOWN: typing.get_args(messages.Down),
+    wire.UP: typing.get_args(messages.Up),
+    wire.KV_OUT: (
+        messages.KvHello,
+        messages.Ready,
+        messages.Written,
+        messages.Computing,
+        messages.Commit,
+        messages.Quiet,
+        messages.Heartbeat,
+    ),
+    wire.KV_BACK: (
+        messages.KvHello,
+        messages.Landing,
+        messages.Later,
+        messages.Resend,
+        messages.Landed,
+        messages.Abort,
+        messages.Heartbeat,
+    ),
+}
+
+
+def values(hint: typing.Any, name: str) -> st.SearchStrategy[typing.Any]:
+    if hint is Ticket:
+        word = st.integers(0, 2**64 - 1)
+        return st.builds(Ticket, word, word, st.binary(min_size=16, max_size=16))
+    if hint is Token:
+        tops = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.floats(width=32, allow_nan=False)), max_size=4)
+        return st.builds(
+            lambda position, token, logprob, tops, end: Token(
+                position, token, logprob, tuple(i for i, _ in tops), tuple(p for _, p in tops), end
+            ),
+            st.integers(0, 2**32 - 1),
+            st.integers(0, 2**32 - 1),
+            st.floats(width=32, allow_nan=False),
+            tops,
+            st.sampled_from(End),
+        )
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return st.builds(hint, **{f.name: values(hints[f.name], f.name) for f in dataclasses.fields(hint)})
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return st.one_of(*(values(option, name) for option in typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        return st.lists(values(typing.get_args(hint)[0], name), max_size=5).map(tuple)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return st.sampled_from(hint)
+    if hint is float:
+        return st.floats(allow_nan=False) if name in DOUBLES else st.floats(width=32, allow_nan=False)
+    by_type = {
+        int: st.integers(0, 2**64 - 1 if name in SIXTY_FOUR else 2**32 - 1),
+        bool: st.booleans(),
+        str: st.text(),
+        bytes: st.binary(),
+        type(None): st.none(),
+    }
+    return by_type[hint]
+
+
+CASES = [(envelope, cls) for envelope, classes in ENVELOPES.items() for cls in classes]
+
+
+@pytest.mark.parametrize(("envelope", "cls"), CASES, ids=[f"{e.name.split('.')[-1]}-{c.__name__}" for e, c in CASES])
+def test_every_message_survives_the_wire_unchanged(envelope: wire.Envelope, cls: type) -> None:
+    @settings(max_examples=30, deadline=None)
+    @given(values(cls, ""))
+    def round_trip(message: messages.Message) -> None:
+        assert envelope.decode(envelope.encode(message)) == message
+
+    round_trip()
+
+
+@settings(max_examples=30, deadline=None)
+@given(values(messages.Register, ""))
+def test_register_survives_the_wire_unchanged(message: messages.Register) -> None:
+    assert wire.decode_register(wire.encode_register(message)) == message
+
+
+def test_every_message_of_the_mesh_travels_somewhere() -> None:
+    travelling = {cls for classes in ENVELOPES.values() for cls in classes} | {messages.Register}
+    assert travelling == set(typing.get_args(messages.Message))
+
+
+def test_a_logprob_keeps_its_bits() -> None:
+    ticket = Ticket(1, 1, bytes(16))
+    logprob = float.fromhex("-0x1.8f1e2ap-3")  # a float32
+    sent = Tokens((TokenOf(ticket, Token(0, 1, logprob)),))
+    received = wire.UP.decode(wire.UP.encode(sent))
+    assert isinstance(received, Tokens)
+    assert received.items[0].token.logprob.hex() == logprob.hex()
+
+
+def test_an_absent_prefill_incarnation_is_not_incarnation_zero() -> None:
+    job = Job(Ticket(1, 1, bytes(16)), (1,), (), Sampling())
+    for incarnation in (None, 0):
+        decoded = wire.DOWN.decode(wire.DOWN.encode(Open(job, incarnation)))
+        assert isinstance(decoded, Open)
+        assert decoded.prefill_incarnation == incarnation
+
+
+def test_a_message_does_not_travel_against_its_direction() -> None:
+    with pytest.raises(wire.WireError, match=r"Tokens does not travel in baton\.worker\.v1\.AttachRequest"):
+        wire.DOWN.encode(Tokens(()))
+
+
+def test_bytes_that_are_no_message_are_refused() -> None:
+    with pytest.raises(wire.WireError, match="are no baton"):
+        wire.UP.decode(b"\xff\xff\xff")
+    with pytest.raises(wire.WireError, match="holds no message"):
+        wire.UP.decode(b"")
+
+
+def test_a_half_message_is_refused_by_the_name_of_what_is_missing() -> None:
+    raw = worker_pb2.AttachRequest(open=worker_pb2.Open(age_ms=3)).SerializeToString()
+    with pytest.raises(wire.WireError, match=r"baton\.worker\.v1\.Open\.job is missing"):
+        wire.DOWN.decode(raw)
+    raw = worker_pb2.AttachResponse(lost=worker_pb2.Lost(ticket=bytes(31), reason="LOST_REASON_NO_PROGRESS"))
+    with pytest.raises(wire.WireError, match="32 bytes, not 31"):
+        wire.UP.decode(raw.SerializeToString())
+    raw = worker_pb2.AttachResponse(lost=worker_pb2.Lost(ticket=bytes(32)))
+    with pytest.raises(wire.WireError, match="0 is no member"):
+        wire.UP.decode(raw.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"positions": []},
+        {"ends": [0]},
+        {"ends": [9]},
+        {"tickets": [bytes(5)]},
+        {"top_counts": [2], "top_ids": [1], "top_logprobs": [0.5]},
+        {"top_counts": [1], "top_ids": [1], "top_logprobs": []},
+    ],
+)
+def test_ragged_columns_of_tokens_are_refused(columns: dict[str, list[typing.Any]]) -> None:
+    whole: dict[str, list[typing.Any]] = {
+        "tickets": [bytes(32)],
+        "positions": [0],
+        "tokens": [7],
+        "logprobs": [0.0],
+        "ends": [1],
+    }
+    assert wire.UP.decode(worker_pb2.AttachResponse(tokens=worker_pb2.Tokens(**whole)).SerializeToString())
+    broken = worker_pb2.AttachResponse(tokens=worker_pb2.Tokens(**(whole | columns)))
+    with pytest.raises(wire.WireError):
+        wire.UP.decode(broken.SerializeToString())
+
+
+def test_a_number_that_does_not_fit_names_the_message() -> None:
+    with pytest.raises(wire.WireError, match="Computing does not fit"):
+        wire.KV_OUT.encode(messages.Computing(Ticket(1, 1, bytes(16)), 2**32, 0))

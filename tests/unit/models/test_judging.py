@@ -1,0 +1,106 @@
+"""How the pair is judged: answers, acceptance by its definition, and what counts as right."""
+
+from random import Random
+from xml.etree import ElementTree
+
+import pytest
+
+from models.acceptance import Tally, judge, tally
+from models.curve import draw_curve
+from models.network import Network
+from models.questions import names_all, right_sum
+from models.speak import GREEDY, Choice, answers, logits_after
+
+END = 0
+
+
+def speculate(model: list[int], draft: object, *, length: int) -> Tally:
+    """The definition, played out: propose, verify, emit, for a draft that is a function of what it has seen."""
+    assert callable(draft)
+    accepted = proposed = 0
+    emitted = model[:1]
+    while len(emitted) < len(model):
+        proposals: list[int] = []
+        while len(proposals) < length and END not in proposals:
+            proposals.append(draft((*emitted, *proposals)))
+        agreed = 0
+        while agreed < len(proposals) and proposals[agreed : agreed + 1] == model[len(emitted) + agreed :][:1]:
+            agreed += 1
+        accepted, proposed = accepted + agreed, proposed + len(proposals)
+        emitted = model[: len(emitted) + agreed + 1]
+    return Tally(accepted, proposed)
+
+
+def test_counting_along_the_models_answer_is_speculation_played_out() -> None:
+    rng = Random(1)
+    some = 0
+    for case in range(300):
+        answer = [rng.randint(1, 2) for _ in range(rng.randint(1, 14))] + [END]
+
+        def draft(seen: tuple[int, ...], case: int = case) -> int:
+            return Random(f"{case}/{seen}").choice((1, 1, 1, 2, 2))  # never ends: then both counts must be equal
+
+        choices = [draft(tuple(answer[:position])) for position in range(len(answer))]
+        played = speculate(answer, draft, length=4)
+        assert tally(answer, choices, end=END) == played
+        some += played.accepted
+    assert some > 100
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "expected"),
+    [
+        ([5, 6, 7, 8, 9, END], [5, 6, 7, 8, 9, END], Tally(4, 4)),  # four agreed, the fifth comes with them
+        ([5, 6, 7, END], [9, 6, 7, END], Tally(3, 3)),  # the first token is prefill's; after an end nothing is proposed
+        ([5, 6, 7, 8, 9, 3, 4, END], [5, 1, 7, 8, 9, 3, 4, END], Tally(5, 9)),  # a wrong first proposal costs all four
+        ([5, 6, 7, 8, 9], [5, END, 7, 8, 9], Tally(3, 4)),  # who proposes an end proposes nothing after it
+        ([END], [END], Tally(0, 0)),
+    ],
+)
+def test_tallies_by_hand(model: list[int], draft: list[int], expected: Tally) -> None:
+    assert tally(model, draft, end=END) == expected
+
+
+def test_answers_in_a_batch_are_those_of_each_prompt_alone(network: Network) -> None:
+    rng = Random(2)
+    prompts = [[rng.randrange(512) for _ in range(rng.randint(2, 30))] for _ in range(9)]
+    for answer, prompt in zip(answers(network, prompts, most=12, end=-1), prompts, strict=True):
+        assert logits_after(network, prompt, answer).argmax(-1).tolist() == answer
+
+
+def test_an_answer_stops_with_its_end(network: Network) -> None:
+    prompt = [5, 6, 7]
+    free = answers(network, [prompt], most=10, end=-1)[0]
+    assert answers(network, [prompt], most=10, end=free[3])[0] == free[: free.index(free[3]) + 1]
+
+
+def test_a_model_that_is_its_own_draft_is_accepted_whole_with_common_noise(network: Network) -> None:
+    rng = Random(3)
+    prompts = [[rng.randrange(512) for _ in range(rng.randint(2, 30))] for _ in range(6)]
+    for choice in (GREEDY, Choice(0.8)):
+        emitted = answers(network, prompts, most=16, end=-1, choice=choice)
+        counted = sum(judge(network, prompts, emitted, end=-1, choice=choice), Tally())
+        assert counted.accepted == counted.proposed > 0
+    other = judge(network, prompts, answers(network, prompts, most=16, end=-1), end=-1, choice=Choice(0.8))
+    assert sum(other, Tally()).share < 1.0
+
+
+def test_a_sum_is_right_only_when_its_number_is() -> None:
+    assert right_sum("37 + 45 = 82.", 82)
+    assert right_sum("37 + 45 = 82, so Ada has 82.", 82)
+    assert right_sum("82.", 82)
+    for wrong in ("37 + 45 = 182.", "37 + 45 = 8", "", "37 + 45 = .", "37 + 82 = 45."):
+        assert not right_sum(wrong, 82)
+
+
+def test_an_answer_must_name_all_four_parts() -> None:
+    assert names_all("The Gateway sends it to prefill, the pages go to decode.")
+    assert not names_all("The gateway sends it to prefill, and then to decode.")
+
+
+def test_the_curve_is_a_picture_with_a_line_per_stage() -> None:
+    root = ElementTree.fromstring(draw_curve({"model": [(0.1, 7.0), (1.0, 0.5)], "draft": [(0.1, 3.0)]}))
+    lines = [one for one in root.iter("{http://www.w3.org/2000/svg}path") if one.get("fill") == "none"]
+    assert len(lines) == 2
+    with pytest.raises(ValueError, match="train first"):
+        draw_curve({"model": []})

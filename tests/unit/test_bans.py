@@ -1,0 +1,151 @@
+"""Time comes from the event loop, randomness and the network are handed in: only the files named here touch them.
+
+That is what lets the simulation run the same services under virtual time with equal event logs. A file that no longer
+needs its exception must leave the list."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("gateway", "prefill_svc", "decode_svc", "kvtransfer", "engine", "mesh", "cli", "kernels/baton_kernels")
+
+CLOCKS = {"time", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"}
+RANDOM = {"random", "secrets", "uuid", "numpy.random", "os.urandom", "os.getrandom"}
+SOCKETS = {
+    "socket", "socketserver", "selectors", "http.client", "urllib.request", "requests", "httpx", "aiohttp", "grpc.aio",
+    "asyncio.open_connection", "asyncio.start_server", "asyncio.open_unix_connection", "asyncio.start_unix_server",
+}  # fmt: skip
+# Generators that are handed in may be named everywhere; whoever makes one without a seed is a source of randomness.
+GENERATORS = {"random.Random", "random.SystemRandom"}
+
+# file -> what it exists for
+CLOCK_FILES = {
+    "mesh/otlp.py": "the offset between the event loop's clock and the wall clock of traces",
+    "gateway/main.py": "the process: wall time for the OpenAI API's `created`",
+    "cli/loop.py": "the event loop's own clock",
+    "cli/up.py": "tells a person how long the start took",
+}
+RANDOM_FILES = {
+    "gateway/main.py": "the process: hands its randomness in",
+    "prefill_svc/main.py": "the process: hands its randomness in",
+    "decode_svc/main.py": "the process: hands its randomness in",
+    "kvtransfer/transports.py": "makes the transports of a process; their tokens are secrets",
+    "engine/builtin/model.py": "weights drawn from a seed",
+    "cli/doctor.py": "makes transports only to ask whether they are usable",
+}
+SOCKET_FILES = {
+    "gateway/grpc_api.py": "the public gRPC server",
+    "gateway/http_server.py": "the public HTTP server",
+    "mesh/grpc_network.py": "the real network",
+    "mesh/grpc_server.py": "the real network",
+    "mesh/grpc_stream.py": "the real network",
+    "mesh/grpc_stats.py": "the real network: what a worker has counted, for those who check a mesh",
+    "kvtransfer/peer.py": "shared memory: who is at the other end",
+    "kvtransfer/shm.py": "shared memory: hands the descriptor over",
+    "kvtransfer/shm_folder.py": "shared memory: the private socket",
+    "kvtransfer/shm_writer.py": "shared memory: takes the descriptor",
+    "kvtransfer/tcp_link.py": "TCP",
+    "kvtransfer/tcp_writer.py": "TCP",
+    "cli/ports.py": "looks for free ports",
+    "cli/health.py": "asks the gateway whether the mesh is complete",
+    "cli/client.py": "a client like any other",
+    "cli/traces.py": "the collector of the demo",
+}
+
+Ban = tuple[str, set[str], dict[str, str]]
+BANS: tuple[Ban, ...] = (
+    ("clock", CLOCKS, CLOCK_FILES),
+    ("randomness", RANDOM, RANDOM_FILES),
+    ("sockets", SOCKETS, SOCKET_FILES),
+)
+
+
+def product_files() -> list[Path]:
+    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def names_used(source: str) -> Iterator[str]:
+    """Dotted names of everything imported, and of every attribute reached through an imported module."""
+    tree = ast.parse(source)
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                modules[alias.asname or top] = alias.name if alias.asname else top
+                if alias.asname or "." in alias.name:
+                    yield alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                yield f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (name := dotted(node)):
+            head, _, rest = name.partition(".")
+            if head in modules:
+                yield f"{modules[head]}.{rest}"
+        elif isinstance(node, ast.Call) and not node.args and (name := dotted(node.func)):
+            head, _, rest = name.partition(".")
+            full = ".".join(part for part in (modules.get(head, head), rest) if part)
+            if full in GENERATORS:
+                yield f"{full}()"
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (head := dotted(node.value)):
+        return f"{head}.{node.attr}"
+    return ""
+
+
+def breaches(source: str, banned: set[str]) -> set[str]:
+    return {
+        name
+        for name in names_used(source)
+        if name not in GENERATORS and any(name == ban or name.startswith(f"{ban}.") for ban in banned)
+    }
+
+
+@pytest.mark.parametrize("ban", BANS, ids=lambda ban: ban[0])
+def test_only_named_files_reach_for_what_is_handed_in(ban: Ban) -> None:
+    what, banned, allowed = ban
+    found = {}
+    for path in product_files():
+        name = path.relative_to(ROOT).as_posix()
+        if name not in allowed and (names := breaches(path.read_text(), banned)):
+            found[name] = names
+    assert not found, f"{what} in product code; hand it in, or name the file and why in this test: {found}"
+
+
+@pytest.mark.parametrize("ban", BANS, ids=lambda ban: ban[0])
+def test_every_exception_is_still_needed(ban: Ban) -> None:
+    what, banned, allowed = ban
+    idle = {name for name in allowed if not (ROOT / name).is_file() or not breaches((ROOT / name).read_text(), banned)}
+    assert not idle, f"these files need no exception for {what} any more: {idle}"
+
+
+@pytest.mark.parametrize(
+    ("source", "banned", "found"),
+    [
+        ("import time\ntime.monotonic()", CLOCKS, {"time.monotonic"}),
+        ("import time as t\nt.sleep(1)", CLOCKS, {"time", "time.sleep"}),
+        ("from time import monotonic", CLOCKS, {"time.monotonic"}),
+        ("import datetime\ndatetime.datetime.now()", CLOCKS, {"datetime.datetime.now"}),
+        ("import os\nos.urandom(8)", RANDOM, {"os.urandom"}),
+        ("import numpy as np\nnp.random.default_rng()", RANDOM, {"numpy.random", "numpy.random.default_rng"}),
+        ("from datetime import datetime\ndef f(now: datetime): datetime.now()", CLOCKS, {"datetime.datetime.now"}),
+        ("from random import Random\nimport random\nrandom.Random(1)", RANDOM, set()),
+        ("from random import Random\nRandom()", RANDOM, {"random.Random()"}),
+        ("import random\nrandom.SystemRandom()", RANDOM, {"random.SystemRandom()"}),
+        ("from random import random", RANDOM, {"random.random"}),
+        ("import asyncio\nasyncio.open_connection", SOCKETS, {"asyncio.open_connection"}),
+        ("import asyncio\nasyncio.get_running_loop().time()", CLOCKS | SOCKETS, set()),
+        ("self.time = clock.time()", CLOCKS, set()),
+    ],
+)
+def test_the_search_finds_every_spelling(source: str, banned: set[str], found: set[str]) -> None:
+    assert breaches(source, banned) == found

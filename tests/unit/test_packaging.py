@@ -1,0 +1,72 @@
+"""The wheel holds exactly the rooms that are shipped, with the compiled kernels, and claims nobody else's names."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = {
+    "cli",
+    "gateway",
+    "prefill_svc",
+    "decode_svc",
+    "kvtransfer",
+    "engine",
+    "mesh",
+    "baton_kernels",
+    "baton",
+}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+    """Built from a copy, so that the working tree's own library is neither used nor replaced."""
+    folder = tmp_path_factory.mktemp("wheel")
+    ignored = shutil.ignore_patterns(".venv", ".git", "__pycache__", "*.so", ".*_cache", "dist", "build")
+    shutil.copytree(ROOT, folder / "tree", ignore=ignored, symlinks=True)
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(folder / "tree"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = folder.glob("*.whl")
+    return zipfile.Path(file)
+
+
+def names(wheel: zipfile.Path) -> list[str]:
+    return wheel.root.namelist()
+
+
+def test_the_wheel_holds_the_shipped_rooms_and_nothing_else(wheel: zipfile.Path) -> None:
+    tops = {name.partition("/")[0] for name in names(wheel)}
+    assert {top for top in tops if not top.endswith(".dist-info")} == SHIPPED
+
+
+def test_the_wheel_brings_stubs_sources_and_licence(wheel: zipfile.Path) -> None:
+    held = names(wheel)
+    assert "baton/inference/v1/inference_pb2.py" in held
+    assert "baton/inference/v1/inference.proto" in held
+    assert any(name.endswith("licenses/LICENSE") for name in held)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_wheel_brings_compiled_kernels_and_says_for_which_platform(wheel: zipfile.Path) -> None:
+    libraries = [name for name in names(wheel) if name.startswith("baton_kernels/") and name.endswith(".so")]
+    assert libraries
+    assert not str(wheel.root.filename).endswith("-any.whl")
+
+
+def test_no_source_root_is_a_package() -> None:
+    for folder in ("kernels", "protos", "tests"):
+        assert not (ROOT / folder / "__init__.py").exists()
