@@ -80,7 +80,7 @@ class GrpcNetwork:
                 open_stream: Any = connection.stream_stream(f"/{service}/{method}")
                 call = open_stream()
                 await call.initial_metadata()
-                if call.done():
+                if call.done() and await call.code() is not grpc.StatusCode.OK:
                     raise StreamClosed(f"{address} does not serve {service}: {await call.details()}")
         except BaseException as error:
             await connection.close()

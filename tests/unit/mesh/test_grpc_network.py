@@ -229,6 +229,17 @@ async def test_dialling_a_service_that_is_not_there_says_so() -> None:
             await GrpcNetwork().dial(server.address, Channel.KV)
 
 
+async def test_a_service_that_ends_its_stream_at_once_was_there() -> None:
+    async def leave(stream: Stream) -> None:
+        stream.close()
+
+    async with listening({Channel.ATTACH: leave}) as server:
+        for _ in range(50):  # the end may come before, with or after the greeting
+            stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
+            with pytest.raises(StreamClosed, match="ended"):
+                await asyncio.wait_for(stream.receive(), 5)
+
+
 async def test_a_port_in_use_is_an_error_that_names_the_address_and_the_setting() -> None:
     async with listening({}) as server:
         with pytest.raises(AddressError, match=rf"prefill\.listen = '{server.address}'.*in use"):
