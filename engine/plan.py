@@ -12,6 +12,18 @@ from mesh.messages import Sampling
 
 
 @dataclass(frozen=True, slots=True)
+class Drafting:
+    """What the draft model does behind a piece: it reads the accepted text from `start` on, then proposes.
+
+    Its keys and values live in the draft's layers of the same pages. `start` may lie before the piece (rows that were
+    computed without it, named by `unread`), inside it, or beyond what is accepted (then it is read again from there)."""
+
+    start: int  # first slot that the draft model has not read
+    unread: tuple[int, ...] = ()  # tokens of the slots start .. piece.start - 1
+    propose: int = 0  # tokens to propose behind the last token that this step yields; 0: only read
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """One request's rows in a step."""
 
@@ -22,11 +34,15 @@ class Piece:
     sampled: int = 0  # how many of the last rows are sampled: 0 inside a prompt, 1 in decode, k + 1 to verify k drafts
     position: int = 0  # index of the emitted token that the first sampled row yields
     sampling: Sampling | None = None
+    drafting: Drafting | None = None  # None: the draft model leaves these rows alone
 
     def __post_init__(self) -> None:
         sound = 0 <= self.sampled <= len(self.tokens) > 0 <= self.start
         if not sound or (self.sampled > 0) != (self.sampling is not None):
             what = f"{self.sampled} sampled of {len(self.tokens)} rows at slot {self.start}"
+            raise ValueError(f"piece {self.key}: {what}")
+        if self.drafting and len(self.drafting.unread) != max(0, self.start - self.drafting.start):
+            what = f"{len(self.drafting.unread)} unread tokens from slot {self.drafting.start} to {self.start}"
             raise ValueError(f"piece {self.key}: {what}")
 
     @property
@@ -59,6 +75,7 @@ class Result:
     """What a step yields, piece by piece in the plan's order: one entry per sampled row."""
 
     sampled: tuple[tuple[Sampled, ...], ...]
+    proposed: tuple[tuple[int, ...], ...] = ()  # drafts behind each piece's last accepted token; () without a draft model
 
 
 OnLayers = Callable[[int, int], None]  # (first layer, layers) are in the pages now; called on the event loop
