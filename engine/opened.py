@@ -20,13 +20,13 @@ class OpenedModel:
     page_tokens: int
 
     @property
-    def layers(self) -> int:
-        return self.weights.config.layers
+    def segments(self) -> tuple[tuple[int, int], ...]:
+        """What a page holds: (layers, bytes of each)."""
+        return ((self.weights.config.layers, layer_bytes(self.weights, self.page_tokens)),)
 
     @property
-    def layer_bytes(self) -> int:
-        """Of one page."""
-        return layer_bytes(self.weights, self.page_tokens)
+    def page_bytes(self) -> int:
+        return sum(layers * size for layers, size in self.segments)
 
     @property
     def layout(self) -> str:
