@@ -2,7 +2,8 @@
 
 Touches its scratch memory and the pool's pages that the rows name, nothing else. A layer's keys and values are final
 as soon as they are rotated and written, so `written(layer)` is called there, before that layer's attention. Rows that
-are not sampled end with the last layer's keys and values: the rest of that layer is computed for sampled rows only."""
+are not sampled end with the last layer's keys and values, if they are many: the rest of that layer is computed for
+sampled rows only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,11 @@ class Pages:
     page_tokens: int
     page_bytes: int
     layer_bytes: int
+    first_byte: int = 0  # of a page's bytes, where this model's layers begin
+
+    def layer(self, index: int) -> int:
+        """Where this layer begins in a page."""
+        return self.first_byte + index * self.layer_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +75,18 @@ class Forward:
         q = self._all_at_once(rows, x, written) if self._native else self._one_by_one(rows, every, x, written)
         if len(rows.sampled) == 0:
             return x[:0]
-        if len(rows.sampled) < count:
+        if worth := 2 * len(rows.sampled) < count:
             every, q, x = self._sampled_only(rows, q, x)
         self._rest(weights.layers[last], last, every, q, x)
+        if len(rows.sampled) < count and not worth:
+            x = np.take(x, rows.sampled, axis=0, out=self._take("few_x", len(rows.sampled), config.hidden), mode="clip")
         out = self._take("normed", len(x), config.hidden)
         kernels.rmsnorm(x, weights.norm, config.eps, out)
         return out
 
     def _one_by_one(self, rows: Rows, every: _Queries, x: Floats, written: Written) -> Floats:
         """All layers up to the last one's keys and values, with the product that was handed in; returns its queries."""
-        page_of = rows.page_of.copy()
+        page_of = rows.page_of + self._pages.first_byte
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
             q = self._keys_and_values(layer, rows, page_of, x)
@@ -120,8 +128,7 @@ class Forward:
         )
         before = None
         for index, layer in enumerate(self._native):
-            offset = index * pages.layer_bytes
-            kernels.layer.run(step, before, offset - pages.layer_bytes, layer, offset)
+            kernels.layer.run(step, before, pages.layer(index - 1), layer, pages.layer(index))
             written(index)
             before = layer
         return q
@@ -172,7 +179,7 @@ class Forward:
             weights.path,
             q,
             pages.pool,
-            index * pages.layer_bytes,
+            pages.layer(index),
             pages.page_bytes,
             queries.tables,
             queries.starts,
