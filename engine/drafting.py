@@ -14,7 +14,7 @@ from engine.model.forward import Forward, Pages
 from engine.model.rows import Limits, Rows
 from engine.model.weights import Weights
 from engine.plan import Drafting, OnLayers, Piece, Sampled
-from engine.sampling import Wishes
+from engine.sampling import Wishes, sampled_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class Drafter:
         hidden = self._forward.hidden(rows, _nothing)
         if most == 0:
             return []
-        asking = [one.rows for one in readings if one.propose]
-        wishes = Wishes.of(asking, self._limits.vocab)
+        wishes = Wishes(sampled_rows([one.rows for one in readings]), self._limits.vocab)
         tokens = wishes.draw(self._forward.logits(hidden)).tokens
         out = [tokens.tolist()]
         for done in range(1, most):
             active = sum(one.propose > done for one in readings)
-            rows, wishes = rows.behind(tokens[:active], self._limits), wishes.behind(active)
+            rows = rows.behind(tokens[:active], self._limits)
+            wishes.advance()
             tokens = wishes.draw(self._forward.logits(self._forward.hidden(rows, _nothing))).tokens
             out.append(tokens.tolist())
         return out
