@@ -2,8 +2,8 @@
 
 Step 7 of a request's life. The model of cost is small: a plain step of n requests takes what such steps took lately; a
 draft for each of them adds a share of that, measured where drafts ran, else guessed from how plain steps grow with n.
-At a batch whose steps are bound by arithmetic that share is so large that drafting stops by itself. Nothing here reads a
-clock or draws a number: equal measurements give equal lengths."""
+At a batch whose steps are bound by arithmetic that share is so large that drafting stops by itself. Nothing here reads
+a clock or draws a number: equal measurements give equal lengths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -135,7 +135,8 @@ class Pace:
 def best_length(rate: float, extra: float, most: int) -> int:
     """The draft length with the most expected tokens per time; 0 where drafting gains too little.
 
-    With acceptance `rate` a step with k drafts yields 1 + rate + ... + rate^k tokens and takes 1 + k * extra plain steps."""
+    With acceptance `rate` a step with k drafts yields 1 + rate + ... + rate^k tokens in the time of 1 + k * extra plain
+    steps."""
     best, best_gain, tokens = 0, GAIN, 1.0
     for length in range(1, most + 1):
         tokens += rate**length

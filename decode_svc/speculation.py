@@ -1,8 +1,8 @@
 """Speculation: what stands behind a request's last token in its next step, and what became of it.
 
 Step 7 of a request's life; an object the loop holds. Drafts come from a draft model, which lives in the same pages and
-proposes behind each step, or from the text itself (lookup.py). The model verifies them as further rows of the same step;
-what it does not say itself is never shown, hashed or counted as filled. How many is pace.py's matter."""
+proposes behind each step, or from the text itself (lookup.py). The model verifies them as further rows of the same
+step; what it does not say itself is never shown, hashed or counted as filled. How many is pace.py's matter."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum

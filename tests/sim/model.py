@@ -103,7 +103,7 @@ class SimRunner:
             return ()
         right = accepted(piece, sampled)
         end = piece.stop - max(0, piece.sampled - 1) + right  # slot behind the accepted text
-        text = {slot: token for slot, token in enumerate(drafting.unread, drafting.start)}
+        text = dict(enumerate(drafting.unread, drafting.start))
         text |= {slot: token for slot, token in enumerate(piece.tokens, piece.start) if slot < end}
         mine, *_ = words = [self._words(piece, layer) for layer in (self._model_layers, *range(self._model_layers))]
         for slot in range(min(drafting.start, end), end):
