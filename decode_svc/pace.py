@@ -16,6 +16,7 @@ DRAFT_SHARE = 0.15  # one proposal for a lone request, of a plain step, before i
 FIRST_WAIT, LAST_WAIT = 16, 512  # steps until a request whose drafts were refused tries again
 PROBE_ROWS = 512  # rows that the draft model may have to read for such a try, all requests of the batch together
 LATEST = 0.2  # weight of a new measurement
+TRIAL_STEPS = 4  # with one draft each, at a batch size of whose costs nothing is known
 PRIOR_WEIGHT = 4.0  # a new request is taken for average until so many of its drafts were looked at
 
 
@@ -54,6 +55,7 @@ class Pace:
         self._seen: dict[int, int] = {}  # batch bucket -> plain steps measured
         self._extra: dict[int, float] = {}  # batch bucket -> what one draft for each request adds, as a share
         self._drafted: dict[int, int] = {}  # batch bucket -> drafted steps since the last plain one
+        self._tried: dict[int, int] = {}  # batch bucket -> trial steps so far
         self._since_probe = 0
 
     def lengths(self, candidates: Sequence[Candidate]) -> list[int]:
@@ -63,6 +65,8 @@ class Pace:
             return [0] * batch
         extra, common = self.extra(batch), self._common.rate(self._prior)
         chosen = [best_length(c.acceptance.rate(common), extra, min(c.most, self._longest)) for c in candidates]
+        if not any(chosen) and self._tries(candidates):
+            return [min(1, candidate.most) for candidate in candidates]
         self._since_probe += 1
         for index, (candidate, length) in enumerate(zip(candidates, chosen, strict=True)):
             if length:
@@ -110,13 +114,25 @@ class Pace:
         measured = self._extra.get(batch.bit_length())
         if measured is not None:
             return measured
-        plain = self.plain_seconds(batch)
-        smaller = max((n for n in self._plain if 2 * n <= batch), default=None)
+        plain, smaller = self.plain_seconds(batch), self._smaller(batch)
         if plain <= 0 or smaller is None:
             rows = batch / (batch + KNEE_ROWS)
         else:
             rows = max(0.0, plain - self._plain[smaller]) / (batch - smaller) * batch / plain
         return rows + self._draft_share
+
+    def _smaller(self, batch: int) -> int | None:
+        """A batch so much smaller that the difference in time says what a row costs."""
+        return max((n for n in self._plain if 2 * n <= batch), default=None)
+
+    def _tries(self, candidates: Sequence[Candidate]) -> bool:
+        """Only a guess says that drafts do not pay here: see for once, while there is little to catch up."""
+        batch, bucket = len(candidates), len(candidates).bit_length()
+        tried, rows = self._tried.get(bucket, 0), sum(candidate.unread for candidate in candidates)
+        if bucket in self._extra or tried >= TRIAL_STEPS or rows > PROBE_ROWS or self._smaller(batch) is not None:
+            return False
+        self._tried[bucket] = tried + 1
+        return True
 
     def _probes(self, candidate: Candidate, batch: int, extra: float) -> bool:
         """A request whose drafts were refused tries one again now and then, if good ones would pay here; seldom more
