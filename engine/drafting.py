@@ -7,16 +7,14 @@ it agrees as often as it can. Nothing here changes a token, and what rejected pr
 the text, where it is written again before anything reads it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from engine.acceptance import accepted, ends, next_slot
 from engine.model.forward import Forward, Pages
 from engine.model.rows import Limits, Rows
 from engine.model.weights import Weights
 from engine.plan import Drafting, OnLayers, Piece, Sampled
-from engine.sampling import draw, sampled_rows, wishes
+from engine.sampling import sampled_rows, wishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +82,11 @@ class Drafter:
         return min(in_pages, self._limits.context - 1 - slot, left - 1)
 
     def _rounds(self, readings: Sequence[_Reading]) -> list[list[int]]:
-        """The tokens proposed in each round, in the order of `readings`."""
-        most, pieces = readings[0].propose, [one.rows for one in readings]
-        rows = Rows.of(pieces, self._limits, beyond=max(0, most - 1))
-        hidden = self._forward.hidden(rows, _nothing)
-        if most == 0:
-            return []
+        """The tokens proposed in each round, in the order of `readings`. The last one proposed is not read."""
+        pieces, wanted = [one.rows for one in readings], [one.propose for one in readings]
         asked = wishes(sampled_rows(pieces), self._limits.vocab)
-        first = draw(self._forward.logits(hidden), asked).tokens
-        if most == 1:
-            return [first.tolist()]
-        further = np.array([one.propose - 1 for one in readings if one.propose], np.int32)
-        slots = (rows.starts + rows.counts)[: len(first)]
-        later = replace(asked, position=asked.position + np.int32(1))
-        tokens: list[list[int]] = self._forward.go_on(rows.tables, slots, first, later, further).tolist()
-        return tokens
+        rounds: list[list[int]] = self._forward.go_on(pieces, asked, wanted, self._limits).tolist()
+        return rounds
 
 
 def _is_settled(piece: Piece) -> bool:

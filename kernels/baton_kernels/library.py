@@ -38,7 +38,7 @@ _SIGNATURES = {
     "copy": "-pqqq",
     "limit": "dipl",
     "layer": "mppqpq",
-    "go_on": "mpppppl" + "pp",
+    "go_on": "mppppppplpp",
     "busy_seconds": "d",
 }
 _TYPES = {
