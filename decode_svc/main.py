@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from random import SystemRandom
 
 import baton_kernels
+from decode_svc.pace import Pace
 from decode_svc.speculation import Source, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.model.forward import Product
@@ -35,9 +36,15 @@ async def serve(config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RU
 
 @asynccontextmanager
 async def open_worker(
-    config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RULES, product: Product = baton_kernels.product
+    config: DecodeConfig,
+    telemetry: Telemetry,
+    *,
+    rules: Rules = RULES,
+    product: Product = baton_kernels.product,
+    pace: Pace | None = None,
 ) -> AsyncIterator[DecodeWorker]:
-    """A worker that listens and waits to be run. `product` is another one only where `verify` shows that it notices."""
+    """A worker that listens and waits to be run. `product` and `pace` are others only where `verify` says so: to show
+    that it notices, and to have drafts at every batch."""
     if config.model is None:
         raise ConfigError("model: name a Hugging Face model folder")
     model = await asyncio.to_thread(
@@ -83,13 +90,15 @@ async def open_worker(
             chunk_tokens=config.chunk_tokens,
             page_tokens=config.page_tokens,
             context_tokens=model.context_tokens,
+            pace=pace,
         ),
         chunk_tokens=config.chunk_tokens,
         max_batch=config.max_batch,
         rules=rules,
     )
     address = await worker.listen(config.address)
-    log.info("decode ready at %s class %s fingerprint %s", address, identity.numerics, identity.fingerprint)
+    about = f"class {identity.numerics} fingerprint {identity.fingerprint} body {model.body}"
+    log.info("decode ready at %s %s", address, about)
     try:
         yield worker
     finally:

@@ -37,6 +37,11 @@ class OpenedModel:
         return layout_name(self.weights, self.draft, self.page_tokens)
 
     @property
+    def body(self) -> str:
+        """What carries out the products."""
+        return baton_kernels.chosen()[f"product.{self.weights.path}"]
+
+    @property
     def context_tokens(self) -> int:
         return self.weights.config.context
 

@@ -15,7 +15,6 @@ from gateway.tokens import Detokenizer, Tokens
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
 from mesh.messages import End, Token
 
-
 # What a handle's timings say in seconds; of n choices the slowest counts.
 TIMED = (
     "queue_seconds",

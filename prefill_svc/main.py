@@ -81,7 +81,8 @@ async def open_worker(
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)
-    log.info("prefill ready at %s class %s fingerprint %s", address, identity.numerics, identity.fingerprint)
+    about = f"class {identity.numerics} fingerprint {identity.fingerprint} body {model.body}"
+    log.info("prefill ready at %s %s", address, about)
     try:
         yield worker
     finally:
