@@ -123,8 +123,9 @@ static void blend(const AttentionCall& call, const Bench& b, long row, long rows
     constexpr long width = Kind::kPerStep;            // x elements per step
     constexpr long slots = sizeof(W) == 4 && !__is_same(W, float) ? 2 : 1;
     const float* scale = b.scales + row;
-    for (int h = 0; h < 2 && valid > 0; ++h, valid -= 16) {
-        const long here = least(valid, 16), whole = here / slots;
+    const long joined = at.v[1] == at.v[0] + 16 * call.dim * static_cast<long>(sizeof(W)) / slots ? 2 : 1;  // in one page
+    for (long h = 0; h < 2 && valid > 0; h += joined, valid -= 16 * joined) {
+        const long here = least(valid, 16 * joined), whole = here / slots;
         const X* p = reinterpret_cast<const X*>(b.weights + row * kBlock) + h * (16 / slots) * width;
         const W* v = reinterpret_cast<const W*>(at.v[h]);
         float* out = b.outputs + row * call.dim;
