@@ -48,52 +48,47 @@ static void clear(const AttentionCall& call, float* tops, float* sums, float* ou
     for (long i = 0; i < queries * call.dim; i += 16) store(outputs + i, set(0.0f));
 }
 
-// Few rows wait for memory, and pages lie anywhere: the next block is asked for while this one is computed, in halves, so
-// that the requests do not fill the queue that this block's loads wait in.
-INLINE void fetch_keys(const AttentionCall& call, Path path, const Places& at) {
-    const long steps = path == kFp32 ? call.dim : call.dim / 2;
-    for (long k = 0; k < steps; ++k)  // by ascending address, which the processor's own prefetcher then joins
-        for (int h = 0; h < 2; ++h) fetch_far(at.k[h] + k * call.page_tokens * 4);
+// Queries [from, from + many) against a block of which they see all.
+template <class Kind>
+static void block_whole(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long from, long many) {
+    const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + from * kQueryStride;
+    const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
+    const Ahead keys = next ? Ahead{next->k[0], call.page_tokens * 4, next->k[1] - next->k[0]} : Ahead{};
+    score<Kind>(many, q, k, call.page_tokens, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + from * kBlock, keys);
+    soften(b, path, from, many, kBlock, call.scale);
+    blend<Kind>(call, b, from, many, at, next, kBlock);
 }
 
-INLINE void fetch_values(const AttentionCall& call, Path path, const Places& at) {
-    const long bytes = 16 * call.dim * element_bytes(path);
-    for (int h = 0; h < 2; ++h)
-        for (long i = 0; i < bytes; i += 64) fetch_far(at.v[h] + i);
-}
-
-// One block by chains: rows [done, full) see a part of it that grows by a slot per row, [full, rows) all of it. All are
-// scored at once, whatever they see: softening selects away what a row does not.
+// One block by chains: rows [done, full) see a part of it that grows by a slot per row, [full, rows) all of it. The former
+// are scored at once, whatever they see: softening selects away what a row does not. The latter go through the block in
+// strips, whose scores and probabilities stay in the first-level cache.
 template <class Kind>
 static void block_rows(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long done, long full,
                        long rows, long group, long seen) {
-    const long first = done * group, from = (full > done ? full : done) * group, many = rows * group - from;
-    if (next) fetch_keys(call, path, *next);
-#ifndef __AVX512BF16__
-    const bool wide = path == kPairs && many >= 3 * kTileRows;
-    if (wide) {
-        widen_block(call, b, at);
-        score<Chain>(rows * group - first, b.queries + first * kQueryStride, b.keys, kBlock, 16, call.dim, b.scores + first * kBlock);
-    } else
-#endif
-    {
+    constexpr long kStrip = 12;
+    const long first = done * group, from = (full > done ? full : done) * group, end = rows * group;
+    if (from > first) {
         const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + first * kQueryStride;
         const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
-        score<Kind>(rows * group - first, q, k, call.page_tokens, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim,
-                    b.scores + first * kBlock);
+        score<Kind>(from - first, q, k, call.page_tokens, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + first * kBlock, {});
     }
-    if (next) fetch_values(call, path, *next);
     for (long i = done; i < full; ++i) {
         soften(b, path, i * group, group, seen + i + 1, call.scale);
-        blend<Kind>(call, b, i * group, group, at, seen + i + 1);
+        blend<Kind>(call, b, i * group, group, at, nullptr, seen + i + 1);
     }
-    if (many <= 0) return;
-    soften(b, path, from, many, kBlock, call.scale);
 #ifndef __AVX512BF16__
-    if (wide)
-        return gather<Chain>(many, b.weights + from * kBlock, b.values, call.dim, call.dim, kBlock, b.outputs + from * call.dim, b.scales + from);
+    if (path == kPairs && end - from >= 3 * kTileRows) {
+        widen_block(call, b, at);
+        for (long i = from; i < end; i += kStrip) {
+            const long many = least(kStrip, end - i);
+            score<Chain>(many, b.queries + i * kQueryStride, b.keys, kBlock, 16, call.dim, b.scores + i * kBlock, {});
+            soften(b, path, i, many, kBlock, call.scale);
+            gather<Chain>(many, b.weights + i * kBlock, b.values, call.dim, call.dim, kBlock, b.outputs + i * call.dim, b.scales + i, nullptr);
+        }
+        return;
+    }
 #endif
-    blend<Kind>(call, b, from, many, at, kBlock);
+    for (long i = from; i < end; i += kStrip) block_whole<Kind>(call, path, b, at, i == from ? next : nullptr, i, least(kStrip, end - i));
 }
 
 static void block_chains(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long done, long full,
@@ -102,6 +97,15 @@ static void block_chains(const AttentionCall& call, Path path, const Bench& b, c
     if (path == kFp32) return block_rows<Chain>(call, path, b, at, next, done, full, rows, group, seen);
 #endif
     block_rows<PairKind>(call, path, b, at, next, done, full, rows, group, seen);
+}
+
+// Few rows wait for memory, and pages lie anywhere: the next block is asked for while this one is computed.
+INLINE void fetch_block(const AttentionCall& call, const Places& at) {
+    const long bytes = 16 * call.dim * 2;
+    for (long k = 0; k < call.dim / 2; ++k)  // by ascending address, which the processor's own prefetcher then joins
+        for (int h = 0; h < 2; ++h) fetch(at.k[h] + k * call.page_tokens * 4);
+    for (int h = 0; h < 2; ++h)
+        for (long i = 0; i < bytes; i += 64) fetch(at.v[h] + i);
 }
 
 // Blocks in ascending order for the rows of a unit.
@@ -134,7 +138,7 @@ static void attention(const AttentionCall& call, Path path, long unit, float* sc
     if (path == kAmx) {
         Tiles tiles;
         walk(call, path, b, sequence, kv_head, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
-            if (next) fetch_keys(call, path, *next), fetch_values(call, path, *next);
+            if (next) fetch_block(call, *next);
             block_tiles(tiles, call, b, at, done, full, rows, group, seen);
         });
     } else {

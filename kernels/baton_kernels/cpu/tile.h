@@ -75,12 +75,12 @@ struct Dots {
 };
 #endif
 
-// What a tile asks for while it computes, a line or two per step: weights that come later, into the second-level cache.
-// A line per step and no more, or the requests fill the queue that the loads wait in.
+// What a tile asks for while it computes, a line or two per step, into the second-level cache: weights, keys or values
+// that come later. All at once they would fill the queue that the loads wait in.
 struct Ahead {
     const char* at = nullptr;
-    long stride = 0;      // bytes per step
-    long second = 0;      // where a second line begins; 0: one is enough
+    long stride = 0;  // bytes per step
+    long second = 0;  // how far behind it the second line lies; 0: one is enough
 };
 
 // acc[r * acc_row + 16 * c] continues its chain over `steps` steps. The chain starts at zero (fresh), at what acc holds
@@ -89,7 +89,8 @@ struct Ahead {
 template <int R, int C, class Kind, int XR, int XK>
 static __attribute__((noinline)) void tile(const typename Kind::X* x, const typename Kind::W* w, long row, long apart, long steps,
                                            float* acc_at, long acc_row, bool fresh, const float* scale, Ahead ahead = {}) {
-    constexpr bool kAsks = XR == 1 && R > 1;  // one row alone runs at the pace of the processor's own prefetcher
+    constexpr bool kAsks = XR > 1 || R > 1;  // a product of one row runs at the pace of the processor's own prefetcher
+    if (kAsks && !ahead.at) ahead.at = reinterpret_cast<const char*>(w);  // nothing is wanted: what is here already
     Lanes acc[R][C];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -131,7 +132,7 @@ struct Size {
 // `rows` rows by C vectors in tiles of at most kMost rows, for x whose rows lie XR apart.
 template <int kMost, int C, class Kind, int XR>
 static void tall(long rows, const typename Kind::X* x, const typename Kind::W* w, long row, long apart, long steps, float* acc,
-                 long acc_row, bool fresh, const float* scale) {
+                 long acc_row, bool fresh, const float* scale, Ahead ahead = {}) {
     const auto advance = [&](int n) {
         rows -= n;
         x += static_cast<long>(n) * XR;
@@ -140,7 +141,8 @@ static void tall(long rows, const typename Kind::X* x, const typename Kind::W* w
     };
     const auto one = [&](auto size) {
         constexpr int R = decltype(size)::value;
-        tile<R, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale);
+        tile<R, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale, ahead);
+        ahead = {};
         advance(R);
     };
     if constexpr (kMost >= 12)
