@@ -75,7 +75,9 @@ class Result:
     """What a step yields, piece by piece in the plan's order: one entry per sampled row."""
 
     sampled: tuple[tuple[Sampled, ...], ...]
-    proposed: tuple[tuple[int, ...], ...] = ()  # drafts behind each piece's last accepted token; () without a draft model
+    proposed: tuple[
+        tuple[int, ...], ...
+    ] = ()  # drafts behind each piece's last accepted token; () without a draft model
 
 
 OnLayers = Callable[[int, int], None]  # (first layer, layers) are in the pages now; called on the event loop

@@ -5,6 +5,7 @@ touches the plan, its scratch memory and the pages that the plan names, nothing 
 loop as soon as a group of layers is in the pages, and always before the result."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from mmap import mmap
@@ -33,6 +34,7 @@ class CpuRunner:
         pool_buffer: PoolBuffer,
         page_tokens: int,
         threads: int,
+        cores: tuple[int, ...] = (),
         layer_group: int | None = None,
         product: Product = baton_kernels.product,
     ) -> None:
@@ -49,8 +51,8 @@ class CpuRunner:
         self._limits = Limits(config.vocab, config.context, len(pool) // self.page_bytes, page_tokens, self.page_bytes)
         self._pool = pool
         self._forward = Forward(weights, Pages(pool, page_tokens, self.page_bytes, self.layer_bytes), product)
-        baton_kernels.set_threads(threads)
-        self._thread = ThreadPoolExecutor(1, "runner")
+        baton_kernels.set_threads(threads, cores)
+        self._thread = ThreadPoolExecutor(1, "runner", _stay_on, cores[:1])
 
     def run(self, plan: Plan, on_layers: OnLayers | None = None) -> asyncio.Future[Result]:
         """Plans run one at a time, in order; cancelling the future does not stop a running one."""
@@ -118,3 +120,9 @@ def layer_bytes(weights: Weights, page_tokens: int) -> int:
 def layout_name(weights: Weights, page_tokens: int) -> str:
     """Of the pages' inner tiles; equal names mean that bytes move as they are."""
     return baton_kernels.layout(weights.path, page_tokens, weights.config.head_dim)
+
+
+def _stay_on(*cores: int) -> None:
+    """Pins the calling thread; without cores it runs anywhere."""
+    if cores:
+        os.sched_setaffinity(0, cores)

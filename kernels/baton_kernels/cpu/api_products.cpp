@@ -12,10 +12,7 @@ using namespace baton;
 
 namespace {
 constexpr long kFewRows = 4;           // up to here products are bound by memory
-#ifndef KDEPTH
-#define KDEPTH 448
-#endif
-constexpr long kDepth = KDEPTH;           // elements of k after which chains go on with the next panel, whose weights were asked for
+constexpr long kDepth = 448;           // elements of k after which chains go on with the next panel, asked for meanwhile
 constexpr long kSmall = 1 << 15;       // elements that are not worth waking a thread for
 
 long pick_tile_rows(long rows, long most) {
@@ -31,11 +28,12 @@ long even_share(long whole, long most, long unit) {
     return round_up((whole + parts - 1) / parts, unit);
 }
 
-// Panels of a unit: among sizes that give each thread some units, the one with which the busiest thread has least to do.
-long balanced_share(long panels, long blocks, long threads, long widest) {
+// Panels of a unit: among sizes that give each thread `fewest` units to twice as many, the one with which the busiest thread has
+// least to do. Few rows want many units, so that a thread that is held up leaves little for the others to wait for.
+long balanced_share(long panels, long blocks, long threads, long fewest, long widest) {
     const auto share = [&](long units) { return least(widest, (panels * blocks + threads * units - 1) / (threads * units)); };
     long best = 0, least_work = 0;
-    for (long size = share(6); size >= share(12); --size) {
+    for (long size = share(fewest); size >= share(2 * fewest); --size) {
         const long units = (panels + size - 1) / size * blocks, work = (units + threads - 1) / threads * size;
         if (best == 0 || work < least_work) best = size, least_work = work;
     }
@@ -61,7 +59,7 @@ void run_product(ProductCall call, Path path, size_t shared_before) {
         call.chunk_panels = panels * blocks / (threads * (deep ? 1 : 6));
         call.chunk_panels = call.chunk_panels < 1 ? 1 : least(call.chunk_panels, widest);
     } else {
-        call.chunk_panels = balanced_share(panels, blocks, threads, widest);
+        call.chunk_panels = balanced_share(panels, blocks, threads, many ? 6 : 12, widest);
     }
     call.chunks = (panels + call.chunk_panels - 1) / call.chunk_panels;
     const size_t packed = static_cast<size_t>(call.tiles * call.tile_rows * kp) * 4;
