@@ -50,6 +50,7 @@ class OpenedModel:
         pool_buffer: PoolBuffer,
         *,
         threads: int,
+        cores: tuple[int, ...] = (),
         layer_group: int | None = None,
         product: Product = baton_kernels.product,
     ) -> CpuRunner:
@@ -59,6 +60,7 @@ class OpenedModel:
             pool_buffer=pool_buffer,
             page_tokens=self.page_tokens,
             threads=threads,
+            cores=cores,
             layer_group=layer_group,
             product=product,
         )
