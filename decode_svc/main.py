@@ -43,8 +43,8 @@ async def open_worker(
     product: Product = baton_kernels.product,
     pace: Pace | None = None,
 ) -> AsyncIterator[DecodeWorker]:
-    """A worker that listens and waits to be run. `product` and `pace` are others only where `verify` says so: to show
-    that it notices, and to have drafts at every batch."""
+    """A worker that listens and waits to be run. `product` is another one only where `verify` shows that it notices,
+    `pace` where drafts shall come whatever they cost."""
     if config.model is None:
         raise ConfigError("model: name a Hugging Face model folder")
     model = await asyncio.to_thread(

@@ -3,8 +3,8 @@
 One loop, one step at a time for all running requests: a row for each in decode with its drafts, and a chunk of a
 prompt that is prefilled here (*local*), so that a long prompt stretches nobody's gap by more than a chunk. What a step
 holds is planning.py's, how requests come opening.py's, how their pages do landings.py's and growth.py's, and what is
-guessed ahead speculation.py's. Emission goes from the attempt's base on, the token that prefill sampled included: two streams
-race, the gateway sorts it out."""
+guessed ahead speculation.py's. Emission goes from the attempt's base on, the token that prefill sampled included: two
+streams race, the gateway sorts it out."""
 
 import asyncio
 import logging

@@ -7,14 +7,16 @@ it agrees as often as it can. Nothing here changes a token, and what rejected pr
 the text, where it is written again before anything reads it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from engine.acceptance import accepted, ends, next_slot
 from engine.model.forward import Forward, Pages
 from engine.model.rows import Limits, Rows
 from engine.model.weights import Weights
 from engine.plan import Drafting, OnLayers, Piece, Sampled
-from engine.sampling import Wishes, sampled_rows
+from engine.sampling import draw, sampled_rows, wishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +85,20 @@ class Drafter:
 
     def _rounds(self, readings: Sequence[_Reading]) -> list[list[int]]:
         """The tokens proposed in each round, in the order of `readings`."""
-        most = readings[0].propose
-        rows = Rows.of([one.rows for one in readings], self._limits, beyond=max(0, most - 1))
+        most, pieces = readings[0].propose, [one.rows for one in readings]
+        rows = Rows.of(pieces, self._limits, beyond=max(0, most - 1))
         hidden = self._forward.hidden(rows, _nothing)
         if most == 0:
             return []
-        wishes = Wishes(sampled_rows([one.rows for one in readings]), self._limits.vocab)
-        tokens = wishes.draw(self._forward.logits(hidden)).tokens
-        out = [tokens.tolist()]
-        for done in range(1, most):
-            active = sum(one.propose > done for one in readings)
-            rows = rows.behind(tokens[:active], self._limits)
-            wishes.advance()
-            tokens = wishes.draw(self._forward.logits(self._forward.hidden(rows, _nothing))).tokens
-            out.append(tokens.tolist())
-        return out
+        asked = wishes(sampled_rows(pieces), self._limits.vocab)
+        first = draw(self._forward.logits(hidden), asked).tokens
+        if most == 1:
+            return [first.tolist()]
+        further = np.array([one.propose - 1 for one in readings if one.propose], np.int32)
+        slots = (rows.starts + rows.counts)[: len(first)]
+        later = replace(asked, position=asked.position + np.int32(1))
+        tokens: list[list[int]] = self._forward.go_on(rows.tables, slots, first, later, further).tolist()
+        return tokens
 
 
 def _is_settled(piece: Piece) -> bool:

@@ -79,7 +79,7 @@ def _encode_tokens(message: Tokens) -> Any:
     items = message.items
     tokens = [item.token for item in items]
     with_top = any(token.top_ids for token in tokens)
-    with_drafts = any(token.drafted for token in tokens)
+    with_drafts = any(token.drafted or token.accepted for token in tokens)
     return outer(
         tickets=[item.ticket.pack() for item in items],
         positions=[token.position for token in tokens],

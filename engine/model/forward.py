@@ -64,6 +64,7 @@ class Forward:
         self._weights, self._pages, self._product = weights, pages, product
         self._scratch: dict[str, Floats] = {}
         self._native = [_native(layer) for layer in weights.layers] if product is kernels.product else []
+        self._layers = (kernels.layer.Layer * len(self._native))(*self._native)
         self._embed, self._norm = _address(weights.embed), _address(weights.norm)
         self._step, self._room = kernels.layer.Step(), 0  # kept while scratch memory for so many rows is enough
 
@@ -164,6 +165,25 @@ class Forward:
         if len(hidden):
             self._product(self._weights.path, hidden, self._weights.head, config.vocab, out)
         return out
+
+    def go_on(self, tables: Ints, slots: Ints, tokens: Ints, wishes: kernels.draft.Wishes, wanted: Ints) -> Ints:
+        """The model's own words behind these tokens, which stand in these slots: [1 + the most wanted, tokens]."""
+        config, pages, count = self._weights.config, self._pages, len(tokens)
+        step = self._step = self._step if count <= self._room else self._new_step(count)
+        step.rows = step.sequences = count
+        step.tables, step.max_pages = _address(tables), tables.shape[1]
+        model = kernels.draft.Model(
+            layers=self._layers,
+            count=config.layers,
+            first_byte=pages.first_byte,
+            layer_bytes=pages.layer_bytes,
+            embedding=self._embed,
+            norm=self._norm,
+            head=_address(self._weights.head),
+            vocab=config.vocab,
+            logits=_address(self._take("logits", count, config.vocab)),
+        )
+        return kernels.draft.go_on(step, model, wishes, wanted, slots, tokens)
 
     def _keys_and_values(self, layer: LayerWeights, rows: Rows, page_of: NDArray[np.int64], x: Floats) -> Floats:
         """Writes the rows' keys and values into their pages; returns the rotated queries."""

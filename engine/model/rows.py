@@ -61,24 +61,6 @@ class Rows:
             sampled=_sampled(pieces, first_row),
         )
 
-    def behind(self, tokens: Ints, limits: Limits) -> "Rows":
-        """One more row for each of the first pieces, in the slot behind its last one; all are sampled. The caller
-        vouches for the tokens and for the pages (`beyond`)."""
-        count = len(tokens)
-        every, tables = np.arange(count, dtype=np.int32), self.tables[:count]
-        slots = self.starts[:count] + self.counts[:count]
-        return Rows(
-            tokens=tokens,
-            slots=slots,
-            page_of=tables[every, slots // limits.page_tokens].astype(np.int64) * limits.page_bytes,
-            offset_in_page=slots % limits.page_tokens,
-            tables=tables,
-            starts=slots,
-            counts=np.ones(count, np.int32),
-            first_row=every,
-            sampled=every.astype(np.int64),
-        )
-
 
 def _tables(pieces: Sequence[Piece], limits: Limits, beyond: int) -> Ints:
     needed = [-(-piece.stop // limits.page_tokens) for piece in pieces]

@@ -38,6 +38,7 @@ _SIGNATURES = {
     "copy": "-pqqq",
     "limit": "dipl",
     "layer": "mppqpq",
+    "go_on": "mpppppl" + "pp",
     "busy_seconds": "d",
 }
 _TYPES = {

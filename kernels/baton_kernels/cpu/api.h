@@ -24,6 +24,22 @@ struct BatonStep {
     const int32_t *offset_in_page, *tables, *starts, *counts, *first_row;
     float *x, *normed, *qkv, *q, *attended, *gated;
 };
+// As in draft.py.
+struct BatonModel {
+    const BatonLayer* layers;
+    long count;
+    int64_t first_byte, layer_bytes;  // where its layers lie in a page
+    const void* embedding;
+    const float* norm;
+    const void* head;
+    long vocab;
+    float* logits;
+};
+struct BatonWishes {
+    const float *temperature, *top_p, *min_p;
+    const int32_t *top_k, *choice, *position, *min_tokens, *stops, *stop_starts;
+    const uint64_t* seed;
+};
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -64,6 +80,8 @@ void baton_log_exp(const float* x, float* logs, float* exps, long n);
 void baton_scatter(const int64_t* to, const int64_t* from, long spans, int64_t bytes, const int64_t* words, uint64_t* sums);
 uint64_t baton_checksum(int64_t address, int64_t bytes, int64_t word);
 const char* baton_layer(const BatonStep*, const BatonLayer* rest, int64_t rest_offset, const BatonLayer* next, int64_t next_offset);
+const char* baton_go_on(const BatonStep*, const BatonModel*, const BatonWishes*, const int32_t* wanted, const int32_t* first_slots,
+                        long rounds, int32_t* tokens, float* logprobs);
 double baton_busy_seconds();
 double baton_limit(int limit, const void* memory, long amount);
 

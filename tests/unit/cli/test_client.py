@@ -38,6 +38,7 @@ class Echo(inference_pb2_grpc.InferenceServiceServicer):
         stopped = inference_pb2.ChoiceFinished(index=0, reason=inference_pb2.FINISH_REASON_LENGTH)
         yield inference_pb2.StreamGenerateResponse(choice_finished=stopped)
         usage = inference_pb2.Usage(prompt_tokens=3, completion_tokens=len(words), cached_tokens=0)
+        usage.drafted_tokens, usage.accepted_tokens = 4, 1
         yield inference_pb2.StreamGenerateResponse(finished=inference_pb2.Finished(usage=usage))
 
 
@@ -79,7 +80,13 @@ def test_generate_answers_a_program_with_one_json_object(echo: tuple[str, Echo])
         "class": "echo",
         "fingerprint": "f00d",
         "request_id": "r1",
-        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 0},
+        "usage": {
+            "prompt_tokens": 3,
+            "completion_tokens": 2,
+            "cached_tokens": 0,
+            "drafted_tokens": 4,
+            "accepted_tokens": 1,
+        },
     }
 
 

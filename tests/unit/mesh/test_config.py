@@ -69,6 +69,10 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[prefill]\nstep_tokens = 64", r"step_tokens: 64 is less than chunk_tokens \(512\)"),
         ("[gateway]\nhttp_address = '127.0.0.1:70000'", "'127.0.0.1:70000' is not host:port"),
         ("[mesh]\nprefill_workers = 0\n[gateway]\nlocal = 'never'", "leaves nobody to prefill"),
+        ("draft = 'nowhere'", "baton.toml, draft: draft: .*nowhere is not a Hugging Face model folder"),
+        ("[worker]\nspeculation = 'on'", "speculation: 'on' is not one of auto, draft, lookup, off"),
+        ("[decode]\ndraft_tokens = 0", "draft_tokens: 0 is not between 1 and 64"),
+        ("[prefill]\ndraft_tokens = 4", r"unknown key 'draft_tokens' in \[prefill\]"),
         ("[mesh", "is not TOML"),
     ],
 )
@@ -124,3 +128,16 @@ def test_the_pool_is_counted_in_pages_or_in_bytes() -> None:
     assert DecodeConfig(pool_pages=7).pages(300) == 7
     with pytest.raises(ConfigError, match="pool_bytes: 1000 holds no page of 1001 bytes"):
         DecodeConfig(pool_bytes=1000).pages(1001)
+
+
+def test_a_draft_is_opened_only_where_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for speculation, opened in (("auto", tmp_path), ("draft", tmp_path), ("lookup", None), ("off", None)):
+        assert DecodeConfig(draft=tmp_path, speculation=speculation).draft_folder == opened
+    assert PrefillConfig().draft_folder is None
+
+
+def test_to_speculate_with_a_draft_there_must_be_one(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"speculation: .*`draft`"):
+        DecodeConfig(model=tmp_path, speculation="draft")
