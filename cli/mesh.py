@@ -45,6 +45,7 @@ def services_of(mesh: MeshConfig, *, file: Path | None, said: Mapping[str, str],
                 f"{tier}.address": f"{host}:0",  # several on one host cannot share a port
                 f"{tier}.gateways": dialable(mesh.gateway.grpc_address),
                 f"{tier}.workers_on_host": str(mesh.workers),
+                f"{tier}.worker_on_host": str(len(services) - 1),  # the gateway came first and computes nothing
             }
             services.append(Service(own[f"{tier}.name"], serve_arguments(tier, common | own, config)))
     return services

@@ -57,7 +57,7 @@ async def open_worker(
     )
     shape = PageShape(model.segments, model.layout)
     pool = SharedPool(shape, config.pages(shape.page_bytes))
-    runner = model.runner(pool.buffer, threads=config.thread_count, product=product)
+    runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, product=product)
     transports = make_transports(config.transports, host=config.transport_host, may_kill=config.may_kill, rules=rules)
     incarnation, identity = SystemRandom().getrandbits(64), model.identity
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
@@ -97,7 +97,8 @@ async def open_worker(
         rules=rules,
     )
     address = await worker.listen(config.address)
-    log.info("decode ready at %s class %s fingerprint %s", address, identity.numerics, identity.fingerprint)
+    about = f"class {identity.numerics} fingerprint {identity.fingerprint} body {model.body}"
+    log.info("decode ready at %s %s", address, about)
     try:
         yield worker
     finally:

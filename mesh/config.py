@@ -74,6 +74,8 @@ class WorkerConfig(CommonConfig):
     chunk_tokens: int = 512  # of one prompt in one step
     threads: int = 0  # 0: this host's cores divided by workers_on_host
     workers_on_host: int = 1
+    worker_on_host: int = 0  # which of them this is
+    pin_threads: bool = False  # each compute thread stays on a core of its own
     prefix_cache: bool = True
     speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
     transports: tuple[str, ...] = TRANSPORTS  # allowed ones, best first
@@ -102,6 +104,7 @@ class WorkerConfig(CommonConfig):
         _check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 20)
         _check_range("threads", self.threads, 0, 4096)
         _check_range("workers_on_host", self.workers_on_host, 1, 4096)
+        _check_range("worker_on_host", self.worker_on_host, 0, self.workers_on_host - 1)
 
     @property
     def draft_folder(self) -> Path | None:
@@ -111,6 +114,14 @@ class WorkerConfig(CommonConfig):
     @property
     def thread_count(self) -> int:
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers_on_host)
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """The cores of its compute threads, next to those of the worker before it; empty: anywhere."""
+        if not self.pin_threads:
+            return ()
+        allowed, count = sorted(os.sched_getaffinity(0)), self.thread_count
+        return tuple(allowed[(self.worker_on_host * count + i) % len(allowed)] for i in range(count))
 
     def pages(self, page_bytes: int) -> int:
         """How many pages the pool has, for a model whose page is so large."""

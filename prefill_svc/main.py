@@ -48,7 +48,7 @@ async def open_worker(
     )
     shape = PageShape(model.segments, model.layout)
     pool = SharedPool(shape, config.pages(shape.page_bytes))
-    runner = model.runner(pool.buffer, threads=config.thread_count, layer_group=config.layer_group)
+    runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, layer_group=config.layer_group)
     transports = make_transports(
         config.transports, host=config.transport_host, bytes_per_second=bytes_per_second, rules=rules
     )
@@ -81,7 +81,8 @@ async def open_worker(
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)
-    log.info("prefill ready at %s class %s fingerprint %s", address, identity.numerics, identity.fingerprint)
+    about = f"class {identity.numerics} fingerprint {identity.fingerprint} body {model.body}"
+    log.info("prefill ready at %s %s", address, about)
     try:
         yield worker
     finally:

@@ -17,6 +17,7 @@ from engine.model.digest import locked, remembered
 from engine.model.errors import ModelError
 from engine.model.layout import Fused, fused_tensors, read_tensors, weights_dtype
 from engine.model.packed import Writing, open_packed
+from engine.model.paths import choose_path
 from engine.model.rope import rotary_tables
 
 Floats = NDArray[np.float32]
@@ -70,18 +71,6 @@ def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> We
         remedy = "Check the disk under the cache folder, or choose another one."
         raise ModelError(file, "packed weights", "are not what was just written", remedy)
     return _weights(config, path, dtype, model_hash, packed)
-
-
-def choose_path(product_path: str, dtype: str) -> str:
-    if product_path == "auto":
-        return "pairs" if dtype == "bf16" else "fp32"  # one class on every machine; who wants tiles says `amx`
-    if product_path not in baton_kernels.PATHS:
-        known = ", ".join(("auto", *baton_kernels.PATHS))
-        raise ModelError("configuration", "product_path", f"{product_path!r} is unknown", f"Use one of {known}.")
-    if product_path != "fp32" and dtype != "bf16":
-        problem = f"{product_path!r} computes with bf16 weights and this checkpoint is {dtype}"
-        raise ModelError("configuration", "product_path", problem, "Set product_path to 'auto' or 'fp32'.")
-    return product_path
 
 
 def _model_hash(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:

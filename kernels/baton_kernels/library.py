@@ -22,7 +22,7 @@ _SIGNATURES = {
     "choose": "ii",
     "forced": "i",
     "threads": "i",
-    "set_threads": "-i",
+    "set_threads": "-ip",
     "pack_bytes": "lill",
     "pack": "miipllp",
     "embed": "mipplllp",

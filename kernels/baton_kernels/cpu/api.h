@@ -51,7 +51,7 @@ int baton_chosen(int operation);
 int baton_choose(int body);
 int baton_forced();
 int baton_threads();
-void baton_set_threads(int threads);
+void baton_set_threads(int threads, const int32_t* cores);  // cores: one per thread, or null: anywhere
 
 long baton_pack_bytes(int path, long n, long k);
 const char* baton_pack(int path, int source, const void* weights, long n, long k, void* packed);

@@ -1,5 +1,6 @@
 """Every wrong setting is refused at start, with a message that says where it stands and what to do."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,21 @@ def test_threads_are_shared_among_the_workers_of_a_host() -> None:
     assert DecodeConfig(workers_on_host=10**3).thread_count == 1
     assert DecodeConfig(workers_on_host=2).thread_count == max(1, alone // 2)
     assert PrefillConfig(threads=3, workers_on_host=2).thread_count == 3
+
+
+def test_pinned_workers_of_a_host_take_cores_next_to_each_other() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    assert DecodeConfig().cores == ()
+    first, second = (DecodeConfig(pin_threads=True, threads=1, workers_on_host=2, worker_on_host=i) for i in (0, 1))
+    assert first.cores == (allowed[0],) and second.cores == (allowed[1 % len(allowed)],)
+    many = DecodeConfig(pin_threads=True, threads=len(allowed) + 1)
+    assert many.cores == (*allowed, allowed[0])
+    with pytest.raises(ConfigError, match="worker_on_host: 2 is not between 0 and 1"):
+        DecodeConfig(workers_on_host=2, worker_on_host=2)
+
+
+def test_the_forced_product_path_is_no_setting_and_no_mistake() -> None:
+    assert read_settings(environment={"BATON_PRODUCT_PATH": "pairs:avx2"}).decode().product_path == "auto"
 
 
 def test_the_pool_is_counted_in_pages_or_in_bytes() -> None:
