@@ -113,10 +113,9 @@ INLINE const char* following(const ProductCall& call, Path path, const Unit& u, 
     return static_cast<const char*>(call.weights) + ((half * u.panels + p) * u.kp + k0) * kPanel * element_bytes(path);
 }
 
-// A lone tile meets each weight once and asks for what comes 8 KiB later; tiles that share a stretch share out the next.
-INLINE Ahead ahead_of(const char* weights, long bytes, long steps, const char* next, long tile, long tiles) {
-    constexpr long kAhead = 8192;
-    if (tiles == 1) return {weights + kAhead, bytes / steps, 64};
+// A lone tile meets each weight once and asks for what comes some KiB later; tiles that share a stretch share out the next.
+INLINE Ahead ahead_of(const char* weights, long bytes, long steps, const char* next, long rows, long tile, long tiles) {
+    if (tiles == 1) return {weights + (rows == 1 ? 4096 : 8192), bytes / steps, 64};
     const long stride = (bytes + steps * tiles - 1) / (steps * tiles);
     return {next + tile * steps * stride, stride, 0};
 }
@@ -136,7 +135,7 @@ static void product_chains(const ProductCall& call, Path path, const Unit& u) {
                     const auto* x = reinterpret_cast<const typename Kind::X*>(call.packed_x);
                     for (long t = u.t0; t < u.t1; ++t)
                         panel_rows<Kind>(R, x + (t * kp + k0) / Kind::kElements * R, weights, steps, u.acc(half, p, t), k0 == 0,
-                                         ahead_of(stretch, bytes, steps, next, t - u.t0, tiles));
+                                         ahead_of(stretch, bytes, steps, next, R, t - u.t0, tiles));
                 };
 #ifdef __AVX512BF16__
                 each(Dots(), reinterpret_cast<const uint32_t*>(stretch), (k1 - k0) / 2);
