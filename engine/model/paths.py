@@ -1,7 +1,7 @@
 """Which product path a model computes on, and with which body: by the setting, or by force of BATON_PRODUCT_PATH.
 
-Decided once, when weights are opened, so that every program that computes (worker, verify, doctor, benchmarks) obeys the
-same variable. A path decides bits; a body, the instructions that carry a path out, never does."""
+Decided once, when weights are opened, so that every program that computes (worker, verify, doctor, benchmarks) obeys
+the same variable. A path decides bits; a body, the instructions that carry a path out, never does."""
 
 import os
 from collections.abc import Mapping

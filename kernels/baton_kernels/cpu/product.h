@@ -43,28 +43,24 @@ INLINE void widen_panel(const uint32_t* w, long pairs, float* wide) {
 static void pack_rows(const ProductCall& call, Path path, long t) {
     if (path == kAmx) return pack_tiles(call, t);
     const long R = call.tile_rows, k = call.k, kp = padded_depth(path, k);
-    alignas(64) float part[16];
-    for (long r = 0; r < R; ++r) {
-        const long row = t * R + r;
+    // all rows of a stretch of k before the next one, so that what is written stays in the first-level cache
+    for (long i = 0; i < kp; i += 16)
+        for (long r = 0; r < R; ++r) {
+            const long row = t * R + r;
+            const Lanes v = row < call.rows ? load_first(call.x + row * k + i, k - i, 0.0f) : set(0.0f);
 #ifdef __AVX512BF16__
-        uint32_t* to = reinterpret_cast<uint32_t*>(call.packed_x) + t * R * (kp / 2) + r;
-        for (long i = 0; i < kp; i += 16) {
             alignas(32) uint16_t halves[16];
-            store_high(halves, round_bits(row < call.rows ? load_first(call.x + row * k + i, k - i, 0.0f) : set(0.0f)));
+            store_high(halves, round_bits(v));
+            uint32_t* to = reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + i) / 2 * R + r;
             for (long j = 0; j < 8 && i + 2 * j < kp; ++j)
-                to[(i / 2 + j) * R] = static_cast<uint32_t>(halves[2 * j]) | static_cast<uint32_t>(halves[2 * j + 1]) << 16;
-        }
-        (void)part;
+                to[j * R] = static_cast<uint32_t>(halves[2 * j]) | static_cast<uint32_t>(halves[2 * j + 1]) << 16;
 #else
-        float* to = reinterpret_cast<float*>(call.packed_x) + t * R * kp + r;
-        for (long i = 0; i < kp; i += 16) {
-            Lanes v = row < call.rows ? load_first(call.x + row * k + i, k - i, 0.0f) : set(0.0f);
-            if (path == kPairs) v = swap_pairs(floats(round_bits(v)));
-            store(part, v);
-            for (long j = 0; j < 16 && i + j < kp; ++j) to[(i + j) * R] = part[j];
-        }
+            alignas(64) float part[16];
+            store(part, path == kPairs ? swap_pairs(floats(round_bits(v))) : v);
+            float* to = reinterpret_cast<float*>(call.packed_x) + (t * kp + i) * R + r;
+            for (long j = 0; j < 16 && i + j < kp; ++j) to[j * R] = part[j];
 #endif
-    }
+        }
 }
 
 static void finish(const ProductCall& call, long row, long column, const float* acc, const float* up) {
@@ -113,10 +109,9 @@ INLINE const char* following(const ProductCall& call, Path path, const Unit& u, 
     return static_cast<const char*>(call.weights) + ((half * u.panels + p) * u.kp + k0) * kPanel * element_bytes(path);
 }
 
-// A lone tile meets each weight once and asks for what comes 8 KiB later; tiles that share a stretch share out the next.
-INLINE Ahead ahead_of(const char* weights, long bytes, long steps, const char* next, long tile, long tiles) {
-    constexpr long kAhead = 8192;
-    if (tiles == 1) return {weights + kAhead, bytes / steps, 64};
+// A lone tile meets each weight once and asks for what comes some KiB later; tiles that share a stretch share out the next.
+INLINE Ahead ahead_of(const char* weights, long bytes, long steps, const char* next, long rows, long tile, long tiles) {
+    if (tiles == 1) return {weights + (rows == 1 ? 4096 : 8192), bytes / steps, 64};
     const long stride = (bytes + steps * tiles - 1) / (steps * tiles);
     return {next + tile * steps * stride, stride, 0};
 }
@@ -136,7 +131,7 @@ static void product_chains(const ProductCall& call, Path path, const Unit& u) {
                     const auto* x = reinterpret_cast<const typename Kind::X*>(call.packed_x);
                     for (long t = u.t0; t < u.t1; ++t)
                         panel_rows<Kind>(R, x + (t * kp + k0) / Kind::kElements * R, weights, steps, u.acc(half, p, t), k0 == 0,
-                                         ahead_of(stretch, bytes, steps, next, t - u.t0, tiles));
+                                         ahead_of(stretch, bytes, steps, next, R, t - u.t0, tiles));
                 };
 #ifdef __AVX512BF16__
                 each(Dots(), reinterpret_cast<const uint32_t*>(stretch), (k1 - k0) / 2);

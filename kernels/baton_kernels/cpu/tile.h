@@ -89,8 +89,7 @@ struct Ahead {
 template <int R, int C, class Kind, int XR, int XK>
 static __attribute__((noinline)) void tile(const typename Kind::X* x, const typename Kind::W* w, long row, long apart, long steps,
                                            float* acc_at, long acc_row, bool fresh, const float* scale, Ahead ahead = {}) {
-    constexpr bool kAsks = XR > 1 || R > 1;  // a product of one row runs at the pace of the processor's own prefetcher
-    if (kAsks && !ahead.at) ahead.at = reinterpret_cast<const char*>(w);  // nothing is wanted: what is here already
+    if (!ahead.at) ahead.at = reinterpret_cast<const char*>(w);  // nothing is wanted: what is here already
     Lanes acc[R][C];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -109,11 +108,9 @@ static __attribute__((noinline)) void tile(const typename Kind::X* x, const type
         }
     }
     for (long k = 0; k < steps; ++k) {
-        if constexpr (kAsks) {
-            fetch_far(ahead.at);
-            fetch_far(ahead.at + ahead.second);
-            ahead.at += ahead.stride;
-        }
+        fetch_far(ahead.at);
+        fetch_far(ahead.at + ahead.second);
+        ahead.at += ahead.stride;
         Kind::template step<R, C, XR, XK>(acc, x, w, apart);
         x += Kind::kPerStep * XK;
         w += row;
