@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 import grpc
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
 
@@ -12,6 +14,11 @@ Message = tuple[str, str]  # role, content
 
 class MeshError(Exception):
     """The mesh refused or is not there; the message is for people."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        """`field`: of the request, where one is at fault."""
+        super().__init__(message)
+        self.field = field
 
 
 def sampling(
@@ -44,11 +51,20 @@ async def stream(
             async for event in call:
                 yield cast(inference_pb2.StreamGenerateResponse, event)
         except grpc.aio.AioRpcError as error:
-            raise MeshError(_explain(address, error)) from None
+            raise MeshError(_explain(address, error), _field_at_fault(error)) from None
 
 
 def finish_name(reason: int) -> str:
     return inference_pb2.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
+
+
+def _field_at_fault(error: grpc.aio.AioRpcError) -> str | None:
+    status = rpc_status.from_call(error)
+    for detail in status.details if status is not None else ():
+        wrong = error_details_pb2.BadRequest()
+        if detail.Unpack(wrong) and wrong.field_violations:
+            return str(wrong.field_violations[0].field)
+    return None
 
 
 def _explain(address: str, error: grpc.aio.AioRpcError) -> str:
