@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from engine.builtin import PAIR
 from models.corpus import FIRST, texts
 from models.curve import draw_curve
 from models.export import export
@@ -21,7 +22,6 @@ from models.packing import Packer
 from models.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from models.training import LossOf, Stage, fit
 
-PAIR = Path(__file__).resolve().parents[1] / "engine" / "builtin" / "pair"
 _TOKENIZER_TEXTS = 20_000
 _FIRST = 0.3  # of the steps, with the first mix
 

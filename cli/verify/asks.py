@@ -15,7 +15,7 @@ TOKENS = {1: (8, 24), 8: (8, 32), 64: (16, 64)}  # of an answer, by the cell's b
 MOST_TOKENS = max(most for _, most in TOKENS.values())
 TOP_LOGPROBS = 3
 PROMPTS = {1: 14, 8: 24, 64: 72}  # in a cell, by its batch
-_VOCABULARY = 256  # the byte tokens of the built-in model
+_VOCABULARY = 256  # the byte tokens of the random model
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from cli.verify.asks import LONGEST, MOST_TOKENS, asks_of
 from cli.verify.cells import FACTORS, every_cell, pairwise_cover
 from cli.verify.checks import Checked, check
 from cli.verify.sabotage import Sabotage, Spoilt, sabotage
-from engine.builtin import ensure_builtin
+from engine.builtin import ensure_random
 from mesh.config import ConfigError, default_cache_folder
 
 DIFFERENT, UNKNOWN = 1, 2
@@ -53,7 +53,7 @@ def verify(
 
 async def _verify(full: bool, spoil: Sabotage | None, seed: int, json: bool, status: list[int]) -> None:
     cache = default_cache_folder()
-    folder = ensure_builtin(cache)
+    folder = ensure_random(cache)
     with ExitStack() as stack:
         references = {path: _open(stack, folder, cache, path) for path in FACTORS["path"]}
         if spoil is not None:

@@ -7,7 +7,7 @@ import pytest
 from blake3 import blake3
 from tokenizers import Tokenizer
 
-from engine.builtin import ensure_builtin, make_model, tiny
+from engine.builtin import ensure_random, make_model, tiny
 from engine.model.checkpoint import Checkpoint
 from engine.model.config import read_config
 
@@ -18,24 +18,24 @@ def content(folder: Path) -> dict[str, str]:
     return {path.name: blake3(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
-def test_the_built_in_model_is_made_once_and_always_the_same(tmp_path: Path) -> None:
-    folder = ensure_builtin(tmp_path)
+def test_the_random_model_is_made_once_and_always_the_same(tmp_path: Path) -> None:
+    folder = ensure_random(tmp_path)
     inode = folder.stat().st_ino
-    assert ensure_builtin(tmp_path) == folder and folder.stat().st_ino == inode
+    assert ensure_random(tmp_path) == folder and folder.stat().st_ino == inode
     assert content(make_model(tmp_path / "again")) == content(folder)
     other = content(make_model(tmp_path / "other", seed=1))
     assert other["config.json"] == content(folder)["config.json"]
     assert other["model.safetensors"] != content(folder)["model.safetensors"]
 
 
-def test_the_built_in_model_has_the_promised_shape(tmp_path: Path) -> None:
-    config = read_config(ensure_builtin(tmp_path))
+def test_the_random_model_has_a_long_context_and_byte_tokens(tmp_path: Path) -> None:
+    config = read_config(ensure_random(tmp_path))
     assert (config.family, config.layers, config.hidden, config.heads, config.kv_heads) == ("llama", 4, 256, 4, 2)
     assert (config.head_dim, config.ffn, config.context, config.vocab) == (64, 704, 8192, 262)
 
 
 def test_every_id_can_be_decoded_and_every_text_encoded(tmp_path: Path) -> None:
-    folder = ensure_builtin(tmp_path)
+    folder = ensure_random(tmp_path)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     text = "Hällo, wörld!\n\t 你好 🙂 \x00\x7f  two  spaces"
     assert tokenizer.encode(text).ids == list(text.encode())
@@ -47,7 +47,7 @@ def test_every_id_can_be_decoded_and_every_text_encoded(tmp_path: Path) -> None:
 
 
 def test_the_chat_template_renders_roles(tmp_path: Path) -> None:
-    folder = ensure_builtin(tmp_path)
+    folder = ensure_random(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
