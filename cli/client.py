@@ -59,7 +59,7 @@ def finish_name(reason: int) -> str:
 
 
 def _field_at_fault(error: grpc.aio.AioRpcError) -> str | None:
-    status = rpc_status.from_call(error)
+    status = rpc_status.from_call(cast(grpc.Call, error))  # it has what is asked of a call
     for detail in status.details if status is not None else ():
         wrong = error_details_pb2.BadRequest()
         if detail.Unpack(wrong) and wrong.field_violations:

@@ -19,9 +19,9 @@ def with_model(config: Config) -> Config:
     """The configuration with a model folder: the built-in pair's if it names none."""
     if config.model is not None:
         return config
-    from engine.builtin import MODEL  # numpy and more: only for those who serve
+    from engine.builtin import DRAFT, MODEL  # numpy and more: only for those who serve
 
-    return dataclasses.replace(config, model=MODEL, served_name=config.model_name)
+    return dataclasses.replace(config, model=MODEL, draft=config.draft or DRAFT, served_name=config.model_name)
 
 
 def services_of(mesh: MeshConfig, *, file: Path | None, said: Mapping[str, str], otlp_endpoint: str) -> list[Service]:

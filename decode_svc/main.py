@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from random import SystemRandom
 
 import baton_kernels
+from decode_svc.speculation import Source, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.model.forward import Product
 from engine.opened import open_model
@@ -45,8 +46,9 @@ async def open_worker(
         config.cache_folder,
         product_path=config.product_path,
         page_tokens=config.page_tokens,
+        draft=config.draft_folder,
     )
-    shape = PageShape(model.layers, model.layer_bytes, model.layout)
+    shape = PageShape(model.segments, model.layout)
     pool = SharedPool(shape, config.pages(shape.page_bytes))
     runner = model.runner(pool.buffer, threads=config.thread_count, product=product)
     transports = make_transports(config.transports, host=config.transport_host, may_kill=config.may_kill, rules=rules)
@@ -75,6 +77,13 @@ async def open_worker(
         choose=pair,
         gateways=config.gateways,
         telemetry=telemetry,
+        speculation=Speculation(
+            source_of(config),
+            draft_tokens=config.draft_tokens,
+            chunk_tokens=config.chunk_tokens,
+            page_tokens=config.page_tokens,
+            context_tokens=model.context_tokens,
+        ),
         chunk_tokens=config.chunk_tokens,
         max_batch=config.max_batch,
         rules=rules,
@@ -97,3 +106,10 @@ def pair(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
         return "", f"numerics classes differ: prefill has {theirs.numerics!r}, decode {mine.numerics!r}"
     choice = choose(theirs, mine)
     return choice.transport, choice.why
+
+
+def source_of(config: DecodeConfig) -> Source:
+    """Where drafts come from: the draft model if there is one, else the text, unless one of them was named."""
+    if config.draft_folder is not None:
+        return Source.DRAFT
+    return Source.LOOKUP if config.speculation in ("auto", "lookup") else Source.OFF

@@ -16,6 +16,16 @@ from gateway.tokens import Detokenizer, Tokens
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
 from mesh.messages import End, Token
 
+# What a handle's timings say in seconds; of n choices the slowest counts.
+TIMED = (
+    "queue_seconds",
+    "prefill_seconds",
+    "first_token_seconds",
+    "handoff_seconds",
+    "decode_seconds",
+    "total_seconds",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
@@ -75,6 +85,14 @@ class Answer:
     def completion_tokens(self) -> int:
         """Of all choices, those that the client brought along included."""
         return sum(self._emitted.values())
+
+    @property
+    def drafted_tokens(self) -> int:
+        return sum(handle.timings.drafted_tokens for handle in self.handles)
+
+    @property
+    def accepted_tokens(self) -> int:
+        return sum(handle.timings.accepted_tokens for handle in self.handles)
 
     @property
     def cached_tokens(self) -> int:

@@ -14,7 +14,7 @@ import grpc
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway import grpc_errors
-from gateway.answer import Answer, Delta, Finished
+from gateway.answer import TIMED, Answer, Delta, Finished
 from gateway.assets import Assets
 from gateway.defects import told
 from gateway.grpc_ask import ask, class_of
@@ -26,16 +26,6 @@ from mesh.grpc_network import AddServices
 from mesh.messages import End
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-
-# Of n choices the slowest counts.
-_SLOWEST = (
-    "queue_seconds",
-    "prefill_seconds",
-    "first_token_seconds",
-    "handoff_seconds",
-    "decode_seconds",
-    "total_seconds",
-)
 
 
 def services(core: Core, assets: Assets, *, random: Random) -> AddServices:
@@ -182,7 +172,11 @@ def _finished(asked: Asked, answer: Answer, changed: list[str]) -> pb.StreamGene
     timings = [handle.timings for handle in answer.handles]
     if timings:
         finished.usage.cached_tokens = answer.cached_tokens
-        for name in _SLOWEST:
+        finished.usage.drafted_tokens, finished.usage.accepted_tokens = answer.drafted_tokens, answer.accepted_tokens
+        if steps := sum(each.decode_steps for each in timings):
+            finished.timings.decode_steps = max(each.decode_steps for each in timings)
+            finished.timings.tokens_per_step = (steps + answer.accepted_tokens) / steps
+        for name in TIMED:
             known = [value for each in timings if (value := getattr(each, name)) is not None]
             if known:
                 setattr(finished.timings, name, max(known))

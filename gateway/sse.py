@@ -28,8 +28,8 @@ class Frames:
             start = self._starts[index] = self._head + b'{"index":%d,' % index
         return start
 
-    def usage(self, usage: object) -> bytes:
-        return self._head + b'],"usage":' + encode(usage) + b"}\n\n"
+    def usage(self, usage: object, timings: object) -> bytes:
+        return self._head + b'],"usage":' + encode(usage) + b',"timings":' + encode(timings) + b"}\n\n"
 
 
 class ChatFrames(Frames):

@@ -127,7 +127,7 @@ class Evaluation:
             for tallies, choice in ((greedy, GREEDY), (warm, Choice(WARM))):
                 emitted = self._answers(asked, choice)
                 prompts = [question.prompt for question in asked]
-                counted = judge(self.draft, prompts, emitted, end=self.end, choice=choice)
+                counted = judge(self.draft, prompts, emitted, end=self.end, most=_MOST, choice=choice)
                 tallies[kind.value] = sum(counted, Tally())
                 if choice is GREEDY:
                     same = [self._text(a) == question.expected for a, question in zip(emitted, asked, strict=True)]

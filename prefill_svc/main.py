@@ -44,8 +44,9 @@ async def open_worker(
         config.cache_folder,
         product_path=config.product_path,
         page_tokens=config.page_tokens,
+        draft=config.draft_folder,
     )
-    shape = PageShape(model.layers, model.layer_bytes, model.layout)
+    shape = PageShape(model.segments, model.layout)
     pool = SharedPool(shape, config.pages(shape.page_bytes))
     runner = model.runner(pool.buffer, threads=config.thread_count, layer_group=config.layer_group)
     transports = make_transports(
@@ -76,6 +77,7 @@ async def open_worker(
         telemetry=telemetry,
         chunk_tokens=config.chunk_tokens,
         step_tokens=config.step_tokens,
+        drafts=config.draft_folder is not None,
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)
