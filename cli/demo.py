@@ -67,7 +67,9 @@ async def _ask(address: str, question: str, max_tokens: int) -> None:
         elif event.WhichOneof("event") == "finished":
             usage = event.finished.usage
             write("\n")
-            say(f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} new ones", style="dim")
+            guessed = f"; {usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted"
+            text = f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} new ones"
+            say(f"{text}{guessed if usage.drafted_tokens else ''}", style="dim")
 
 
 def _on_line(name: str, line: str) -> None:

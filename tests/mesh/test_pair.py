@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -120,6 +121,8 @@ def test_the_demo_says_what_baton_is_and_draws_the_time() -> None:
     assert done.returncode == 0, done.stderr
     answer, *picture = done.stdout.splitlines()
     assert names_all(answer)
+    guessed = re.search(r"(\d+) of (\d+) drafted tokens accepted", done.stderr)
+    assert guessed is not None and int(guessed[1]) > 0, done.stderr
     for phase in ("request", "first token", "prefill", "hand-off", "decode"):
         assert any(phase in line for line in picture), phase
 
