@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2, help="each with one thread (default: %(default)s)")
     parser.add_argument(
-        "--tokens", type=float, default=13.5, help="million tokens for the model (default: %(default)s)"
+        "--tokens", type=float, default=11.0, help="million tokens for the model (default: %(default)s)"
     )
     parser.add_argument(
         "--draft-tokens", type=float, default=6.0, help="million tokens for the draft (default: %(default)s)"
