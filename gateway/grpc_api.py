@@ -18,6 +18,7 @@ from gateway.answer import TIMED, Answer, Delta, Finished
 from gateway.assets import Assets
 from gateway.defects import told
 from gateway.grpc_ask import ask, class_of
+from gateway.grpc_chat import tool_call
 from gateway.limits import Asked, accept, check_model
 from gateway.spec import Core
 from mesh.errors import InvalidRequest
@@ -142,6 +143,7 @@ def _delta(event: Delta, with_logprobs: bool, *, changed: bool) -> pb.StreamGene
         position=event.tokens[0].position,
         token_ids=[token.token for token in event.tokens],
         text=event.text,
+        tool_calls=map(tool_call, event.calls),
     )
     if changed:
         delta.numerics_class.CopyFrom(class_of(event.numerics))
@@ -152,7 +154,8 @@ def _delta(event: Delta, with_logprobs: bool, *, changed: bool) -> pb.StreamGene
 
 
 def _choice_finished(event: Finished) -> pb.StreamGenerateResponse:
-    reason = pb.FINISH_REASON_LENGTH if event.reason is End.LENGTH else pb.FINISH_REASON_STOP
+    stopped = pb.FINISH_REASON_TOOL_CALLS if event.called else pb.FINISH_REASON_STOP
+    reason = pb.FINISH_REASON_LENGTH if event.reason is End.LENGTH else stopped
     finished = pb.ChoiceFinished(index=event.index, reason=reason)
     if event.stop_id is not None:
         finished.stop_token_id = event.stop_id
@@ -185,5 +188,6 @@ def _grow(choice: pb.Choice, event: pb.StreamGenerateResponse) -> None:
         choice.token_ids.extend(event.delta.token_ids)
         choice.text += event.delta.text
         choice.logprobs.extend(event.delta.logprobs)
+        choice.tool_calls.extend(event.delta.tool_calls)
     else:
         choice.finished.CopyFrom(event.choice_finished)

@@ -19,6 +19,7 @@ from gateway.openai_answer import (
     end_of,
     fingerprint_of,
     timings_of,
+    tool_call,
     usage_of,
 )
 from gateway.openai_types import ChatRequest, Common, CompletionRequest
@@ -91,6 +92,9 @@ class ChatReply(_Base):
                 logprobs = chat_logprobs(self._tokens, event.tokens) if self._with_logprobs else None
                 if event.text or logprobs is not None:
                     yield frames.text(event.index, event.text, logprobs)
+                if event.calls:
+                    told: list[Json] = [{"index": call.index} | tool_call(call) for call in event.calls]
+                    yield frames.calls(event.index, told)
             else:
                 yield frames.finish(event.index, end_of(event), self.fingerprint)
         if self._with_usage:

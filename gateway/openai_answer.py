@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.answer import TIMED, Answer, Delta, Finished
+from gateway.calls import Call
 from gateway.tokens import Tokens
 from mesh.messages import End, Token
 
@@ -42,9 +43,13 @@ def completion_logprobs(tokens: Tokens, items: Sequence[Token], offset: int) -> 
 
 
 def end_of(finished: Finished) -> Json:
-    reason = "length" if finished.reason is End.LENGTH else "stop"
+    reason = "length" if finished.reason is End.LENGTH else "tool_calls" if finished.called else "stop"
     stop: int | str | None = finished.stop_id if finished.stop_string is None else finished.stop_string
     return {"finish_reason": reason, "stop_reason": stop}
+
+
+def tool_call(call: Call) -> Json:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def usage_of(prompt_tokens: int, answers: Sequence[Answer]) -> Json:
@@ -91,6 +96,7 @@ class Whole:
     index: int
     texts: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     finished: Finished | None = None
 
     def take(self, event: Delta | Finished) -> None:
@@ -99,6 +105,7 @@ class Whole:
         else:
             self.texts.append(event.text)
             self.tokens.extend(event.tokens)
+            self.calls.extend(event.calls)
 
     @property
     def text(self) -> str:
@@ -110,7 +117,9 @@ class Whole:
 
 
 def chat_choice(whole: Whole, tokens: Tokens, with_logprobs: bool) -> Json:
-    message = {"role": "assistant", "content": whole.text, "refusal": None}
+    message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
+    if whole.calls:
+        message |= {"content": whole.text or None, "tool_calls": [tool_call(call) for call in whole.calls]}
     logprobs = chat_logprobs(tokens, whole.tokens) if with_logprobs else None
     return {"index": whole.index, "message": message, "logprobs": logprobs} | whole.end()
 

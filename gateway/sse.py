@@ -51,6 +51,10 @@ class ChatFrames(Frames):
             )
         )
 
+    def calls(self, index: int, calls: list[dict[str, object]]) -> bytes:
+        tail = b'},"logprobs":null,"finish_reason":null}]}\n\n'
+        return self.start(index) + b'"delta":{"tool_calls":' + encode(calls) + tail
+
     def finish(self, index: int, end: dict[str, object], fingerprint: str) -> bytes:
         tail = b'"delta":{},"logprobs":null,' + encode(end)[1:]
         return self.start(index) + tail + b'],"system_fingerprint":' + encode(fingerprint) + b"}\n\n"

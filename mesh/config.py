@@ -20,7 +20,7 @@ class ConfigError(ValueError):
 
 
 def default_cache_folder() -> Path:
-    """Built-in model and packed weights; every process of the host should use the same one."""
+    """Packed weights; every process of the host should use the same one."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
 
 
@@ -29,7 +29,7 @@ class CommonConfig:
     """What all services share; top-level keys of the file."""
 
     name: str = "baton"  # of this process, in logs and traces
-    model: Path | None = None  # Hugging Face folder; None: the built-in model, made in the cache folder on first use
+    model: Path | None = None  # Hugging Face folder; None: the built-in pair
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
     served_name: str = ""  # what clients call the model; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)

@@ -22,7 +22,7 @@ from cli.verify.cells import every_cell, pairwise_cover
 from cli.verify.checks import Checked, Models, check
 from cli.verify.drafts import ensure_draft
 from cli.verify.sabotage import Sabotage, Spoilt, sabotage
-from engine.builtin import ensure_builtin
+from engine.builtin import ensure_random
 from mesh.config import ConfigError, default_cache_folder
 
 DIFFERENT, UNKNOWN = 1, 2
@@ -56,7 +56,7 @@ def verify(
 
 async def _verify(full: bool, spoil: Sabotage | None, seed: int, json: bool, status: list[int]) -> None:
     cache = default_cache_folder()
-    folder = ensure_builtin(cache)
+    folder = ensure_random(cache)
     models = Models(folder, ensure_draft(folder, cache))
     prints = fingerprints()
     for path, of_bodies in prints.items():
