@@ -70,7 +70,8 @@ def reference(seed: int, choice: int, position: int, ids: NDArray[Any]) -> NDArr
     def stir(z: NDArray[Any]) -> NDArray[Any]:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+        mixed: NDArray[Any] = z ^ (z >> np.uint64(31))
+        return mixed
 
     with np.errstate(over="ignore"):
         where = np.array([choice << 32 | position], np.uint64)
