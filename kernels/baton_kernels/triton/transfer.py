@@ -1,0 +1,180 @@
+"""Pages between the pool and a contiguous buffer, for transfers: copy, checksum and change of layout in one pass.
+
+`gather` reads pages of the pool, `scatter` writes them; the buffer holds one page's span of layers after the other.
+The checksum is the CPU's, over the buffer's 64-bit words, counted from the page's first: what travels is what is
+checked. When the other end is a CPU pool, the buffer has the CPU's tiles (K for dot products, V with token pairs
+interleaved) and may cover several of our pages per page of theirs."""
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from baton_kernels.library import KernelError
+from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, run
+from baton_kernels.triton.layout import PageShape
+
+BLOCK = 2048  # words of one program
+SHAPES = (  # page_tokens, kv_heads, dim, kv_type, tokens of a page of the CPU (0: same layout)
+    (16, 2, 32, "bf16", 0),
+    (16, 3, 48, "fp8", 0),
+    (16, 2, 32, "bf16", 32),
+    (32, 1, 64, "bf16", 32),
+    (16, 2, 16, "bf16", 64),
+)
+
+
+def gather(
+    pool: torch.Tensor,  # uint8
+    shape: PageShape,
+    pages: torch.Tensor,  # int32 [count, pages of ours per page of the buffer]
+    *,
+    first_layer: int,
+    layers: int,
+    out: torch.Tensor,  # uint8 [count, bytes of the span]
+    sums: torch.Tensor,  # int64 [count], the checksums' 64 bits
+    cpu_page_tokens: int = 0,  # 0: the buffer has this pool's own layout
+) -> None:
+    architecture(pool)
+    sums.zero_()
+    run(list(launches(pool, shape, pages, first_layer, layers, out, sums, cpu_page_tokens, into_pool=False)))
+
+
+def scatter(
+    data: torch.Tensor,  # uint8 [count, bytes of the span]
+    pool: torch.Tensor,
+    shape: PageShape,
+    pages: torch.Tensor,
+    *,
+    first_layer: int,
+    layers: int,
+    sums: torch.Tensor,
+    cpu_page_tokens: int = 0,
+) -> None:
+    architecture(pool)
+    sums.zero_()
+    run(list(launches(pool, shape, pages, first_layer, layers, data, sums, cpu_page_tokens, into_pool=True)))
+
+
+def span_bytes(shape: PageShape, layers: int, cpu_page_tokens: int = 0) -> int:
+    """Bytes of the buffer per page."""
+    return layers * shape.layer_bytes * (cpu_page_tokens // shape.page_tokens if cpu_page_tokens else 1)
+
+
+def to_cpu_layout(tokens: torch.Tensor) -> torch.Tensor:
+    """Reference: K and V [2, kv_heads, page_tokens, dim] of one layer -> the CPU's tiles, flat, any element type."""
+    k, v = tokens
+    heads, count, dim = k.shape
+    k = k.reshape(heads, count, dim // 2, 2).transpose(1, 2)
+    v = v.reshape(heads, count // 2, 2, dim).transpose(2, 3)
+    return torch.cat([k.reshape(-1), v.reshape(-1)])
+
+
+@triton.jit
+def _word_key(i):
+    x = (i.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
+    y = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93
+    return (y ^ (y >> 29)) | 1
+
+
+@triton.jit(do_not_specialize=["words", "first_word"])
+def _move(
+    pool,
+    pages,
+    data,
+    sums,
+    words,
+    first_word,
+    first_pool,
+    page_stride,
+    INTO_POOL: tl.constexpr,
+    CPU_TOKENS: tl.constexpr,
+    RATIO: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """pool as 64-bit words where layouts are equal, else as pairs of elements; first_pool and page_stride alike."""
+    page = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < words
+    buffer = data + page * words + at
+    if CPU_TOKENS == 0:
+        own = pool + tl.load(pages + page).to(tl.int64) * page_stride + first_pool + at
+        if INTO_POOL:
+            word = tl.load(buffer, mask=inside, other=0)
+            tl.store(own, word, mask=inside)
+        else:
+            word = tl.load(own, mask=inside, other=0)
+            tl.store(buffer, word, mask=inside)
+    else:
+        TILE: tl.constexpr = CPU_TOKENS * DIM // 4
+        tile = at // TILE
+        left = at % TILE
+        is_k = tile // KV_HEADS % 2 == 0
+        token = tl.where(is_k, left % (CPU_TOKENS // 2), left // (DIM // 2)) * 2
+        pair = tl.where(is_k, left // (CPU_TOKENS // 2), left % (DIM // 2))
+        own_page = tl.load(pages + page * RATIO + token // PAGE, mask=inside, other=0).to(tl.int64)
+        first = pool + own_page * page_stride + first_pool + tile * (PAGE * DIM // 2) + token % PAGE * (DIM // 2) + pair
+        second = first + DIM // 2
+        if INTO_POOL:
+            word = tl.load(buffer, mask=inside, other=0)
+            low = word.to(tl.uint32)
+            high = (word.to(tl.uint64) >> 32).to(tl.uint32)
+            a = tl.where(is_k, low, (low & 0xFFFF) | (high << 16))
+            b = tl.where(is_k, high, (low >> 16) | (high & 0xFFFF0000))
+            tl.store(first, a.to(tl.int32, bitcast=True), mask=inside)
+            tl.store(second, b.to(tl.int32, bitcast=True), mask=inside)
+        else:
+            a = tl.load(first, mask=inside, other=0).to(tl.uint32, bitcast=True)
+            b = tl.load(second, mask=inside, other=0).to(tl.uint32, bitcast=True)
+            low = tl.where(is_k, a, (a & 0xFFFF) | (b << 16))
+            high = tl.where(is_k, b, (a >> 16) | (b & 0xFFFF0000))
+            word = (low.to(tl.uint64) | (high.to(tl.uint64) << 32)).to(tl.int64, bitcast=True)
+            tl.store(buffer, word, mask=inside)
+    keyed = word.to(tl.uint64, bitcast=True) * _word_key(first_word + at)
+    tl.atomic_add(sums + page, tl.sum(tl.where(inside, keyed, 0).to(tl.int64, bitcast=True), 0), sem="relaxed")
+
+
+def launches(
+    pool: torch.Tensor,
+    shape: PageShape,
+    pages: torch.Tensor,
+    first_layer: int,
+    layers: int,
+    data: torch.Tensor,
+    sums: torch.Tensor,
+    cpu_page_tokens: int,
+    *,
+    into_pool: bool,
+) -> Iterator[Launch]:
+    count, ratio = check_rank("pages", pages, 2)
+    if cpu_page_tokens and (shape.fp8 or cpu_page_tokens % shape.page_tokens):
+        raise KernelError(f"cpu_page_tokens: {cpu_page_tokens} does not go with pages of layout {shape.name}")
+    if ratio != (cpu_page_tokens // shape.page_tokens if cpu_page_tokens else 1):
+        raise KernelError(f"pages: {ratio} pages of {shape.page_tokens} tokens do not make one of the buffer's")
+    if layers < 1 or first_layer < 0 or first_layer + layers > shape.layers:
+        raise KernelError(f"first_layer, layers: {first_layer} and {layers} do not lie within {shape.layers}")
+    shape.check_pool(pool)
+    check("pages", pages, torch.int32, (count, ratio))
+    check("data", data, torch.uint8, (count, span_bytes(shape, layers, cpu_page_tokens)))
+    check("sums", sums, torch.int64, (count,))
+    words, layer_words = data.shape[1] // 8, ratio * shape.layer_bytes // 8
+    unit = 4 if cpu_page_tokens else 8
+    yield Launch(
+        name=f"{'scatter' if into_pool else 'gather'} {shape.name}{' converting' if cpu_page_tokens else ''}",
+        kernel=_move,
+        grid=(count, blocks(words, BLOCK), 1),
+        arguments={
+            "pool": pool.view(torch.int32 if cpu_page_tokens else torch.int64), "pages": pages,
+            "data": data.view(torch.int64),
+            "sums": sums, "words": words, "first_word": first_layer * layer_words,
+            "first_pool": first_layer * shape.layer_bytes // unit, "page_stride": shape.page_bytes // unit,
+        },
+        constants={
+            "INTO_POOL": into_pool, "CPU_TOKENS": cpu_page_tokens, "RATIO": ratio, "PAGE": shape.page_tokens,
+            "KV_HEADS": shape.kv_heads, "DIM": shape.dim, "BLOCK": BLOCK,
+        },
+    )  # fmt: skip
