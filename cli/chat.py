@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from baton.inference.v1 import inference_pb2 as pb
-from cli.client import MeshError, sampling, stream
-from cli.errors import readable_errors
+from cli.client import sampling, stream
+from cli.errors import MeshError, readable_errors
 from cli.example_tools import MESH_STATUS, run_tool
 from cli.generate import Address, MaxTokens, Seed, Temperature
 from cli.output import err, say, write

@@ -1,4 +1,4 @@
-"""What a draft's step refuses before it computes; what it computes is tested where models are (engine/test_drafting)."""
+"""What a draft's step refuses before it computes (what it computes is tested where models are)."""
 
 from dataclasses import replace
 from typing import Any
