@@ -39,47 +39,46 @@ INLINE void widen_panel(const uint32_t* w, long pairs, float* wide) {
         }
 }
 
-// Writes one tile of x as [k][tile_rows], rounded to bf16 and in chain order for pairs.
-static void pack_rows(const ProductCall& call, Path path, long t) {
-    if (path == kAmx) return pack_tiles(call, t);
-    const long R = call.tile_rows, k = call.k, kp = padded_depth(path, k);
-    // all rows of a stretch of k before the next one, so that what is written stays in the first-level cache
-    for (long i = 0; i < kp; i += 16)
-        for (long r = 0; r < R; ++r) {
-            const long row = t * R + r;
-            const Lanes v = row < call.rows ? load_first(call.x + row * k + i, k - i, 0.0f) : set(0.0f);
 #ifdef __AVX512BF16__
-            alignas(32) uint16_t halves[16];
-            store_high(halves, round_bits(v));
-            uint32_t* to = reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + i) / 2 * R + r;
-            for (long j = 0; j < 8 && i + 2 * j < kp; ++j)
-                to[j * R] = static_cast<uint32_t>(halves[2 * j]) | static_cast<uint32_t>(halves[2 * j + 1]) << 16;
+constexpr long kWordElements = 2;  // of a chain, in a word of packed activations
 #else
-            alignas(64) float part[16];
-            store(part, path == kPairs ? swap_pairs(floats(round_bits(v))) : v);
-            float* to = reinterpret_cast<float*>(call.packed_x) + (t * kp + i) * R + r;
-            for (long j = 0; j < 16 && i + j < kp; ++j) to[j * R] = part[j];
+constexpr long kWordElements = 1;
 #endif
-        }
+
+INLINE void put_words(Ints (&rows)[16], long R, long words, uint32_t* to) {
+    if (R == 1) return store_first(reinterpret_cast<float*>(to), words, floats(rows[0]));
+    transpose(rows);
+    for (long j = 0; j < words; ++j) store_first(reinterpret_cast<float*>(to + j * R), R, floats(rows[j]));
 }
 
-static void finish(const ProductCall& call, long row, long column, const float* acc, const float* up) {
-    const long left_over = call.n - column;
-    float* out = call.out + row * call.n + column;
-    for (int c = 0; c < 2; ++c) {
-        const long n = left_over - 16 * c;
-        if (n <= 0) return;
-        Lanes v = load(acc + 16 * c);
-        if (up) v = silu(v) * load(up + 16 * c);
-        if (call.tiles_out) {  // column is a multiple of 32, as are the columns of a row of tiles
-            auto* tiles = reinterpret_cast<uint16_t*>(call.tiles_out) + row / kTile * kTile * call.n + column / 32 * 512;
-            store_high(tiles + row % kTile * 32 + 16 * c, round_bits(v));
-            continue;
-        }
-        if (call.bias) v = v + load_first(call.bias + column + 16 * c, n, 0.0f);
-        if (call.residual) v = v + load_first(call.residual + row * call.n + column + 16 * c, n, 0.0f);
-        store_first(out + 16 * c, n, v);
+// Up to 32 elements of R rows, rounded to bf16 and in chain order for pairs, as a tile reads them: [word][R]. value(r, c)
+// gives a row's elements from 16 * c on.
+template <class Value>
+INLINE void put_rows(Path path, long R, long elements, uint32_t* to, Value value) {
+    Ints rows[16];
+    for (long r = R; r < 16; ++r) rows[r] = ints(0);
+#ifdef __AVX512BF16__
+    (void)path;
+    for (long r = 0; r < R; ++r) rows[r] = join_high(round_bits(value(r, 0)), round_bits(value(r, 1)));
+    put_words(rows, R, least(16, elements / 2), to);
+#else
+    for (long c = 0; 16 * c < elements; ++c) {
+        for (long r = 0; r < R; ++r) rows[r] = bits(path == kPairs ? swap_pairs(floats(round_bits(value(r, c)))) : value(r, c));
+        put_words(rows, R, least(16, elements - 16 * c), to + 16 * c * R);
     }
+#endif
+}
+
+// Writes one tile of x.
+static void pack_rows(const ProductCall& call, Path path, long t) {
+    if (path == kAmx) return pack_tiles(call, t);
+    const long R = call.tile_rows, k = call.k, kp = padded_depth(path, k), rows = least(R, call.rows - t * R);
+    // all rows of a stretch of k before the next one, so that what is written stays in the first-level cache
+    for (long i = 0; i < kp; i += 32)
+        put_rows(path, R, least(32, kp - i), reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + i) / kWordElements * R, [&](long r, long c) {
+            const long at = i + 16 * c;
+            return r < rows && at < k ? load_first(call.x + (t * R + r) * k + at, k - at, 0.0f) : set(0.0f);
+        });
 }
 
 // What one unit covers, and where its outputs' chains stand in scratch.
@@ -175,6 +174,37 @@ static void product_tiles(const ProductCall& call, const Unit& u) {
     }
 }
 
+// One panel of a tile's outputs, from its chains' ends to where they are wanted.
+static void finish(const ProductCall& call, Path path, const Unit& u, long t, long p) {
+    const long column = p * kPanel, row0 = t * u.R, rows = least(u.R, call.rows - row0);
+    const float *acc = u.acc(0, p, t), *up = call.gated ? u.acc(1, p, t) : nullptr;
+    const auto value = [&](long r, long c) {
+        const Lanes v = load(acc + r * kPanel + 16 * c);
+        return up ? silu(v) * load(up + r * kPanel + 16 * c) : v;
+    };
+    if (call.packed_out && path != kAmx)
+        return put_rows(path, u.R, kPanel, reinterpret_cast<uint32_t*>(call.packed_out) + (t * call.n + column) / kWordElements * u.R, value);
+    for (long c = 0; c < 2 && column + 16 * c < call.n; ++c) {
+        const long at = column + 16 * c, n = call.n - at;
+        const Lanes bias = call.bias ? load_first(call.bias + at, n, 0.0f) : set(0.0f);
+        for (long r = 0; r < rows; ++r) {
+            Lanes v = value(r, c);
+            if (call.packed_out) {  // column is a multiple of 32, as are the columns of a row of tiles
+                auto* tiles = reinterpret_cast<uint16_t*>(call.packed_out) + row0 * call.n + column / 32 * 512;
+                store_high(tiles + r * 32 + 16 * c, round_bits(v));
+                continue;
+            }
+            const long to = (row0 + r) * call.n + at;
+            if (call.bias) v = v + bias;
+            if (call.residual) v = v + (n >= 16 ? load(call.residual + to) : load_first(call.residual + to, n, 0.0f));
+            if (n >= 16)
+                store(call.out + to, v);
+            else
+                store_first(call.out + to, n, v);
+        }
+    }
+}
+
 static void product(const ProductCall& call, Path path, long unit, float* scratch) {
     const Unit u(call, path, unit, scratch);
     if (path == kAmx)
@@ -182,9 +212,7 @@ static void product(const ProductCall& call, Path path, long unit, float* scratc
     else
         product_chains(call, path, u);
     for (long t = u.t0; t < u.t1; ++t)
-        for (long r = 0; r < u.R && t * u.R + r < call.rows; ++r)
-            for (long p = u.p0; p < u.p1; ++p)
-                finish(call, t * u.R + r, p * kPanel, u.acc(0, p, t) + r * kPanel, call.gated ? u.acc(1, p, t) + r * kPanel : nullptr);
+        for (long p = u.p0; p < u.p1; ++p) finish(call, path, u, t, p);
 }
 
 // SwiGLU for widths whose halves do not begin at a panel: both [rows][2n] -> out [rows][n].
