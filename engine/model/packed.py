@@ -3,7 +3,7 @@
 A fixed preamble (magic, header length, header digest), a JSON header (what it was made from, where each tensor
 stands, digest of the body) and the tensors, each at a page boundary. A file that is torn, cut or altered is not
 valid, and whoever finds it so builds it anew; the body is read in full only when the file has changed. The mapping
-asks for large pages: products walk all of it in every step, and looking up small pages costs a tenth of the bandwidth."""
+asks for large pages: products walk all of it in every step, and finding small pages costs a tenth of the bandwidth."""
 
 import json
 import math
