@@ -15,11 +15,16 @@ constexpr long kFewRows = 4;           // up to here products are bound by memor
 constexpr long kDepth = 448;           // elements of k after which chains go on with the next panel, asked for meanwhile
 constexpr long kSmall = 1 << 15;       // elements that are not worth waking a thread for
 
+// The size that computes fewest rows, counting those that fill the last tile up, and a fifth of a row for each tile's begin
+// and end. Tiles of less than half the most rows are for calls that have no more.
 long pick_tile_rows(long rows, long most) {
-    const long tiles = (rows + most - 1) / most, wanted = (rows + tiles - 1) / tiles;
-    for (long size : {1L, 2L, 4L, 6L, 8L, 10L, 11L, 12L})
-        if (size >= wanted && size <= most) return size;
-    return most;
+    long best = most, least_work = 0;
+    for (long size : {1L, 2L, 4L, 6L, 8L, 10L, 11L, 12L}) {
+        const long work = (rows + size - 1) / size * (5 * size + 1);
+        if (size > most || 2 * size < least(rows, most)) continue;
+        if (least_work == 0 || work < least_work) best = size, least_work = work;
+    }
+    return best;
 }
 
 // The share of `whole` in equal parts, multiples of `unit`, none above `most` (a multiple too).
@@ -28,8 +33,8 @@ long even_share(long whole, long most, long unit) {
     return round_up((whole + parts - 1) / parts, unit);
 }
 
-// Panels of a unit: among sizes that give each thread `fewest` units to twice as many, the one with which the busiest thread has
-// least to do. Few rows want many units, so that a thread that is held up leaves little for the others to wait for.
+// Panels of a unit: among sizes that give each thread `fewest` units to twice as many, the one with which the busiest thread
+// has least to do. Few rows want many units, so that a thread that is held up leaves little for the others to wait for.
 long balanced_share(long panels, long blocks, long threads, long fewest, long widest) {
     const auto share = [&](long units) { return least(widest, (panels * blocks + threads * units - 1) / (threads * units)); };
     long best = 0, least_work = 0;
@@ -54,7 +59,7 @@ size_t cut_rows(ProductCall& call, Path path) {
 
 void run_product(ProductCall call, Path path, size_t shared_before) {
     const Body& body = product_body(call, path);
-    const long kp = padded_depth(path, call.k), threads = pool_threads();
+    const long kp = padded_depth(path, call.k), threads = call.threads = pool_threads();
     const long panels = round_up(call.n, kPanel) / kPanel, halves = call.gated ? 2 : 1;
     const size_t packed = cut_rows(call, path);
     const bool many = call.tiles >= 3;

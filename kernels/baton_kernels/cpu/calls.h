@@ -29,6 +29,7 @@ struct ProductCall {
     // planned by api.cpp
     long tile_rows, tiles;     // x is packed in tiles of so many rows, zero rows at the end
     long block_tiles;          // tiles of one unit
+    long threads;              // that take units
     long chunk_panels, chunks; // panels of one unit (gated: of each half), units per row block
     long depth;                // chain elements between two visits of the same outputs
     bool widen;                // weights are widened once per unit into scratch

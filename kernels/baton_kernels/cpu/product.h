@@ -98,21 +98,32 @@ struct Unit {
     float* beyond() const { return scratch + halves * chunk_panels * block_tiles * R * kPanel; }
 };
 
-// The stretch of weights that is multiplied after this one; behind the unit's last comes the next unit's first.
+// The stretch of weights that is multiplied after this one; behind the unit's last comes, most likely, the first of the
+// unit that follows when every thread has taken one. Null: none of this call's.
 INLINE const char* following(const ProductCall& call, Path path, const Unit& u, long k0, long half, long p) {
     if (++p == u.p1) {
         p = u.p0;
         if (++half == u.halves) half = 0, k0 += call.depth;
-        if (k0 >= u.kp) k0 = 0, p = u.p1 < u.panels ? u.p1 : 0;
+        if (k0 >= u.kp) k0 = 0, p = u.p0 + call.threads * u.chunk_panels;
+        if (p >= u.panels) return nullptr;
     }
     return static_cast<const char*>(call.weights) + ((half * u.panels + p) * u.kp + k0) * kPanel * element_bytes(path);
 }
 
-// A lone tile meets each weight once and asks for what comes some KiB later; tiles that share a stretch share out the next.
-INLINE Ahead ahead_of(const char* weights, long bytes, long steps, const char* next, long rows, long tile, long tiles) {
-    if (tiles == 1) return {weights + (rows == 1 ? 4096 : 8192), bytes / steps, 64};
+// Tiles that share a stretch of weights share out the next one.
+INLINE Ahead shared_ahead(const char* next, long bytes, long steps, long tile, long tiles) {
     const long stride = (bytes + steps * tiles - 1) / (steps * tiles);
-    return {next + tile * steps * stride, stride, 0};
+    return next ? Ahead{next + tile * steps * stride, stride, 0} : Ahead{};
+}
+
+// A lone tile meets each weight once: it asks for what comes some KiB later, and at last for the next stretch's begin.
+template <class Kind>
+INLINE void lone_tile(long rows, const typename Kind::X* x, const typename Kind::W* w, long steps, float* acc, bool fresh, const char* next) {
+    constexpr long kStepBytes = kPanel * sizeof(typename Kind::W);
+    const long near = rows == 1 ? 4096 : 8192, last = least(steps, near / kStepBytes), before = steps - last;
+    if (before) panel_rows<Kind>(rows, x, w, before, acc, fresh, {reinterpret_cast<const char*>(w) + near, kStepBytes, 64});
+    const Ahead ahead = next ? Ahead{next, kStepBytes, 64} : Ahead{};
+    panel_rows<Kind>(rows, x + before * Kind::kPerStep * rows, w + before * kPanel, last, acc, fresh && before == 0, ahead);
 }
 
 static void product_chains(const ProductCall& call, Path path, const Unit& u) {
@@ -127,10 +138,11 @@ static void product_chains(const ProductCall& call, Path path, const Unit& u) {
                 const char* next = following(call, path, u, k0, half, p);
                 const auto each = [&](auto kind, auto* weights, long steps) {
                     using Kind = decltype(kind);
-                    const auto* x = reinterpret_cast<const typename Kind::X*>(call.packed_x);
+                    const auto* rows = reinterpret_cast<const typename Kind::X*>(call.packed_x) + k0 / Kind::kElements * R;
+                    if (tiles == 1) return lone_tile<Kind>(R, rows + u.t0 * kp / Kind::kElements * R, weights, steps, u.acc(half, p, u.t0), k0 == 0, next);
                     for (long t = u.t0; t < u.t1; ++t)
-                        panel_rows<Kind>(R, x + (t * kp + k0) / Kind::kElements * R, weights, steps, u.acc(half, p, t), k0 == 0,
-                                         ahead_of(stretch, bytes, steps, next, R, t - u.t0, tiles));
+                        panel_rows<Kind>(R, rows + t * kp / Kind::kElements * R, weights, steps, u.acc(half, p, t), k0 == 0,
+                                         shared_ahead(next, bytes, steps, t - u.t0, tiles));
                 };
 #ifdef __AVX512BF16__
                 each(Dots(), reinterpret_cast<const uint32_t*>(stretch), (k1 - k0) / 2);
@@ -162,7 +174,7 @@ static void product_tiles(const ProductCall& call, const Unit& u) {
                 const char* next = following(call, kAmx, u, k0, half, p);
                 const long share = round_up(steps * 2048 / ((u.t1 - u.t0 + 1) / 2), 64);
                 for (long t = u.t0; t < u.t1; t += 2) {
-                    if (!few)
+                    if (!few && next)
                         for (const char* end = next + share; next < end; next += 64) fetch_far(next);
                     const auto* xt = x + (t * u.kp + k0) * kTile;
                     if (t + 1 < u.t1)
