@@ -24,8 +24,8 @@ AddServices = Callable[[grpc.aio.Server], Sequence[str]]  # adds to the server, 
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 LIMITS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
-# Goes ahead of a stream: whoever dials knows then that it is served. A refusal too begins with metadata, empty ones, and its
-# status may come later.
+# Goes ahead of a stream: whoever dials knows then that it is served. A refusal too begins with metadata, empty ones,
+# and its status may come later.
 SERVED = ("baton-served", "1")
 OPTIONS = (
     *LIMITS,
