@@ -65,6 +65,10 @@ verify-shape: $(DEV) ## equal bits on a 0.5B-shaped model
 handoff: $(DEV) ## how much of the hand-off is hidden behind prefill
 	@$(BIN)/python -m bench.handoff --json $(ARGS)
 
+.PHONY: start
+start: $(DEV) ## how long a mesh takes to start, and how much memory its host gives
+	@$(BIN)/python -m bench.start --json $(ARGS)
+
 .PHONY: faults
 faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand requests
 	$(BIN)/python -m pytest tests/chaos -m chaos $(ARGS)
@@ -79,7 +83,7 @@ sanitize: ## the kernels' C++ tests under ASan and UBSan
 
 .PHONY: bench
 bench: $(DEV) ## every benchmark, one after the other
-	$(MAKE) --no-print-directory verify-shape handoff
+	$(MAKE) --no-print-directory verify-shape handoff start
 
 # ---- upkeep
 

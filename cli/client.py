@@ -6,12 +6,9 @@ from typing import cast
 import grpc
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
+from cli.errors import MeshError
 
 Message = tuple[str, str]  # role, content
-
-
-class MeshError(Exception):
-    """The mesh refused or is not there; the message is for people."""
 
 
 def sampling(

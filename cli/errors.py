@@ -7,10 +7,14 @@ import errno
 import sys
 from collections.abc import Iterator
 
-from cli.client import MeshError
 from cli.output import fail
 from cli.supervisor import MeshFailed
 from mesh.config import ConfigError
+
+
+class MeshError(Exception):
+    """The mesh refused or is not there; the message is for people."""
+
 
 _HOPELESS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.ENOENT, errno.ENOSPC)
 _ABOUT_THIS_HOST = (("engine.model.errors", "ModelError"), ("baton_kernels", "KernelError"))

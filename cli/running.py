@@ -9,7 +9,7 @@ from cli.ports import dialable
 from cli.supervisor import MeshFailed, OnLine, Service, Supervisor
 from mesh.config import MeshConfig
 
-LOOK_SECONDS = 0.2  # only until the mesh is complete
+LOOK_SECONDS = 0.05  # only until the mesh is complete
 
 
 @asynccontextmanager

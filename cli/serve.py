@@ -20,7 +20,7 @@ from cli.orphan import die_with
 from cli.ports import check_free
 from mesh.config import CommonConfig
 from mesh.settings import Settings, read_settings
-from mesh.telemetry import Telemetry
+from mesh.telemetry import Silent, Telemetry
 
 Config = TypeVar("Config", bound=CommonConfig)
 Serve = Callable[[Config, Telemetry], Awaitable[None]]
@@ -93,15 +93,23 @@ def begin(
 def run_service(config: Config, serve: Serve[Config]) -> None:
     with readable_errors():
         from cli.loop import PreciseLoop
-        from mesh.otlp import open_telemetry
 
         config = with_model(config)
-        telemetry = open_telemetry(config.name, config.otlp_endpoint)
+        telemetry = _telemetry(config)
         try:
             with asyncio.Runner(loop_factory=PreciseLoop) as runner:
                 runner.run(_until_signal(serve(config, telemetry)))
         finally:
             telemetry.close()
+
+
+def _telemetry(config: CommonConfig) -> Telemetry:
+    """The SDK is loaded only where somebody listens: it would take a tenth of every start."""
+    if not config.otlp_endpoint:
+        return Silent()
+    from mesh.otlp import open_telemetry
+
+    return open_telemetry(config.name, config.otlp_endpoint)
 
 
 async def _until_signal(service: Awaitable[None]) -> None:

@@ -16,7 +16,7 @@ class Drafting:
     """What the draft model does behind a piece: it reads the accepted text from `start` on, then proposes.
 
     Its keys and values live in the draft's layers of the same pages. `start` may lie before the piece (rows that were
-    computed without it, named by `unread`), inside it, or beyond what is accepted (then it is read again from there)."""
+    computed without it, named by `unread`), inside it, or beyond what is accepted, which is read again from there."""
 
     start: int  # first slot that the draft model has not read
     unread: tuple[int, ...] = ()  # tokens of the slots start .. piece.start - 1
@@ -75,7 +75,7 @@ class Result:
     """What a step yields, piece by piece in the plan's order: one entry per sampled row."""
 
     sampled: tuple[tuple[Sampled, ...], ...]
-    proposed: tuple[tuple[int, ...], ...] = ()  # drafts behind each piece's last accepted token; () without a draft model
+    proposed: tuple[tuple[int, ...], ...] = ()  # behind each piece's last accepted token; () without a draft
 
 
 OnLayers = Callable[[int, int], None]  # (first layer, layers) are in the pages now; called on the event loop

@@ -11,6 +11,8 @@ from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClos
 from mesh.rules import Rules
 from mesh.session import Session
 
+SOON_SECONDS = 0.05  # a gateway that starts together with its workers is asked again so soon, then half as often
+
 
 class Attachments:
     def __init__(
@@ -45,14 +47,17 @@ class Attachments:
     async def register(self) -> None:
         """Runs for the worker's life: tells gateways to dial for as long as one of them has not."""
         message = Register(self.address, self._tier, self.incarnation)
+        soon_seconds = SOON_SECONDS
         while True:
+            heard = True
             if len(self.sessions) < len(self._gateways) and not self._draining:
                 for gateway in self._gateways:
                     try:
                         await self._network.register(gateway, message)
                     except StreamClosed:
-                        continue
-            await asyncio.sleep(self._rules.heartbeat_seconds)
+                        heard = False
+            await asyncio.sleep(self._rules.heartbeat_seconds if heard else soon_seconds)
+            soon_seconds = min(2 * soon_seconds, self._rules.heartbeat_seconds)
 
     async def _accept(self, stream: Stream) -> None:
         session = Session(stream, rules=self._rules, name=f"gateway {stream.peer}")

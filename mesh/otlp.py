@@ -13,18 +13,16 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
 
-from mesh.telemetry import Attribute, Root, Silent, Telemetry, make_traceparent, parse_traceparent
+from mesh.telemetry import Attribute, Root, Telemetry, make_traceparent, parse_traceparent
 
 SEND_MILLISECONDS = 300  # how long a finished span may wait for company
 READINGS = 8  # of both clocks
 EXPORT_SECONDS = 2  # how long a collector may take; then the spans are dropped
 
 
-def open_telemetry(service: str, endpoint: str | None, clock: Callable[[], float] = time.monotonic) -> Telemetry:
+def open_telemetry(service: str, endpoint: str, clock: Callable[[], float] = time.monotonic) -> Telemetry:
     """`clock` is the one that recorded times come from: an event loop's `time` (by default the monotonic clock,
-    which is what event loops read). Without an endpoint nothing is recorded and nothing is loaded or started."""
-    if not endpoint:
-        return Silent()
+    which is what event loops read)."""
     host = endpoint.removeprefix("http://").removeprefix("https://")
     insecure = not endpoint.startswith("https://")
     exporter = OTLPSpanExporter(endpoint=host, insecure=insecure, timeout=EXPORT_SECONDS)

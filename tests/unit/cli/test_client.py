@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
-from cli.client import MeshError, chat_request, sampling, stream
+from cli.client import chat_request, sampling, stream
+from cli.errors import MeshError
 from cli.main import build
 
 

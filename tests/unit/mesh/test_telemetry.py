@@ -106,9 +106,8 @@ def test_a_phase_without_a_trace_is_dropped_quietly() -> None:
     assert exporter.get_finished_spans() == ()
 
 
-def test_without_an_endpoint_nothing_is_recorded_and_the_clients_trace_is_passed_on() -> None:
-    telemetry = open_telemetry("gateway", "")
-    assert isinstance(telemetry, Silent)
+def test_where_nobody_listens_nothing_is_recorded_and_the_clients_trace_is_passed_on() -> None:
+    telemetry = Silent()
     assert telemetry.begin("request", CLIENT, 0.0).traceparent == CLIENT
     assert telemetry.begin("request", None, 0.0).traceparent == ""
 

@@ -1,0 +1,45 @@
+"""What a service loads when it starts: nothing of torch, and the gateway nothing that computes.
+
+import-linter reads our own imports; this looks at what is in the process after theirs too."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPUTES = {"torch", "numpy", "transformers", "safetensors", "engine", "kvtransfer", "baton_kernels"}
+SDK = {"opentelemetry.sdk"}  # loaded where spans have somewhere to go
+
+
+def loaded(*modules: str) -> set[str]:
+    path = os.pathsep.join(str(ROOT / name) for name in ("", "kernels", "protos"))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"import sys, {', '.join(modules)}\nprint(*sys.modules)"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [
+        (("cli.serve", "cli.loop", "gateway.main"), COMPUTES | SDK),
+        (("cli.serve", "cli.loop", "prefill_svc.main"), {"torch", "transformers", "safetensors"} | SDK),
+        (("cli.serve", "cli.loop", "decode_svc.main"), {"torch", "transformers", "safetensors"} | SDK),
+        (("cli.up",), COMPUTES | SDK | {"grpc"}),
+    ],
+    ids=["gateway", "prefill", "decode", "up"],
+)
+def test_a_process_loads_only_what_it_needs(modules: tuple[str, ...], unwanted: set[str]) -> None:
+    assert not unwanted & loaded(*modules)
+
+
+def test_what_a_process_loads_would_be_noticed() -> None:
+    assert loaded("mesh.otlp") >= SDK and loaded("engine.opened") >= {"numpy", "engine", "baton_kernels"}
