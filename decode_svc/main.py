@@ -46,7 +46,7 @@ async def open_worker(
         product_path=config.product_path,
         page_tokens=config.page_tokens,
     )
-    shape = PageShape(model.layers, model.layer_bytes, model.layout)
+    shape = PageShape(model.segments, model.layout)
     pool = SharedPool(shape, config.pages(shape.page_bytes))
     runner = model.runner(pool.buffer, threads=config.thread_count, product=product)
     transports = make_transports(config.transports, host=config.transport_host, may_kill=config.may_kill, rules=rules)

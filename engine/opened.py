@@ -3,14 +3,17 @@
 Both tiers begin with this. The page pool's memory belongs to whoever moves pages, so the runner is made afterwards,
 over the memory that is handed in."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import baton_kernels
 from engine.identity import Identity, identify
+from engine.model.config import read_config
+from engine.model.errors import ModelError
 from engine.model.forward import Product
 from engine.model.weights import Weights, open_weights
-from engine.runner import CpuRunner, PoolBuffer, layer_bytes, layout_name
+from engine.runner import CpuRunner, PoolBuffer, layout_name, segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +21,20 @@ class OpenedModel:
     weights: Weights
     identity: Identity
     page_tokens: int
+    draft: Weights | None = None  # changes no token, so it is no part of the identity
 
     @property
-    def layers(self) -> int:
-        return self.weights.config.layers
+    def segments(self) -> tuple[tuple[int, int], ...]:
+        """What a page holds: (layers, bytes of each), the model's and behind them its draft's."""
+        return segments(self.weights, self.draft, self.page_tokens)
 
     @property
-    def layer_bytes(self) -> int:
-        """Of one page."""
-        return layer_bytes(self.weights, self.page_tokens)
+    def page_bytes(self) -> int:
+        return sum(layers * size for layers, size in self.segments)
 
     @property
     def layout(self) -> str:
-        return layout_name(self.weights, self.page_tokens)
+        return layout_name(self.weights, self.draft, self.page_tokens)
 
     @property
     def context_tokens(self) -> int:
@@ -46,6 +50,7 @@ class OpenedModel:
     ) -> CpuRunner:
         return CpuRunner(
             self.weights,
+            draft=self.draft,
             pool_buffer=pool_buffer,
             page_tokens=self.page_tokens,
             threads=threads,
@@ -54,6 +59,33 @@ class OpenedModel:
         )
 
 
-def open_model(folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int) -> OpenedModel:
+def open_model(
+    folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
+) -> OpenedModel:
     weights = open_weights(folder, cache_folder, product_path=product_path)
-    return OpenedModel(weights, identify(weights), page_tokens)
+    drafting = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
+    return OpenedModel(weights, identify(weights), page_tokens, drafting)
+
+
+def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path) -> Weights:
+    """It must say the same tokens, wherever the model may be; on the model's path if its weights allow."""
+    config = read_config(folder)
+    if config.vocab != model.config.vocab:
+        problem = f"has a vocabulary of {config.vocab} tokens where the model has {model.config.vocab}"
+        raise ModelError(folder, "draft", problem, _REMEDY)
+    if config.context < model.config.context:
+        problem = f"has a context of {config.context} tokens where the model has {model.config.context}"
+        raise ModelError(folder, "draft", problem, _REMEDY)
+    if _vocabulary(folder) != _vocabulary(model_folder):
+        raise ModelError(folder, "draft", f"has another tokenizer than the model in {model_folder}", _REMEDY)
+    path = "auto" if model.path == "fp32" else model.path
+    return open_weights(folder, cache_folder, product_path=path)
+
+
+def _vocabulary(folder: Path) -> object:
+    """Which text each token id stands for; None where the folder has no tokenizer."""
+    file = folder / "tokenizer.json"
+    return json.loads(file.read_bytes())["model"].get("vocab") if file.exists() else None
+
+
+_REMEDY = "Set `draft` to a smaller model of the same family and tokenizer, or leave it out."

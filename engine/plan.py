@@ -16,11 +16,18 @@ class Drafting:
     """What the draft model does behind a piece: it reads the accepted text from `start` on, then proposes.
 
     Its keys and values live in the draft's layers of the same pages. `start` may lie before the piece (rows that were
-    computed without it, named by `unread`), inside it, or beyond what is accepted, which is read again from there."""
+    computed without it, named by `unread`), inside it, or beyond what is accepted (then read again from there). After
+    the step it has read every slot before the new token's (`acceptance.next_slot`) and so many more as it proposed
+    tokens. It proposes fewer than `propose` where the pages, the context or max_tokens leave no more room, and none
+    behind a token that ends the request."""
 
     start: int  # first slot that the draft model has not read
     unread: tuple[int, ...] = ()  # tokens of the slots start .. piece.start - 1
     propose: int = 0  # tokens to propose behind the last token that this step yields; 0: only read
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.propose < 0:
+            raise ValueError(f"a draft of {self.propose} tokens that reads from slot {self.start}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ class Result:
     """What a step yields, piece by piece in the plan's order: one entry per sampled row."""
 
     sampled: tuple[tuple[Sampled, ...], ...]
-    proposed: tuple[tuple[int, ...], ...] = ()  # behind each piece's last accepted token; () without a draft
+    proposed: tuple[tuple[int, ...], ...] = ()  # drafts behind each piece's last token; () without a draft
 
 
 OnLayers = Callable[[int, int], None]  # (first layer, layers) are in the pages now; called on the event loop

@@ -36,7 +36,9 @@ class Choice:
 
 def choose(writer: Facts, receiver: Facts) -> Choice:
     if writer.layout != receiver.layout:
-        return Choice("", f"page layouts differ: prefill has {writer.layout!r}, decode {receiver.layout!r}")
+        same_model = writer.layout.partition("+")[0] == receiver.layout.partition("+")[0]
+        what = "draft models differ, so give both tiers the same `draft`" if same_model else "page layouts differ"
+        return Choice("", f"{what}: prefill has {writer.layout!r}, decode {receiver.layout!r}")
     if writer.page_bytes != receiver.page_bytes:
         return Choice("", f"pages differ: prefill's have {writer.page_bytes} bytes, decode's {receiver.page_bytes}")
     passed_over = []

@@ -23,12 +23,13 @@ class MemoryPool:
         self.memory = bytearray(shape.page_bytes * pages)
 
     def view(self, page: int, first_layer: int, layers: int) -> memoryview:
-        begin = page * self.shape.page_bytes + first_layer * self.shape.layer_bytes
-        return memoryview(self.memory)[begin : begin + layers * self.shape.layer_bytes]
+        offset, length = self.shape.place(first_layer, layers)
+        begin = page * self.shape.page_bytes + offset
+        return memoryview(self.memory)[begin : begin + length]
 
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
         words = self.view(page, first_layer, layers).cast("Q")
-        begin = first_layer * self.shape.layer_bytes // 8
+        begin = self.shape.before(first_layer) // 8
         return sum(word * _key(begin + i) for i, word in enumerate(words)) & _MASK
 
 

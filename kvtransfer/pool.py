@@ -44,13 +44,13 @@ class SharedPool:
         self.address = int(np.frombuffer(self._memory, np.uint8).ctypes.data)
 
     def view(self, page: int, first_layer: int, layers: int) -> memoryview:
-        start = self._offset(page, first_layer, layers)
-        return self.buffer[start : start + layers * self.shape.layer_bytes]
+        start, length = self._place(page, first_layer, layers)
+        return self.buffer[start : start + length]
 
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
-        address = self.address + self._offset(page, first_layer, layers)
-        key = first_layer * self.shape.layer_bytes // KEY_BYTES
-        return int(baton_kernels.checksum(address, layers * self.shape.layer_bytes, key))
+        start, length = self._place(page, first_layer, layers)
+        key = (start - page * self.shape.page_bytes) // KEY_BYTES
+        return int(baton_kernels.checksum(self.address + start, length, key))
 
     def close(self) -> None:
         """Idempotent. The mapping itself goes with the last view of it that somebody still holds."""
@@ -60,13 +60,15 @@ class SharedPool:
             self.buffer = memoryview(b"")
             del self._memory
 
-    def _offset(self, page: int, first_layer: int, layers: int) -> int:
+    def _place(self, page: int, first_layer: int, layers: int) -> tuple[int, int]:
+        """Where a span begins in the pool, and its length."""
         shape = self.shape
         if self.fd < 0:
             raise ValueError("this page pool was closed")
         if not (0 <= page < self.pages and 0 <= first_layer < first_layer + layers <= shape.layers):
             raise IndexError(f"page {page}, layers {first_layer}+{layers} of a pool of {self.pages} x {shape.layers}")
-        return page * shape.page_bytes + first_layer * shape.layer_bytes
+        offset, length = shape.place(first_layer, layers)
+        return page * shape.page_bytes + offset, length
 
 
 def attach(fd: int, shape: PageShape, pages: int) -> SharedPool:
@@ -106,10 +108,12 @@ def span_table(spans: Sequence[Span], source: Pool, target_pages: int) -> npt.ND
 
 
 def check_shape(shape: PageShape, pages: int) -> None:
-    if not (pages > 0 < shape.layers and shape.layer_bytes > 0):
-        raise ValueError(f"a pool of {pages} pages of {shape.layers} layers of {shape.layer_bytes} bytes is empty")
-    if shape.layer_bytes % ALIGNMENT:
-        raise ValueError(f"layer_bytes is {shape.layer_bytes}: a page's layer must be a multiple of {ALIGNMENT} bytes")
+    sizes = [size for segment in shape.segments for size in segment]
+    if pages <= 0 or min(sizes, default=0) <= 0:
+        raise ValueError(f"a pool of {pages} pages with segments of (layers, bytes) {shape.segments} is empty")
+    for _, layer_bytes in shape.segments:
+        if layer_bytes % ALIGNMENT:
+            raise ValueError(f"layer_bytes is {layer_bytes}: a page's layer must be a multiple of {ALIGNMENT} bytes")
 
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not named by Python's mmap

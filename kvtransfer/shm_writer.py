@@ -40,7 +40,7 @@ class SharedMemoryWriter:
         self._check()
         sums = await finish(self._copier, lambda: self._copy(spans))
         self._check()  # the receiver died meanwhile: the bytes went nowhere
-        self.bytes_written += sum(span.layers for span in spans) * self._source.shape.layer_bytes
+        self.bytes_written += sum(self._source.shape.place(span.first_layer, span.layers)[1] for span in spans)
         return sums
 
     def close(self) -> None:
@@ -57,15 +57,15 @@ class SharedMemoryWriter:
         """In the copier's thread."""
         if not spans:
             return ()
-        layer_bytes = self._source.shape.layer_bytes
-        source, target, first, layers = span_table(spans, self._source, self._target.pages).T
-        offset = first * layer_bytes
-        from_, to, keys = self._from[source] + offset, self._to[target] + offset, offset // KEY_BYTES
+        table = span_table(spans, self._source, self._target.pages)
+        source, target, layers = table[:, 0], table[:, 1], table[:, 2:]
         sums = np.zeros(len(spans), np.uint64)
-        for count in np.unique(layers):
-            same = np.flatnonzero(layers == count)
+        for first, count in np.unique(layers, axis=0).tolist():
+            same = np.flatnonzero((layers == (first, count)).all(axis=1))
+            offset, length = self._source.shape.place(first, count)
+            from_, to = self._from[source[same]] + offset, self._to[target[same]] + offset
             part = np.zeros(len(same), np.uint64)
-            baton_kernels.scatter(to[same], from_[same], int(count) * layer_bytes, keys[same], part)
+            baton_kernels.scatter(to, from_, length, np.full(len(same), offset // KEY_BYTES), part)
             sums[same] = part
         return tuple(sums.tolist())
 

@@ -91,7 +91,7 @@ class TcpWriter:
 
     def _choose(self, spans: Sequence[Span]) -> list[Link]:
         """As many connections as there are batches; they take turns."""
-        size = sum(span.layers for span in spans) * self._source.shape.layer_bytes
+        size = sum(self._source.shape.place(span.first_layer, span.layers)[1] for span in spans)
         count = min(len(self._links), len(spans), -(-size // _BATCH_BYTES))
         self._turn += count
         return [self._links[(self._turn + step) % len(self._links)] for step in range(count)]

@@ -21,13 +21,30 @@ class TransferError(Exception):
 class PageShape:
     """What two pools must have in common for bytes to move as they are."""
 
-    layers: int
-    layer_bytes: int  # of one page: 2 * kv_heads * tile
-    layout: str  # name of the inner tile layout
+    segments: tuple[tuple[int, int], ...]  # (layers, bytes of each): the model's, and behind them its draft's
+    layout: str  # name of the inner tile layout, and of the draft if there is one
+
+    @property
+    def layers(self) -> int:
+        """Of all segments; a layer's index counts through them."""
+        return sum(layers for layers, _ in self.segments)
 
     @property
     def page_bytes(self) -> int:
-        return self.layers * self.layer_bytes
+        return self.before(self.layers)
+
+    def before(self, layer: int) -> int:
+        """Bytes of a page in front of this layer."""
+        total = 0
+        for layers, layer_bytes in self.segments:
+            total += min(layer, layers) * layer_bytes
+            layer -= min(layer, layers)
+        return total
+
+    def place(self, first_layer: int, layers: int) -> tuple[int, int]:
+        """Offset and length in bytes of these layers of a page; they may reach across a segment's end."""
+        offset = self.before(first_layer)
+        return offset, self.before(first_layer + layers) - offset
 
 
 @dataclass(frozen=True, slots=True)

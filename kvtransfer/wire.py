@@ -10,12 +10,14 @@ from typing import Any
 
 from kvtransfer.transfer import PageShape
 
-VERSION = 1
+VERSION = 2
 TOKEN_BYTES = 16
 TICKET_BYTES = 32
 
 _HANDLE = struct.Struct("<4sHxx16sQ")
-_SHAPE = struct.Struct("<IQ64s")
+_SEGMENTS = 4  # that a page may have; unused ones are zero
+_SEGMENT = struct.Struct("<IQ")
+_SHAPE = struct.Struct(f"<{_SEGMENTS * _SEGMENT.size}s64s")
 _HELLO = struct.Struct(f"<4sHxx16sQQ{_SHAPE.size}s")
 _WELCOME = struct.Struct(f"<4sHH20xQQ{_SHAPE.size}s")
 _FRAME = struct.Struct("<4sHxx32sIIIIQQ")
@@ -113,8 +115,8 @@ class Frame:
         _check_version(version)
         if not 0 <= first_layer < first_layer + layers <= shape.layers:
             raise Malformed(f"frame names layers {first_layer}+{layers} of {shape.layers}")
-        if length != layers * shape.layer_bytes:
-            raise Malformed(f"frame of {layers} layers has {length} bytes instead of {layers * shape.layer_bytes}")
+        if length != (wanted := shape.place(first_layer, layers)[1]):
+            raise Malformed(f"frame of {layers} layers has {length} bytes instead of {wanted}")
         return cls(ticket, index, first_layer, layers, round, checksum, length)
 
 
@@ -122,13 +124,16 @@ def pack_shape(shape: PageShape) -> bytes:
     layout = shape.layout.encode()
     if len(layout) > 64:
         raise ValueError(f"layout name {shape.layout!r} is longer than 64 bytes")
-    return _SHAPE.pack(shape.layers, shape.layer_bytes, layout)
+    if len(shape.segments) > _SEGMENTS:
+        raise ValueError(f"pages of {len(shape.segments)} segments; {_SEGMENTS} is the most")
+    return _SHAPE.pack(b"".join(_SEGMENT.pack(*segment) for segment in shape.segments), layout)
 
 
 def unpack_shape(raw: bytes) -> PageShape:
-    layers, layer_bytes, layout = _SHAPE.unpack(raw)
+    segments, layout = _SHAPE.unpack(raw)
+    used = tuple(segment for segment in _SEGMENT.iter_unpack(segments) if segment != (0, 0))
     try:
-        return PageShape(layers, layer_bytes, layout.rstrip(b"\0").decode())
+        return PageShape(used, layout.rstrip(b"\0").decode())
     except UnicodeDecodeError as error:
         raise Malformed("the layout's name is not text") from error
 

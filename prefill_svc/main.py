@@ -45,7 +45,7 @@ async def open_worker(
         product_path=config.product_path,
         page_tokens=config.page_tokens,
     )
-    shape = PageShape(model.layers, model.layer_bytes, model.layout)
+    shape = PageShape(model.segments, model.layout)
     pool = SharedPool(shape, config.pages(shape.page_bytes))
     runner = model.runner(pool.buffer, threads=config.thread_count, layer_group=config.layer_group)
     transports = make_transports(

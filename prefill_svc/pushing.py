@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from engine.batch import Chunk, pages_filled
 from engine.plan import Plan
-from kvtransfer.transfer import Span, TransferError
+from kvtransfer.transfer import PageShape, Span, TransferError
 from mesh.messages import Commit, Computing, Written
 from mesh.telemetry import Telemetry
 from prefill_svc.ledger import Ledger
@@ -25,15 +25,14 @@ class Pushing:
         ledger: Ledger,
         links: Links,
         *,
-        layers: int,
-        layer_bytes: int,
+        shape: PageShape,
         page_tokens: int,
         tell_seconds: float,
         telemetry: Telemetry,
         cannot_push: Callable[[Prompt], None],
     ) -> None:
         self._ledger, self._links, self._telemetry, self._cannot_push = ledger, links, telemetry, cannot_push
-        self._layers, self._layer_bytes, self._page_tokens = layers, layer_bytes, page_tokens
+        self._shape, self._page_tokens = shape, page_tokens
         self._tell_seconds = tell_seconds  # how often decode is told at most that a prompt is still computing
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,7 +59,7 @@ class Pushing:
         """Pages that this worker's prefix cache has and decode lacks go at once."""
         assert prompt.landing is not None
         ready = range(prompt.landing.first_page, prompt.done // self._page_tokens)
-        self.push(prompt, ready, 0, self._layers)
+        self.push(prompt, ready, 0, self._shape.layers)
 
     def push(self, prompt: Prompt, indexes: Sequence[int], first: int, layers: int, *, again: bool = False) -> None:
         """`again`: decode asked for a Resend."""
@@ -100,7 +99,7 @@ class Pushing:
             self._cannot_push(prompt)
         else:
             prompt.in_flight -= 1
-            written = len(spans) * layers * self._layer_bytes
+            written = len(spans) * self._shape.place(first, layers)[1]
             prompt.bytes_written += written
             self.bytes_resent += written if again else 0
             if one_sided and prompt.stage is Stage.PUSHING:

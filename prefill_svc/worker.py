@@ -98,8 +98,7 @@ class PrefillWorker:
         self.pushing = Pushing(
             self.ledger,
             self.links,
-            layers=runner.layers,
-            layer_bytes=pool.shape.layer_bytes,
+            shape=pool.shape,
             page_tokens=hello.page_tokens,
             tell_seconds=rules.progress_seconds / 8,
             telemetry=telemetry,

@@ -23,7 +23,7 @@ class Alone:
     ) -> None:
         self.model: OpenedModel = open_model(folder, cache_folder, product_path=path, page_tokens=PAGE_TOKENS)
         self._pages = tuple(range(-(-most_slots // PAGE_TOKENS)))
-        pool = np.zeros(len(self._pages) * self.model.layers * self.model.layer_bytes, np.uint8)
+        pool = np.zeros(len(self._pages) * self.model.page_bytes, np.uint8)
         self._runner = self.model.runner(pool, threads=threads or len(os.sched_getaffinity(0)))
         self._known: dict[Ask, tuple[Best, ...]] = {}
 

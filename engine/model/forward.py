@@ -2,7 +2,8 @@
 
 Touches its scratch memory and the pool's pages that the rows name, nothing else. A layer's keys and values are final
 as soon as they are rotated and written, so `written(layer)` is called there, before that layer's attention. Rows that
-are not sampled end with the last layer's keys and values: the rest of that layer is computed for sampled rows only."""
+are not sampled end with the last layer's keys and values, if they are many: the rest of that layer is computed for
+sampled rows only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,11 @@ class Pages:
     page_tokens: int
     page_bytes: int
     layer_bytes: int
+    first_byte: int = 0  # of a page's bytes, where this model's layers begin
+
+    def layer(self, index: int) -> int:
+        """Where this layer begins in a page."""
+        return self.first_byte + index * self.layer_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,55 +64,87 @@ class Forward:
         self._weights, self._pages, self._product = weights, pages, product
         self._scratch: dict[str, Floats] = {}
         self._native = [_native(layer) for layer in weights.layers] if product is kernels.product else []
+        self._embed, self._norm = _address(weights.embed), _address(weights.norm)
+        self._step, self._room = kernels.layer.Step(), 0  # kept while scratch memory for so many rows is enough
 
     def hidden(self, rows: Rows, written: Written) -> Floats:
         """Final hidden states, normalised, of the sampled rows: [sampled, hidden]. Valid until the next call."""
+        sampled, count = len(rows.sampled), len(rows.tokens)
+        few = 2 * sampled < count  # then the last layer's rest is worth gathering the sampled rows for
+        if self._native:
+            x, q, out = self._all_at_once(rows, written, whole=not few)
+        else:
+            x, q, out = self._one_by_one(rows, written, whole=not few)
+        if sampled == 0 or sampled == count:
+            return out[:sampled]
+        if not few:
+            taken = self._take("few_x", sampled, self._weights.config.hidden)
+            return np.take(out, rows.sampled, axis=0, out=taken, mode="clip")
+        queries, q, x = self._sampled_only(rows, q, x)
+        return self._end(queries, q, x)
+
+    def _one_by_one(self, rows: Rows, written: Written, *, whole: bool) -> tuple[Floats, Floats, Floats]:
+        """All layers up to the last one's keys and values, with the product that was handed in: the rows' input to its
+        rest and its queries. `whole`: the rest too, and the final norm."""
         weights, config = self._weights, self._weights.config
-        count, last = len(rows.tokens), config.layers - 1
-        x = self._take("x", count, config.hidden)
-        kernels.embed(weights.path, weights.embed, rows.tokens, config.vocab, config.hidden, x)
         every = _Queries(rows.tables, rows.starts, rows.counts, rows.first_row)
-        q = self._all_at_once(rows, x, written) if self._native else self._one_by_one(rows, every, x, written)
-        if len(rows.sampled) == 0:
-            return x[:0]
-        if len(rows.sampled) < count:
-            every, q, x = self._sampled_only(rows, q, x)
-        self._rest(weights.layers[last], last, every, q, x)
+        page_of = rows.page_of + self._pages.first_byte
+        x = self._take("x", len(rows.tokens), config.hidden)
+        kernels.embed(weights.path, weights.embed, rows.tokens, config.vocab, config.hidden, x)
+        for index, layer in enumerate(weights.layers):
+            q = self._keys_and_values(layer, rows, page_of, x)
+            written(index)
+            page_of += self._pages.layer_bytes
+            if index + 1 < config.layers:
+                self._rest(layer, index, every, q, x)
+        return x, q, self._end(every, q, x) if whole else x
+
+    def _end(self, queries: _Queries, q: Floats, x: Floats) -> Floats:
+        """The last layer's rest and the final norm."""
+        weights, config = self._weights, self._weights.config
+        self._rest(weights.layers[-1], config.layers - 1, queries, q, x)
         out = self._take("normed", len(x), config.hidden)
         kernels.rmsnorm(x, weights.norm, config.eps, out)
         return out
 
-    def _one_by_one(self, rows: Rows, every: _Queries, x: Floats, written: Written) -> Floats:
-        """All layers up to the last one's keys and values, with the product that was handed in; returns its queries."""
-        page_of = rows.page_of.copy()
-        last = len(self._weights.layers) - 1
-        for index, layer in enumerate(self._weights.layers):
-            q = self._keys_and_values(layer, rows, page_of, x)
-            written(index)
-            page_of += self._pages.layer_bytes
-            if index < last:
-                self._rest(layer, index, every, q, x)
-        return q
-
-    def _all_at_once(self, rows: Rows, x: Floats, written: Written) -> Floats:
+    def _all_at_once(self, rows: Rows, written: Written, *, whole: bool) -> tuple[Floats, Floats, Floats]:
         """The same with one call per layer."""
+        config, pages, native = self._weights.config, self._pages, self._native
+        count, run = len(rows.tokens), kernels.layer.run
+        step = self._step = self._step if count <= self._room else self._new_step(count)
+        step.rows, step.sequences, step.max_pages = count, *rows.tables.shape
+        step.slots, step.page_of = _address(rows.slots), _address(rows.page_of)
+        step.offset_in_page, step.tables = _address(rows.offset_in_page), _address(rows.tables)
+        step.starts, step.counts = _address(rows.starts), _address(rows.counts)
+        step.first_row = _address(rows.first_row)
+        kernels.layer.begin(step, self._embed, _address(rows.tokens), config.vocab)
+        before = None
+        for index, layer in enumerate(native):
+            run(step, before, pages.layer(index - 1), layer, pages.layer(index))
+            written(index)
+            before = layer
+        if whole:
+            kernels.layer.finish(step, native[-1], pages.layer(config.layers - 1), self._norm)
+        x, q, normed = (self._scratch[name][:count] for name in ("x", "q", "normed"))
+        return x, q, normed if whole else x
+
+    def _new_step(self, count: int) -> kernels.layer.Step:
+        """Scratch memory for so many rows, at least twice what there was, and its addresses."""
         weights, config, pages = self._weights, self._weights.config, self._pages
-        count = len(x)
-        q = self._take("q", count, config.heads, config.head_dim)
-        arrays: dict[str, NDArray[Any]] = {
-            "pool": pages.pool, "cos": weights.cos, "sin": weights.sin, "slots": rows.slots, "page_of": rows.page_of,
-            "offset_in_page": rows.offset_in_page, "tables": rows.tables, "starts": rows.starts, "counts": rows.counts,
-            "first_row": rows.first_row, "x": x, "normed": self._take("normed", count, config.hidden),
-            "qkv": self._take("qkv", count, config.qkv_width), "q": q,
-            "attended": self._take("attended", count, config.q_width), "gated": self._take("gated", count, config.ffn),
-        }  # fmt: skip
-        step = kernels.layer.Step(
+        self._room = max(count, 2 * self._room)
+        scratch: dict[str, NDArray[Any]] = {
+            "x": self._take("x", self._room, config.hidden),
+            "normed": self._take("normed", self._room, config.hidden),
+            "qkv": self._take("qkv", self._room, config.qkv_width),
+            "q": self._take("q", self._room, config.heads, config.head_dim),
+            "attended": self._take("attended", self._room, config.q_width),
+            "gated": self._take("gated", self._room, config.ffn),
+        }
+        lasting: dict[str, NDArray[Any]] = {"pool": pages.pool, "cos": weights.cos, "sin": weights.sin}
+        return kernels.layer.Step(
             path=kernels.PATHS.index(weights.path),
             eps=config.eps,
             scale=config.head_dim**-0.5,
-            rows=count,
-            sequences=len(rows.counts),
-            max_pages=rows.tables.shape[1],
             hidden=config.hidden,
             ffn=config.ffn,
             heads=config.heads,
@@ -116,15 +154,8 @@ class Forward:
             max_positions=len(weights.cos),
             pool_bytes=pages.pool.size,
             page_stride=pages.page_bytes,
-            **{name: _address(array) for name, array in arrays.items()},
+            **{name: _address(array) for name, array in (scratch | lasting).items()},
         )
-        before = None
-        for index, layer in enumerate(self._native):
-            offset = index * pages.layer_bytes
-            kernels.layer.run(step, before, offset - pages.layer_bytes, layer, offset)
-            written(index)
-            before = layer
-        return q
 
     def logits(self, hidden: Floats) -> Floats:
         """[rows, vocab]; valid until the next call."""
@@ -172,7 +203,7 @@ class Forward:
             weights.path,
             q,
             pages.pool,
-            index * pages.layer_bytes,
+            pages.layer(index),
             pages.page_bytes,
             queries.tables,
             queries.starts,

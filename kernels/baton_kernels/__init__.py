@@ -10,7 +10,7 @@ from baton_kernels.machine import bodies, choose, chosen, has_tiles, set_threads
 from baton_kernels.paged import attention, layer_bytes, layout, rmsnorm, rotate_write
 from baton_kernels.pages import checksum, copy_page, scatter
 from baton_kernels.products import embed, gated, pack, pack_bytes, product
-from baton_kernels.sampling import Drawn, sample
+from baton_kernels.sampling import Drawn, Sampler, sample
 from baton_kernels.selftest import self_test
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "PATHS",
     "Drawn",
     "KernelError",
+    "Sampler",
     "attention",
     "available",
     "bodies",

@@ -48,6 +48,18 @@ def run(step: Step, rest: Layer | None, rest_offset: int, following: Layer | Non
     )
 
 
+def begin(step: Step, embedding: int, tokens: int, vocab: int) -> None:
+    """The tokens' rows of the packed embedding into `x`."""
+    check(load().embed(step.path, embedding, tokens, step.rows, vocab, step.hidden, step.x))
+
+
+def finish(step: Step, last: Layer, offset: int, norm: int) -> None:
+    """The rest of the last layer for all rows, and their final norm into `normed`."""
+    library = load()
+    check(library.layer(byref(step), byref(last), offset, None, 0))
+    check(library.rmsnorm(step.x, norm, step.rows, step.hidden, step.eps, step.normed))
+
+
 def busy_seconds() -> float:
     """How long kernels have held the pool since the process began, for measuring what else a step does."""
     seconds: float = load().busy_seconds()

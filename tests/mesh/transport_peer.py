@@ -15,7 +15,7 @@ from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp
 from kvtransfer.transfer import PageShape, Span, Transport
 
-SHAPE, PAGES = PageShape(layers=8, layer_bytes=16384, layout="test"), 64
+SHAPE, PAGES = PageShape(((8, 16384),), "test"), 64
 TICKET, WRITER, RECEIVER = bytes(range(32)), 0xA11CE, 0xB0B
 
 

@@ -25,7 +25,7 @@ from prefill_svc.worker import PrefillWorker
 from tests.sim.model import SimRunner, reference
 
 PAGE_TOKENS = 4
-SHAPE = PageShape(layers=2, layer_bytes=PAGE_TOKENS * 8, layout="sim")
+SHAPE = PageShape(((2, PAGE_TOKENS * 8),), "sim")
 
 
 @dataclass

@@ -11,7 +11,7 @@ import baton_kernels
 from engine.model.forward import Product
 from engine.model.weights import Floats, Weights, open_weights
 from engine.plan import Piece, Plan, Sampled
-from engine.runner import CpuRunner, layer_bytes
+from engine.runner import CpuRunner, segments
 from mesh.messages import Sampling
 
 GREEDY = Sampling(temperature=0.0)
@@ -22,6 +22,7 @@ class Engine:
     """A runner, its pool and the few steps that tests repeat. `pages` is the block table of the only request."""
 
     weights: Weights
+    draft: Weights | None = None
     page_tokens: int = 32
     pool_pages: int = 24
     threads: int = 2
@@ -32,10 +33,11 @@ class Engine:
     runner: CpuRunner = field(init=False)
 
     def __post_init__(self) -> None:
-        page_bytes = layer_bytes(self.weights, self.page_tokens) * self.weights.config.layers
+        page_bytes = sum(count * size for count, size in segments(self.weights, self.draft, self.page_tokens))
         self.pool = np.full(self.pool_pages * page_bytes, 0xFF, np.uint8)
         self.runner = CpuRunner(
             self.weights,
+            draft=self.draft,
             pool_buffer=self.pool,
             page_tokens=self.page_tokens,
             threads=self.threads,
@@ -77,12 +79,13 @@ Build = Callable[..., Engine]
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Build]:
-    """Builds engines on a model folder; `product_path` goes to the weights, the rest to `Engine`."""
+    """Builds engines on a model folder and perhaps a draft's; the rest goes to `Engine`."""
     made: list[Engine] = []
 
-    def build(folder: Path, *, product_path: str = "auto", **options: object) -> Engine:
+    def build(folder: Path, *, draft: Path | None = None, product_path: str = "auto", **options: object) -> Engine:
         weights = open_weights(folder, tmp_path / "cache", product_path=product_path)
-        made.append(Engine(weights, **options))  # type: ignore[arg-type]
+        drafting = None if draft is None else open_weights(draft, tmp_path / "cache", product_path=product_path)
+        made.append(Engine(weights, drafting, **options))  # type: ignore[arg-type]
         return made[-1]
 
     yield build

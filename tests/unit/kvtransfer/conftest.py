@@ -22,7 +22,7 @@ from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Arrived, PageShape, Receiver, Span, Transport, Writer
 
-SHAPE = PageShape(layers=6, layer_bytes=4096, layout="fp32-16-16-v1")
+SHAPE = PageShape(((6, 4096),), "fp32-16-16-v1")
 WRITER, RECEIVER = 0xA11CE, 0xB0B
 
 

@@ -49,6 +49,13 @@ def test_pages_of_another_kind_are_refused_naming_both(change):
     assert str(next(iter(change.values()))) in choice.why
 
 
+@pytest.mark.parametrize("other", ["", "+fp32-32-16-v1-b0b"])
+def test_another_draft_is_refused_naming_the_setting(other):
+    drafted = replace(BOTH, layout=BOTH.layout + "+pairs-32-64-v1-abe")
+    choice = choose(replace(BOTH, layout=BOTH.layout + other), drafted)
+    assert choice.transport == "" and "`draft`" in choice.why and "abe" in choice.why
+
+
 def fake_proc(folder, boot="b00t", **spaces):
     (folder / "sys/kernel/random").mkdir(parents=True)
     (folder / "sys/kernel/random/boot_id").write_text(boot + "\n")

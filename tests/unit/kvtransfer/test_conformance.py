@@ -118,7 +118,7 @@ async def test_a_span_outside_the_pools_is_refused_and_harms_nothing(real_lane, 
 
 
 async def test_big_pages_arrive_unchanged(transport, new_lane):
-    shape = PageShape(layers=25, layer_bytes=16384, layout="pairs-32-64-v1")  # 400 KiB
+    shape = PageShape(((25, 16384),), layout="pairs-32-64-v1")  # 400 KiB
     async with new_lane(transport, shape=shape, pages=48) as lane:
         spans = [whole(index, index, 47 - index, 25) for index in range(48)]
         lane.open(TICKET, spans)
@@ -128,8 +128,27 @@ async def test_big_pages_arrive_unchanged(transport, new_lane):
         assert sums == tuple(lane.target.checksum(span.target, 0, 25) for span in spans)
 
 
+async def test_layers_of_model_and_draft_land_where_they_belong(transport, new_lane):
+    shape = PageShape(((6, 4096), (2, 1024)), layout="fp32-16-16-v1+fp32-16-16-v1-d4af7")
+    async with new_lane(transport, shape=shape) as lane:
+        spans = [
+            Span(0, 3, 5, 0, 5),
+            Span(0, 3, 5, 5, 2),
+            Span(0, 3, 5, 7, 1),
+            Span(1, 4, 6, 6, 2),
+            Span(1, 4, 6, 0, 6),
+        ]
+        lane.open(TICKET, spans)
+        sums = await lane.writer.write(TICKET, spans, 0)
+        await lane.landed(5)
+        assert lane.same(Span(0, 3, 5, 0, 8)) and lane.same(Span(1, 4, 6, 0, 8))
+        assert sums == tuple(lane.target.checksum(span.target, span.first_layer, span.layers) for span in spans)
+        assert sum(sums[:3]) % 2**64 == lane.target.checksum(5, 0, 8)
+        assert lane.writer.bytes_written == 2 * shape.page_bytes
+
+
 async def test_pages_of_another_shape_are_refused_by_name(real_lane, transport, new_lane):
-    other = PageShape(6, 4096, "pairs-16-16-v1")
+    other = PageShape(((6, 4096),), "pairs-16-16-v1")
     async with new_lane(transport, shape=other) as strange:
         handle = real_lane.receiver.handle(1)
         with pytest.raises(TransferError, match="pairs-16-16-v1"):

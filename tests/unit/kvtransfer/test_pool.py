@@ -10,7 +10,7 @@ import pytest
 from kvtransfer.pool import SharedPool, attach, page_addresses
 from kvtransfer.transfer import PageShape
 
-SHAPE = PageShape(layers=3, layer_bytes=1024, layout="test")
+SHAPE = PageShape(((3, 1024),), "test")
 
 
 @pytest.fixture
@@ -82,13 +82,13 @@ def test_a_pool_that_may_shrink_is_not_mapped():
 
 def test_layers_that_are_no_whole_cache_lines_are_refused():
     with pytest.raises(ValueError, match="layer_bytes"):
-        SharedPool(PageShape(2, 1000, "test"), 4)
+        SharedPool(PageShape(((2, 1000),), "test"), 4)
 
 
 @pytest.mark.parametrize(("layers", "pages"), [(0, 4), (4, 0), (-1, 4), (4, -1)])
 def test_an_empty_pool_is_refused(layers, pages):
     with pytest.raises(ValueError, match="empty"):
-        SharedPool(PageShape(layers, 1024, "test"), pages)
+        SharedPool(PageShape(((layers, 1024),), "test"), pages)
 
 
 def test_closing_gives_back_memory_and_descriptors_at_once():
@@ -116,7 +116,7 @@ def test_a_view_that_somebody_still_holds_stays_valid():
 def test_checksums_are_those_of_the_definition(pool, checksum):
     pool.buffer[:] = np.random.default_rng(3).bytes(len(pool.buffer))
     for place in [(0, 0, 3), (5, 1, 1), (7, 1, 2)]:
-        assert pool.checksum(*place) == checksum(pool.view(*place), place[1] * SHAPE.layer_bytes)
+        assert pool.checksum(*place) == checksum(pool.view(*place), SHAPE.before(place[1]))
 
 
 def test_checksums_add_up_over_layers_and_tell_places_apart(pool):
@@ -141,3 +141,14 @@ def test_page_addresses_are_found_for_any_pool(pool):
         view = staticmethod(pool.view)
 
     assert page_addresses(Foreign()).tolist() == page_addresses(pool).tolist()
+
+
+def test_a_span_may_reach_across_the_border_between_model_and_draft():
+    pool = SharedPool(PageShape(((3, 1024), (2, 256)), "test+draft"), 4)
+    assert (pool.shape.layers, pool.shape.page_bytes) == (5, 3 * 1024 + 2 * 256)
+    pool.buffer[:] = np.random.default_rng(4).bytes(len(pool.buffer))
+    pool.view(1, 2, 2)[:] = bytes(1024 + 256)
+    page = np.frombuffer(pool.buffer, np.uint8).reshape(4, -1)[1].copy()
+    assert not page[2048:3328].any() and page[:2048].any() and page[3328:].any()
+    assert sum(pool.checksum(1, layer, 1) for layer in range(5)) % 2**64 == pool.checksum(1, 0, 5)
+    pool.close()

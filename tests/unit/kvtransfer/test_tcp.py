@@ -101,7 +101,7 @@ async def test_a_second_copy_half_received_when_the_first_completes_the_page_goe
         frame(length=4096 * 3, layers=3, first_layer=4),
         frame(length=0, layers=0),
         b"XPAG" + frame()[4:],
-        b"BPAG\x02\x00" + frame()[6:],
+        b"BPAG\x03\x00" + frame()[6:],
     ],
     ids=["short", "endless", "beyond the last layer", "empty", "another magic", "another version"],
 )
@@ -158,7 +158,7 @@ async def test_strangers_that_say_nothing_cannot_crowd_out_writers_for_longer_th
 
 async def test_frames_of_a_stopped_reader_wait_without_spinning_and_go_on(new_lane):
     """Back-pressure: more than the socket's buffers hold, and nobody reads for a while."""
-    shape = PageShape(4, 262_144, "fp32-64-128-v1")
+    shape = PageShape(((4, 262_144),), "fp32-64-128-v1")
     async with new_lane(tcp(), shape=shape, pages=32) as lane:
         spans = [Span(index, index, index, 0, 4) for index in range(32)]
         lane.open(TICKET, spans)
@@ -178,7 +178,7 @@ async def test_frames_of_a_stopped_reader_wait_without_spinning_and_go_on(new_la
 
 
 async def test_closing_the_writer_frees_a_write_that_waits_for_a_stopped_reader(new_lane):
-    shape = PageShape(4, 262_144, "fp32-64-128-v1")
+    shape = PageShape(((4, 262_144),), "fp32-64-128-v1")
     async with new_lane(tcp(), shape=shape, pages=32) as lane:
         for connection in lane.receiver._connections:
             connection._transport.pause_reading()

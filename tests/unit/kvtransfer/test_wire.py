@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kvtransfer.transfer import PageShape
 from kvtransfer.wire import FRAME_BYTES, HELLO_BYTES, WELCOME_BYTES, Frame, Handle, Hello, Malformed, Welcome
 
-SHAPE = PageShape(24, 16384, "pairs-32-64-v1")
+SHAPE = PageShape(((24, 16384),), "pairs-32-64-v1")
 U64 = st.integers(0, 2**64 - 1)
 
 
@@ -53,4 +53,18 @@ def test_a_frame_that_does_not_fit_its_page_is_malformed(first, layers, length):
 
 def test_a_layout_name_that_does_not_fit_is_an_error():
     with pytest.raises(ValueError, match="64 bytes"):
-        Hello(b"t" * 16, 1, 2, PageShape(1, 64, "x" * 65)).pack()
+        Hello(b"t" * 16, 1, 2, PageShape(((1, 64),), "x" * 65)).pack()
+
+
+def test_the_segments_of_a_page_survive_the_wire_and_bound_its_frames():
+    shape = PageShape(((24, 16384), (2, 4096)), "pairs-32-64-v1+draft")
+    assert Hello.unpack(Hello(b"t" * 16, 1, 2, shape).pack()).shape == shape
+    across = Frame(b"t" * 32, 0, 22, 3, 0, 0, 2 * 16384 + 4096)
+    assert Frame.unpack(across.pack(), shape) == across
+    with pytest.raises(Malformed):
+        Frame.unpack(Frame(b"t" * 32, 0, 22, 3, 0, 0, 3 * 16384).pack(), shape)
+
+
+def test_pages_of_too_many_segments_are_an_error():
+    with pytest.raises(ValueError, match="5 segments"):
+        Hello(b"t" * 16, 1, 2, PageShape(((1, 64),) * 5, "x")).pack()

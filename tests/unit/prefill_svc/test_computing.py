@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine.plan import Plan
+from kvtransfer.transfer import PageShape
 from mesh.messages import Computing, Job, Landing, Sampling, Ticket
 from mesh.telemetry import Silent
 from prefill_svc.prompts import Prompt, Stage
@@ -45,8 +46,7 @@ async def pushing(peers: Peers) -> Pushing:
     return Pushing(
         ledger,
         links,
-        layers=4,
-        layer_bytes=64,
+        shape=PageShape(((4, 64),), "test"),
         page_tokens=16,
         tell_seconds=TELL_SECONDS,
         telemetry=Silent(),

@@ -1,0 +1,72 @@
+"""A model opened with a draft: what its pages hold, and drafts that cannot go with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.builtin import tiny
+from engine.model.errors import ModelError
+from engine.opened import OpenedModel, open_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny(tmp_path / "model", "llama2", dtype="bf16", layers=3)
+
+
+def opened(folder: Path, tmp_path: Path, draft: Path | None = None, **more: Any) -> OpenedModel:
+    options: dict[str, Any] = {"product_path": "auto", "page_tokens": 32} | more
+    return open_model(folder, tmp_path / "cache", draft=draft, **options)
+
+
+def test_a_page_holds_the_models_layers_and_behind_them_the_drafts(folder: Path, tmp_path: Path) -> None:
+    draft = tiny(tmp_path / "draft", "qwen3", dtype="bf16")
+    model, plain = opened(folder, tmp_path, draft), opened(folder, tmp_path)
+    assert model.segments == (*plain.segments, (2, 2 * 2 * 32 * 32 * 2))
+    assert model.page_bytes == plain.page_bytes + 2 * 8192
+    runner = model.runner(bytearray(4 * model.page_bytes), threads=1)
+    assert (runner.layers, runner.layout) == (5, model.layout)
+    runner.close()
+
+
+def test_a_draft_changes_the_layout_but_not_the_numerics_class(folder: Path, tmp_path: Path) -> None:
+    drafts = [tiny(tmp_path / f"draft{seed}", "llama2", dtype="bf16", seed=seed) for seed in (1, 2)]
+    models = [opened(folder, tmp_path), *(opened(folder, tmp_path, draft) for draft in drafts)]
+    assert len({model.layout for model in models}) == 3 and len({model.identity for model in models}) == 1
+    assert all(len(model.layout) <= 64 for model in models)
+
+
+def test_a_draft_in_fp32_serves_a_model_in_fp32(tmp_path: Path) -> None:
+    model, draft = tiny(tmp_path / "model", "llama2"), tiny(tmp_path / "draft", "llama2", dtype="bf16")
+    made = opened(model, tmp_path, draft, product_path="fp32")
+    assert made.draft is not None and made.weights.path == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [({"vocab": 200}, "vocabulary of 200"), ({"context": 256}, "context of 256")],
+)
+def test_a_draft_that_cannot_follow_the_model_is_refused_naming_the_setting(
+    change: dict[str, int], problem: str, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=rf"draft: .*{problem}.*Set `draft`"):
+        opened(folder, tmp_path, tiny(tmp_path / "draft", "llama2", dtype="bf16", **change))
+
+
+def test_a_draft_with_other_words_is_refused(folder: Path, tmp_path: Path) -> None:
+    draft = tiny(tmp_path / "draft", "llama2", dtype="bf16")
+    file = draft / "tokenizer.json"
+    raw = json.loads(file.read_text())
+    words = raw["model"]["vocab"]
+    first, second = list(words)[:2]
+    words[first], words[second] = words[second], words[first]
+    file.write_text(json.dumps(raw))
+    with pytest.raises(ModelError, match="another tokenizer"):
+        opened(folder, tmp_path, draft)
+
+
+def test_a_draft_that_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist"):
+        opened(folder, tmp_path, tmp_path / "nothing")
