@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import baton_kernels
 from engine.drafting import Drafter
+from engine.following import Following
 from engine.model.forward import Forward, Pages, Product
 from engine.model.rows import Limits, Rows
 from engine.model.weights import Floats, Weights
@@ -58,6 +59,7 @@ class CpuRunner:
             pages = Pages(pool, page_tokens, self.page_bytes, layer_bytes(draft, page_tokens), first_byte=behind)
             self._drafter = Drafter(draft, pages, self._limits, first_layer=config.layers)
         baton_kernels.set_threads(threads)
+        self._following = Following()
         self._thread = ThreadPoolExecutor(1, "runner")
 
     def run(self, plan: Plan, on_layers: OnLayers | None = None) -> asyncio.Future[Result]:
@@ -76,11 +78,13 @@ class CpuRunner:
         if not plan.pieces:
             self._copy(plan)
             return Result(())
+        plan = self._following.settle(plan)
         rows = self._prepared(plan)
         drafter = self._drafter if any(piece.drafting for piece in plan.pieces) else None
         if drafter is not None:
             drafter.read(plan.pieces, on_layers)
         sampled = sample(plan.pieces, self._logits(rows, on_layers))
+        self._following.remember(plan.pieces, sampled)
         if drafter is not None:
             return Result(sampled, drafter.propose(plan.pieces, sampled, on_layers))
         return Result(sampled, () if self._drafter is None else ((),) * len(plan.pieces))
