@@ -11,9 +11,9 @@ from baton_kernels.triton.norm import rmsnorm
 from baton_kernels.triton.products import product, product_gated
 from baton_kernels.triton.rotary import rotate_write
 from baton_kernels.triton.sampling import sample, top_logprobs
-from baton_kernels.triton.swiglu import swiglu
+from baton_kernels.triton.activation import swiglu
 from baton_kernels.triton.transfer import gather, scatter
-from baton_kernels.triton.verify import verify
+from baton_kernels.triton.speculation import verify
 
 __all__ = [
     "PageShape",

@@ -1,6 +1,6 @@
 """Attention over paged keys and values, one recipe for decode, speculation and prefill alike.
 
-A row sees its sequence's slots in blocks of 64 at absolute positions, ascending, with a running maximum; every 1,024 slots
+A row sees its sequence's slots in blocks of 32 or 64 at absolute positions, ascending, with a running maximum; every 1,024 slots
 (a split) the result so far is merged into the row's total. Decode gives each split its own program and merges afterwards,
 prefill merges on its way: the same operations in the same order, so a row's bits depend neither on the chunking nor on the
 batch nor on who did the splits. All query heads of one KV head and several tokens share a tile (GQA-packed)."""
@@ -18,31 +18,34 @@ from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, block
 from baton_kernels.triton.fp8 import widen
 from baton_kernels.triton.layout import PageShape, read_page
 
-BLOCK = 64  # slots per step of the running maximum
 SPLIT = 1024  # slots per merge
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Sizes for one architecture; none of them may change a row's bits."""
+    """Sizes for one architecture. `block` is part of the recipe: equal in decode and prefill. Of the rest nothing may change
+    a row's bits, so a row of scores must lie in the registers of equally many threads in both: see the gate."""
 
     rows: int  # query rows of a tile
+    block: int  # slots per step of the running maximum
     warps: int
     stages: int
-    instructions: tuple[str, ...]
 
 
-# Every warp holds whole rows of 64 scores: the sum over a block runs in the same order in both tables.
-DECODE = {
-    80: Config(64, 4, 3, ("mma.sync", "cp.async")),
-    90: Config(64, 4, 3, ("wgmma", "cp.async")),
-    100: Config(128, 4, 3, ("tcgen05", "cp.async")),
-}
-PREFILL = {
-    80: Config(128, 8, 3, ("mma.sync", "cp.async")),
-    90: Config(128, 8, 3, ("wgmma", "cp.async")),
-    100: Config(128, 4, 3, ("tcgen05", "cp.async")),
-}
+INSTRUCTIONS = {80: ("mma.sync", "cp.async"), 90: ("wgmma", "cp.async"), 100: ("tcgen05.mma", "cp.async")}
+_DECODE = {80: Config(64, 32, 8, 4), 90: Config(64, 64, 4, 3), 100: Config(64, 64, 8, 3)}
+_PREFILL = {80: Config(64, 32, 8, 2), 90: Config(128, 64, 8, 2), 100: Config(64, 64, 8, 2)}
+_DECODE_FP8 = {80: Config(64, 32, 8, 4), 90: Config(64, 32, 4, 4), 100: Config(64, 32, 8, 4)}
+_PREFILL_FP8 = {80: Config(64, 32, 8, 2), 90: Config(128, 32, 8, 2), 100: Config(64, 32, 8, 2)}
+_WIDE = {80: Config(32, 32, 8, 2), 90: Config(64, 32, 8, 2), 100: Config(64, 32, 8, 2)}  # heads beyond 128
+
+
+def config_for(arch: int, shape: PageShape, *, decode: bool) -> Config:
+    if shape.dim > 128:
+        return _WIDE[arch]
+    if shape.fp8:
+        return (_DECODE_FP8 if decode else _PREFILL_FP8)[arch]
+    return (_DECODE if decode else _PREFILL)[arch]
 
 
 def attend(
@@ -58,13 +61,16 @@ def attend(
     scale: float,
     out: torch.Tensor,  # bf16 [rows, heads * dim]
     most_rows: int,  # no sequence has more
-    partials: torch.Tensor | None = None,  # float32, `partial_floats(...)` of them: splits get programs of their own
+    partials: torch.Tensor | None = None,  # float32, `partial_floats(...)` of them: every split gets a program of its own
 ) -> None:
     """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Other rows of out stay.
 
-    With `partials` every 1,024 slots of the longest possible sequence get a program: for steps of few rows. Without,
-    one program walks all slots of a tile of rows: for prefill. The bits are the same."""
-    run(_launches(architecture(q), q, pool, shape, layer, tables, starts, counts, first_row, scale, out, most_rows, partials))
+    With `partials` every 1,024 slots of the longest sequence that the tables can hold get a program: for steps of few
+    rows. Without, one program walks all slots of a tile of rows: for prefill. The bits are the same."""
+    plan = launches(
+        architecture(q), q, pool, shape, layer, tables, starts, counts, first_row, scale, out, most_rows, partials
+    )
+    run(list(plan))
 
 
 def partial_floats(rows: int, heads: int, dim: int, max_pages: int, page_tokens: int) -> int:
@@ -102,48 +108,36 @@ def reference(
 def _walk(
     acc, top, total, query, kv, scales, table, k_tile, v_tile, page_stride, scale, sees, known, begin, end,
     DIM: tl.constexpr, DIMS: tl.constexpr, PAGE: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
-    GUARDED: tl.constexpr, UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
-    """Blocks [begin, end) of one split; guarded ones may hold slots that a row must not see."""
+    """Blocks [begin, end) of one split. What lies behind `known` is never read, what a row must not see counts as -inf."""
     d = tl.arange(0, DIMS)
     for block in range(begin, end, BLOCK):
         slots = block + tl.arange(0, BLOCK)
-        wanted = (slots < known)[:, None] & (d < DIM)[None, :]
-        if GUARDED:
-            page = tl.load(table + slots // PAGE, mask=slots < known, other=0).to(tl.int64)
-        else:
-            page = tl.load(table + slots // PAGE).to(tl.int64)
-        base = page * page_stride
+        there = slots < known
+        base = tl.load(table + slots // PAGE, mask=there, other=0).to(tl.int64) * page_stride
         at = base[:, None] + (slots % PAGE * DIM)[:, None] + d[None, :]
-        if GUARDED or DIM != DIMS:
-            k = tl.load(kv + k_tile + at, mask=wanted, other=0)
-            v = tl.load(kv + v_tile + at, mask=wanted, other=0)
+        if DIM == DIMS:
+            wanted = there[:, None]
         else:
-            k = tl.load(kv + k_tile + at)
-            v = tl.load(kv + v_tile + at)
+            wanted = there[:, None] & (d < DIM)[None, :]
+        k = tl.load(kv + k_tile + at, mask=wanted, other=0)
+        v = tl.load(kv + v_tile + at, mask=wanted, other=0)
         if FP8:
             k = widen(k)
             v = widen(v)
             scale_at = (base + PAGE * DIM) // 4 + slots % PAGE
-            if GUARDED:
-                k_scale = tl.load(scales + k_tile // 4 + scale_at, mask=slots < known, other=0)
-                v_scale = tl.load(scales + v_tile // 4 + scale_at, mask=slots < known, other=0)
-            else:
-                k_scale = tl.load(scales + k_tile // 4 + scale_at)
-                v_scale = tl.load(scales + v_tile // 4 + scale_at)
+            k_scale = tl.load(scales + k_tile // 4 + scale_at, mask=there, other=0)
+            v_scale = tl.load(scales + v_tile // 4 + scale_at, mask=there, other=0)
         if UPCAST:
             scores = tl.dot(query.to(tl.float32), tl.trans(k).to(tl.float32))
         else:
             scores = tl.dot(query, tl.trans(k))
         if FP8:
             scores = scores * k_scale[None, :]
-        if GUARDED:
-            scores = tl.where(slots[None, :] <= sees[:, None], scores, float("-inf"))
+        scores = tl.where(slots[None, :] <= sees[:, None], scores, float("-inf"))
         most = tl.maximum(top, tl.max(scores, 1) * scale)
-        if GUARDED:
-            base_of_row = tl.where(most == float("-inf"), 0.0, most)
-        else:
-            base_of_row = most
+        base_of_row = tl.where(most == float("-inf"), 0.0, most)
         p = tl.exp2(tl.fma(scores, scale, -base_of_row[:, None]))
         fade = tl.exp2(top - base_of_row)
         total = tl.fma(total, fade, tl.sum(p, 1))
@@ -204,7 +198,6 @@ def _attend(
     row = (first + token).to(tl.int64) * HEADS + head
     sees = start + token
     known = start + count
-    everyone = start + tile * ROWS // GROUP + 1  # slots that all rows of the tile see
     end = tl.minimum(known, start + (tile * ROWS + ROWS - 1) // GROUP + 1)
     table = tables + sequence.to(tl.int64) * max_pages
     k_tile = layer_offset + kv_head * TILE
@@ -224,27 +217,23 @@ def _attend(
     for split in range(first_split, last_split):
         begin = split * SPLIT
         stop = tl.minimum(begin + SPLIT, end)
-        whole = tl.maximum(begin, tl.minimum(stop, everyone) // BLOCK * BLOCK)
         acc = tl.zeros([ROWS, DIMS], tl.float32)
         top = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
         acc, top, total = _walk(
-            acc, top, total, query, kv, scales, table, k_tile, v_tile, page_stride, scale, sees, known, begin, whole,
-            DIM, DIMS, PAGE, FP8, BLOCK, False, UPCAST,
-        )
-        acc, top, total = _walk(
-            acc, top, total, query, kv, scales, table, k_tile, v_tile, page_stride, scale, sees, known, whole, stop,
-            DIM, DIMS, PAGE, FP8, BLOCK, True, UPCAST,
+            acc, top, total, query, kv, scales, table, k_tile, v_tile, page_stride, scale, sees, known, begin, stop,
+            DIM, DIMS, PAGE, FP8, BLOCK, UPCAST,
         )
         if ACROSS:
-            at_part = row * splits + split
-            tl.store(partial_acc + at_part[:, None] * DIM + d[None, :], acc, mask=wanted)
-            tl.store(partial_top + at_part, top, mask=token < count)
-            tl.store(partial_total + at_part, total, mask=token < count)
+            part = row * splits + split
+            tl.store(partial_acc + part[:, None] * DIM + d[None, :], acc, mask=wanted)
+            tl.store(partial_top + part, top, mask=token < count)
+            tl.store(partial_total + part, total, mask=token < count)
         else:
             sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
     if not ACROSS:
-        tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / sum_total[:, None]).to(tl.bfloat16), mask=wanted)
+        own = tl.where(token < count, sum_total, 1.0)
+        tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / own[:, None]).to(tl.bfloat16), mask=wanted)
 
 
 @triton.jit(do_not_specialize=["splits"])
@@ -271,11 +260,15 @@ def _finish(
         acc = tl.load(partial_acc + at[:, None] * DIM + d[None, :], mask=wanted, other=0.0)
         top = tl.load(partial_top + at, mask=g < GROUP, other=float("-inf"))
         total = tl.load(partial_total + at, mask=g < GROUP, other=0.0)
-        sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
-    tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / sum_total[:, None]).to(tl.bfloat16), mask=wanted)
+        if split > 0:
+            sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
+        else:
+            sum_acc, sum_top, sum_total = acc, top, total
+    own = tl.where(g < GROUP, sum_total, 1.0)
+    tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / own[:, None]).to(tl.bfloat16), mask=wanted)
 
 
-def _launches(
+def launches(
     arch: int,
     q: torch.Tensor,
     pool: torch.Tensor,
@@ -304,15 +297,15 @@ def _launches(
         check(name, tensor, torch.int32, (sequences,))
     check("out", out, torch.bfloat16, (rows, heads * dim))
     group, element = heads // shape.kv_heads, 1 if shape.fp8 else 2
-    splits = 0 if partials is None else blocks(max_pages * shape.page_tokens, SPLIT)
-    config = (DECODE if splits else PREFILL)[arch]
-    pieces = [out] * 3
+    across, splits, pieces = partials is not None, 1, [out] * 3
     if partials is not None:
+        splits = blocks(max_pages * shape.page_tokens, SPLIT)
         places = rows * heads * splits
         check("partials", partials, torch.float32, (partials.numel(),))
         if partials.numel() < places * (dim + 2):
             raise KernelError(f"partials: {partials.numel()} floats, needs {places * (dim + 2)}")
         pieces = [partials[: places * dim], partials[places * dim :], partials[places * (dim + 1) :]]
+    config = config_for(arch, shape, decode=across)
     tiles = blocks(most_rows * group, config.rows)
     sizes: dict[str, Any] = {
         "HEADS": heads, "KV_HEADS": shape.kv_heads, "DIM": dim, "DIMS": power_of_2(dim, 16), "SPLIT": SPLIT,
@@ -322,10 +315,10 @@ def _launches(
     if rows == 0 or sequences == 0:
         return
     yield Launch(
-        name=f"attend {'decode' if splits else 'prefill'} {shape.name} heads {heads}/{shape.kv_heads}",
+        name=f"attend {'decode' if across else 'prefill'} {shape.name} heads {heads}/{shape.kv_heads}",
         kernel=_attend,
         grid=(sequences * tiles, shape.kv_heads, splits)
-        if splits
+        if across
         else (min(blocks(rows * group, config.rows) + sequences, sequences * tiles), shape.kv_heads, 1),
         arguments={
             "q": q, "kv": pool if shape.fp8 else pool.view(torch.bfloat16), "scales": pool.view(torch.float32), "tables": tables,
@@ -335,14 +328,15 @@ def _launches(
         },
         constants={
             **sizes, "PAGE": shape.page_tokens, "TILE": shape.tile_bytes // element, "FP8": shape.fp8, "ROWS": config.rows,
-            "BLOCK": BLOCK, "ACROSS": splits > 0, "TILES": tiles if splits else 0,
-            "SEQUENCES": 1 if splits else power_of_2(sequences), "UPCAST": INTERPRETED,
+            "BLOCK": config.block, "ACROSS": across, "TILES": tiles if across else 0,
+            "SEQUENCES": 1 if across else power_of_2(sequences), "UPCAST": INTERPRETED,
         },
         warps=config.warps,
         stages=config.stages,
-        instructions=config.instructions,
+        instructions=INSTRUCTIONS[arch],
+        family=f"attention over {shape.name}",
     )  # fmt: skip
-    if splits:
+    if across:
         yield Launch(
             name=f"attend finish {shape.name} heads {heads}/{shape.kv_heads}",
             kernel=_finish,

@@ -5,7 +5,7 @@ gate has seen is what runs. Multiplications and additions are never contracted b
 the kernel says `tl.fma`, so that equal recipes give equal bits in different kernels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,8 @@ class Launch:
     constants: dict[str, Any]
     warps: int = 4
     stages: int = 3
-    instructions: tuple[str, ...] = field(default=())  # what the generated code must contain
+    instructions: tuple[str, ...] = ()  # what the generated code must contain
+    family: str = ""  # launches of one family must give a row the same bits
 
     def run(self) -> None:
         if all(self.grid):

@@ -29,6 +29,8 @@ class PageShape:
             raise KernelError(f"kv_type: {self.kv_type!r} is not one of {', '.join(KV_TYPES)}")
         if self.dim % 16 or not 16 <= self.dim <= 256:
             raise KernelError(f"dim: {self.dim} is not a multiple of 16 up to 256")
+        if self.fp8 and self.dim > 128:
+            raise KernelError(f"dim: heads of {self.dim} are beyond what fp8 pages hold (128)")
         if self.layers < 1 or self.kv_heads < 1:
             raise KernelError(f"layers, kv_heads: {self.layers} and {self.kv_heads} must be at least 1")
 

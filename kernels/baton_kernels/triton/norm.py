@@ -23,7 +23,7 @@ def rmsnorm(
 ) -> None:
     """out = x / sqrt(mean(x^2) + eps) * weight, rounded to bf16: the input of a product."""
     architecture(x)
-    run(list(_launches(x, weight, eps, out, delta)))
+    run(list(launches(x, weight, eps, out, delta)))
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -45,7 +45,7 @@ def _rmsnorm(x, weight, delta, out, eps, hidden, ADD: tl.constexpr, WIDTH: tl.co
     tl.store(out + row * hidden + at, (value * factor * tl.load(weight + at, mask=inside)).to(tl.bfloat16), mask=inside)
 
 
-def _launches(
+def launches(
     x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor, delta: torch.Tensor | None
 ) -> Iterator[Launch]:
     rows, hidden = check_rank("x", x, 2)

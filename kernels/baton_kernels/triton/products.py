@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from baton_kernels.library import KernelError
 from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, blocks, check, check_rank, run
-from baton_kernels.triton.swiglu import gate_up, reference as swiglu_reference
+from baton_kernels.triton.activation import gate_up, reference as swiglu_reference
 
 BLOCK_K = 64  # the same in every configuration
 SHAPES = (  # rows, n, k
@@ -60,12 +60,12 @@ def product(
     residual: torch.Tensor | None = None,  # float32 [rows, n], may be out
 ) -> None:
     """out = x @ weight.T, then + bias, then + residual. k must be a multiple of 8 (rows of 16 bytes)."""
-    run(list(_launches(architecture(x), x, weight, out, bias, residual, gated=False)))
+    run(list(launches(architecture(x), x, weight, out, bias, residual, gated=False)))
 
 
 def product_gated(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
     """SwiGLU: weight bf16 [2n, k], gate first -> out bf16 [rows, n] = silu(x @ gate.T) * (x @ up.T)."""
-    run(list(_launches(architecture(x), x, weight, out, None, None, gated=True)))
+    run(list(launches(architecture(x), x, weight, out, None, None, gated=True)))
 
 
 def reference(
@@ -85,7 +85,7 @@ def reference_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def _product(
     x, weight, bias, residual, out, rows, n, k,
     OUTPUTS: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr, ABREAST: tl.constexpr, UPCAST: tl.constexpr,
+    RESIDUAL: tl.constexpr, ABREAST: tl.constexpr, DESCRIPTORS: tl.constexpr, UPCAST: tl.constexpr,
 ):
     # Programs run down columns of ABREAST tiles of outputs, so that tiles in flight share weights and rows in the cache.
     row_tiles = tl.cdiv(rows, ROWS)
@@ -94,25 +94,36 @@ def _product(
     inside = tl.program_id(0) % (ABREAST * row_tiles)
     output = (column * ABREAST + inside % wide) * OUTPUTS
     row = inside // wide * ROWS
+    o = output + tl.arange(0, OUTPUTS)
+    r = row + tl.arange(0, ROWS)
     acc = tl.zeros([OUTPUTS, ROWS], tl.float32)
     acc_up = tl.zeros([OUTPUTS, ROWS], tl.float32)
     for at in range(0, k, BLOCK_K):
-        w = weight.load([output, at])
-        right = tl.trans(x.load([row, at]))
+        if DESCRIPTORS:
+            w = weight.load([output, at])
+            right = tl.trans(x.load([row, at]))
+        else:
+            inner = at + tl.arange(0, BLOCK_K)
+            inside_k = (inner < k)[None, :]
+            w = tl.load(weight + o[:, None].to(tl.int64) * k + inner[None, :], mask=(o < n)[:, None] & inside_k, other=0.0)
+            own_x = x + r[:, None].to(tl.int64) * k + inner[None, :]
+            right = tl.trans(tl.load(own_x, mask=(r < rows)[:, None] & inside_k, other=0.0))
         if UPCAST:
             acc = tl.dot(w.to(tl.float32), right.to(tl.float32), acc)
         else:
             acc = tl.dot(w, right, acc)
         if GATED:
-            up = weight.load([n + output, at])
+            if DESCRIPTORS:
+                up = weight.load([n + output, at])
+            else:
+                own_up = weight + (n + o)[:, None].to(tl.int64) * k + inner[None, :]
+                up = tl.load(own_up, mask=(o < n)[:, None] & inside_k, other=0.0)
             if UPCAST:
                 acc_up = tl.dot(up.to(tl.float32), right.to(tl.float32), acc_up)
             else:
                 acc_up = tl.dot(up, right, acc_up)
     if GATED:
         acc = gate_up(acc, acc_up)
-    o = output + tl.arange(0, OUTPUTS)
-    r = row + tl.arange(0, ROWS)
     if BIAS:
         acc = acc + tl.load(bias + o, mask=o < n, other=0.0)[:, None]
     to = r[None, :].to(tl.int64) * n + o[:, None]
@@ -122,7 +133,7 @@ def _product(
     tl.store(out + to, acc.to(out.dtype.element_ty), mask=wanted)
 
 
-def _launches(
+def launches(
     arch: int,
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -148,25 +159,27 @@ def _launches(
         check("residual", residual, torch.float32, (rows, n))
     if rows == 0:
         return
-    config = config_for(arch, rows)
+    config, descriptors = config_for(arch, rows), arch >= 90
     name = "product_gated" if gated else f"product{' + bias' if bias is not None else ''}{' + residual' if residual is not None else ''}"
     yield Launch(
         name=f"{name} {config.outputs}x{config.rows} -> {str(out.dtype).removeprefix('torch.')}",
         kernel=_product,
         grid=(blocks(n, config.outputs) * blocks(rows, config.rows), 1, 1),
         arguments={
-            "x": TensorDescriptor.from_tensor(x, [config.rows, BLOCK_K]),
-            "weight": TensorDescriptor.from_tensor(weight, [config.outputs, BLOCK_K]),
+            "x": TensorDescriptor.from_tensor(x, [config.rows, BLOCK_K]) if descriptors else x,
+            "weight": TensorDescriptor.from_tensor(weight, [config.outputs, BLOCK_K]) if descriptors else weight,
             "bias": out if bias is None else bias, "residual": out if residual is None else residual, "out": out,
             "rows": rows, "n": n, "k": k,
         },
         constants={
             "OUTPUTS": config.outputs, "ROWS": config.rows, "BLOCK_K": BLOCK_K, "GATED": gated, "BIAS": bias is not None,
-            "RESIDUAL": residual is not None, "ABREAST": 8, "UPCAST": INTERPRETED,
+            "RESIDUAL": residual is not None, "ABREAST": 8,
+            "DESCRIPTORS": descriptors, "UPCAST": INTERPRETED,
         },
         warps=config.warps,
         stages=config.stages,
         instructions=INSTRUCTIONS[arch],
+        family="products",
     )  # fmt: skip
 
 

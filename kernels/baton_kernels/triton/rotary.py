@@ -39,7 +39,7 @@ def rotate_write(
 ) -> None:
     """Half-split convention: element i pairs with i + dim / 2."""
     architecture(qkv)
-    run(list(_launches(qkv, cos, sin, slots, sequence_of, tables, pool, shape, layer, q_out, q_norm, k_norm, eps)))
+    run(list(launches(qkv, cos, sin, slots, sequence_of, tables, pool, shape, layer, q_out, q_norm, k_norm, eps)))
 
 
 def reference(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, norm: torch.Tensor | None, eps: float) -> torch.Tensor:
@@ -83,9 +83,9 @@ def _rotate_write(
         b = tl.fma(b, c, a * s)
         a = a_turned
     if head < HEADS:
-        to = q_out + (row * HEADS + head) * DIM + at
-        tl.store(to, a.to(tl.bfloat16), mask=inside)
-        tl.store(to + HALF, b.to(tl.bfloat16), mask=inside)
+        query = q_out + (row * HEADS + head) * DIM + at
+        tl.store(query, a.to(tl.bfloat16), mask=inside)
+        tl.store(query + HALF, b.to(tl.bfloat16), mask=inside)
     else:
         table = tables + tl.load(sequence_of + row).to(tl.int64) * max_pages
         page = tl.load(table + slot // PAGE).to(tl.int64)
@@ -102,7 +102,7 @@ def _rotate_write(
             tl.store(tile.to(tl.pointer_type(tl.bfloat16)) + to + HALF, b.to(tl.bfloat16), mask=inside)
 
 
-def _launches(
+def launches(
     qkv: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,

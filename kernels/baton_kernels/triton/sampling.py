@@ -39,7 +39,7 @@ def sample(
     """Greedy takes the largest, otherwise the Gumbel trick over what top-k, then top-p, then min-p keep; ties to the lowest id."""
     settings = (temperature, top_k, top_p, min_p, seed, choice, position)
     architecture(logits)
-    run(list(_launches(logits, *settings, scratch, tokens, logprobs, log_totals, allowed)))
+    run(list(launches(logits, *settings, scratch, tokens, logprobs, log_totals, allowed)))
 
 
 def scratch_floats(rows: int, vocab: int) -> int:
@@ -56,7 +56,7 @@ def top_logprobs(
 ) -> None:
     """The most likely tokens of the raw distribution, best first, ties to the lowest id."""
     architecture(logits)
-    run(list(_top_launches(logits, log_totals, wanted, ids, logprobs)))
+    run(list(top_launches(logits, log_totals, wanted, ids, logprobs)))
 
 
 @triton.jit
@@ -139,11 +139,11 @@ def _kth(logits, allowed, row, vocab, words, heat, k, MASKED: tl.constexpr, BLOC
         for at in range(0, vocab, BLOCK):
             ids = at + tl.arange(0, BLOCK)
             number = _ordered(_scaled(logits, allowed, row, ids, vocab, words, heat, MASKED))
-            digit = ((number >> (24 - 8 * place)) & 0xFF).to(tl.int32)
-            open_ = ids < vocab
+            digit_of = ((number >> (24 - 8 * place)) & 0xFF).to(tl.int32)
+            in_race = ids < vocab
             if place > 0:
-                open_ = open_ & ((number >> (32 - 8 * place)) == found)
-            histogram += tl.histogram(digit, 256, mask=open_)
+                in_race = in_race & ((number >> (32 - 8 * place)) == found)
+            histogram += tl.histogram(digit_of, 256, mask=in_race)
         from_here_up = tl.sum(histogram, 0) - tl.cumsum(histogram, 0) + histogram
         digit = tl.sum((from_here_up >= k).to(tl.int32), 0) - 1
         k -= tl.sum(tl.where(digits > digit, histogram, 0), 0)
@@ -249,7 +249,7 @@ def _top(logits, log_totals, wanted, ids_out, logprobs, vocab, most, BLOCK: tl.c
         tl.store(logprobs + row * most + i, tl.where(i < count, best - total, float("-inf")))
 
 
-def _launches(
+def launches(
     logits: torch.Tensor,
     temperature: torch.Tensor,
     top_k: torch.Tensor,
@@ -304,11 +304,11 @@ def _launches(
             "tokens": tokens, "logprobs": logprobs, "log_totals": log_totals,
         },
         constants={"PIECES": power_of_2(pieces), "MASKED": allowed is not None, "BLOCK": 4096},
-        warps=16,
+        warps=8,
     )  # fmt: skip
 
 
-def _top_launches(
+def top_launches(
     logits: torch.Tensor, log_totals: torch.Tensor, wanted: torch.Tensor, ids: torch.Tensor, logprobs: torch.Tensor
 ) -> Iterator[Launch]:
     rows, vocab = check_rank("logits", logits, 2)

@@ -38,7 +38,7 @@ def gather(
 ) -> None:
     architecture(pool)
     sums.zero_()
-    run(list(_launches(pool, shape, pages, first_layer, layers, out, sums, cpu_page_tokens, into_pool=False)))
+    run(list(launches(pool, shape, pages, first_layer, layers, out, sums, cpu_page_tokens, into_pool=False)))
 
 
 def scatter(
@@ -54,7 +54,7 @@ def scatter(
 ) -> None:
     architecture(pool)
     sums.zero_()
-    run(list(_launches(pool, shape, pages, first_layer, layers, data, sums, cpu_page_tokens, into_pool=True)))
+    run(list(launches(pool, shape, pages, first_layer, layers, data, sums, cpu_page_tokens, into_pool=True)))
 
 
 def span_bytes(shape: PageShape, layers: int, cpu_page_tokens: int = 0) -> int:
@@ -126,7 +126,7 @@ def _move(
     tl.atomic_add(sums + page, tl.sum(tl.where(inside, keyed, 0).to(tl.int64, bitcast=True), 0), sem="relaxed")
 
 
-def _launches(
+def launches(
     pool: torch.Tensor,
     shape: PageShape,
     pages: torch.Tensor,

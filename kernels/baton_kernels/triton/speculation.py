@@ -24,7 +24,7 @@ def verify(
     following: torch.Tensor,  # int32 [sequences], the target's token after them: sampled[first_row + accepted]
 ) -> None:
     architecture(sampled)
-    run(list(_launches(sampled, drafts, draft_counts, first_row, accepted, following)))
+    run(list(launches(sampled, drafts, draft_counts, first_row, accepted, following)))
 
 
 def reference(
@@ -55,7 +55,7 @@ def _verify(sampled, drafts, draft_counts, first_row, accepted, following, most,
     tl.store(following + sequence, tl.load(sampled + first + kept, mask=count >= 0, other=-1))
 
 
-def _launches(
+def launches(
     sampled: torch.Tensor,
     drafts: torch.Tensor,
     draft_counts: torch.Tensor,

@@ -15,7 +15,7 @@ BLOCK = 1024
 def swiglu(both: torch.Tensor, *, out: torch.Tensor) -> None:
     """both float32 [rows, 2 * width], gate first -> out bf16 [rows, width]."""
     architecture(both)
-    run(list(_launches(both, out)))
+    run(list(launches(both, out)))
 
 
 def reference(both: torch.Tensor) -> torch.Tensor:
@@ -39,7 +39,7 @@ def _swiglu(both, out, width, BLOCK: tl.constexpr):
     tl.store(out + row * width + at, gate_up(gate, up).to(tl.bfloat16), mask=inside)
 
 
-def _launches(both: torch.Tensor, out: torch.Tensor) -> Iterator[Launch]:
+def launches(both: torch.Tensor, out: torch.Tensor) -> Iterator[Launch]:
     rows, width = check_rank("out", out, 2)
     check("both", both, torch.float32, (rows, 2 * width))
     check("out", out, torch.bfloat16, (rows, width))

@@ -1,0 +1,93 @@
+"""`python -m bench.gpu.aot`: compiles every GPU kernel ahead of time for architectures that are not here, and reads the code.
+
+Refused are: what does not compile, spills registers, wants more shared memory than the architecture has, lacks the
+instructions that it was written for, or sums a row in another order than the kernel that must give the same bits. Nothing
+is cached: each run compiles what it reports. Status 1 when anything is refused."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from multiprocessing import get_context
+
+from bench.gpu import configurations
+from bench.gpu.compiled import Compiled, compile_launch
+from bench.gpu.orders import unlike_orders
+from baton_kernels.triton.launch import ARCHITECTURES, INTERPRETED
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu.aot", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser.add_argument("--small", action="store_true", help="one configuration of each kernel instead of all")
+    parser.add_argument("--architectures", type=int, nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES, metavar="SM")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
+    arguments = parser.parse_args()
+    if INTERPRETED:
+        sys.exit("bench.gpu.aot: unset TRITON_INTERPRET; under it kernels are interpreted, not compiled")
+    done = gate(arguments.architectures, small=arguments.small, processes=arguments.processes)
+    refused = refusals(done)
+    for line in refused:
+        print(line, file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(report(done, refused)))
+    sys.exit(bool(refused))
+
+
+def gate(architectures: Sequence[int], *, small: bool, processes: int) -> list[Compiled]:
+    chosen = configurations.one_each if small else configurations.launches
+    work = [(arch, index) for arch in architectures for index, _ in enumerate(chosen(arch))]
+    context = get_context("spawn")
+    with tempfile.TemporaryDirectory() as cache:
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=_use_cache, initargs=(cache,)) as pool:
+            done = []
+            for one in pool.map(partial(_compile, small), work):
+                done.append(one)
+                verdict = "; ".join(one.wrong) or "fine"
+                print(
+                    f"sm_{one.architecture} {one.name}: {one.registers} registers, {one.shared_bytes} bytes shared, "
+                    f"{' '.join(one.kinds) or 'no matrix'}, {one.seconds:.1f} s: {verdict}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    return done
+
+
+def refusals(done: Sequence[Compiled]) -> list[str]:
+    """One line for each thing that is wrong."""
+    each = [f"sm_{one.architecture} {one.name}: {reason}" for one in done for reason in one.wrong]
+    return each + unlike_orders(done)
+
+
+def report(done: Sequence[Compiled], refused: Sequence[str]) -> dict[str, object]:
+    return {
+        "kernels": len({one.body for one in done}),
+        "architectures": sorted({one.architecture for one in done}),
+        "configurations": len(done),
+        "failed": len(refused),
+        "spills": sum(one.spill_bytes for one in done),
+        "refused": list(refused),
+        "compiled": [asdict(one) for one in done],
+    }
+
+
+def _use_cache(folder: str) -> None:
+    """Triton keeps what it compiles; here that is thrown away with the run, and never read back."""
+    os.environ["TRITON_CACHE_DIR"] = folder
+    os.environ["TRITON_ALWAYS_COMPILE"] = "1"
+
+
+def _compile(small: bool, one: tuple[int, int]) -> Compiled:
+    architecture, index = one
+    chosen = configurations.one_each if small else configurations.launches
+    launch = next(launch for at, launch in enumerate(chosen(architecture)) if at == index)
+    return compile_launch(launch, architecture)
+
+
+if __name__ == "__main__":
+    main()
