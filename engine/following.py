@@ -30,5 +30,7 @@ class Following:
         if not piece.follows:
             return piece
         if piece.key not in self._last:
-            raise ValueError(f"piece {piece.key} follows a token, but the step before did not sample exactly one for it")
+            raise ValueError(
+                f"piece {piece.key} follows a token, but the step before did not sample exactly one for it"
+            )
         return replace(piece, tokens=(self._last[piece.key],), follows=False)

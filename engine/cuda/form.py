@@ -65,9 +65,7 @@ def padded(form: Form, *, max_batch: int) -> Form | None:
         return None
     sequences, most = _power_of_2(form.sequences), _power_of_2(form.most)
     rows = sequences if most == 1 else max(sequences, _power_of_2(form.rows))
-    return replace(
-        form, rows=rows, few=rows, most=most, sequences=sequences, few_sequences=sequences, sampled=rows
-    )
+    return replace(form, rows=rows, few=rows, most=most, sequences=sequences, few_sequences=sequences, sampled=rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +80,10 @@ def input_places(form: Form, vocab: int) -> tuple[dict[str, Place], int]:
     """Where each input lies, and how many words they are together."""
     rows, sequences, sampled = form.rows, form.sequences, form.sampled
     arrays: dict[str, tuple[tuple[int, ...], int]] = {"seed": ((sampled,), 2)}
-    arrays |= {name: ((rows,), 1) for name in ("tokens", "follows", "slots", "sequence_of")}
-    arrays |= {name: ((sequences,), 1) for name in ("starts", "counts", "first_row")}
+    arrays |= dict.fromkeys(("tokens", "follows", "slots", "sequence_of"), ((rows,), 1))
+    arrays |= dict.fromkeys(("starts", "counts", "first_row"), ((sequences,), 1))
     names = ("sampled", "choice", "position", "top_k", "n_top", "temperature", "top_p", "min_p")
-    arrays |= {name: ((sampled,), 1) for name in names}
+    arrays |= dict.fromkeys(names, ((sampled,), 1))
     arrays["tables"] = ((sequences, form.width), 1)
     if form.masked:
         arrays["allowed"] = ((sampled, -(-vocab // 32)), 1)
@@ -95,9 +93,9 @@ def input_places(form: Form, vocab: int) -> tuple[dict[str, Place], int]:
 @lru_cache(maxsize=256)
 def output_places(form: Form) -> tuple[dict[str, Place], int]:
     """Tokens come first, in every form: the next step finds what it follows there."""
-    arrays: dict[str, tuple[tuple[int, ...], int]] = {name: ((form.sampled,), 1) for name in ("tokens", "logprobs")}
+    arrays: dict[str, tuple[tuple[int, ...], int]] = dict.fromkeys(("tokens", "logprobs"), ((form.sampled,), 1))
     if form.tops:
-        arrays |= {name: ((form.sampled, MOST_TOPS), 1) for name in ("top_ids", "top_logprobs")}
+        arrays |= dict.fromkeys(("top_ids", "top_logprobs"), ((form.sampled, MOST_TOPS), 1))
     return _placed(arrays)
 
 

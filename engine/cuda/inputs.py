@@ -18,9 +18,7 @@ _WISHED = ("temperature", "top_p", "min_p")
 _FLOATS = (*_WISHED, "logprobs", "top_logprobs")
 
 
-def fill(
-    words: Words, form: Form, pieces: Sequence[Piece], limits: Limits, *, last: Mapping[int, int]
-) -> None:
+def fill(words: Words, form: Form, pieces: Sequence[Piece], limits: Limits, *, last: Mapping[int, int]) -> None:
     """`pieces` in the step's order; `last` says at which of the step before's tokens each key's one stands."""
     places, _ = input_places(form, limits.vocab)
     arrays = {name: view(words, place, name) for name, place in places.items()}
@@ -59,9 +57,7 @@ def _followed(piece: Piece, last: Mapping[int, int]) -> int:
     return last[piece.key]
 
 
-def _fill_wishes(
-    arrays: Mapping[str, NDArray[np.generic]], pieces: Sequence[Piece], form: Form, vocab: int
-) -> None:
+def _fill_wishes(arrays: Mapping[str, NDArray[np.generic]], pieces: Sequence[Piece], form: Form, vocab: int) -> None:
     rows = sampled_rows(pieces)
     count = len(rows)
     for name in ("seed", "choice", "position", "top_k", "n_top", "temperature", "min_p"):

@@ -22,6 +22,7 @@ from engine.cuda.lane import Lane, wait
 from engine.cuda.products import Products
 from engine.cuda.weights import DeviceWeights
 from engine.model.rows import Limits
+from engine.model.weights import Floats
 from engine.plan import OnLayers, Piece, Plan, Result, Sampled
 
 SMALL_BYTES = 128 * 1024  # less than this is not worth a message of its own
@@ -92,7 +93,7 @@ class CudaRunner:
         """The step itself, in the calling thread; not while another plan runs."""
         return self.finish(self.launch(plan, layers=on_layers is not None), on_layers)
 
-    def compute_logits(self, plan: Plan) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]
+    def compute_logits(self, plan: Plan) -> tuple[Floats, ...]:
         """For tests and inspection: the logits of each piece's sampled rows, [sampled, vocab]."""
         order, pieces = self._ordered(plan)
         form = self._form(pieces)
@@ -137,7 +138,9 @@ class CudaRunner:
 
     def _ordered(self, plan: Plan) -> tuple[tuple[int, ...], tuple[Piece, ...]]:
         if any(piece.drafting for piece in plan.pieces):
-            raise ValueError(f"step {plan.step} names a draft model; on a GPU there is none: the worker must not plan it")
+            raise ValueError(
+                f"step {plan.step} names a draft model; on a GPU there is none: the worker must not plan it"
+            )
         order = tuple(in_order(plan.pieces))
         return order, tuple(plan.pieces[place] for place in order)
 
@@ -231,7 +234,9 @@ def _read(launched: Launched) -> list[tuple[Sampled, ...]]:
 def _sampled(token: int, logprob: float, found: Mapping[str, Any], row: int, most: int) -> Sampled:
     if not most:
         return Sampled(token, logprob)
-    return Sampled(token, logprob, tuple(found["top_ids"][row, :most].tolist()), tuple(found["top_logprobs"][row, :most].tolist()))
+    return Sampled(
+        token, logprob, tuple(found["top_ids"][row, :most].tolist()), tuple(found["top_logprobs"][row, :most].tolist())
+    )
 
 
 def _restored(order: Sequence[int], values: Sequence[T]) -> tuple[T, ...]:
