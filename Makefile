@@ -81,6 +81,14 @@ cancel: $(DEV) ## a thousand random cancels; no page may leak
 sanitize: ## the kernels' C++ tests under ASan and UBSan
 	bash tests/unit/kernels_cpp/sanitize.sh
 
+.PHONY: gpu-gate
+gpu-gate: $(DEV) ## compile every GPU kernel in all configurations for sm_80, sm_90 and sm_100; needs no GPU
+	@$(BIN)/python -m bench.gpu.aot --json $(ARGS)
+
+.PHONY: gpu-test
+gpu-test: $(DEV) ## the kernels' tests on a real GPU
+	$(BIN)/python -m pytest tests/gpu -m gpu $(ARGS)
+
 .PHONY: bench
 bench: $(DEV) ## every benchmark, one after the other
 	$(MAKE) --no-print-directory verify-shape handoff start

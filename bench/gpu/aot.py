@@ -1,8 +1,9 @@
-"""`python -m bench.gpu.aot`: compiles every GPU kernel ahead of time for architectures that are not here, and reads the code.
+"""`python -m bench.gpu.aot`: compiles every GPU kernel ahead of time for architectures that are not here, and reads
+the code.
 
 Refused are: what does not compile, spills registers, wants more shared memory than the architecture has, lacks the
-instructions that it was written for, or sums a row in another order than the kernel that must give the same bits. Nothing
-is cached: each run compiles what it reports. Status 1 when anything is refused."""
+instructions that it was written for, or sums a row in another order than the kernel that must give the same bits.
+Nothing is cached: each run compiles what it reports. Status 1 when anything is refused."""
 
 import argparse
 import json
@@ -15,17 +16,19 @@ from dataclasses import asdict
 from functools import partial
 from multiprocessing import get_context
 
+from baton_kernels.triton.launch import ARCHITECTURES, INTERPRETED
 from bench.gpu import configurations
 from bench.gpu.compiled import Compiled, compile_launch
 from bench.gpu.orders import unlike_orders
-from baton_kernels.triton.launch import ARCHITECTURES, INTERPRETED
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.aot", description=__doc__)
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     parser.add_argument("--small", action="store_true", help="one configuration of each kernel instead of all")
-    parser.add_argument("--architectures", type=int, nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES, metavar="SM")
+    parser.add_argument(
+        "--architectures", type=int, nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES, metavar="SM"
+    )
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
     arguments = parser.parse_args()
     if INTERPRETED:

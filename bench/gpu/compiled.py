@@ -59,7 +59,8 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
             error = error.__cause__
         reason = " ".join(f"does not compile: {type(error).__name__}: {error}"[-600:].split())
         return Compiled(
-            **about, shared_bytes=0, registers=0, spill_bytes=0, kinds=(), matrix=(), seconds=time.perf_counter() - began,
+            **about, shared_bytes=0, registers=0, spill_bytes=0, kinds=(), matrix=(),
+            seconds=time.perf_counter() - began,
             wrong=(reason,),
         )  # fmt: skip
     ptx, shared = built.asm["ptx"], int(built.metadata.shared)
@@ -83,7 +84,9 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
 
 def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list[list[Any]]]]:
     """Types, constants and known divisors of the arguments, as Triton itself would specialise such a call."""
-    signature, constants, attributes = {}, dict(launch.constants), {}
+    signature: dict[str, str] = {}
+    constants = dict(launch.constants)
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
     general = set(launch.kernel.do_not_specialize or ())
     for index, name in enumerate(launch.kernel.arg_names):
         divisible = False
@@ -118,7 +121,9 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        said = subprocess.run([_cuobjdump(), "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            [_cuobjdump(), "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", said)
     if found is None:
         raise RuntimeError(f"cuobjdump says nothing about registers: {said!r}")

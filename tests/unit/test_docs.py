@@ -21,7 +21,7 @@ def test_the_reference_has_no_row_for_a_key_that_is_gone() -> None:
     assert set(rows) == {key for keys in SECTIONS.values() for key in keys}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/operations.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/operations.md", "docs/architecture.md", "docs/gpu.md"])
 def test_every_command_and_target_that_the_manual_shows_exists(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -1,4 +1,5 @@
-"""silu(gate) * up over rows that hold both halves, for models whose gated product is not fused (see products.product_gated)."""
+"""silu(gate) * up over rows that hold both halves, for models whose gated product is not fused (see
+products.product_gated)."""
 
 from collections.abc import Iterator
 

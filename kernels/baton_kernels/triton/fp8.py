@@ -1,5 +1,6 @@
-"""Eight-bit floats (e4m3) as bytes, converted by integer and half-precision arithmetic alone: Ampere has no instruction for
-them, and the same arithmetic everywhere gives the same bits everywhere. Infinities and NaN never occur: writers saturate."""
+"""Eight-bit floats (e4m3) as bytes, converted by integer and half-precision arithmetic alone: Ampere has no
+instruction for them, and the same arithmetic everywhere gives the same bits everywhere. Infinities and NaN never
+occur: writers saturate."""
 
 import triton
 import triton.language as tl

@@ -1,8 +1,8 @@
 """What a public function hands to the GPU: a kernel, a grid, arguments and compile-time constants, as plain data.
 
-The same `Launch` is run on a device, run by Triton's interpreter and compiled ahead of time by `bench.gpu.aot`, so what the
-gate has seen is what runs. Multiplications and additions are never contracted by the compiler: where a fused one is meant,
-the kernel says `tl.fma`, so that equal recipes give equal bits in different kernels."""
+The same `Launch` is run on a device, run by Triton's interpreter and compiled ahead of time by `bench.gpu.aot`, so
+what the gate has seen is what runs. Multiplications and additions are never contracted by the compiler: where a
+fused one is meant, the kernel says `tl.fma`, so that equal recipes give equal bits in different kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,7 +67,9 @@ def check(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int,
     """Settles type, shape and layout of an argument; the message names it."""
     if tensor.dtype != dtype or tuple(tensor.shape) != shape or not tensor.is_contiguous():
         layout = "" if tensor.is_contiguous() else ", not contiguous"
-        raise KernelError(f"{name}: is {tensor.dtype} {tuple(tensor.shape)}{layout}, must be contiguous {dtype} {shape}")
+        raise KernelError(
+            f"{name}: is {tensor.dtype} {tuple(tensor.shape)}{layout}, must be contiguous {dtype} {shape}"
+        )
 
 
 def check_rank(name: str, tensor: torch.Tensor, dimensions: int) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
-"""The pages of a GPU's pool: one page id covers `page_tokens` tokens of all layers, contiguous, [layers][2][kv_heads][tile].
+"""The pages of a GPU's pool: one page id covers `page_tokens` tokens of all layers, contiguous,
+[layers][2][kv_heads][tile].
 
-A bf16 tile is [page_tokens][dim]. An fp8 tile is [page_tokens][dim] e4m3 bytes, then one fp32 scale per token: scales belong
-to a token and a head, never to a page that still fills. The layout's name goes into the handshake of transfers."""
+A bf16 tile is [page_tokens][dim]. An fp8 tile is [page_tokens][dim] e4m3 bytes, then one fp32 scale per token:
+scales belong to a token and a head, never to a page that still fills. The layout's name goes into the handshake of
+transfers."""
 
 from dataclasses import dataclass
 

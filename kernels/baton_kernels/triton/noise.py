@@ -1,11 +1,15 @@
-"""The sampler's noise: a pure function of (seed, choice, position, token id), the same numbers as the CPU kernels draw.
+"""The sampler's noise: a pure function of (seed, choice, position, token id), the same numbers as the CPU kernels
+draw.
 
-Integers are mixed exactly; the two logarithms are the CPU's polynomial in the same order of fused operations, so the noise
-has the CPU's bits as well."""
+Integers are mixed exactly; the two logarithms are the CPU's polynomial in the same order of fused operations, so the
+noise has the CPU's bits as well."""
+
+from typing import Any
 
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 
 @triton.jit
@@ -60,19 +64,22 @@ def gumbel(key, ids):
     return -log(tl.where(v < 0.015625, series, -log(1.0 - v)))
 
 
-def reference(seed: int, choice: int, position: int, ids: np.ndarray) -> np.ndarray:
+def reference(seed: int, choice: int, position: int, ids: NDArray[Any]) -> NDArray[Any]:
     """float64 from the same 48 bits."""
 
-    def stir(z: np.ndarray) -> np.ndarray:
+    def stir(z: NDArray[Any]) -> NDArray[Any]:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+        mixed: NDArray[Any] = z ^ (z >> np.uint64(31))
+        return mixed
 
     with np.errstate(over="ignore"):
         where = np.array([choice << 32 | position], np.uint64)
         key = stir(
-            stir(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15)) + stir(where ^ np.uint64(0xD1B54A32D192ED03))
+            stir(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+            + stir(where ^ np.uint64(0xD1B54A32D192ED03))
         )
         z = stir(key + (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
     v = (z >> np.uint64(40)) * 2.0**-24 + (z >> np.uint64(16) & np.uint64(0xFFFFFF)) * 2.0**-48 + 2.0**-49
-    return -np.log(-np.log1p(-np.minimum(v, 1 - 2.0**-24)))
+    result: NDArray[Any] = -np.log(-np.log1p(-np.minimum(v, 1 - 2.0**-24)))
+    return result

@@ -59,7 +59,14 @@ def launches(
         name=f"rmsnorm{'' if delta is None else ' + residual'} {hidden}",
         kernel=_rmsnorm,
         grid=(rows, 1, 1),
-        arguments={"x": x, "weight": weight, "delta": x if delta is None else delta, "out": out, "eps": eps, "hidden": hidden},
+        arguments={
+            "x": x,
+            "weight": weight,
+            "delta": x if delta is None else delta,
+            "out": out,
+            "eps": eps,
+            "hidden": hidden,
+        },
         constants={"ADD": delta is not None, "WIDTH": width},
         warps=max(1, min(16, width // 512)),
     )

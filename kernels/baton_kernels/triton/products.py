@@ -1,9 +1,10 @@
 """bf16 matrix products whose sums run in one order, whatever the number of rows.
 
-Weights are the left operand of the matrix instruction (64 or 128 outputs), activations the right one: a step of few rows
-pads to 16 rows, not 64, and streams weights at the speed of memory. Each output is one chain over k in ascending steps of
-the instruction (16 elements each), in one accumulator, never split: the width of the tile on the activations' side, the
-only thing that follows the number of rows, takes no part in it. Tiles come through tensor descriptors (TMA from sm_90 on)."""
+Weights are the left operand of the matrix instruction (64 or 128 outputs), activations the right one: a step of few
+rows pads to 16 rows, not 64, and streams weights at the speed of memory. Each output is one chain over k in
+ascending steps of the instruction (16 elements each), in one accumulator, never split: the width of the tile on the
+activations' side, the only thing that follows the number of rows, takes no part in it. Tiles come through tensor
+descriptors (TMA from sm_90 on)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from baton_kernels.library import KernelError
+from baton_kernels.triton.activation import gate_up
+from baton_kernels.triton.activation import reference as swiglu_reference
 from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, blocks, check, check_rank, run
-from baton_kernels.triton.activation import gate_up, reference as swiglu_reference
 
 BLOCK_K = 64  # the same in every configuration
 SHAPES = (  # rows, n, k
@@ -40,9 +42,9 @@ class Config:
 
 _FEW = (Config(64, 16, 4, 8), Config(64, 32, 4, 6), Config(64, 64, 4, 5))
 CONFIGS = {
-    80: (Config(64, 16, 4, 6), Config(64, 32, 4, 5), Config(64, 64, 4, 4), Config(128, 128, 8, 4)),
+    80: (Config(64, 16, 4, 6), Config(64, 32, 4, 5), Config(64, 64, 8, 5), Config(128, 128, 8, 4)),
     90: (*_FEW, Config(128, 128, 8, 4)),
-    100: (*_FEW, Config(128, 128, 4, 4)),
+    100: (*_FEW, Config(128, 128, 8, 4)),
 }
 INSTRUCTIONS = {
     80: ("mma.sync", "cp.async"),
@@ -83,11 +85,25 @@ def reference_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def _product(
-    x, weight, bias, residual, out, rows, n, k,
-    OUTPUTS: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr, ABREAST: tl.constexpr, DESCRIPTORS: tl.constexpr, UPCAST: tl.constexpr,
+    x,
+    weight,
+    bias,
+    residual,
+    out,
+    rows,
+    n,
+    k,
+    OUTPUTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GATED: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    ABREAST: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
-    # Programs run down columns of ABREAST tiles of outputs, so that tiles in flight share weights and rows in the cache.
+    # Programs run down columns of ABREAST tiles of outputs, so that tiles in flight share weights and rows.
     row_tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(0) // (ABREAST * row_tiles)
     wide = tl.minimum(tl.cdiv(n, OUTPUTS) - column * ABREAST, ABREAST)
@@ -105,7 +121,9 @@ def _product(
         else:
             inner = at + tl.arange(0, BLOCK_K)
             inside_k = (inner < k)[None, :]
-            w = tl.load(weight + o[:, None].to(tl.int64) * k + inner[None, :], mask=(o < n)[:, None] & inside_k, other=0.0)
+            w = tl.load(
+                weight + o[:, None].to(tl.int64) * k + inner[None, :], mask=(o < n)[:, None] & inside_k, other=0.0
+            )
             own_x = x + r[:, None].to(tl.int64) * k + inner[None, :]
             right = tl.trans(tl.load(own_x, mask=(r < rows)[:, None] & inside_k, other=0.0))
         if UPCAST:
@@ -160,7 +178,11 @@ def launches(
     if rows == 0:
         return
     config, descriptors = config_for(arch, rows), arch >= 90
-    name = "product_gated" if gated else f"product{' + bias' if bias is not None else ''}{' + residual' if residual is not None else ''}"
+    name = (
+        "product_gated"
+        if gated
+        else f"product{' + bias' if bias is not None else ''}{' + residual' if residual is not None else ''}"
+    )
     yield Launch(
         name=f"{name} {config.outputs}x{config.rows} -> {str(out.dtype).removeprefix('torch.')}",
         kernel=_product,
@@ -172,7 +194,8 @@ def launches(
             "rows": rows, "n": n, "k": k,
         },
         constants={
-            "OUTPUTS": config.outputs, "ROWS": config.rows, "BLOCK_K": BLOCK_K, "GATED": gated, "BIAS": bias is not None,
+            "OUTPUTS": config.outputs, "ROWS": config.rows, "BLOCK_K": BLOCK_K, "GATED": gated,
+            "BIAS": bias is not None,
             "RESIDUAL": residual is not None, "ABREAST": 8,
             "DESCRIPTORS": descriptors, "UPCAST": INTERPRETED,
         },

@@ -1,4 +1,5 @@
-"""Rotary embedding of queries and keys (after their norms, if the model has them) and the write of keys and values into pages.
+"""Rotary embedding of queries and keys (after their norms, if the model has them) and the write of keys and values
+into pages.
 
 One program per row and head. Rows whose slot is negative are places of the batch that are empty: nothing is written."""
 
@@ -42,7 +43,9 @@ def rotate_write(
     run(list(launches(qkv, cos, sin, slots, sequence_of, tables, pool, shape, layer, q_out, q_norm, k_norm, eps)))
 
 
-def reference(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, norm: torch.Tensor | None, eps: float) -> torch.Tensor:
+def reference(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, norm: torch.Tensor | None, eps: float
+) -> torch.Tensor:
     """x [rows, heads, dim], cos and sin [rows, dim / 2] -> float64."""
     x = x.double()
     if norm is not None:
@@ -54,9 +57,29 @@ def reference(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, norm: torch
 
 @triton.jit(do_not_specialize=["max_pages"])
 def _rotate_write(
-    qkv, cos, sin, slots, sequence_of, tables, pool, q_out, q_norm, k_norm, eps, max_pages, layer_offset, page_stride,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, HALVES: tl.constexpr, PAGE: tl.constexpr,
-    TILE: tl.constexpr, FP8: tl.constexpr, NORMS: tl.constexpr, LARGEST: tl.constexpr,
+    qkv,
+    cos,
+    sin,
+    slots,
+    sequence_of,
+    tables,
+    pool,
+    q_out,
+    q_norm,
+    k_norm,
+    eps,
+    max_pages,
+    layer_offset,
+    page_stride,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    HALVES: tl.constexpr,
+    PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+    FP8: tl.constexpr,
+    NORMS: tl.constexpr,
+    LARGEST: tl.constexpr,
 ):
     HALF: tl.constexpr = DIM // 2
     row = tl.program_id(0).to(tl.int64)
@@ -95,7 +118,9 @@ def _rotate_write(
             largest = tl.maximum(tl.max(tl.abs(a), 0), tl.max(tl.abs(b), 0))
             scale = tl.where(largest > 0, tl.div_rn(largest, LARGEST), 1.0)
             tl.store(tile + to, narrow(tl.minimum(tl.maximum(tl.div_rn(a, scale), -LARGEST), LARGEST)), mask=inside)
-            tl.store(tile + to + HALF, narrow(tl.minimum(tl.maximum(tl.div_rn(b, scale), -LARGEST), LARGEST)), mask=inside)
+            tl.store(
+                tile + to + HALF, narrow(tl.minimum(tl.maximum(tl.div_rn(b, scale), -LARGEST), LARGEST)), mask=inside
+            )
             tl.store((tile + PAGE * DIM).to(tl.pointer_type(tl.float32)) + slot % PAGE, scale)
         else:
             tl.store(tile.to(tl.pointer_type(tl.bfloat16)) + to, a.to(tl.bfloat16), mask=inside)
@@ -141,12 +166,15 @@ def launches(
         kernel=_rotate_write,
         grid=(rows, heads + 2 * shape.kv_heads, 1),
         arguments={
-            "qkv": qkv, "cos": cos, "sin": sin, "slots": slots, "sequence_of": sequence_of, "tables": tables, "pool": pool,
+            "qkv": qkv, "cos": cos, "sin": sin, "slots": slots, "sequence_of": sequence_of, "tables": tables,
+            "pool": pool,
             "q_out": q_out, "q_norm": cos if q_norm is None else q_norm, "k_norm": cos if k_norm is None else k_norm,
-            "eps": eps, "max_pages": max_pages, "layer_offset": layer * shape.layer_bytes, "page_stride": shape.page_bytes,
+            "eps": eps, "max_pages": max_pages, "layer_offset": layer * shape.layer_bytes,
+            "page_stride": shape.page_bytes,
         },
         constants={
-            "HEADS": heads, "KV_HEADS": shape.kv_heads, "DIM": dim, "HALVES": power_of_2(dim // 2), "PAGE": shape.page_tokens,
+            "HEADS": heads, "KV_HEADS": shape.kv_heads, "DIM": dim, "HALVES": power_of_2(dim // 2),
+            "PAGE": shape.page_tokens,
             "TILE": shape.tile_bytes, "FP8": shape.fp8, "NORMS": q_norm is not None, "LARGEST": FP8_LARGEST,
         },
         warps=1,

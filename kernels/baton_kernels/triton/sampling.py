@@ -1,9 +1,10 @@
 """Logits to tokens on the device: the CPU sampler's rules and noise, without sorting.
 
-First every piece of the vocabulary reports its maximum, its share of the mass and its best noisy score. The best of all is
-the answer wherever no filter is set. Under filters it is the answer if it is kept; else nothing ranked behind it is kept
-either, so the search goes on among what is ranked before it: a few passes. Masses are sums of whole multiples of 2^-40,
-so they are the same in any order. Logprobs are of the raw distribution: before masks, temperature and filters."""
+First every piece of the vocabulary reports its maximum, its share of the mass and its best noisy score. The best of
+all is the answer wherever no filter is set. Under filters it is the answer if it is kept; else nothing ranked behind
+it is kept either, so the search goes on among what is ranked before it: a few passes. Masses are sums of whole
+multiples of 2^-40, so they are the same in any order. Logprobs are of the raw distribution: before masks,
+temperature and filters."""
 
 from collections.abc import Iterator
 
@@ -36,7 +37,7 @@ def sample(
     log_totals: torch.Tensor,  # float32 [rows], log of the sum of e^logit: for `top_logprobs`
     allowed: torch.Tensor | None = None,  # int32 [rows, vocab / 32 rounded up], bit i of word j allows token 32 j + i
 ) -> None:
-    """Greedy takes the largest, otherwise the Gumbel trick over what top-k, then top-p, then min-p keep; ties to the lowest id."""
+    """Greedy takes the largest, else the Gumbel trick over what top-k, then top-p, then min-p keep. Ties: lowest id."""
     settings = (temperature, top_k, top_p, min_p, seed, choice, position)
     architecture(logits)
     run(list(launches(logits, *settings, scratch, tokens, logprobs, log_totals, allowed)))
@@ -95,8 +96,18 @@ def _noisy(x, ids, key, heat):
 
 @triton.jit(do_not_specialize=["pieces", "words"])
 def _survey(
-    logits, temperature, seed, choice, position, allowed, scratch, vocab, words, pieces,
-    PIECE: tl.constexpr, MASKED: tl.constexpr,
+    logits,
+    temperature,
+    seed,
+    choice,
+    position,
+    allowed,
+    scratch,
+    vocab,
+    words,
+    pieces,
+    PIECE: tl.constexpr,
+    MASKED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     piece = tl.program_id(1)
@@ -131,7 +142,7 @@ def _share(x, top):
 
 @triton.jit
 def _kth(logits, allowed, row, vocab, words, heat, k, MASKED: tl.constexpr, BLOCK: tl.constexpr):
-    """The k-th largest score as an ordered number, found digit by digit, and how many equal to it belong to the first k."""
+    """The k-th largest score as an ordered number, found digit by digit, and how many of its equals are among the k."""
     digits = tl.arange(0, 256)
     found = tl.zeros([1], tl.uint32)
     for place in tl.static_range(4):
@@ -153,8 +164,25 @@ def _kth(logits, allowed, row, vocab, words, heat, k, MASKED: tl.constexpr, BLOC
 
 @triton.jit(do_not_specialize=["pieces", "words"])
 def _settle(
-    logits, temperature, top_k, top_p, min_p, seed, choice, position, allowed, scratch, tokens, logprobs, log_totals,
-    vocab, words, pieces, PIECES: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    logits,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    seed,
+    choice,
+    position,
+    allowed,
+    scratch,
+    tokens,
+    logprobs,
+    log_totals,
+    vocab,
+    words,
+    pieces,
+    PIECES: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, PIECES)
@@ -167,7 +195,7 @@ def _settle(
     top = tl.max(tl.load(part + 2 * pieces, mask=own, other=float("-inf")), 0)
     bests = tl.load(part + 3 * pieces, mask=own, other=float("-inf"))
     names = tl.load(part + 4 * pieces, mask=own, other=0.0).to(tl.int32, bitcast=True)
-    best, token = _best(bests, tl.where(own, names, 0x7FFFFFFF))
+    _, token = _best(bests, tl.where(own, names, 0x7FFFFFFF))
 
     heat = tl.load(temperature + row)
     k = tl.load(top_k + row)
@@ -178,7 +206,9 @@ def _settle(
         key = noise_key(tl.load(seed + row).to(tl.uint64), tl.load(choice + row), tl.load(position + row))
         if not limited:
             k = vocab
-        whole = tl.full([1], 0x7FFFFFFFFFFFFFFF, tl.int64)  # what of the mass top-k leaves; everything passes while top-p is off
+        whole = tl.full(
+            [1], 0x7FFFFFFFFFFFFFFF, tl.int64
+        )  # what of the mass top-k leaves; everything passes while top-p is off
         if p < 1.0:
             kth = tl.zeros([1], tl.uint32)
             equals = tl.zeros([1], tl.int32)
@@ -233,7 +263,7 @@ def _top(logits, log_totals, wanted, ids_out, logprobs, vocab, most, BLOCK: tl.c
     count = tl.minimum(tl.load(wanted + row), vocab)
     last = float("inf")
     token = -1
-    for i in range(0, most):
+    for i in range(most):
         best = float("-inf")
         best_token = 0x7FFFFFFF
         if i < count:
@@ -286,7 +316,13 @@ def launches(
     if allowed is not None:
         check("allowed", allowed, torch.int32, (rows, words))
     noise = {"seed": seed, "choice": choice, "position": position}
-    shared = {"allowed": tokens if allowed is None else allowed, "scratch": scratch, "vocab": vocab, "words": words, "pieces": pieces}
+    shared = {
+        "allowed": tokens if allowed is None else allowed,
+        "scratch": scratch,
+        "vocab": vocab,
+        "words": words,
+        "pieces": pieces,
+    }
     masked = "" if allowed is None else " masked"
     yield Launch(
         name=f"sample survey{masked}",
@@ -300,7 +336,8 @@ def launches(
         kernel=_settle,
         grid=(rows, 1, 1),
         arguments={
-            "logits": logits, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, **noise, **shared,
+            "logits": logits, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+            **noise, **shared,
             "tokens": tokens, "logprobs": logprobs, "log_totals": log_totals,
         },
         constants={"PIECES": power_of_2(pieces), "MASKED": allowed is not None, "BLOCK": 4096},

@@ -1,7 +1,7 @@
 """Speculation's verdict: how many drafts each sequence keeps, and the token that follows them.
 
-The target has sampled a token at every row (its own noise, keyed by the position): a draft stays when it is that very token
-and all before it stay. So tokens are those of a run without speculation, greedy or seeded."""
+The target has sampled a token at every row (its own noise, keyed by the position): a draft stays when it is that
+very token and all before it stay. So tokens are those of a run without speculation, greedy or seeded."""
 
 from collections.abc import Iterator
 

@@ -1,9 +1,9 @@
 """Pages between the pool and a contiguous buffer, for transfers: copy, checksum and change of layout in one pass.
 
-`gather` reads pages of the pool, `scatter` writes them; the buffer holds one page's span of layers after the other. The
-checksum is the CPU's, over the buffer's 64-bit words, counted from the page's first: what travels is what is checked. When
-the other end is a CPU pool, the buffer has the CPU's tiles (K for dot products, V with token pairs interleaved) and may
-cover several of our pages per page of theirs."""
+`gather` reads pages of the pool, `scatter` writes them; the buffer holds one page's span of layers after the other.
+The checksum is the CPU's, over the buffer's 64-bit words, counted from the page's first: what travels is what is
+checked. When the other end is a CPU pool, the buffer has the CPU's tiles (K for dot products, V with token pairs
+interleaved) and may cover several of our pages per page of theirs."""
 
 from collections.abc import Iterator
 
@@ -80,11 +80,23 @@ def _word_key(i):
 
 @triton.jit(do_not_specialize=["words", "first_word"])
 def _move(
-    pool, pages, data, sums, words, first_word, first_pool, page_stride,
-    INTO_POOL: tl.constexpr, CPU_TOKENS: tl.constexpr, RATIO: tl.constexpr, PAGE: tl.constexpr, KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr, BLOCK: tl.constexpr,
+    pool,
+    pages,
+    data,
+    sums,
+    words,
+    first_word,
+    first_pool,
+    page_stride,
+    INTO_POOL: tl.constexpr,
+    CPU_TOKENS: tl.constexpr,
+    RATIO: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """pool as 64-bit words where layouts are equal, else as 32-bit pairs of elements; first_pool and page_stride alike."""
+    """pool as 64-bit words where layouts are equal, else as pairs of elements; first_pool and page_stride alike."""
     page = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < words
@@ -156,7 +168,8 @@ def launches(
         kernel=_move,
         grid=(count, blocks(words, BLOCK), 1),
         arguments={
-            "pool": pool.view(torch.int32 if cpu_page_tokens else torch.int64), "pages": pages, "data": data.view(torch.int64),
+            "pool": pool.view(torch.int32 if cpu_page_tokens else torch.int64), "pages": pages,
+            "data": data.view(torch.int64),
             "sums": sums, "words": words, "first_word": first_layer * layer_words,
             "first_pool": first_layer * shape.layer_bytes // unit, "page_stride": shape.page_bytes // unit,
         },

@@ -1,0 +1,249 @@
+"""The programs of paged attention: a tile of query rows over its slots, and the merge of what several programs have
+left.
+
+`_walk` and `_merge` are the whole recipe: whoever calls them in ascending order gets the same bits. Multiplications
+that are followed by additions are fused only where it says so."""
+
+import triton
+import triton.language as tl
+
+from baton_kernels.triton.fp8 import widen
+
+
+@triton.jit
+def _walk(
+    acc,
+    top,
+    total,
+    query,
+    kv,
+    scales,
+    table,
+    k_tile,
+    v_tile,
+    page_stride,
+    scale,
+    sees,
+    known,
+    begin,
+    end,
+    DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    PAGE: tl.constexpr,
+    FP8: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Blocks [begin, end) of one split. What lies behind `known` is never read; what a row must not see is -inf."""
+    d = tl.arange(0, DIMS)
+    for block in range(begin, end, BLOCK):
+        slots = block + tl.arange(0, BLOCK)
+        there = slots < known
+        base = tl.load(table + slots // PAGE, mask=there, other=0).to(tl.int64) * page_stride
+        at = base[:, None] + (slots % PAGE * DIM)[:, None] + d[None, :]
+        if DIM == DIMS:
+            wanted = there[:, None]
+        else:
+            wanted = there[:, None] & (d < DIM)[None, :]
+        k = tl.load(kv + k_tile + at, mask=wanted, other=0)
+        v = tl.load(kv + v_tile + at, mask=wanted, other=0)
+        if FP8:
+            k = widen(k)
+            v = widen(v)
+            scale_at = (base + PAGE * DIM) // 4 + slots % PAGE
+            k_scale = tl.load(scales + k_tile // 4 + scale_at, mask=there, other=0)
+            v_scale = tl.load(scales + v_tile // 4 + scale_at, mask=there, other=0)
+        if UPCAST:
+            scores = tl.dot(query.to(tl.float32), tl.trans(k).to(tl.float32))
+        else:
+            scores = tl.dot(query, tl.trans(k))
+        if FP8:
+            scores = scores * k_scale[None, :]
+        scores = tl.where(slots[None, :] <= sees[:, None], scores, float("-inf"))
+        most = tl.maximum(top, tl.max(scores, 1) * scale)
+        base_of_row = tl.where(most == float("-inf"), 0.0, most)
+        p = tl.exp2(tl.fma(scores, scale, -base_of_row[:, None]))
+        fade = tl.exp2(top - base_of_row)
+        total = tl.fma(total, fade, tl.sum(p, 1))
+        acc = acc * fade[:, None]
+        if FP8:
+            p = p * v_scale[None, :]
+        if UPCAST:
+            acc = tl.dot(p.to(tl.bfloat16).to(tl.float32), v.to(tl.float32), acc)
+        else:
+            acc = tl.dot(p.to(tl.bfloat16), v, acc)
+        top = most
+    return acc, top, total
+
+
+@triton.jit
+def _merge(sum_acc, sum_top, sum_total, acc, top, total):
+    """A split's result into the row's; a split that the row does not see changes nothing."""
+    most = tl.maximum(sum_top, top)
+    base = tl.where(most == float("-inf"), 0.0, most)
+    old, new = tl.exp2(sum_top - base), tl.exp2(top - base)
+    merged_acc = tl.fma(acc, new[:, None], sum_acc * old[:, None])
+    merged_total = tl.fma(total, new, sum_total * old)
+    unseen = top == float("-inf")
+    return tl.where(unseen[:, None], sum_acc, merged_acc), most, tl.where(unseen, sum_total, merged_total)
+
+
+@triton.jit(do_not_specialize=["sequences", "max_pages", "splits"])
+def attend_tile(
+    q,
+    kv,
+    scales,
+    tables,
+    starts,
+    counts,
+    first_row,
+    out,
+    partial_acc,
+    partial_top,
+    partial_total,
+    sequences,
+    max_pages,
+    splits,
+    layer_offset,
+    page_stride,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+    FP8: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPLIT: tl.constexpr,
+    ACROSS: tl.constexpr,
+    TILES: tl.constexpr,
+    SEQUENCES: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    kv_head = tl.program_id(1)
+    if ACROSS:
+        sequence = tl.program_id(0) // TILES
+        tile = tl.program_id(0) % TILES
+    else:  # find whose tile this is; the last tiles see most slots and go first
+        place = tl.num_programs(0) - 1 - tl.program_id(0)
+        at = tl.arange(0, SEQUENCES)
+        tiles = tl.cdiv(tl.load(counts + at, mask=at < sequences, other=0) * GROUP, ROWS)
+        sequence = tl.sum((tl.cumsum(tiles, 0) <= place).to(tl.int32), 0)
+        tile = place - tl.sum(tl.where(at < sequence, tiles, 0), 0)
+        if sequence >= sequences:
+            return
+    count = tl.load(counts + sequence)
+    start = tl.load(starts + sequence)
+    first = tl.load(first_row + sequence)
+    if tile * ROWS >= count * GROUP:
+        return
+    r = tile * ROWS + tl.arange(0, ROWS)
+    token = r // GROUP
+    head = kv_head * GROUP + r % GROUP
+    d = tl.arange(0, DIMS)
+    wanted = (token < count)[:, None] & (d < DIM)[None, :]
+    row = (first + token).to(tl.int64) * HEADS + head
+    sees = start + token
+    known = start + count
+    end = tl.minimum(known, start + (tile * ROWS + ROWS - 1) // GROUP + 1)
+    table = tables + sequence.to(tl.int64) * max_pages
+    k_tile = layer_offset + kv_head * TILE
+    v_tile = layer_offset + (KV_HEADS + kv_head) * TILE
+    if ACROSS:
+        first_split = tl.program_id(2)
+        last_split = first_split + 1
+        if first_split * SPLIT >= end:
+            return
+    else:
+        first_split = 0
+        last_split = tl.cdiv(end, SPLIT)
+    query = tl.load(q + row[:, None] * DIM + d[None, :], mask=wanted, other=0)
+    sum_acc = tl.zeros([ROWS, DIMS], tl.float32)
+    sum_top = tl.full([ROWS], float("-inf"), tl.float32)
+    sum_total = tl.zeros([ROWS], tl.float32)
+    for split in range(first_split, last_split):
+        begin = split * SPLIT
+        stop = tl.minimum(begin + SPLIT, end)
+        acc = tl.zeros([ROWS, DIMS], tl.float32)
+        top = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        acc, top, total = _walk(
+            acc,
+            top,
+            total,
+            query,
+            kv,
+            scales,
+            table,
+            k_tile,
+            v_tile,
+            page_stride,
+            scale,
+            sees,
+            known,
+            begin,
+            stop,
+            DIM,
+            DIMS,
+            PAGE,
+            FP8,
+            BLOCK,
+            UPCAST,
+        )
+        if ACROSS:
+            part = row * splits + split
+            tl.store(partial_acc + part[:, None] * DIM + d[None, :], acc, mask=wanted)
+            tl.store(partial_top + part, top, mask=token < count)
+            tl.store(partial_total + part, total, mask=token < count)
+        else:
+            sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
+    if not ACROSS:
+        own = tl.where(token < count, sum_total, 1.0)
+        tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / own[:, None]).to(tl.bfloat16), mask=wanted)
+
+
+@triton.jit(do_not_specialize=["splits"])
+def finish_rows(
+    partial_acc,
+    partial_top,
+    partial_total,
+    starts,
+    counts,
+    first_row,
+    out,
+    splits,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    MOST_ROWS: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    """Merges what the programs of a row's splits have left, in ascending order."""
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    sequence = tl.program_id(0) // MOST_ROWS
+    token = tl.program_id(0) % MOST_ROWS
+    if token >= tl.load(counts + sequence):
+        return
+    g = tl.arange(0, GROUPS)
+    d = tl.arange(0, DIMS)
+    wanted = (g < GROUP)[:, None] & (d < DIM)[None, :]
+    row = (tl.load(first_row + sequence) + token).to(tl.int64) * HEADS + tl.program_id(1) * GROUP + g
+    sum_acc = tl.zeros([GROUPS, DIMS], tl.float32)
+    sum_top = tl.full([GROUPS], float("-inf"), tl.float32)
+    sum_total = tl.zeros([GROUPS], tl.float32)
+    for split in range((tl.load(starts + sequence) + token) // SPLIT + 1):
+        at = row * splits + split
+        acc = tl.load(partial_acc + at[:, None] * DIM + d[None, :], mask=wanted, other=0.0)
+        top = tl.load(partial_top + at, mask=g < GROUP, other=float("-inf"))
+        total = tl.load(partial_total + at, mask=g < GROUP, other=0.0)
+        if split > 0:
+            sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
+        else:
+            sum_acc, sum_top, sum_total = acc, top, total
+    own = tl.where(g < GROUP, sum_total, 1.0)
+    tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / own[:, None]).to(tl.bfloat16), mask=wanted)

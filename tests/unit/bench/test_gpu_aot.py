@@ -1,0 +1,93 @@
+"""Ahead of time, without a GPU: every kernel compiles for three architectures, and the gate refuses what it should
+refuse.
+
+The whole gate is `make gpu-gate`; here one configuration of each kernel is compiled."""
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("triton is not installed: pip install 'baton[gpu]'", allow_module_level=True)
+
+from baton_kernels.triton.attention import SPLIT
+from baton_kernels.triton.launch import ARCHITECTURES, Launch
+from bench.gpu import configurations
+from bench.gpu.compiled import SHARED_LIMIT_BYTES, Compiled, compile_launch
+from bench.gpu.orders import unlike_orders
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_ALWAYS_COMPILE", "1")
+
+
+def launches(architecture: int, name: str) -> list[Launch]:
+    return [one for one in configurations.launches(architecture) if one.name.startswith(name)]
+
+
+def attention(architecture: int, **changed: object) -> list[Compiled]:
+    """Decode and prefill of the smallest heads, prefill with other sizes."""
+    ways = [launches(architecture, f"attend {way} gpu-bf16-16-64")[0] for way in ("decode", "prefill")]
+    ways[1] = dataclasses.replace(
+        ways[1],
+        warps=changed.get("warps", ways[1].warps),
+        constants={**ways[1].constants, "BLOCK": changed.get("block", ways[1].constants["BLOCK"])},
+    )
+    return [compile_launch(way, architecture) for way in ways]
+
+
+def test_every_kernel_compiles_for_every_architecture_without_spilling() -> None:
+    command = [sys.executable, "-m", "bench.gpu.aot", "--small", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["architectures"] == list(ARCHITECTURES)
+    assert report["failed"] == report["spills"] == 0
+    assert report["kernels"] == len({one.kernel for one in configurations.launches(90)}) >= 11
+    matrix = {(one["architecture"], kind) for one in report["compiled"] for kind in one["kinds"] if "mma" in kind}
+    assert matrix == {(80, "mma.sync"), (90, "wgmma.mma_async"), (100, "tcgen05.mma")}
+
+
+def test_a_kernel_that_spills_is_refused() -> None:
+    prefill = launches(90, "attend prefill gpu-bf16-16-128")[0]
+    done = compile_launch(dataclasses.replace(prefill, warps=4), 90)
+    assert done.spill_bytes > 0 and any("spills" in reason for reason in done.wrong)
+
+
+def test_a_configuration_beyond_the_shared_memory_is_refused() -> None:
+    product = launches(90, "product_gated 128x128")[0]
+    done = compile_launch(dataclasses.replace(product, stages=9), 90)
+    assert done.shared_bytes > SHARED_LIMIT_BYTES[90] and any("shared memory" in reason for reason in done.wrong)
+
+
+def test_a_kernel_without_the_instructions_it_was_written_for_is_refused() -> None:
+    product = launches(80, "product 64x16")[0]
+    done = compile_launch(dataclasses.replace(product, instructions=("wgmma",)), 80)
+    assert done.wrong == ("no wgmma in its code",)
+
+
+def test_a_kernel_that_does_not_compile_is_reported_with_its_reason() -> None:
+    product = launches(90, "product 64x16")[0]
+    done = compile_launch(dataclasses.replace(product, constants={**product.constants, "ROWS": 24}), 90)
+    assert len(done.wrong) == 1 and done.wrong[0].startswith("does not compile:")
+
+
+@pytest.mark.parametrize("changed", [{}, {"block": 32}, {"warps": 16}], ids=str)
+def test_decode_and_prefill_that_sum_a_row_in_unlike_orders_are_refused(changed: dict[str, int]) -> None:
+    refused = unlike_orders(attention(90, **changed))
+    assert bool(refused) == bool(changed)
+    assert all("decode" in line and "prefill" in line for line in refused)
+
+
+def test_splits_are_whole_blocks() -> None:
+    for architecture in ARCHITECTURES:
+        assert all(SPLIT % one.constants["BLOCK"] == 0 for one in launches(architecture, "attend prefill"))
