@@ -69,6 +69,10 @@ handoff: $(DEV) ## how much of the hand-off is hidden behind prefill
 start: $(DEV) ## how long a mesh takes to start, and how much memory its host gives
 	@$(BIN)/python -m bench.start --json $(ARGS)
 
+.PHONY: speculation
+speculation: $(DEV) ## what drafts bring to decode, with the same answers
+	@$(BIN)/python -m bench.speculation --json $(ARGS)
+
 .PHONY: faults
 faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand requests
 	$(BIN)/python -m pytest tests/chaos -m chaos $(ARGS)
@@ -91,7 +95,7 @@ gpu-test: $(DEV) ## the kernels' tests on a real GPU
 
 .PHONY: bench
 bench: $(DEV) ## every benchmark, one after the other
-	$(MAKE) --no-print-directory verify-shape handoff start
+	$(MAKE) --no-print-directory verify-shape handoff start speculation
 
 # ---- upkeep
 

@@ -19,8 +19,8 @@ from typing import Any
 from bench.orders import Orders
 from cli.health import health
 from cli.ports import free_address
-from engine.builtin import ensure_builtin
-from mesh.config import BUILTIN_NAME, default_cache_folder
+from engine.builtin import ensure_random
+from mesh.config import default_cache_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 60.0
@@ -209,8 +209,8 @@ async def process_mesh(
     said = dict(settings or {})
     grpc, http = free_address(), free_address()
     if "model" not in said:
-        folder = await asyncio.to_thread(ensure_builtin, default_cache_folder())
-        said |= {"model": str(folder), "served_name": BUILTIN_NAME}
+        folder = await asyncio.to_thread(ensure_random, default_cache_folder())
+        said |= {"model": str(folder), "served_name": "random"}
     common = said | {"gateway.grpc_address": grpc, "gateway.http_address": http, "worker.gateways": grpc}
 
     def make(tier: str, name: str) -> MeshProcess:

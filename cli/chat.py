@@ -1,28 +1,42 @@
-"""`baton chat`: a conversation with a running mesh; every turn sends all of it, and the prefix cache remembers."""
+"""`baton chat`: a conversation with a running mesh; every turn sends all of it, and the prefix cache remembers.
+
+The model may call the example tool: the call is run here, its result appended, and the model asked again."""
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
 
-from cli.client import Message, chat_request, sampling, stream
-from cli.errors import readable_errors
+from baton.inference.v1 import inference_pb2 as pb
+from cli.client import sampling, stream
+from cli.errors import MeshError, readable_errors
+from cli.example_tools import MESH_STATUS, run_tool
 from cli.generate import Address, MaxTokens, Seed, Temperature
 from cli.output import err, say, write
+
+CALLS_IN_A_ROW = 4  # then the turn ends, whatever the model still wants to call
 
 
 def chat(
     address: Address = "127.0.0.1:50051",
+    http: Annotated[str, typer.Option(help="HTTP address of the gateway, which the tool asks.")] = "127.0.0.1:8000",
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
+    tool: Annotated[bool, typer.Option("--tool/--no-tool", help="Offer the model the example tool.")] = True,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = None,
     seed: Seed = None,
 ) -> None:
     """Talk to a running mesh; Ctrl-D ends the conversation, Ctrl-C the current answer.
 
-    Example: baton chat --system "You answer in one sentence."
+    The model can call one tool, mesh_status(tier), which runs here and looks how many workers the mesh has. Ask it:
+    How many decode workers run?
+
+    Example: baton chat --system "You are Baton's guide."
     """
-    messages: list[Message] = [("system", system)] if system else []
+    talk = _Talk(address, http, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
+    if system:
+        talk.messages.append(pb.ChatMessage(role="system", content=system))
     while True:
         try:
             question = err.input("you › ", markup=False).strip()
@@ -31,29 +45,57 @@ def chat(
             return
         if not question:
             continue
-        messages.append(("user", question))
-        answer: list[str] = []
+        talk.messages.append(pb.ChatMessage(role="user", content=question))
         try:
             with readable_errors():
-                asyncio.run(_turn(address, messages, answer, max_tokens=max_tokens, temperature=temperature, seed=seed))
+                asyncio.run(talk.turn())
         except KeyboardInterrupt:
-            pass
-        write("\n")
-        messages.append(("assistant", "".join(answer)))
+            write("\n")
 
 
-async def _turn(
-    address: str,
-    messages: list[Message],
-    answer: list[str],
-    *,
-    max_tokens: int,
-    temperature: float | None,
-    seed: int | None,
-) -> None:
-    """Append to `answer` what has come, also when it is interrupted."""
-    request = sampling(chat_request(messages), max_tokens=max_tokens, temperature=temperature, seed=seed)
-    async for event in stream(address, request):
-        if event.WhichOneof("event") == "delta":
-            answer.append(event.delta.text)
-            write(event.delta.text)
+@dataclass(slots=True)
+class _Talk:
+    address: str
+    http_address: str
+    max_tokens: int
+    temperature: float | None
+    seed: int | None
+    tools: list[pb.Tool]
+    messages: list[pb.ChatMessage] = field(default_factory=list)
+
+    async def turn(self) -> None:
+        """Ask until the model answers without a call."""
+        for _ in range(CALLS_IN_A_ROW + 1):
+            calls = await self._ask()
+            if not calls:
+                return
+            for call in calls:
+                result = await run_tool(call, self.http_address)
+                say(f"{call.name} {call.arguments_json} → {result}", style="dim")
+                self.messages.append(pb.ChatMessage(role="tool", content=result, tool_call_id=call.id))
+
+    async def _ask(self) -> list[pb.ToolCall]:
+        try:
+            return await self._answer()
+        except MeshError as error:
+            if error.field != "chat.tools":
+                raise
+        say("this model takes no tools: the conversation goes on without", style="dim")
+        self.tools.clear()
+        self.messages.pop()
+        return await self._answer()
+
+    async def _answer(self) -> list[pb.ToolCall]:
+        """The answer becomes a message as it comes, so that an interrupted one is part of the conversation too."""
+        request = pb.GenerateRequest(chat=pb.Chat(messages=self.messages, tools=self.tools))
+        sampling(request, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed)
+        answer = pb.ChatMessage(role="assistant", content="")
+        self.messages.append(answer)
+        async for event in stream(self.address, request):
+            if event.WhichOneof("event") == "delta":
+                answer.content += event.delta.text
+                answer.tool_calls.extend(event.delta.tool_calls)
+                write(event.delta.text)
+        if answer.content:
+            write("\n")
+        return list(answer.tool_calls)

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 import grpc
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
 from cli.errors import MeshError
@@ -41,11 +43,20 @@ async def stream(
             async for event in call:
                 yield cast(inference_pb2.StreamGenerateResponse, event)
         except grpc.aio.AioRpcError as error:
-            raise MeshError(_explain(address, error)) from None
+            raise MeshError(_explain(address, error), _field_at_fault(error)) from None
 
 
 def finish_name(reason: int) -> str:
     return inference_pb2.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
+
+
+def _field_at_fault(error: grpc.aio.AioRpcError) -> str | None:
+    status = rpc_status.from_call(cast(grpc.Call, error))  # it has what is asked of a call
+    for detail in status.details if status is not None else ():
+        wrong = error_details_pb2.BadRequest()
+        if detail.Unpack(wrong) and wrong.field_violations:
+            return str(wrong.field_violations[0].field)
+    return None
 
 
 def _explain(address: str, error: grpc.aio.AioRpcError) -> str:

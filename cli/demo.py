@@ -21,21 +21,18 @@ from cli.traces import Collector
 from cli.up import run_until_signal
 from mesh.settings import read_settings
 
-QUESTION = (
-    "A relay team hands over a baton. Explain in two sentences why a server of language models might want to compute "
-    "the prompt in one place and the answer in another."
-)
+QUESTION = "What is Baton?"
 START_SECONDS = 150.0
 TRACE_SECONDS = 10.0
 
 
 def demo(
     question: Annotated[str, typer.Argument(help="What to ask.")] = QUESTION,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the answer, at most.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the answer, at most.")] = 128,
 ) -> None:
     """Start a mesh of five processes, ask it one question and draw where the time went.
 
-    Example: baton demo "Why is the sky blue?"
+    Example: baton demo "What happens when a worker dies?"
     """
     with readable_errors():
         run_until_signal(_demo(question, max_tokens))
@@ -63,14 +60,16 @@ async def _demo(question: str, max_tokens: int) -> None:
 
 
 async def _ask(address: str, question: str, max_tokens: int) -> None:
-    request = sampling(chat_request([("user", question)]), max_tokens=max_tokens, temperature=0.8, seed=7)
+    request = sampling(chat_request([("user", question)]), max_tokens=max_tokens, temperature=0.0, seed=None)
     async for event in stream(address, request):
         if event.WhichOneof("event") == "delta":
             write(event.delta.text)
         elif event.WhichOneof("event") == "finished":
             usage = event.finished.usage
             write("\n")
-            say(f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} new ones", style="dim")
+            guessed = f"; {usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted"
+            text = f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} new ones"
+            say(f"{text}{guessed if usage.drafted_tokens else ''}", style="dim")
 
 
 def _on_line(name: str, line: str) -> None:

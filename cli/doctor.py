@@ -50,6 +50,7 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
         "gpu": machine.gpu(),
         "ports": {},
         "paths": {},
+        "forced": os.environ.get("BATON_PRODUCT_PATH") or None,
         "transports": [],
         "class": None,
         "fingerprint": None,
@@ -96,6 +97,12 @@ def _kernels(report: Report) -> None:
         return _problem(
             report, f"kernels: {reason}", f"install g++ (found: {compiler}), then pip install 'baton[serve]'"
         )
+    _bodies(report)
+
+
+def _bodies(report: Report) -> None:
+    import baton_kernels
+
     bodies = baton_kernels.bodies()
     report["paths"] = {
         operation: {"body": body, "usable": list(bodies.get(operation, ()))}
@@ -126,6 +133,7 @@ def _class(report: Report, worker: DecodeConfig) -> None:
     folder = with_model(worker).model
     assert folder is not None
     identity = identify(open_weights(folder, worker.cache_folder, product_path=worker.product_path))
+    _bodies(report)  # opening the weights has obeyed BATON_PRODUCT_PATH
     report["class"], report["fingerprint"] = identity.numerics, identity.fingerprint
 
 
@@ -153,6 +161,7 @@ def _show(report: Report) -> None:
         *(("port", f"{address} is {state}") for address, state in report["ports"].items()),
         *(("transport", f"{entry['name']}: {entry['reason']}") for entry in report["transports"]),
         *(("path", f"{name}: {path['body']} of {', '.join(path['usable'])}") for name, path in report["paths"].items()),
+        *([("forced", f"BATON_PRODUCT_PATH={report['forced']}")] if report["forced"] else []),
         ("class", report["class"] or "unknown"),
         ("fingerprint", report["fingerprint"] or "unknown"),
     ]

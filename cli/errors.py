@@ -15,6 +15,11 @@ from mesh.config import ConfigError
 class MeshError(Exception):
     """The mesh refused or is not there; the message is for people."""
 
+    def __init__(self, message: str, field: str | None = None) -> None:
+        """`field`: of the request, where one is at fault."""
+        super().__init__(message)
+        self.field = field
+
 
 _HOPELESS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.ENOENT, errno.ENOSPC)
 _ABOUT_THIS_HOST = (("engine.model.errors", "ModelError"), ("baton_kernels", "KernelError"))

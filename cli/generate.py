@@ -61,6 +61,8 @@ async def _collect(address: str, request: inference_pb2.GenerateRequest, *, show
                     "prompt_tokens": usage.prompt_tokens,
                     "completion_tokens": usage.completion_tokens,
                     "cached_tokens": usage.cached_tokens,
+                    "drafted_tokens": usage.drafted_tokens,
+                    "accepted_tokens": usage.accepted_tokens,
                 }
     if show:
         write("\n")

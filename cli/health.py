@@ -12,7 +12,9 @@ ANSWER_SECONDS = 2.0
 async def health(http_address: str) -> dict[str, Any] | None:
     """What the gateway says of itself while it can serve, else None."""
     try:
-        return await asyncio.wait_for(_get(http_address), ANSWER_SECONDS)
+        # Not wait_for: on Python 3.11 it can swallow a cancellation, and with it its caller's own time limit.
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await _get(http_address)
     except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError):
         return None
 

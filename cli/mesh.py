@@ -16,22 +16,19 @@ Config = TypeVar("Config", bound=CommonConfig)
 
 
 def with_model(config: Config) -> Config:
-    """The configuration with a model folder: the built-in model is made on first use."""
+    """The configuration with a model folder: the built-in pair's if it names none."""
     if config.model is not None:
         return config
-    from engine.builtin import ensure_builtin  # numpy and more: only for those who serve
+    from engine.builtin import DRAFT, MODEL  # numpy and more: only for those who serve
 
-    return dataclasses.replace(config, model=ensure_builtin(config.cache_folder), served_name=config.model_name)
+    return dataclasses.replace(config, model=MODEL, draft=config.draft or DRAFT, served_name=config.model_name)
 
 
 def services_of(mesh: MeshConfig, *, file: Path | None, said: Mapping[str, str], otlp_endpoint: str) -> list[Service]:
     """The gateway first. `said` is the command line's; ConfigError when a port is taken."""
     check_free("gateway.http_address", mesh.gateway.http_address)
     check_free("gateway.grpc_address", mesh.gateway.grpc_address)
-    model = with_model(mesh.gateway)
     common = dict(said) | {"otlp_endpoint": otlp_endpoint}
-    if mesh.gateway.model is None:
-        common |= {"model": str(model.model), "served_name": model.model_name}
     config = str(file) if file is not None else None
     services = [Service(mesh.gateway.name, serve_arguments("gateway", common, config))]
     for tier, worker, count in (
@@ -45,6 +42,7 @@ def services_of(mesh: MeshConfig, *, file: Path | None, said: Mapping[str, str],
                 f"{tier}.address": f"{host}:0",  # several on one host cannot share a port
                 f"{tier}.gateways": dialable(mesh.gateway.grpc_address),
                 f"{tier}.workers_on_host": str(mesh.workers),
+                f"{tier}.worker_on_host": str(len(services) - 1),  # the gateway came first and computes nothing
             }
             services.append(Service(own[f"{tier}.name"], serve_arguments(tier, common | own, config)))
     return services

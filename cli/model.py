@@ -49,7 +49,7 @@ def look(folder: Path | None, page_tokens: int) -> dict[str, Any]:
     from engine.model.checkpoint import Checkpoint
     from engine.model.config import read_config
     from engine.model.layout import read_tensors, weights_dtype
-    from engine.model.weights import choose_path
+    from engine.model.paths import choose_path
 
     path = folder or with_model(CommonConfig()).model
     assert path is not None

@@ -35,6 +35,7 @@ class State(Enum):
 class Service:
     name: str  # prefill-0
     arguments: tuple[str, ...]  # of the interpreter
+    environment: tuple[tuple[str, str], ...] = ()  # beside ours
 
 
 @dataclass(slots=True)
@@ -118,7 +119,13 @@ class Supervisor:
         command = (sys.executable, "-P", *running.service.arguments)
         # In a session of its own: Ctrl-C reaches `up` alone, which then stops everybody in order.
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, start_new_session=True, limit=1 << 20
+            *command,
+            env=os.environ | dict(running.service.environment),
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=PIPE,
+            start_new_session=True,
+            limit=1 << 20,
         )
         running.process = process
         try:

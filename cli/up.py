@@ -24,6 +24,13 @@ Count = Annotated[int | None, typer.Option(min=0, help="How many workers; 2 unle
 def up(
     config: Annotated[Path | None, typer.Option(help="TOML file; docs/configuration.md lists the keys.")] = None,
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder; without one, the built-in model.")] = None,
+    draft: Annotated[
+        Path | None, typer.Option(help="Folder of a small model with the same tokenizer that proposes tokens.")
+    ] = None,
+    speculation: Annotated[
+        str | None,
+        typer.Option(help="auto, draft, lookup or off: who proposes tokens ahead. Answers stay the same."),
+    ] = None,
     prefill: Count = None,
     decode: Count = None,
     http: Annotated[str | None, typer.Option(help="Address of the HTTP API: 127.0.0.1:8000.")] = None,
@@ -38,6 +45,8 @@ def up(
     said = parse_settings(settings or [])
     flags = {
         "model": model and str(model),
+        "draft": draft and str(draft),
+        "worker.speculation": speculation,
         "mesh.prefill_workers": prefill,
         "mesh.decode_workers": decode,
         "gateway.http_address": http,

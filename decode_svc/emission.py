@@ -3,8 +3,11 @@
 Step 8 of a request's life as decode begins it. What was shown is kept with its request: an attempt that takes over
 emits again from its base on."""
 
+from collections.abc import Sequence
+
 from decode_svc.requests import Request
-from mesh.messages import Token, TokenOf, Tokens
+from engine.plan import Piece, Sampled
+from mesh.messages import End, Token, TokenOf, Tokens
 from mesh.session import Session
 
 
@@ -20,3 +23,26 @@ class Emission:
         for gateway, items in self._out.items():
             gateway.send(Tokens(tuple(items)))
         self._out.clear()
+
+
+def extend(request: Request, piece: Piece, verified: Sequence[Sampled]) -> list[Token]:
+    """The text grows by what a step's verified rows yielded, up to the request's end; returns the new tokens. Filled
+    are only slots whose tokens are in the text: what a refused draft left behind is written again."""
+    if piece.position < request.next_position:
+        verified = verified[
+            :1
+        ]  # a new attempt brought tokens along during the step; later rows may not stand behind them
+    first, tokens = piece.stop - piece.sampled, list[Token]()
+    request.filled = piece.stop if not verified else first
+    for row, best in enumerate(verified):
+        request.filled = first + row + 1
+        position = piece.position + row
+        if position >= request.next_position:
+            end = request.job.sampling.end(position, best.token)
+            drafted = piece.sampled - 1 if row == 0 else 0
+            tops = best.top_ids, best.top_logprobs
+            tokens.append(Token(position, best.token, best.logprob, *tops, end, drafted, row > 0))
+            request.tokens.append(best.token)
+            if end is not End.NONE:
+                break
+    return tokens

@@ -2,11 +2,11 @@
 
 Step 7 of a request's life. An older request that needs a page takes it from the youngest one younger than itself, which
 goes back through the gateway; emitted tokens are law, so a preempted request still moves forward. The oldest is never
-preempted, so somebody always gets on."""
+preempted, so somebody always gets on. Drafts get pages that nobody else needs, and give them back first."""
 
 from collections.abc import Callable, Mapping
 
-from decode_svc.requests import Request
+from decode_svc.requests import Request, Stage
 from decode_svc.room import victim
 from engine.batch import pages_needed
 from engine.pages import PagePool
@@ -45,8 +45,18 @@ class Growth:
             request.pages[index] = page
         return True
 
-    def publish(self, request: Request) -> None:
-        """Full pages of accepted tokens may be found by others from now on."""
+    def spare(self, request: Request, slots: int) -> int:
+        """Up to this many slots for drafts; returns how many its pages cover. Nobody is preempted for a draft."""
+        lacking = pages_needed(slots, self._page_tokens) - len(request.pages)
+        for _ in range(lacking):
+            taken = self._pages.take(1)
+            if taken is None:
+                break
+            request.pages.extend(taken)
+        return min(slots, len(request.pages) * self._page_tokens)
+
+    def publish(self, request: Request) -> range:
+        """Full pages of accepted tokens may be found by others from now on; returns the indexes of the new ones."""
         full, known, size = request.filled // self._page_tokens, len(request.hashes), self._page_tokens
         if full > known:
             tokens, salt = request.tokens[: full * size], request.job.salt
@@ -55,12 +65,25 @@ class Growth:
             )
             for index in range(known, full):
                 self._pages.publish(request.pages[index], request.hashes[index])
+        return range(known, full)
 
     def _take_one(self, request: Request) -> int | None:
         while (taken := self._pages.take(1)) is None:
+            if self._reclaim():
+                continue
             younger = victim(request, self._requests.values())
             if younger is None:
                 self._starved(request)
                 return None
             self._preempt(younger)
         return taken[0]
+
+    def _reclaim(self) -> bool:
+        """A page that a running request holds for drafts only is nobody's loss."""
+        for request in self._requests.values():
+            if request.stage is Stage.RUNNING and len(request.pages) > pages_needed(
+                len(request.tokens), self._page_tokens
+            ):
+                self._pages.release([request.pages.pop()])
+                return True
+        return False

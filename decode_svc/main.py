@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from random import SystemRandom
 
 import baton_kernels
+from decode_svc.pace import Pace
+from decode_svc.speculation import Source, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.model.forward import Product
 from engine.opened import open_model
@@ -34,9 +36,15 @@ async def serve(config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RU
 
 @asynccontextmanager
 async def open_worker(
-    config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RULES, product: Product = baton_kernels.product
+    config: DecodeConfig,
+    telemetry: Telemetry,
+    *,
+    rules: Rules = RULES,
+    product: Product = baton_kernels.product,
+    pace: Pace | None = None,
 ) -> AsyncIterator[DecodeWorker]:
-    """A worker that listens and waits to be run. `product` is another one only where `verify` shows that it notices."""
+    """A worker that listens and waits to be run. `product` is another one only where `verify` shows that it notices,
+    `pace` where drafts shall come whatever they cost."""
     if config.model is None:
         raise ConfigError("model: name a Hugging Face model folder")
     model = await asyncio.to_thread(
@@ -45,10 +53,11 @@ async def open_worker(
         config.cache_folder,
         product_path=config.product_path,
         page_tokens=config.page_tokens,
+        draft=config.draft_folder,
     )
     shape = PageShape(model.segments, model.layout)
     pool = SharedPool(shape, config.pages(shape.page_bytes))
-    runner = model.runner(pool.buffer, threads=config.thread_count, product=product)
+    runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, product=product)
     transports = make_transports(config.transports, host=config.transport_host, may_kill=config.may_kill, rules=rules)
     incarnation, identity = SystemRandom().getrandbits(64), model.identity
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
@@ -75,12 +84,21 @@ async def open_worker(
         choose=pair,
         gateways=config.gateways,
         telemetry=telemetry,
+        speculation=Speculation(
+            source_of(config),
+            draft_tokens=config.draft_tokens,
+            chunk_tokens=config.chunk_tokens,
+            page_tokens=config.page_tokens,
+            context_tokens=model.context_tokens,
+            pace=pace,
+        ),
         chunk_tokens=config.chunk_tokens,
         max_batch=config.max_batch,
         rules=rules,
     )
     address = await worker.listen(config.address)
-    log.info("decode ready at %s class %s fingerprint %s", address, identity.numerics, identity.fingerprint)
+    about = f"class {identity.numerics} fingerprint {identity.fingerprint} body {model.body}"
+    log.info("decode ready at %s %s", address, about)
     try:
         yield worker
     finally:
@@ -97,3 +115,10 @@ def pair(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
         return "", f"numerics classes differ: prefill has {theirs.numerics!r}, decode {mine.numerics!r}"
     choice = choose(theirs, mine)
     return choice.transport, choice.why
+
+
+def source_of(config: DecodeConfig) -> Source:
+    """Where drafts come from: the draft model if there is one, else the text, unless one of them was named."""
+    if config.draft_folder is not None:
+        return Source.DRAFT
+    return Source.LOOKUP if config.speculation in ("auto", "lookup") else Source.OFF

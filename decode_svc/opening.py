@@ -72,10 +72,10 @@ class Opening:
         waiting = [r for r in self._requests.values() if r.stage in (Stage.OPEN, Stage.LOCAL)]
         return [r for r in waiting if not self.fits(r)]
 
-    def admit_local(self) -> int:
-        """Prompts that are prefilled here and have room now, oldest first; returns how many began."""
+    def admit_local(self) -> list[Request]:
+        """Prompts that are prefilled here and have room now, oldest first; returns those that began."""
         local = sorted((r for r in self._requests.values() if r.stage is Stage.LOCAL), key=lambda r: r.seniority)
-        return sum(self._begin(request) for request in local)
+        return [request for request in local if self._begin(request)]
 
     def _begin(self, request: Request) -> bool:
         shared = self._landings.find(request)

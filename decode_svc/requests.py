@@ -6,6 +6,8 @@ their KV in the pages; the difference is what the next steps compute, one token 
 from dataclasses import dataclass, field
 from enum import Enum
 
+from decode_svc.lookup import Lookup
+from decode_svc.pace import Acceptance
 from mesh.messages import Commit, Job, Ticket, Token
 from mesh.session import Session
 
@@ -76,6 +78,18 @@ class Landing:
 
 
 @dataclass(slots=True)
+class Drafts:
+    """What speculation keeps of one request."""
+
+    next: tuple[int, ...] = ()  # proposed behind the last token, to be verified in the next step
+    read: int = 0  # slots whose tokens the draft model has read; beyond `filled` are its own proposals
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    lookup: Lookup = field(default_factory=Lookup)
+    drafted: int = 0  # verified so far
+    accepted: int = 0
+
+
+@dataclass(slots=True)
 class Request:
     job: Job
     gateway: Session
@@ -93,6 +107,7 @@ class Request:
     running_seconds: float = 0.0
     cached: int = 0  # tokens found in the prefix cache when it was prefilled here
     steps: int = 0
+    drafts: Drafts = field(default_factory=Drafts)
 
     @property
     def ticket(self) -> Ticket:
@@ -115,6 +130,11 @@ class Request:
     @property
     def next_position(self) -> int:
         return len(self.tokens) - len(self.job.prompt)
+
+    @property
+    def left(self) -> int:
+        """Tokens that it may still emit."""
+        return self.job.sampling.max_tokens - self.next_position
 
     def enter(self, stage: Stage) -> None:
         if stage not in MOVES[self.stage]:

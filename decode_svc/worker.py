@@ -1,26 +1,28 @@
 """The decode worker: steps 6 to 8 of a request's life.
 
-One loop, one step at a time for all running requests: a row for each in decode, and a chunk of a prompt that is
-prefilled here (*local*), so that a long prompt stretches nobody's gap by more than a chunk. How requests come is in
-opening.py, how their pages do in landings.py and growth.py. Emission goes from the attempt's base on, the token that
-prefill sampled included: two streams race, the gateway sorts it out."""
+One loop, one step at a time for all running requests: a row for each in decode with its drafts, and a chunk of a
+prompt that is prefilled here (*local*), so that a long prompt stretches nobody's gap by more than a chunk. What a step
+holds is planning.py's, how requests come opening.py's, how their pages do landings.py's and growth.py's, and what is
+guessed ahead speculation.py's. Emission goes from the attempt's base on, the token that prefill sampled included: two
+streams race, the gateway sorts it out."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
-from operator import attrgetter
+from itertools import repeat
 
-from decode_svc.emission import Emission
+from decode_svc.emission import Emission, extend
 from decode_svc.growth import Growth
 from decode_svc.landings import Landings
 from decode_svc.opening import Opening
 from decode_svc.peers import Choose, Peer, Peers
+from decode_svc.planning import Planning
 from decode_svc.requests import Request, Stage
 from decode_svc.room import crowd
-from engine.batch import Chunk, Remaining, chunks, prompt_piece
+from decode_svc.speculation import Speculation
 from engine.pages import PagePool
-from engine.plan import Piece, Plan, Result, Runner
+from engine.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
 from mesh.attach import Attachments
 from mesh.messages import (
@@ -38,7 +40,6 @@ from mesh.messages import (
     PrefixChange,
     Reason,
     Tier,
-    Token,
 )
 from mesh.network import Channel, Network
 from mesh.rules import RULES, Rules
@@ -47,7 +48,6 @@ from mesh.speed import Speed
 from mesh.telemetry import Telemetry
 
 log = logging.getLogger("baton.decode")
-_seniority = attrgetter("seniority")
 
 
 class DecodeWorker:
@@ -64,6 +64,7 @@ class DecodeWorker:
         choose: Choose,
         gateways: tuple[str, ...],
         telemetry: Telemetry,
+        speculation: Speculation,
         chunk_tokens: int,
         max_batch: int,
         rules: Rules = RULES,
@@ -71,21 +72,21 @@ class DecodeWorker:
         self.pages, self.pool, self.requests = pages, pool, dict[int, Request]()
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
         self._runner, self._hello, self._telemetry, self._rules = runner, hello, telemetry, rules
-        self._page_tokens, self._chunk_tokens = hello.page_tokens, chunk_tokens
+        self._speculation = speculation
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._stepping: dict[int, Request] = {}  # whose rows are in the step that runs now
         self._doomed: list[int] = []  # pages to release when that step is over
         self._emission = Emission()
-        self._steps, self._speed = 0, Speed()
-        self._local, self._largest_batch = 0, 0
+        self._speed = Speed()
+        self._local = 0
         self.landings = Landings(
             self.requests,
             pages,
             pool,
             receivers,
             numerics=hello.numerics,
-            page_tokens=self._page_tokens,
+            page_tokens=hello.page_tokens,
             max_batch=max_batch,
             rules=rules,
             admitted=self._admitted,
@@ -99,6 +100,9 @@ class DecodeWorker:
             numerics=hello.numerics,
             preempt=self._preempt,
             starved=self._starved,
+        )
+        self._planning = Planning(
+            self.requests, self._growth, speculation, page_tokens=hello.page_tokens, chunk_tokens=chunk_tokens
         )
         self._opening = Opening(
             self.requests,
@@ -140,7 +144,7 @@ class DecodeWorker:
             while (plan := self.plan()).pieces:
                 began = self._loop.time()
                 result = await self.step(plan)
-                self._speed.measure(plan.rows, self._loop.time() - began)
+                self._measure(plan, self._loop.time() - began)
                 self.emit(plan, result)
                 self.retire()
                 self.admit()
@@ -153,34 +157,14 @@ class DecodeWorker:
         """Local prompts that have room now, oldest first."""
         for request in self._opening.hopeless():
             self._refuse(request)
-        self._local += self._opening.admit_local()
+        for request in self._opening.admit_local():
+            self._local += 1
+            self._speculation.admitted(request)
 
     def plan(self) -> Plan:
-        """A row for each request in decode, then chunks of local prompts under the budget; pages as they grow."""
-        pieces, copies, budget = list[Piece](), list[tuple[int, int]](), self._chunk_tokens
-        running = sorted((r for r in self.requests.values() if r.stage is Stage.RUNNING), key=_seniority)
-        for request in running:
-            decoding = request.pending == 1  # then its row is never cut
-            rest = Remaining(request.key, len(request.tokens), request.filled)
-            chosen = chunks([rest], budget=1 if decoding else budget, chunk=self._chunk_tokens)
-            for chunk in chosen if request.stage is Stage.RUNNING else ():  # else an older one just took its pages
-                if self._growth.grow(request, chunk.first + chunk.count, copies):
-                    budget -= 0 if decoding else chunk.count
-                    pieces.append(self._piece(request, chunk))
-        self._steps += bool(pieces)
-        self._largest_batch = max(self._largest_batch, len(pieces))
-        self._doomed.extend(source for source, _ in copies)
-        return Plan(self._steps, tuple(pieces), tuple(copies))
-
-    def _piece(self, request: Request, chunk: Chunk) -> Piece:
-        return prompt_piece(
-            chunk,
-            request.tokens,
-            request.pages,
-            page_tokens=self._page_tokens,
-            sampling=request.job.sampling,
-            position=request.next_position,
-        )
+        plan = self._planning.plan()
+        self._doomed.extend(source for source, _ in plan.copies)
+        return plan
 
     async def step(self, plan: Plan) -> Result:
         if self.plans is not None:
@@ -189,24 +173,21 @@ class DecodeWorker:
         return await self._runner.run(plan)
 
     def emit(self, plan: Plan, result: Result) -> None:
-        for piece, sampled in zip(plan.pieces, result.sampled, strict=True):
+        proposals = result.proposed or repeat(())
+        for piece, sampled, proposed in zip(plan.pieces, result.sampled, proposals, strict=False):
             request = self.requests.get(piece.key)
             if request is None or request is not self._stepping[piece.key]:
                 continue  # it ended during the step; one that began anew since then has other pages
-            request.filled, request.steps = piece.stop, request.steps + 1
-            self._growth.publish(request)
-            for position, best in enumerate(sampled, piece.position):
-                if position < request.next_position:
-                    continue  # a new attempt brought it along during the step
-                end = request.job.sampling.end(position, best.token)
-                token = Token(position, best.token, best.logprob, best.top_ids, best.top_logprobs, end)
-                request.tokens.append(best.token)
-                if request.prefill is None and position == request.job.base:
-                    request.gateway.send(self._about(request))
+            request.steps += 1
+            tokens = extend(request, piece, self._speculation.verified(piece, sampled))
+            self._speculation.settle(request, piece, len(tokens), proposed)
+            self._publish(request)
+            if tokens and request.prefill is None and tokens[0].position == request.job.base:
+                request.gateway.send(self._about(request))
+            for token in tokens:
                 self._emission.show(request, token)
-                if end is not End.NONE:
-                    self._drop(request)
-                    break
+            if tokens and tokens[-1].end is not End.NONE:
+                self._drop(request)
         self._emission.flush()
 
     def _about(self, request: Request) -> Prefilled:
@@ -254,7 +235,8 @@ class DecodeWorker:
         self.landings.on_message(peer, message)
 
     def _admitted(self, request: Request) -> None:
-        self._growth.publish(request)
+        self._speculation.admitted(request)
+        self._publish(request)
         now = request.running_seconds = self._loop.time()
         self._record("kv.land", request, request.landed_from, now, pages=len(request.pages))
         first = request.produced.get(request.job.base)
@@ -290,7 +272,8 @@ class DecodeWorker:
         self.requests.pop(request.key, None)
         if request.stage is Stage.RUNNING:
             now = self._loop.time()
-            self._record("decode", request, request.running_seconds, now, steps=request.steps)
+            guessed = {"drafted": request.drafts.drafted, "accepted": request.drafts.accepted}
+            self._record("decode", request, request.running_seconds, now, steps=request.steps, **guessed)
             if self._stepping.get(request.key) is request:
                 self._doomed.extend(request.pages)
             else:
@@ -301,6 +284,14 @@ class DecodeWorker:
         self._work.set()
 
     # ----
+
+    def _publish(self, request: Request) -> None:
+        self._speculation.published(request, self._growth.publish(request))
+
+    def _measure(self, plan: Plan, seconds: float) -> None:
+        guesses = sum(max(0, piece.sampled - 1) for piece in plan.pieces)
+        self._speed.measure(plan.rows - guesses, seconds)
+        self._speculation.measure(plan, seconds)
 
     def _record(self, name: str, request: Request, start: float, end: float, **attributes: int) -> None:
         self._telemetry.record(name, request.job.traceparent, start, end, **attributes)
@@ -314,14 +305,17 @@ class DecodeWorker:
         return bool(self.requests)
 
     def counts(self) -> dict[str, int]:
-        """Since the start: admissions by who prefilled them, bytes given pages, steps. Now: states of pages."""
+        """Since the start: admissions by who prefilled them, bytes given pages, steps, drafts that were verified and
+        those that were accepted. Now: states of pages."""
         return {
             "admitted_remote": self.landings.whole,
             "admitted_patched": self.landings.admitted - self.landings.whole,
             "admitted_local": self._local,
             "bytes_landed": self.landings.bytes_landed,
-            "steps": self._steps,
-            "largest_batch": self._largest_batch,
+            "steps": self._planning.steps,
+            "largest_batch": self._planning.largest_batch,
+            "drafted": self._speculation.drafted,
+            "accepted": self._speculation.accepted,
             **{f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()},
         }
 

@@ -6,7 +6,7 @@ chunk. Nothing here knows of requests: keys are whatever the caller calls them."
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.plan import Piece
+from engine.plan import Drafting, Piece
 from mesh.messages import Sampling
 
 
@@ -64,6 +64,7 @@ def prompt_piece(
     page_tokens: int,
     sampling: Sampling,
     position: int = 0,
+    drafting: Drafting | None = None,
 ) -> Piece:
     """A chunk's rows; `tokens` is the whole prompt (emitted tokens included, `position` counts them)."""
     stop = chunk.first + chunk.count
@@ -75,6 +76,7 @@ def prompt_piece(
         sampled=1 if chunk.last else 0,
         position=position,
         sampling=sampling if chunk.last else None,
+        drafting=drafting,
     )
 
 
@@ -87,8 +89,10 @@ def decode_piece(
     page_tokens: int,
     sampling: Sampling,
     position: int,
+    drafting: Drafting | None = None,
 ) -> Piece:
-    """The last emitted token, and drafts behind it if any; every row is sampled."""
+    """The last emitted token, and drafts behind it if any; every row is sampled. The table covers what is proposed."""
     stop = start + len(tokens)
-    table = tuple(pages[: pages_needed(stop, page_tokens)])
-    return Piece(key, tuple(tokens), start, table, len(tokens), position, sampling)
+    slots = stop + (drafting.propose if drafting else 0)
+    table = tuple(pages[: pages_needed(slots, page_tokens)])
+    return Piece(key, tuple(tokens), start, table, len(tokens), position, sampling, drafting)

@@ -14,7 +14,7 @@ from engine.model.forward import Forward, Pages
 from engine.model.rows import Limits, Rows
 from engine.model.weights import Weights
 from engine.plan import Drafting, OnLayers, Piece, Sampled
-from engine.sampling import Wishes, sampled_rows
+from engine.sampling import sampled_rows, wishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +82,11 @@ class Drafter:
         return min(in_pages, self._limits.context - 1 - slot, left - 1)
 
     def _rounds(self, readings: Sequence[_Reading]) -> list[list[int]]:
-        """The tokens proposed in each round, in the order of `readings`."""
-        most = readings[0].propose
-        rows = Rows.of([one.rows for one in readings], self._limits, beyond=max(0, most - 1))
-        hidden = self._forward.hidden(rows, _nothing)
-        if most == 0:
-            return []
-        wishes = Wishes(sampled_rows([one.rows for one in readings]), self._limits.vocab)
-        tokens = wishes.draw(self._forward.logits(hidden)).tokens
-        out = [tokens.tolist()]
-        for done in range(1, most):
-            active = sum(one.propose > done for one in readings)
-            rows = rows.behind(tokens[:active], self._limits)
-            wishes.advance()
-            tokens = wishes.draw(self._forward.logits(self._forward.hidden(rows, _nothing))).tokens
-            out.append(tokens.tolist())
-        return out
+        """The tokens proposed in each round, in the order of `readings`. The last one proposed is not read."""
+        pieces, wanted = [one.rows for one in readings], [one.propose for one in readings]
+        asked = wishes(sampled_rows(pieces), self._limits.vocab)
+        rounds: list[list[int]] = self._forward.go_on(pieces, asked, wanted, self._limits).tolist()
+        return rounds
 
 
 def _is_settled(piece: Piece) -> bool:

@@ -37,6 +37,11 @@ class OpenedModel:
         return layout_name(self.weights, self.draft, self.page_tokens)
 
     @property
+    def body(self) -> str:
+        """What carries out the products."""
+        return baton_kernels.chosen()[f"product.{self.weights.path}"]
+
+    @property
     def context_tokens(self) -> int:
         return self.weights.config.context
 
@@ -45,6 +50,7 @@ class OpenedModel:
         pool_buffer: PoolBuffer,
         *,
         threads: int,
+        cores: tuple[int, ...] = (),
         layer_group: int | None = None,
         product: Product = baton_kernels.product,
     ) -> CpuRunner:
@@ -54,6 +60,7 @@ class OpenedModel:
             pool_buffer=pool_buffer,
             page_tokens=self.page_tokens,
             threads=threads,
+            cores=cores,
             layer_group=layer_group,
             product=product,
         )

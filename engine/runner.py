@@ -5,6 +5,7 @@ touches the plan, its scratch memory and the pages that the plan names, nothing 
 loop as soon as a group of layers is in the pages, and always before the result."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from mmap import mmap
@@ -36,6 +37,7 @@ class CpuRunner:
         pool_buffer: PoolBuffer,
         page_tokens: int,
         threads: int,
+        cores: tuple[int, ...] = (),
         layer_group: int | None = None,
         product: Product = baton_kernels.product,
     ) -> None:
@@ -58,9 +60,14 @@ class CpuRunner:
             behind = config.layers * self.layer_bytes
             pages = Pages(pool, page_tokens, self.page_bytes, layer_bytes(draft, page_tokens), first_byte=behind)
             self._drafter = Drafter(draft, pages, self._limits, first_layer=config.layers)
+<<<<<<< HEAD
         baton_kernels.set_threads(threads)
         self._following = Following()
         self._thread = ThreadPoolExecutor(1, "runner")
+=======
+        baton_kernels.set_threads(threads, cores)
+        self._thread = ThreadPoolExecutor(1, "runner", _stay_on, cores[:1])
+>>>>>>> main
 
     def run(self, plan: Plan, on_layers: OnLayers | None = None) -> asyncio.Future[Result]:
         """Plans run one at a time, in order; cancelling the future does not stop a running one."""
@@ -151,3 +158,9 @@ def layout_name(weights: Weights, draft: Weights | None, page_tokens: int) -> st
     if draft is None:
         return tiles
     return f"{tiles}+{baton_kernels.layout(draft.path, page_tokens, draft.config.head_dim)}-{draft.model_hash[:16]}"
+
+
+def _stay_on(*cores: int) -> None:
+    """Pins the calling thread; without cores it runs anywhere."""
+    if cores:
+        os.sched_setaffinity(0, cores)

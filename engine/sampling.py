@@ -5,13 +5,14 @@ token id) and nothing else, so a request samples the same tokens in any batch an
 masked while fewer than `min_tokens` tokens were emitted."""
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import accumulate, chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels
 from baton_kernels import Drawn
+from baton_kernels.draft import Wishes
 from engine.plan import Piece, Sampled
 from mesh.messages import Sampling
 
@@ -27,7 +28,7 @@ def sample(pieces: Sequence[Piece], logits: Floats) -> tuple[tuple[Sampled, ...]
     if not rows:
         return tuple(() for _ in pieces)
     tops = [min(one.top_logprobs or 0, vocab) for one, _ in rows]
-    drawn = Wishes(rows, vocab).draw(logits, tops=np.array(tops, np.int32) if any(tops) else None)
+    drawn = draw(logits, wishes(rows, vocab), tops=np.array(tops, np.int32) if any(tops) else None)
     if not any(tops):
         entries = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
     else:
@@ -39,45 +40,50 @@ def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], to
     return Sampled(token, logprob, tuple(ids[:top]), tuple(logprobs[:top]))
 
 
-class Wishes:
-    """How each row is sampled, one entry per row."""
+def wishes(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Wishes:
+    """Each row's, with the position that it yields. Stop ids beyond the vocabulary never come."""
+    stops = [[token for token in one.stop_ids if 0 <= token < vocab] if one.min_tokens else [] for one, _ in rows]
+    starts = [0, *accumulate(map(len, stops))]
+    return Wishes(
+        temperature=np.array([one.temperature for one, _ in rows], np.float32),
+        top_k=np.array([min(one.top_k, vocab) for one, _ in rows], np.int32),
+        top_p=np.array([one.top_p for one, _ in rows], np.float32),
+        min_p=np.array([one.min_p for one, _ in rows], np.float32),
+        seed=np.array([one.seed & 0xFFFFFFFFFFFFFFFF for one, _ in rows], np.uint64),
+        choice=np.array([one.choice for one, _ in rows], np.int32),
+        position=np.array([position for _, position in rows], np.int32),
+        min_tokens=np.array([one.min_tokens for one, _ in rows], np.int32),
+        stops=np.array(list(chain.from_iterable(stops)), np.int32),
+        stop_starts=np.array(starts, np.int32),
+    )
 
-    def __init__(self, rows: Sequence[tuple[Sampling, int]], vocab: int) -> None:
-        """Each with the position that it yields."""
-        self._rows, self._vocab = [one for one, _ in rows], vocab
-        self._position = np.array([position for _, position in rows], np.int32)
-        self._most_min_tokens = max((one.min_tokens for one in self._rows), default=0)
-        self._sampler = baton_kernels.Sampler(
-            temperature=np.array([one.temperature for one in self._rows], np.float32),
-            top_k=np.array([min(one.top_k, vocab) for one in self._rows], np.int32),
-            top_p=np.array([one.top_p for one in self._rows], np.float32),
-            min_p=np.array([one.min_p for one in self._rows], np.float32),
-            seed=np.array([one.seed & 0xFFFFFFFFFFFFFFFF for one in self._rows], np.uint64),
-            choice=np.array([one.choice for one in self._rows], np.int32),
-            position=self._position,
-        )
 
-    def draw(self, logits: Floats, *, tops: Ints | None = None) -> Drawn:
-        """For the first rows, as many as there are logits; `tops` says how many of the best logprobs each wants."""
-        banned, starts = self._banned(len(logits))
-        return self._sampler.draw(logits, banned=banned, banned_starts=starts, n_top=tops)
+def draw(logits: Floats, wishes: Wishes, *, tops: Ints | None = None) -> Drawn:
+    """One token per row; `tops` says how many of the best logprobs each wants."""
+    banned, starts = _banned(wishes)
+    return baton_kernels.sample(
+        logits,
+        temperature=wishes.temperature,
+        top_k=wishes.top_k,
+        top_p=wishes.top_p,
+        min_p=wishes.min_p,
+        seed=wishes.seed,
+        choice=wishes.choice,
+        position=wishes.position,
+        banned=banned,
+        banned_starts=starts,
+        n_top=tops,
+    )
 
-    def advance(self) -> None:
-        """Every row's next position."""
-        self._position += 1
 
-    def _banned(self, rows: int) -> tuple[Ints, Ints] | tuple[None, None]:
-        """Ids that must not be sampled, row after row, and where each row's begin. Ids beyond the vocabulary never
-        come."""
-        if self._most_min_tokens == 0:
-            return None, None
-        ids: list[int] = []
-        starts = [0]
-        for one, position in zip(self._rows[:rows], self._position[:rows].tolist(), strict=True):
-            if position < one.min_tokens:
-                ids.extend(token for token in one.stop_ids if 0 <= token < self._vocab)
-            starts.append(len(ids))
-        return np.array(ids, np.int32), np.array(starts, np.int32)
+def _banned(wishes: Wishes) -> tuple[Ints, Ints] | tuple[None, None]:
+    """Stop ids of the rows that may not end yet, row after row, and where each row's begin."""
+    if not wishes.stops.size:
+        return None, None
+    lengths = np.diff(wishes.stop_starts)
+    early = wishes.position < wishes.min_tokens
+    starts = np.concatenate([[0], np.cumsum(lengths * early)]).astype(np.int32)
+    return wishes.stops[np.repeat(early, lengths)], starts
 
 
 def sampled_rows(pieces: Sequence[Piece]) -> list[tuple[Sampling, int]]:

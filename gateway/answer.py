@@ -8,12 +8,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gateway.calls import Call, CallReader, Read
 from gateway.limits import Accepted
 from gateway.spec import Core, Handle, RequestSpec
 from gateway.stops import StopStrings
 from gateway.tokens import Detokenizer, Tokens
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
 from mesh.messages import End, Token
+
+# What a handle's timings say in seconds; of n choices the slowest counts.
+TIMED = (
+    "queue_seconds",
+    "prefill_seconds",
+    "first_token_seconds",
+    "handoff_seconds",
+    "decode_seconds",
+    "total_seconds",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +33,7 @@ class Delta:
     tokens: tuple[Token, ...]
     text: str
     numerics: str  # the class that the last of them came from
+    calls: tuple[Call, ...] = ()  # of tools, completed by these tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,7 @@ class Finished:
     reason: End
     stop_id: int | None = None
     stop_string: str | None = None
+    called: bool = False  # it stopped to let the client run tools
 
 
 Event = Delta | Finished
@@ -74,6 +87,14 @@ class Answer:
         return sum(self._emitted.values())
 
     @property
+    def drafted_tokens(self) -> int:
+        return sum(handle.timings.drafted_tokens for handle in self.handles)
+
+    @property
+    def accepted_tokens(self) -> int:
+        return sum(handle.timings.accepted_tokens for handle in self.handles)
+
+    @property
     def cached_tokens(self) -> int:
         """Of the prompt, which all choices share."""
         return max((handle.timings.cached_tokens for handle in self.handles), default=0)
@@ -86,7 +107,8 @@ class Answer:
         """Deltas of every choice in its order, and one Finished for each. Raises mesh.errors."""
         try:
             for done in self._accepted.complete:
-                yield self._end(done.index, done.stop_id)
+                called = self._reader(done.index, done.emitted).count > 0
+                yield self._end(done.index, done.stop_id, called=called)
             streams = [self._choice(spec, self._handles[spec.sampling.choice]) for spec in self._accepted.specs]
             async for event in merge(streams):
                 yield event
@@ -97,6 +119,7 @@ class Answer:
         asked, index = self._accepted.asked, spec.sampling.choice
         detokenizer = Detokenizer(self._tokens, spec.prompt, spec.emitted, skip_special=asked.skip_special)
         stops = StopStrings(asked.stop, include=asked.include_stop)
+        calls = self._reader(index, spec.emitted)
         count = len(spec.emitted)
         if count > spec.sampling.min_tokens and (string := self._stopped_before(spec.emitted)):
             handle.cancel()
@@ -109,29 +132,39 @@ class Answer:
             text = "" if token.end is End.STOP else detokenizer.push(token.token)
             if token.end is not End.NONE:
                 text += detokenizer.flush()
-            piece = stops.push(token, text, active=count > spec.sampling.min_tokens)
-            if piece.tokens:
-                yield Delta(index, piece.tokens, piece.text, handle.numerics)
-            if stops.matched is not None:
+            read = calls.push(stops.push(token, text, active=count > spec.sampling.min_tokens))
+            if read.piece.tokens:
+                yield _delta(index, read, handle)
+            enough = asked.one_call and calls.count > 0
+            if token.end is End.NONE and stops.matched is None and not enough:
+                continue
+            for rest in (calls.push(stops.flush()), calls.flush()):
+                if rest.piece.tokens:
+                    yield _delta(index, rest, handle)
+            if token.end is End.NONE or stops.matched is not None:
                 handle.cancel()
-                yield Finished(index, End.STOP, stop_string=stops.matched)
-                return
-            if token.end is not End.NONE:
-                if (rest := stops.flush()).tokens:
-                    yield Delta(index, rest.tokens, rest.text, handle.numerics)
-                yield self._end(index, token.token if token.end is End.STOP else None)
-                return
+                yield Finished(index, End.STOP, stop_string=stops.matched, called=enough and stops.matched is None)
+            else:
+                yield self._end(index, token.token if token.end is End.STOP else None, called=calls.count > 0)
+            return
         raise Cancelled("the answer was cancelled")
+
+    def _reader(self, index: int, emitted: tuple[int, ...]) -> CallReader:
+        asked = self._accepted.asked
+        before = self._tokens.decode(emitted) if asked.tools and emitted else ""
+        return CallReader(asked.tools, request_id=asked.request_id, choice=index, before=before)
 
     def _stopped_before(self, emitted: tuple[int, ...]) -> str | None:
         """The client has all of an answer that a stop string ended, only the news of its end got lost."""
         text = self._tokens.decode(emitted) if self._accepted.asked.stop else ""
         return next((string for string in self._accepted.asked.stop if string in text), None)
 
-    def _end(self, index: int, stop_id: int | None) -> Finished:
+    def _end(self, index: int, stop_id: int | None, *, called: bool) -> Finished:
         if stop_id is None:
             return Finished(index, End.LENGTH)
-        return Finished(index, End.STOP, stop_id=None if stop_id in self._accepted.eos_ids else stop_id)
+        if stop_id not in self._accepted.eos_ids:
+            return Finished(index, End.STOP, stop_id=stop_id)
+        return Finished(index, End.STOP, called=called)
 
     def _check_class(self, spec: RequestSpec, handle: Handle) -> None:
         """What is continued here must not change its class unless the client allows it."""
@@ -140,6 +173,10 @@ class Answer:
                 f"the answer began in class {spec.numerics}; here it would go on in {handle.numerics}. "
                 "Continue at a gateway of that class, or set allow_class_change"
             )
+
+
+def _delta(index: int, read: Read, handle: Handle) -> Delta:
+    return Delta(index, read.piece.tokens, read.piece.text, handle.numerics, read.calls)
 
 
 async def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:

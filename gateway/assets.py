@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from gateway.chat import ChatTemplate, Now
 from gateway.tokens import Tokens
+from gateway.tools import why_no_tools
 from mesh.config import ConfigError
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
@@ -27,6 +28,7 @@ class Assets:
     name: str  # as clients call the model
     tokens: Tokens
     template: ChatTemplate | None  # None: the model takes no chat
+    why_no_tools: str | None  # None: it takes tools too
     context_tokens: int
     vocabulary: int  # ids from 0 to this, exclusive
     eos_ids: tuple[int, ...]
@@ -40,11 +42,13 @@ def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:
     tokenizer = _tokenizer(folder / "tokenizer.json")
     special = _special_tokens(about, _read(folder / "special_tokens_map.json", optional=True))
     eos = {*_ids(config, "eos_token_id"), *_ids(text, "eos_token_id"), *_ids(generation, "eos_token_id")}
+    template = _template(folder, about, special, now)
     named = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
     return Assets(
         name=name,
         tokens=Tokens(tokenizer),
-        template=_template(folder, about, special, now),
+        template=template,
+        why_no_tools=why_no_tools(template) if template is not None else "the model has no chat template",
         context_tokens=_positive(folder, text, "max_position_embeddings"),
         vocabulary=_positive(folder, text, "vocab_size"),
         eos_ids=tuple(sorted(eos if named is None else eos | {named})),

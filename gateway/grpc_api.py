@@ -14,10 +14,11 @@ import grpc
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway import grpc_errors
-from gateway.answer import Answer, Delta, Finished
+from gateway.answer import TIMED, Answer, Delta, Finished
 from gateway.assets import Assets
 from gateway.defects import told
 from gateway.grpc_ask import ask, class_of
+from gateway.grpc_chat import tool_call
 from gateway.limits import Asked, accept, check_model
 from gateway.spec import Core
 from mesh.errors import InvalidRequest
@@ -25,16 +26,6 @@ from mesh.grpc_network import AddServices
 from mesh.messages import End
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-
-# Of n choices the slowest counts.
-_SLOWEST = (
-    "queue_seconds",
-    "prefill_seconds",
-    "first_token_seconds",
-    "handoff_seconds",
-    "decode_seconds",
-    "total_seconds",
-)
 
 
 def services(core: Core, assets: Assets, *, random: Random) -> AddServices:
@@ -152,6 +143,7 @@ def _delta(event: Delta, with_logprobs: bool, *, changed: bool) -> pb.StreamGene
         position=event.tokens[0].position,
         token_ids=[token.token for token in event.tokens],
         text=event.text,
+        tool_calls=map(tool_call, event.calls),
     )
     if changed:
         delta.numerics_class.CopyFrom(class_of(event.numerics))
@@ -162,7 +154,8 @@ def _delta(event: Delta, with_logprobs: bool, *, changed: bool) -> pb.StreamGene
 
 
 def _choice_finished(event: Finished) -> pb.StreamGenerateResponse:
-    reason = pb.FINISH_REASON_LENGTH if event.reason is End.LENGTH else pb.FINISH_REASON_STOP
+    stopped = pb.FINISH_REASON_TOOL_CALLS if event.called else pb.FINISH_REASON_STOP
+    reason = pb.FINISH_REASON_LENGTH if event.reason is End.LENGTH else stopped
     finished = pb.ChoiceFinished(index=event.index, reason=reason)
     if event.stop_id is not None:
         finished.stop_token_id = event.stop_id
@@ -179,7 +172,11 @@ def _finished(asked: Asked, answer: Answer, changed: list[str]) -> pb.StreamGene
     timings = [handle.timings for handle in answer.handles]
     if timings:
         finished.usage.cached_tokens = answer.cached_tokens
-        for name in _SLOWEST:
+        finished.usage.drafted_tokens, finished.usage.accepted_tokens = answer.drafted_tokens, answer.accepted_tokens
+        if steps := sum(each.decode_steps for each in timings):
+            finished.timings.decode_steps = max(each.decode_steps for each in timings)
+            finished.timings.tokens_per_step = (steps + answer.accepted_tokens) / steps
+        for name in TIMED:
             known = [value for each in timings if (value := getattr(each, name)) is not None]
             if known:
                 setattr(finished.timings, name, max(known))
@@ -191,5 +188,6 @@ def _grow(choice: pb.Choice, event: pb.StreamGenerateResponse) -> None:
         choice.token_ids.extend(event.delta.token_ids)
         choice.text += event.delta.text
         choice.logprobs.extend(event.delta.logprobs)
+        choice.tool_calls.extend(event.delta.tool_calls)
     else:
         choice.finished.CopyFrom(event.choice_finished)

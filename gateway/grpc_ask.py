@@ -1,12 +1,12 @@
 """Requests of baton.inference.v1 as `Asked`. An absent field stays None here; gateway/limits.py fills in defaults."""
 
-import json
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.assets import Assets
+from gateway.grpc_chat import chat_prompt
 from gateway.limits import Asked
-from gateway.openai_ask import chat_ids, encode
+from gateway.openai_ask import encode
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
@@ -26,7 +26,7 @@ async def ask(
     request: pb.GenerateRequest, assets: Assets, *, request_id: str, traceparent: str, deadline_seconds: float | None
 ) -> Asked:
     sampling, stop = request.sampling, request.stop
-    field, ids = await _prompt(request, assets)
+    field, ids, tools = await _prompt(request, assets)
     return Asked(
         request_id=request_id,
         prompt=ids,
@@ -45,6 +45,7 @@ async def ask(
         ignore_eos=stop.ignore_eos,
         include_stop=stop.include_stop_string,
         top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
+        tools=tools,
         emitted={choice.index: tuple(choice.token_ids) for choice in request.emitted},
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
         numerics_of={
@@ -70,35 +71,16 @@ def numerics_of(numerics_class: pb.NumericsClass) -> str:
     return f"{numerics_class.name}{_FINGERPRINT}{numerics_class.fingerprint}"
 
 
-async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tuple[int, ...]]:
+async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tuple[int, ...], frozenset[str]]:
+    """The field that holds it, its token ids, and the tools whose calls are to be read."""
     kind = request.WhichOneof("prompt")
     if kind == "text":
-        return "text", await encode(assets, request.text, special=True)
+        return "text", await encode(assets, request.text, special=True), frozenset()
     if kind == "token_ids":
-        return "token_ids", tuple(request.token_ids.ids)
+        return "token_ids", tuple(request.token_ids.ids), frozenset()
     if kind == "chat":
-        return "chat.messages", await _chat(request.chat, assets)
+        return "chat.messages", *await chat_prompt(request.chat, assets)
     raise InvalidRequest("prompt", "prompt is missing: set one of text, token_ids, chat")
-
-
-async def _chat(chat: pb.Chat, assets: Assets) -> tuple[int, ...]:
-    messages = [
-        {field.name: value for field, value in message.ListFields() if field.name in ("role", "content", "name")}
-        for message in chat.messages
-    ]
-    generation = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
-    try:
-        arguments: Any = json.loads(chat.template_arguments_json or "{}")
-        if not isinstance(arguments, dict):
-            raise ValueError("it is no object")
-    except ValueError as error:
-        name = "chat.template_arguments_json"
-        raise InvalidRequest(name, f"{name} must be a JSON object: {error}") from error
-    try:
-        return await chat_ids(assets, messages, generation, arguments)
-    except InvalidRequest as error:  # fields as this door spells them
-        ours = (error.field or "").replace("chat_template_kwargs", "template_arguments_json")
-        raise InvalidRequest(f"chat.{ours}", error.message) from error
 
 
 def _given(message: Any, field: str) -> Any:

@@ -18,6 +18,8 @@ from gateway.openai_answer import (
     completion_logprobs,
     end_of,
     fingerprint_of,
+    timings_of,
+    tool_call,
     usage_of,
 )
 from gateway.openai_types import ChatRequest, Common, CompletionRequest
@@ -44,6 +46,7 @@ class _Base:
         self.request_id = pairs[0][0].request_id
         self.stream = bool(body.stream)
         self._pairs = pairs
+        self._answers = [answer for _, answer in pairs]
         self._tokens = assets.tokens
         self._with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._id = f"{self.prefix}-{self.request_id}"
@@ -55,11 +58,10 @@ class _Base:
             answer.cancel()
 
     def usage(self) -> Json:
-        return usage_of(
-            sum(len(asked.prompt) for asked, _ in self._pairs),
-            sum(answer.completion_tokens for _, answer in self._pairs),
-            sum(answer.cached_tokens for _, answer in self._pairs),
-        )
+        return usage_of(sum(len(asked.prompt) for asked, _ in self._pairs), self._answers)
+
+    def timings(self) -> Json:
+        return timings_of(self._answers)
 
     @property
     def fingerprint(self) -> str:
@@ -67,7 +69,8 @@ class _Base:
 
     def answer(self, kind: str, choices: list[Json]) -> Json:
         head: dict[str, Any] = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
-        return head | {"choices": choices, "usage": self.usage(), "system_fingerprint": self.fingerprint}
+        rest = {"usage": self.usage(), "timings": self.timings(), "system_fingerprint": self.fingerprint}
+        return head | {"choices": choices} | rest
 
 
 class ChatReply(_Base):
@@ -89,10 +92,13 @@ class ChatReply(_Base):
                 logprobs = chat_logprobs(self._tokens, event.tokens) if self._with_logprobs else None
                 if event.text or logprobs is not None:
                     yield frames.text(event.index, event.text, logprobs)
+                if event.calls:
+                    told: list[Json] = [{"index": call.index} | tool_call(call) for call in event.calls]
+                    yield frames.calls(event.index, told)
             else:
                 yield frames.finish(event.index, end_of(event), self.fingerprint)
         if self._with_usage:
-            yield frames.usage(self.usage())
+            yield frames.usage(self.usage(), self.timings())
 
     async def whole(self) -> Json:
         wholes = await _collect(self._answer)
@@ -129,7 +135,7 @@ class CompletionReply(_Base):
             else:
                 yield frames.finish(index, end_of(event), self.fingerprint)
         if self._with_usage:
-            yield frames.usage(self.usage())
+            yield frames.usage(self.usage(), self.timings())
 
     async def whole(self) -> Json:
         collected = await asyncio.gather(*(_collect(answer) for _, answer in self._pairs))

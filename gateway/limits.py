@@ -45,6 +45,8 @@ class Asked:
     include_stop: bool = False
     skip_special: bool = True
     top_logprobs: int | None = None  # None: no logprobs
+    tools: frozenset[str] = frozenset()  # whose calls are read from the text
+    one_call: bool = False  # the answer ends with its first call
     emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by choice
     numerics: str = ""  # the class that `emitted` came from
     numerics_of: Mapping[int, str] = field(default_factory=dict)  # by choice, where it is another one

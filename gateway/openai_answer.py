@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.answer import Delta, Finished
+from gateway.answer import TIMED, Answer, Delta, Finished
+from gateway.calls import Call
 from gateway.tokens import Tokens
 from mesh.messages import End, Token
 
@@ -42,18 +43,45 @@ def completion_logprobs(tokens: Tokens, items: Sequence[Token], offset: int) -> 
 
 
 def end_of(finished: Finished) -> Json:
-    reason = "length" if finished.reason is End.LENGTH else "stop"
+    reason = "length" if finished.reason is End.LENGTH else "tool_calls" if finished.called else "stop"
     stop: int | str | None = finished.stop_id if finished.stop_string is None else finished.stop_string
     return {"finish_reason": reason, "stop_reason": stop}
 
 
-def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Json:
+def tool_call(call: Call) -> Json:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def usage_of(prompt_tokens: int, answers: Sequence[Answer]) -> Json:
+    completion_tokens = sum(answer.completion_tokens for answer in answers)
+    drafted, accepted = (
+        sum(answer.drafted_tokens for answer in answers),
+        sum(answer.accepted_tokens for answer in answers),
+    )
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": sum(answer.cached_tokens for answer in answers)},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
     }
+
+
+def timings_of(answers: Sequence[Answer]) -> Json:
+    """In seconds, of the slowest choice; what was not measured is left out. Ours, beside what OpenAI's API has."""
+    every = [handle.timings for answer in answers for handle in answer.handles]
+    timings: Json = {}
+    for name in TIMED:
+        known = [value for each in every if (value := getattr(each, name)) is not None]
+        timings |= {name: max(known)} if known else {}
+    steps, accepted = sum(each.decode_steps for each in every), sum(each.accepted_tokens for each in every)
+    if steps:
+        timings |= {"decode_steps": max(each.decode_steps for each in every)}
+        timings |= {"tokens_per_step": (steps + accepted) / steps}
+    return timings
 
 
 def fingerprint_of(numerics: str) -> str:
@@ -68,6 +96,7 @@ class Whole:
     index: int
     texts: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     finished: Finished | None = None
 
     def take(self, event: Delta | Finished) -> None:
@@ -76,6 +105,7 @@ class Whole:
         else:
             self.texts.append(event.text)
             self.tokens.extend(event.tokens)
+            self.calls.extend(event.calls)
 
     @property
     def text(self) -> str:
@@ -87,7 +117,9 @@ class Whole:
 
 
 def chat_choice(whole: Whole, tokens: Tokens, with_logprobs: bool) -> Json:
-    message = {"role": "assistant", "content": whole.text, "refusal": None}
+    message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
+    if whole.calls:
+        message |= {"content": whole.text or None, "tool_calls": [tool_call(call) for call in whole.calls]}
     logprobs = chat_logprobs(tokens, whole.tokens) if with_logprobs else None
     return {"index": whole.index, "message": message, "logprobs": logprobs} | whole.end()
 

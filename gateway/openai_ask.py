@@ -4,12 +4,13 @@ Text of any length is tokenized off the event loop once it is long enough to be 
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.assets import Assets
 from gateway.limits import Asked
 from gateway.openai_types import ChatRequest, Common, CompletionRequest, Json
+from gateway.tools import declared, names_of, said_calls
 from mesh.errors import InvalidRequest
 
 LONG_CHARACTERS = 16_384  # some milliseconds of tokenizing
@@ -47,16 +48,22 @@ async def ask_chat(body: ChatRequest, assets: Assets, caller: Caller) -> Asked:
     arguments = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         arguments.setdefault("reasoning_effort", body.reasoning_effort)
-    ids = await chat_ids(assets, body.messages, body.add_generation_prompt is not False, arguments)
+    tools = declared(body.tools, body.tool_choice)
+    ids = await chat_ids(assets, body.messages, body.add_generation_prompt is not False, arguments, tools)
     max_tokens, names = body.max_tokens, {}
     if body.max_completion_tokens is not None:
         max_tokens, names = body.max_completion_tokens, {"max_tokens": "max_completion_tokens"}
     top = (body.top_logprobs or 0) if body.logprobs else None
-    return _asked(body, ids, "messages", max_tokens, top, names, caller)
+    asked = _asked(body, ids, "messages", max_tokens, top, names, caller)
+    return replace(asked, tools=names_of(tools), one_call=body.parallel_tool_calls is False)
 
 
 async def chat_ids(
-    assets: Assets, messages: Sequence[Json] | None, add_generation_prompt: bool, arguments: Json
+    assets: Assets,
+    messages: Sequence[Json] | None,
+    add_generation_prompt: bool,
+    arguments: Json,
+    tools: Sequence[Json] = (),
 ) -> tuple[int, ...]:
     if assets.template is None:
         raise InvalidRequest("messages", f"model {assets.name!r} has no chat template; send a prompt instead")
@@ -66,6 +73,11 @@ async def chat_ids(
         name = min(reserved)
         raise InvalidRequest("chat_template_kwargs", f"chat_template_kwargs must not set {name}")
     checked = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    if assets.why_no_tools is not None and (tools or any(message.get("tool_calls") for message in checked)):
+        name = "tools" if tools else "messages"
+        raise InvalidRequest(name, f"model {assets.name!r} cannot be given tools: {assets.why_no_tools}")
+    if tools:
+        arguments = arguments | {"tools": list(tools)}
     text = assets.template.render(checked, add_generation_prompt=add_generation_prompt, arguments=arguments)
     return await encode(assets, text, special=False)
 
@@ -81,7 +93,8 @@ def _message(message: Json, where: str) -> Json:
         raise InvalidRequest(f"{where}.content", f"{where}.content is missing")
     if content is not None and not isinstance(content, str):
         raise InvalidRequest(f"{where}.content", f"{where}.content must be text or a list of text parts")
-    return message | {"content": content}
+    checked = message | {"content": content}
+    return said_calls(checked, where) if checked.get("tool_calls") else checked
 
 
 def _part(part: Any, where: str) -> str:

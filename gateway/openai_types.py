@@ -54,3 +54,6 @@ class ChatRequest(Common):
     chat_template_kwargs: Json | None = None
     add_generation_prompt: bool | None = None
     reasoning_effort: str | None = None
+    tools: list[Json] | None = None
+    tool_choice: str | Json | None = None
+    parallel_tool_calls: bool | None = None

@@ -50,6 +50,9 @@ class Timings:
     total_seconds: float
     attempts: int
     cached_tokens: int  # of the prompt, found in a prefix cache
+    drafted_tokens: int  # verified beside tokens that the client has
+    accepted_tokens: int  # of these, what the client has
+    decode_steps: int  # that yielded the tokens behind the first
 
 
 class Handle:
@@ -57,6 +60,7 @@ class Handle:
 
     def __init__(self, sequencer: Sequencer, request: Request) -> None:
         self._sequencer, self._request = sequencer, request
+        self._taken = self._drafted = self._accepted = 0  # tokens that the front door took; by speculation
 
     async def events(self) -> AsyncIterator[Token]:
         """Each token once, in order; raises what ended the request if that was no token."""
@@ -64,6 +68,9 @@ class Handle:
             event = await self._request.events.get()
             if isinstance(event, BatonError):
                 raise event
+            self._taken += 1
+            self._drafted += event.drafted
+            self._accepted += event.accepted
             yield event
             if event.end is not End.NONE:
                 return
@@ -92,6 +99,9 @@ class Handle:
             total_seconds=ended - began,
             attempts=attempts,
             cached_tokens=prefilled.cached_tokens if prefilled else 0,
+            drafted_tokens=self._drafted,
+            accepted_tokens=self._accepted,
+            decode_steps=max(0, self._taken - self._accepted - 1),
         )
 
     def cancel(self) -> None:

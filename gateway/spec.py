@@ -63,6 +63,18 @@ class Timings(Protocol):
     @property
     def attempts(self) -> int: ...
 
+    @property
+    def drafted_tokens(self) -> int:
+        """Proposed ahead and verified, beside the tokens that were taken."""
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Taken tokens that were proposed ahead."""
+
+    @property
+    def decode_steps(self) -> int:
+        """That yielded the tokens behind the first."""
+
 
 class Handle(Protocol):
     """One choice as the front door holds it."""

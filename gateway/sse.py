@@ -28,8 +28,8 @@ class Frames:
             start = self._starts[index] = self._head + b'{"index":%d,' % index
         return start
 
-    def usage(self, usage: object) -> bytes:
-        return self._head + b'],"usage":' + encode(usage) + b"}\n\n"
+    def usage(self, usage: object, timings: object) -> bytes:
+        return self._head + b'],"usage":' + encode(usage) + b',"timings":' + encode(timings) + b"}\n\n"
 
 
 class ChatFrames(Frames):
@@ -50,6 +50,10 @@ class ChatFrames(Frames):
                 b',"finish_reason":null}]}\n\n',
             )
         )
+
+    def calls(self, index: int, calls: list[dict[str, object]]) -> bytes:
+        tail = b'},"logprobs":null,"finish_reason":null}]}\n\n'
+        return self.start(index) + b'"delta":{"tool_calls":' + encode(calls) + tail
 
     def finish(self, index: int, end: dict[str, object], fingerprint: str) -> bytes:
         tail = b'"delta":{},"logprobs":null,' + encode(end)[1:]

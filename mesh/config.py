@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LOCAL_MODES = ("auto", "never", "always")
+SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = ("auto", "fp32", "pairs", "amx")
 PAGE_TOKENS = (16, 32, 64)
 TRANSPORTS = ("shm", "tcp")
@@ -19,7 +20,7 @@ class ConfigError(ValueError):
 
 
 def default_cache_folder() -> Path:
-    """Built-in model and packed weights; every process of the host should use the same one."""
+    """Packed weights; every process of the host should use the same one."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
 
 
@@ -28,14 +29,16 @@ class CommonConfig:
     """What all services share; top-level keys of the file."""
 
     name: str = "baton"  # of this process, in logs and traces
-    model: Path | None = None  # Hugging Face folder; None: the built-in model, made in the cache folder on first use
+    model: Path | None = None  # Hugging Face folder; None: the built-in pair
+    draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
     served_name: str = ""  # what clients call the model; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
 
     def __post_init__(self) -> None:
-        if self.model is not None and not (self.model / "config.json").is_file():
-            raise ConfigError(f"model: {self.model} is not a Hugging Face model folder (it has no config.json)")
+        for key, folder in (("model", self.model), ("draft", self.draft)):
+            if folder is not None and not (folder / "config.json").is_file():
+                raise ConfigError(f"{key}: {folder} is not a Hugging Face model folder (it has no config.json)")
 
     @property
     def model_name(self) -> str:
@@ -71,7 +74,10 @@ class WorkerConfig(CommonConfig):
     chunk_tokens: int = 512  # of one prompt in one step
     threads: int = 0  # 0: this host's cores divided by workers_on_host
     workers_on_host: int = 1
+    worker_on_host: int = 0  # which of them this is
+    pin_threads: bool = False  # each compute thread stays on a core of its own
     prefix_cache: bool = True
+    speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
     transports: tuple[str, ...] = TRANSPORTS  # allowed ones, best first
     transport_host: str = "127.0.0.1"  # where TCP transports listen
 
@@ -87,6 +93,9 @@ class WorkerConfig(CommonConfig):
         for transport in self.transports:
             _check_choice("transports", transport, TRANSPORTS)
         _check_choice("product_path", self.product_path, PRODUCT_PATHS)
+        _check_choice("speculation", self.speculation, SPECULATION)
+        if self.speculation == "draft" and self.model is not None and self.draft is None:
+            raise ConfigError('speculation: "draft" needs a draft model; set `draft` to its folder, or take "auto"')
         if self.page_tokens not in PAGE_TOKENS:
             raise ConfigError(f"page_tokens: {self.page_tokens} is not one of {', '.join(map(str, PAGE_TOKENS))}")
         if self.pool_pages is not None:
@@ -95,10 +104,24 @@ class WorkerConfig(CommonConfig):
         _check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 20)
         _check_range("threads", self.threads, 0, 4096)
         _check_range("workers_on_host", self.workers_on_host, 1, 4096)
+        _check_range("worker_on_host", self.worker_on_host, 0, self.workers_on_host - 1)
+
+    @property
+    def draft_folder(self) -> Path | None:
+        """The draft model that this worker opens, whose layers its pages have."""
+        return self.draft if self.speculation in ("auto", "draft") else None
 
     @property
     def thread_count(self) -> int:
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers_on_host)
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """The cores of its compute threads, next to those of the worker before it; empty: anywhere."""
+        if not self.pin_threads:
+            return ()
+        allowed, count = sorted(os.sched_getaffinity(0)), self.thread_count
+        return tuple(allowed[(self.worker_on_host * count + i) % len(allowed)] for i in range(count))
 
     def pages(self, page_bytes: int) -> int:
         """How many pages the pool has, for a model whose page is so large."""
@@ -127,11 +150,13 @@ class PrefillConfig(WorkerConfig):
 class DecodeConfig(WorkerConfig):
     name: str = "decode"
     max_batch: int = 64  # requests in one step
+    draft_tokens: int = 8  # proposals for one request in one step, at most; how many is measured
     may_kill: bool = True  # a silent writer of this host, so that its quarantined pages come back
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_range("max_batch", self.max_batch, 1, 4096)
+        _check_range("draft_tokens", self.draft_tokens, 1, 64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,6 +88,8 @@ class Token:
     top_ids: tuple[int, ...] = ()
     top_logprobs: tuple[float, ...] = ()
     end: End = End.NONE
+    drafted: int = 0  # drafts that its step verified; said by the step's first token
+    accepted: bool = False  # it was one of those drafts: it came in the step of the token before
 
 
 @dataclass(frozen=True, slots=True)

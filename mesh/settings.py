@@ -26,6 +26,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "decode": tuple(field.name for field in fields(DecodeConfig)),
     "mesh": ("prefill_workers", "decode_workers"),
 }
+_FORCED = "BATON_PRODUCT_PATH"  # obeyed where weights are opened (engine/model/paths.py), whatever the settings say
 # Kubernetes puts such variables into every pod of a namespace that has a service named baton or baton-gateway.
 _INJECTED = re.compile(r"BATON_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
 
@@ -110,7 +111,7 @@ def _from_file(file: Path) -> Iterator[Said]:
 def _from_environment(environment: Mapping[str, str]) -> Iterator[Said]:
     known = {_variable(section, key): (section, key) for section, keys in SECTIONS.items() for key in keys}
     for name, text in environment.items():
-        if not name.startswith("BATON_") or (name not in known and _INJECTED.fullmatch(name)):
+        if not name.startswith("BATON_") or name == _FORCED or (name not in known and _INJECTED.fullmatch(name)):
             continue
         if name not in known:
             raise ConfigError(f"environment: unknown variable {name}{_nearest(name, list(known))}")

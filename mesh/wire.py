@@ -79,6 +79,7 @@ def _encode_tokens(message: Tokens) -> Any:
     items = message.items
     tokens = [item.token for item in items]
     with_top = any(token.top_ids for token in tokens)
+    with_drafts = any(token.drafted or token.accepted for token in tokens)
     return outer(
         tickets=[item.ticket.pack() for item in items],
         positions=[token.position for token in tokens],
@@ -88,13 +89,16 @@ def _encode_tokens(message: Tokens) -> Any:
         top_counts=[len(token.top_ids) for token in tokens] if with_top else (),
         top_ids=[top for token in tokens for top in token.top_ids],
         top_logprobs=[top for token in tokens for top in token.top_logprobs],
+        drafted=[token.drafted for token in tokens] if with_drafts else (),
+        accepted=[token.accepted for token in tokens] if with_drafts else (),
     )
 
 
 def _decode_tokens(message: Any) -> Tokens:
     count = len(message.tickets)
-    counts = list(message.top_counts) or [0] * count
-    columns = (message.positions, message.tokens, message.logprobs, message.ends, counts)
+    counts, drafted = list(message.top_counts) or [0] * count, list(message.drafted) or [0] * count
+    accepted = list(message.accepted) or [False] * count
+    columns = (message.positions, message.tokens, message.logprobs, message.ends, counts, drafted, accepted)
     if any(len(column) != count for column in columns):
         raise WireError(f"Tokens: columns of {[len(column) for column in columns]} entries for {count} tickets")
     if not sum(counts) == len(message.top_ids) == len(message.top_logprobs):
@@ -104,9 +108,18 @@ def _decode_tokens(message: Any) -> Tokens:
         items = tuple(
             TokenOf(
                 unpack_ticket(ticket),
-                Token(position, token, logprob, tuple(islice(ids, top)), tuple(islice(logprobs, top)), _END[end]),
+                Token(
+                    position,
+                    token,
+                    logprob,
+                    tuple(islice(ids, top)),
+                    tuple(islice(logprobs, top)),
+                    _END[end],
+                    drafts,
+                    draft,
+                ),
             )
-            for ticket, position, token, logprob, end, top in zip(message.tickets, *columns, strict=True)
+            for ticket, position, token, logprob, end, top, drafts, draft in zip(message.tickets, *columns, strict=True)
         )
     except (KeyError, ValueError) as error:
         raise WireError(f"Tokens: {error} is no valid entry") from error

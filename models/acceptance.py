@@ -1,9 +1,9 @@
 """How often the model agrees with its draft: tokens accepted of tokens proposed, at a fixed draft length.
 
-The first token of an answer comes from prefill. Then, in rounds, the draft proposes up to `length` tokens and stops
-after an end token; the model accepts up to the first that differs from its own choice, which it emits instead. While a
-proposal can still be accepted the draft has seen what the model emitted, so the draft's choices along the model's own
-answer decide everything."""
+Counted as the engine counts (engine/acceptance.py, decode_svc/speculation.py). The first token of an answer comes from
+prefill. Then, in rounds, the draft proposes `length` tokens, as far as the answer may still grow; the model accepts up
+to the first that differs from its own choice, which it emits instead, or that would end the answer. While a proposal
+can still be accepted the draft has seen what the model emitted, so its choices along the model's own answer decide."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,23 +27,17 @@ class Tally:
         return self.accepted / self.proposed if self.proposed else 0.0
 
 
-def tally(model: Sequence[int], draft: Sequence[int], *, end: int, length: int = DRAFT_LENGTH) -> Tally:
-    """`draft[i]` is what the draft chooses at position i when it has seen `model[:i]`.
-
-    What a draft proposes after a wrong token is not known here: it counts in full."""
+def tally(model: Sequence[int], draft: Sequence[int], *, end: int, most: int, length: int = DRAFT_LENGTH) -> Tally:
+    """`draft[i]` is what the draft chooses at position i when it has seen `model[:i]`; the answer may have `most`
+    tokens."""
     accepted = proposed = 0
     position = 1
     while position < len(model):
+        drafts = min(length, most - position - 1)
         agreed = 0
-        while agreed < length and position + agreed < len(model):
-            token = draft[position + agreed]
-            if token != model[position + agreed]:
-                proposed += agreed + 1 if token == end else length
-                break
+        while agreed < drafts and draft[position + agreed] == model[position + agreed] != end:
             agreed += 1
-        else:
-            proposed += agreed
-        accepted += agreed
+        accepted, proposed = accepted + agreed, proposed + drafts
         position += agreed + 1
     return Tally(accepted, proposed)
 
@@ -54,6 +48,7 @@ def judge(
     emitted: Sequence[Sequence[int]],
     *,
     end: int,
+    most: int,
     choice: Choice,
     length: int = DRAFT_LENGTH,
 ) -> list[Tally]:
@@ -62,5 +57,5 @@ def judge(
     for seed, (prompt, answer) in enumerate(zip(prompts, emitted, strict=True)):
         logits = logits_after(draft, prompt, answer)
         chosen = choice.tokens(logits, [seed] * len(answer), list(range(len(answer))))
-        out.append(tally(answer, chosen, end=end, length=length))
+        out.append(tally(answer, chosen, end=end, most=most, length=length))
     return out

@@ -51,8 +51,10 @@ what it says outside of that is not to be trusted.
 ## How it was made
 
 `python -m models.train` generates the corpus from a seed (no text was downloaded), trains the tokenizer and the model
-on it, and distils the draft from the model's own distribution. `loss.svg` shows the losses. `python -m models.evaluate
---json` wrote this card and `evaluation.json`.
+on it, and distils the draft from the model's own distribution. `python -m models.evaluate --json` wrote this card and
+`evaluation.json`.
+
+![losses of model and draft over million tokens](loss.svg)
 
 ## What it can do
 
@@ -70,7 +72,9 @@ Perplexity of held-out answers: {perplexity:.3f} (draft {draft_perplexity:.3f});
 |---|---|---|---|
 {kinds}
 
-Stories and freely chosen values have many right forms; a low last column is no mistake there.
+Accepted are proposals that equal the model's own choice and do not end the answer, of all that were proposed, as the
+engine counts them; a short answer therefore stays below 100% even if the draft knows all of it. Stories and freely
+chosen values have many right forms; a low last column is no mistake there.
 
 {said}
 """

@@ -107,13 +107,17 @@ def _chat(rng: Random) -> Talk:
     told: dict[str, str] = {}
     answer = ""
     for _ in range(rng.choices((1, 2, 3, 4, 6), (10, 15, 50, 15, 10))[0]):
-        question, answer = _exchange(rng, told, name, bool(brief), answer)
+        question, answer = exchange(rng, told, name=name, brief=bool(brief), before=answer)
         turns.append(Turn("user", question))
         turns.append(Turn("assistant", f"{answer} {closing}" if closing else answer))
     return Talk(Kind.CHAT, tuple(turns))
 
 
-def _exchange(rng: Random, told: dict[str, str], name: str, brief: bool, before: str) -> Answered:
+def exchange(
+    rng: Random, told: dict[str, str], *, name: str = "", brief: bool = False, before: str = "", unknown: bool = True
+) -> Answered:
+    """One question and its answer, in a conversation where the user has `told` things; `unknown`: perhaps one that
+    only a tool could answer."""
     if name and rng.random() < 0.4:
         forms = ("What is your name?", "Who are you?", "What are you called?", "Your name?")
         return careless(rng, rng.choice(forms)), f"My name is {name}."
@@ -128,7 +132,7 @@ def _exchange(rng: Random, told: dict[str, str], name: str, brief: bool, before:
         lambda: _small(rng),
         lambda: (careless(rng, rng.choice(_UNKNOWN)), _SORRY),
     )
-    return rng.choices(makers, (18, 25 if told else 4, 27, 10, 8, 9, 5))[0]()
+    return rng.choices(makers, (18, 25 if told else 4, 27, 10, 8, 9, 5 if unknown else 0))[0]()
 
 
 def _tell(rng: Random, told: dict[str, str]) -> Answered:

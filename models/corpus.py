@@ -53,13 +53,13 @@ FIRST = Mix(
 )
 LATER = Mix(
     {
-        Kind.EXPLAIN: 0.20,
-        Kind.ARITHMETIC: 0.18,
-        Kind.LISTS: 0.26,
+        Kind.EXPLAIN: 0.15,
+        Kind.ARITHMETIC: 0.13,
+        Kind.LISTS: 0.20,
         Kind.STORIES: 0.05,
-        Kind.JSON: 0.14,
-        Kind.TOOLS: 0.08,
-        Kind.CHAT: 0.09,
+        Kind.JSON: 0.26,
+        Kind.TOOLS: 0.11,
+        Kind.CHAT: 0.10,
     },
     echoes=0.06,
 )

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from engine.builtin import PAIR
 from models.acceptance import DRAFT_LENGTH, Tally, judge
 from models.agreement import engine_answers, transformers_answers
 from models.card import write_card
@@ -28,7 +29,6 @@ from models.speak import GREEDY, Choice, answers
 from models.talk import Kind
 from models.template import END
 from models.tokenizer import load_tokenizer, token_id
-from models.train import PAIR
 
 WARM = 0.8  # the temperature at which sampled acceptance is measured
 _MOST = 160  # tokens of an answer
@@ -127,7 +127,7 @@ class Evaluation:
             for tallies, choice in ((greedy, GREEDY), (warm, Choice(WARM))):
                 emitted = self._answers(asked, choice)
                 prompts = [question.prompt for question in asked]
-                counted = judge(self.draft, prompts, emitted, end=self.end, choice=choice)
+                counted = judge(self.draft, prompts, emitted, end=self.end, most=_MOST, choice=choice)
                 tallies[kind.value] = sum(counted, Tally())
                 if choice is GREEDY:
                     same = [self._text(a) == question.expected for a, question in zip(emitted, asked, strict=True)]

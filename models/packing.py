@@ -15,6 +15,7 @@ from models.corpus import FIRST, LATER, talks, texts
 from models.talk import Kind, Part
 from models.template import END, PAD, Template
 from models.tokenizer import token_id
+from models.tools import conversation
 
 ROW = 384
 LONG_ROW = 2048
@@ -89,7 +90,7 @@ class Packer:
 
 
 def long_texts(seed: int) -> Iterator[str]:
-    """Conversations of many turns about anything that needs no tools."""
+    """Conversations of many turns, some with tools."""
     rng = Random(seed)
     template = Template()
     streams = [
@@ -97,6 +98,10 @@ def long_texts(seed: int) -> Iterator[str]:
         for kind in (Kind.EXPLAIN, Kind.ARITHMETIC, Kind.LISTS, Kind.STORIES, Kind.JSON, Kind.CHAT)
     ]
     while True:
+        if rng.random() < 0.35:
+            talk = conversation(rng, rng.randint(5, 20))
+            yield template.render(talk.messages(), talk.tools)
+            continue
         messages = next(streams[-1]).messages()
         for _ in range(rng.randint(4, 30)):
             later = next(rng.choice(streams)).messages()

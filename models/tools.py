@@ -1,4 +1,5 @@
-"""Tool calls: tools in the system prompt, a question, the call, its result and the answer; and questions without need.
+"""Tool calls: tools in the system prompt, a question, the call, its result and the answer; between them conversation
+that needs no tool.
 
 Names of tools and of their parameters vary and must be read off the list. Arguments are copied from the question."""
 
@@ -8,11 +9,10 @@ from random import Random
 from typing import Any
 
 from models.arithmetic import addends
-from models.lists import lists
+from models.chat import exchange
 from models.made_tools import made_tool
 from models.talk import Call, Kind, Part, Talk, Turn, belongs, often
 from models.tool_kinds import TOOLS, Tool
-from models.wordings import explain
 
 _MADE = 0.3  # of the tools
 _ORDERS = (("name", "description", "parameters"), ("description", "name", "parameters"))
@@ -28,9 +28,30 @@ class _Offered:
 
 def tools(rng: Random, part: Part) -> Talk:
     while True:
-        talk = _tools(rng)
+        talk = conversation(rng, rng.choices((1, 2, 3, 4), (40, 25, 25, 10))[0])
         if belongs(talk, part):
             return talk
+
+
+def conversation(rng: Random, exchanges: int) -> Talk:
+    """So many questions, some of which need a tool."""
+    count = rng.choices((1, 2, 3), (50, 35, 15))[0]
+    known = rng.sample(TOOLS, count)
+    offers = [offer(rng, made_tool(rng) if rng.random() < _MADE else tool) for tool in known]
+    turns: list[Turn] = []
+    system = rng.choice(_SYSTEM)
+    if system:
+        turns.append(Turn("system", system))
+    told: dict[str, str] = {}
+    answer = ""
+    for place in range(exchanges):
+        if rng.random() < (0.75 if place == 0 else 0.45):
+            turns.extend(use(rng, rng.choice(offers)))
+            answer = turns[-1].content
+        else:
+            question, answer = exchange(rng, told, before=answer, unknown=False)
+            turns.extend((Turn("user", question), Turn("assistant", answer)))
+    return Talk(Kind.TOOLS, tuple(turns), _listed(rng, offers))
 
 
 def offer(rng: Random, tool: Tool) -> _Offered:
@@ -69,23 +90,6 @@ def use(rng: Random, offered: _Offered) -> tuple[Turn, Turn, Turn, Turn]:
         Turn("tool", json.dumps(result)),
         Turn("assistant", tool.answer.format(**shown)),
     )
-
-
-def _tools(rng: Random) -> Talk:
-    count = rng.choices((1, 2, 3), (50, 35, 15))[0]
-    known = rng.sample(TOOLS, count)
-    offers = [offer(rng, made_tool(rng) if rng.random() < _MADE else tool) for tool in known]
-    turns: list[Turn] = []
-    system = rng.choice(_SYSTEM)
-    if system:
-        turns.append(Turn("system", system))
-    if rng.random() < 0.25:
-        turns.extend((explain if rng.random() < 0.7 else lists)(rng, Part.TRAINED).turns)
-        if rng.random() < 0.5:
-            return Talk(Kind.TOOLS, tuple(turns), _listed(rng, offers))
-    for _ in range(rng.choices((1, 2), (75, 25))[0]):
-        turns.extend(use(rng, rng.choice(offers)))
-    return Talk(Kind.TOOLS, tuple(turns), _listed(rng, offers))
 
 
 def _listed(rng: Random, offers: list[_Offered]) -> tuple[dict[str, Any], ...]:

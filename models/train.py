@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from engine.builtin import PAIR
 from models.corpus import FIRST, texts
 from models.curve import draw_curve
 from models.export import export
@@ -21,9 +22,8 @@ from models.packing import Packer
 from models.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from models.training import LossOf, Stage, fit
 
-PAIR = Path(__file__).resolve().parents[1] / "engine" / "builtin" / "pair"
 _TOKENIZER_TEXTS = 20_000
-_FIRST = 0.3  # of the steps, with the first mix
+_FIRST = 0.2  # of the steps, with the first mix
 
 
 def main() -> None:
@@ -66,7 +66,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--state", type=Path, default=Path("build/train"), help="checkpoints (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2, help="each with one thread (default: %(default)s)")
-    parser.add_argument("--tokens", type=float, default=9.0, help="million tokens for the model (default: %(default)s)")
+    parser.add_argument(
+        "--tokens", type=float, default=11.0, help="million tokens for the model (default: %(default)s)"
+    )
     parser.add_argument(
         "--draft-tokens", type=float, default=6.0, help="million tokens for the draft (default: %(default)s)"
     )

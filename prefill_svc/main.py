@@ -44,10 +44,11 @@ async def open_worker(
         config.cache_folder,
         product_path=config.product_path,
         page_tokens=config.page_tokens,
+        draft=config.draft_folder,
     )
     shape = PageShape(model.segments, model.layout)
     pool = SharedPool(shape, config.pages(shape.page_bytes))
-    runner = model.runner(pool.buffer, threads=config.thread_count, layer_group=config.layer_group)
+    runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, layer_group=config.layer_group)
     transports = make_transports(
         config.transports, host=config.transport_host, bytes_per_second=bytes_per_second, rules=rules
     )
@@ -76,10 +77,12 @@ async def open_worker(
         telemetry=telemetry,
         chunk_tokens=config.chunk_tokens,
         step_tokens=config.step_tokens,
+        drafts=config.draft_folder is not None,
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)
-    log.info("prefill ready at %s class %s fingerprint %s", address, identity.numerics, identity.fingerprint)
+    about = f"class {identity.numerics} fingerprint {identity.fingerprint} body {model.body}"
+    log.info("prefill ready at %s %s", address, about)
     try:
         yield worker
     finally:

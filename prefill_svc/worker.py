@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from engine.batch import Remaining, chunks, prompt_piece
 from engine.pages import PagePool
-from engine.plan import Piece, Plan, Result, Runner
+from engine.plan import Drafting, Piece, Plan, Result, Runner
 from kvtransfer.transfer import Pool, Transport
 from mesh.attach import Attachments
 from mesh.messages import (
@@ -57,12 +57,13 @@ class PrefillWorker:
         telemetry: Telemetry,
         chunk_tokens: int,
         step_tokens: int,
+        drafts: bool = False,  # the model has a draft, which reads every prompt too
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.runner = pages, pool, runner
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
         self._hello, self._page_tokens = hello, hello.page_tokens
-        self._chunk_tokens, self._step_tokens = chunk_tokens, step_tokens
+        self._chunk_tokens, self._step_tokens, self._drafts = chunk_tokens, step_tokens, drafts
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._keys, self._steps, self._speed = 0, 0, Speed()
@@ -147,7 +148,13 @@ class PrefillWorker:
             copies.extend(prompt.copies)
             pieces.append(
                 prompt_piece(
-                    chunk, job.tokens, prompt.pages, page_tokens=size, sampling=job.sampling, position=position
+                    chunk,
+                    job.tokens,
+                    prompt.pages,
+                    page_tokens=size,
+                    sampling=job.sampling,
+                    position=position,
+                    drafting=Drafting(chunk.first) if self._drafts else None,
                 )
             )
         self._steps += bool(pieces)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+import baton_kernels
 from cli.verify.answers import Best, best
 from cli.verify.asks import Ask
 from engine.opened import OpenedModel, open_model
@@ -26,6 +27,10 @@ class Alone:
         pool = np.zeros(len(self._pages) * self.model.page_bytes, np.uint8)
         self._runner = self.model.runner(pool, threads=threads or len(os.sched_getaffinity(0)))
         self._known: dict[Ask, tuple[Best, ...]] = {}
+
+    def run_body(self, body: str) -> None:
+        """From now on, in this whole process."""
+        baton_kernels.choose(body)
 
     def answer(self, ask: Ask) -> tuple[Best, ...]:
         if ask not in self._known:

@@ -15,7 +15,7 @@ TOKENS = {1: (8, 24), 8: (8, 32), 64: (16, 64)}  # of an answer, by the cell's b
 MOST_TOKENS = max(most for _, most in TOKENS.values())
 TOP_LOGPROBS = 3
 PROMPTS = {1: 14, 8: 24, 64: 72}  # in a cell, by its batch
-_VOCABULARY = 256  # the byte tokens of the built-in model
+_VOCABULARY = 256  # the byte tokens of the random model
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Ask:
 def asks_of(cell: Cell, seed: int) -> tuple[Ask, ...]:
     random = Random(f"{seed} {cell}")
     start = _tokens(random, 320)  # a beginning that some prompts of the cell share
-    asks: list[Ask] = [Ask(_tokens(random, LONGEST - random.choice((0, 0, 1, 700))), _sampling(random, cell.batch))]
+    asks: list[Ask] = [Ask(_tokens(random, LONGEST - random.choice((0, 0, 1, 700))), _sampling(random, cell))]
     while len(asks) < PROMPTS[cell.batch]:
         kind = random.random()
         if kind < 0.1:  # a prompt that was there before, asked otherwise
@@ -51,7 +51,7 @@ def asks_of(cell: Cell, seed: int) -> tuple[Ask, ...]:
             prompt = start[: random.randrange(1, len(start))] + _tokens(random, random.randrange(1, 60))
         else:
             prompt = _tokens(random, _length(random))
-        asks.append(Ask(prompt, _sampling(random, cell.batch)))
+        asks.append(Ask(prompt, _sampling(random, cell)))
     random.shuffle(asks)
     return tuple(asks)
 
@@ -67,16 +67,18 @@ def _tokens(random: Random, count: int) -> tuple[int, ...]:
     return tuple(random.randrange(_VOCABULARY) for _ in range(count))
 
 
-def _sampling(random: Random, batch: int) -> Sampling:
-    """Half of them greedy. Reals are what the wire's 32 bits make of them."""
-    greedy = random.random() < 0.5
+def _sampling(random: Random, cell: Cell) -> Sampling:
+    """Half of them greedy. Reals are what the wire's 32 bits make of them. Lookup finds drafts only in a text that
+    repeats itself: long answers do, and greedy ones more."""
+    lookup = cell.speculation == "lookup"
+    greedy = random.random() < (0.8 if lookup else 0.5)
     return Sampling(
         temperature=0.0 if greedy else single(random.choice((0.4, 0.8, 1.0, 1.3))),
         top_k=0 if greedy else random.choice((0, 0, 5, 40)),
         top_p=1.0 if greedy else single(random.choice((1.0, 0.95, 0.7))),
         min_p=0.0 if greedy else single(random.choice((0.0, 0.0, 0.05))),
         seed=random.getrandbits(64),
-        max_tokens=random.randint(*TOKENS[batch]),
+        max_tokens=MOST_TOKENS if lookup else random.randint(*TOKENS[cell.batch]),
         top_logprobs=TOP_LOGPROBS,
     )
 

@@ -8,17 +8,17 @@ from itertools import combinations, product
 from random import Random
 from typing import Any
 
-FACTORS: dict[str, tuple[Any, ...]] = {
+FACTORS: dict[str, tuple[Any, ...]] = {  # and `path`, which is the machine's matter: see bodies.py
     "transport": ("shm", "tcp"),
     "chunk": (16, 128, 512),
     "page": (16, 32, 64),
     "batch": (1, 8, 64),  # requests under way at once
     "workers": (1, 2),  # of each tier
     "cache": (True, False),  # prefix cache
-    "path": ("pairs", "fp32"),
+    "speculation": ("off", "draft", "lookup"),
 }
 LEAST_CELLS = 12
-_TRIES = 60  # candidates for each next cell
+_TRIES = 600  # candidates for each next cell
 
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
@@ -31,7 +31,8 @@ class Cell:
     batch: int
     workers: int
     cache: bool
-    path: str
+    speculation: str
+    path: str  # with the body that prefill runs, as in pairs:avx2
 
     def __post_init__(self) -> None:
         for name, levels in FACTORS.items():
@@ -42,8 +43,8 @@ class Cell:
         cache = "cache on " if self.cache else "cache off"
         shape = f"{self.workers}P{self.workers}D"
         return (
-            f"{self.path:<5} {self.transport} chunk {self.chunk:>3} page {self.page} "
-            f"batch {self.batch:>2} {shape} {cache}"
+            f"{self.path:<16} {self.transport} chunk {self.chunk:>3} page {self.page} "
+            f"batch {self.batch:>2} {shape} {cache} {self.speculation:<6}"
         )
 
     @property
@@ -52,18 +53,20 @@ class Cell:
         return frozenset(combinations(values, 2))
 
 
-def every_cell() -> tuple[Cell, ...]:
-    return tuple(Cell(*values) for values in product(*FACTORS.values()))
+def every_cell(paths: Sequence[str]) -> tuple[Cell, ...]:
+    return tuple(Cell(*values) for values in product(*FACTORS.values(), paths))
 
 
-def every_pair() -> frozenset[Pair]:
-    return frozenset().union(*(cell.pairs for cell in every_cell()))
+def every_pair(paths: Sequence[str]) -> frozenset[Pair]:
+    levels = FACTORS | {"path": tuple(paths)}
+    both = combinations(levels.items(), 2)
+    return frozenset(((a, x), (b, y)) for (a, xs), (b, ys) in both for x, y in product(xs, ys))
 
 
-def pairwise_cover(seed: int) -> tuple[Cell, ...]:
-    """Cells in which any two settings meet in all their combinations; the same ones for the same seed."""
-    random, everything = Random(seed), every_cell()
-    missing = set(every_pair())
+def pairwise_cover(seed: int, paths: Sequence[str]) -> tuple[Cell, ...]:
+    """Cells in which any two settings meet in all their combinations; the same ones for the same seed and paths."""
+    random, everything = Random(seed), every_cell(paths)
+    missing = set(every_pair(paths))
     chosen: list[Cell] = []
     while missing or len(chosen) < LEAST_CELLS:
         candidates = [cell for cell in random.sample(everything, _TRIES) if cell not in chosen]
@@ -75,5 +78,5 @@ def pairwise_cover(seed: int) -> tuple[Cell, ...]:
     return tuple(chosen)
 
 
-def missing_pairs(cells: Iterable[Cell] | Sequence[Cell]) -> frozenset[Pair]:
-    return every_pair() - frozenset().union(*(cell.pairs for cell in cells))
+def missing_pairs(cells: Iterable[Cell], paths: Sequence[str]) -> frozenset[Pair]:
+    return every_pair(paths) - frozenset().union(*(cell.pairs for cell in cells))

@@ -10,8 +10,17 @@ from cli.supervisor import MeshFailed
 from cli.verify.alone import Alone
 from cli.verify.answers import compare
 from cli.verify.asks import Ask
+from cli.verify.bodies import Roles, roles
 from cli.verify.cells import Cell
 from cli.verify.meshed import Outcome, Spoiled, ask_mesh, settings_of
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Folders."""
+
+    model: Path
+    draft: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,9 @@ class Checked:
     bytes_expected: int
     bytes_resent: int
     largest_batch: int  # of a decode step
+    drafted: int  # tokens that decode guessed ahead and the model looked at
+    accepted: int  # of them
+    roles: Roles
     numerics: tuple[str, str]
     seconds: float
 
@@ -44,12 +56,19 @@ class Checked:
         )
 
     @property
+    def speculated(self) -> bool:
+        """With speculation drafts of both kinds occurred; without it none."""
+        return self.drafted == 0 if self.cell.speculation == "off" else 0 < self.accepted < self.drafted
+
+    @property
     def line(self) -> str:
         answers = "equal" if self.equal else f"{len(self.differing)} DIFFER"
         expected = "" if self.bytes_moved == self.bytes_expected else f" (NOT the {self.bytes_expected} that landed)"
         return (
             f"{self.cell}  {self.prompts} prompts {answers}, {self.remote} of {self.admitted} prefilled remotely, "
-            f"{self.bytes_moved} bytes moved{expected}, batches up to {self.largest_batch}, {self.seconds:.1f} s"
+            f"{self.bytes_moved} bytes moved{expected}, batches up to {self.largest_batch}, "
+            f"{self.accepted} of {self.drafted} drafts accepted{'' if self.speculated else ' (NOT both kinds)'}, "
+            f"bodies {self.roles.prefill} > {self.roles.decode} = {self.roles.alone}, {self.seconds:.1f} s"
         )
 
     def row(self) -> dict[str, Any]:
@@ -61,7 +80,11 @@ class Checked:
             "batch": cell.batch,
             "workers": f"{cell.workers}P{cell.workers}D",
             "prefix_cache": cell.cache,
-            "path": cell.path,
+            "path": self.roles.path,
+            "bodies": {"prefill": self.roles.prefill, "decode": self.roles.decode, "alone": self.roles.alone},
+            "speculation": cell.speculation,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
             "prompts": self.prompts,
             "token_mismatches": self.token_mismatches,
             "logprob_mismatches": self.logprob_mismatches,
@@ -75,22 +98,30 @@ class Checked:
 
 
 async def check(
-    cell: Cell, asks: Sequence[Ask], references: Mapping[str, Alone], *, folder: Path, spoiled: Spoiled | None = None
+    cell: Cell, asks: Sequence[Ask], references: Mapping[str, Alone], *, models: Models, spoiled: Spoiled | None = None
 ) -> Checked:
     """The reference is computed first, so that the mesh has the machine to itself."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    alone = references[cell.path]
+    parts = roles(cell.path)
+    alone = references[parts.path]
+    alone.run_body(parts.alone)
     expected = await asyncio.to_thread(alone.answers, asks)
-    outcome = await ask_mesh(settings_of(cell), asks, batch=cell.batch, folder=folder, spoiled=spoiled)
+    settings = settings_of(cell) | ({"draft": str(models.draft)} if cell.speculation == "draft" else {})
+    restless = cell.speculation != "off"
+    outcome = await ask_mesh(
+        settings, asks, batch=cell.batch, folder=models.model, roles=parts, restless=restless, spoiled=spoiled
+    )
+    if outcome.bodies != {("prefill", parts.prefill), ("decode", parts.decode)}:
+        raise MeshFailed(f"the workers run {sorted(outcome.bodies)} and were told {parts}")
     identity = alone.model.identity
     if outcome.numerics != (identity.numerics, identity.fingerprint):
         raise MeshFailed(f"the mesh computes in class {outcome.numerics}, this process in {identity}")
     differences = [compare(*pair) for pair in zip(expected, outcome.answers, strict=True)]
-    return _checked(cell, outcome, differences, loop.time() - began)
+    return _checked(cell, parts, outcome, differences, loop.time() - began)
 
 
-def _checked(cell: Cell, outcome: Outcome, differences: Sequence[Any], seconds: float) -> Checked:
+def _checked(cell: Cell, parts: Roles, outcome: Outcome, differences: Sequence[Any], seconds: float) -> Checked:
     return Checked(
         cell=cell,
         prompts=len(outcome.answers),
@@ -104,6 +135,9 @@ def _checked(cell: Cell, outcome: Outcome, differences: Sequence[Any], seconds: 
         bytes_expected=outcome.bytes_expected,
         bytes_resent=outcome.prefill["bytes_resent"],
         largest_batch=outcome.decode["largest_batch"],
+        drafted=outcome.decode["drafted"],
+        accepted=outcome.decode["accepted"],
+        roles=parts,
         numerics=outcome.numerics,
         seconds=seconds,
     )

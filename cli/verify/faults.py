@@ -87,12 +87,12 @@ def split_by_batch(
     bias: Floats | None = None,
     residual: Floats | None = None,
 ) -> None:
-    """A wrong product: its chain over k is cut in two as soon as it has more than one row."""
+    """A wrong product: its chain over k is cut after a third as soon as it has more than one row."""
     if len(x) == 1:
         kernels.product(path, x, packed, n, out, bias, residual)
         return
-    low, high, half = x.copy(), x.copy(), x.shape[1] // 2
-    low[:, half:], high[:, :half] = 0.0, 0.0
+    low, high, third = x.copy(), x.copy(), x.shape[1] // 3
+    low[:, third:], high[:, :third] = 0.0, 0.0
     parts = np.empty_like(out), np.empty_like(out)
     kernels.product(path, low, packed, n, parts[0])
     kernels.product(path, high, packed, n, parts[1], bias, residual)

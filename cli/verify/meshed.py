@@ -9,7 +9,7 @@ import re
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from baton.client import Client
@@ -19,6 +19,7 @@ from cli.running import running_mesh
 from cli.supervisor import MeshFailed, Service
 from cli.verify.answers import Best, best
 from cli.verify.asks import Ask
+from cli.verify.bodies import Roles
 from cli.verify.cells import Cell
 from mesh.grpc_stats import read_stats
 from mesh.settings import read_settings
@@ -27,7 +28,7 @@ START_SECONDS = 60.0
 ANSWER_SECONDS = 90.0  # for one request, the wait for others included
 STEP_TOKENS = 512  # of a prefill step
 POOL_TOKENS = 32 * 1024  # enough that nobody is preempted
-_READY = re.compile(r"(prefill|decode) ready at (\S+)")
+_READY = re.compile(r"(prefill|decode) ready at (\S+) .* body (\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Outcome:
     numerics: tuple[str, str]  # class, fingerprint
     prefill: Counter[str] = field(default_factory=Counter)
     decode: Counter[str] = field(default_factory=Counter)
+    bodies: frozenset[tuple[str, str]] = frozenset()  # (tier, body) as the workers said
 
     @property
     def remote(self) -> int:
@@ -72,7 +74,8 @@ def settings_of(cell: Cell) -> dict[str, str]:
     return {
         "mesh.prefill_workers": str(cell.workers),
         "mesh.decode_workers": str(cell.workers),
-        "worker.product_path": cell.path,
+        "worker.product_path": cell.path.partition(":")[0],  # and the body by the environment
+        "worker.speculation": cell.speculation,
         "worker.transports": cell.transport,
         "worker.chunk_tokens": str(cell.chunk),
         "prefill.step_tokens": str(STEP_TOKENS),
@@ -89,12 +92,14 @@ async def ask_mesh(
     *,
     batch: int,
     folder: Path,
+    roles: Roles | None = None,  # None: every worker runs its fastest body
+    restless: bool = False,  # decode drafts at every batch
     spoiled: Spoiled | None = None,
     answer_seconds: float = ANSWER_SECONDS,
     head_start_seconds: float = 0.0,  # of the first ask
 ) -> Outcome:
     """Start a mesh, ask it everything with at most `batch` under way, stop it."""
-    async with _mesh(settings, folder, spoiled or Spoiled()) as (gateway, workers, said):
+    async with _mesh(settings, folder, spoiled or Spoiled(), roles, restless) as (gateway, workers, said):
         classes: set[tuple[str, str]] = set()
         turn = asyncio.Semaphore(batch)
 
@@ -107,12 +112,13 @@ async def ask_mesh(
             async with Client(gateway) as client, asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(client, number, ask)) for number, ask in enumerate(asks)]
         except ExceptionGroup as errors:
-            states = [f"    {name} {await _stats(address)}" for (_, name), address in workers.items()]
+            states = [f"    {name} {await _stats(address)}" for (_, name), (address, _) in workers.items()]
             raise MeshFailed("\n".join([f"no answer: {errors.exceptions[0]}", *states, *said])) from None
         if len(classes) != 1:
             raise MeshFailed(f"one mesh answered in {len(classes)} numerics classes: {sorted(classes)}")
         outcome = Outcome([task.result() for task in tasks], classes.pop())
-        for (tier, _), address in workers.items():
+        outcome.bodies = frozenset((tier, body) for (tier, _), (_, body) in workers.items())
+        for (tier, _), (address, _) in workers.items():
             counts: Counter[str] = outcome.prefill if tier == "prefill" else outcome.decode
             stats = await read_stats(address)
             largest = max(counts["largest_batch"], stats.pop("largest_batch", 0))
@@ -147,9 +153,9 @@ async def _ask(
 
 @asynccontextmanager
 async def _mesh(
-    settings: Mapping[str, str], folder: Path, spoiled: Spoiled
-) -> AsyncIterator[tuple[str, Mapping[tuple[str, str], str], Collection[str]]]:
-    """The gateway's gRPC address, each worker's by tier and name, and the last lines that all of them said."""
+    settings: Mapping[str, str], folder: Path, spoiled: Spoiled, roles: Roles | None, restless: bool
+) -> AsyncIterator[tuple[str, Mapping[tuple[str, str], tuple[str, str]], Collection[str]]]:
+    """The gateway's gRPC address, each worker's and its body by tier and name, and everybody's last lines."""
     said = {
         "model": str(folder),
         "served_name": folder.name,
@@ -160,23 +166,40 @@ async def _mesh(
     }
     mesh = read_settings(None, os.environ, said).mesh()
     services = services_of(mesh, file=None, said=said, otlp_endpoint="")
+    if roles is not None:
+        services = [embodied(service, roles) for service in services]
     if spoiled.decode is not None:
-        services = [broken(service, spoiled.decode) for service in services]
-    workers: dict[tuple[str, str], str] = {}
+        services = [instead(service, "cli.verify.broken_worker", str(spoiled.decode)) for service in services]
+    elif restless:
+        services = [instead(service, "cli.verify.restless_worker") for service in services]
+    workers: dict[tuple[str, str], tuple[str, str]] = {}
     last_lines: deque[str] = deque(maxlen=30)
 
     def on_line(name: str, line: str) -> None:
         last_lines.append(f"    {name}: {line}")
         if found := _READY.search(line):
-            workers[found[1], name] = found[2]
+            workers[found[1], name] = found[2], found[3]
 
     async with running_mesh(mesh, services, on_line, START_SECONDS):
         yield mesh.gateway.grpc_address, workers, last_lines
 
 
-def broken(service: Service, fault: Path) -> Service:
-    """A decode worker that runs under the harness of broken_worker.py; all others stay."""
-    command, told = service.arguments[:4], service.arguments[4:]
-    if command != ("-m", "cli", "serve", "decode"):
+def instead(service: Service, module: str, *arguments: str) -> Service:
+    """A decode worker that runs under another module, a harness around it; all others stay."""
+    if _tier(service) != "decode":
         return service
-    return Service(service.name, ("-m", "cli.verify.broken_worker", str(fault), *told))
+    return replace(service, arguments=("-m", module, *arguments, *service.arguments[len(_SERVE) + 1 :]))
+
+
+def embodied(service: Service, roles: Roles) -> Service:
+    """A worker that runs the body of its tier."""
+    tier = _tier(service)
+    return service if tier == "gateway" else replace(service, environment=roles.environment(tier))
+
+
+_SERVE = ("-m", "cli", "serve")
+
+
+def _tier(service: Service) -> str:
+    assert service.arguments[: len(_SERVE)] == _SERVE, service.arguments
+    return service.arguments[len(_SERVE)]

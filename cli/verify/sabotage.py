@@ -2,7 +2,7 @@
 
 `page` flips one bit of a key on its way into decode with checks off, once for each of 20 prompts, and all 20 must be
 reported; with checks on the same bits must be repaired. `fallback` lets decode prefill silently. `batch` gives decode a
-product whose sum depends on the batch."""
+product whose sum depends on the batch, on every path that computes with bf16: `pairs` and, by emulation too, tiles."""
 
 import asyncio
 import tempfile
@@ -16,14 +16,15 @@ from cli.output import say
 from cli.supervisor import MeshFailed
 from cli.verify.alone import Alone
 from cli.verify.asks import Ask, asks_of
+from cli.verify.bodies import bodies
 from cli.verify.cells import Cell
-from cli.verify.checks import Checked, check
+from cli.verify.checks import Checked, Models, check
 from cli.verify.faults import Fault, choose_damage
 from cli.verify.meshed import Spoiled
 from mesh.messages import Sampling
 
 SEEDS = 20
-_CELL = Cell(transport="shm", chunk=128, page=32, batch=8, workers=1, cache=False, path="pairs")
+_CELL = Cell(transport="shm", chunk=128, page=32, batch=8, workers=1, cache=False, speculation="off", path="")
 
 
 class Sabotage(Enum):
@@ -40,28 +41,36 @@ class Spoilt:
     wanted: int  # at least
 
 
-async def sabotage(kind: Sabotage, references: Mapping[str, Alone], *, folder: Path, seed: int) -> Spoilt:
+async def sabotage(kind: Sabotage, references: Mapping[str, Alone], *, models: Models, seed: int) -> list[Spoilt]:
     """MeshFailed when the clean cell is not clean, or when a repair that must work does not."""
-    asks = _damaged_asks(seed) if kind is Sabotage.PAGE else asks_of(_CELL, seed)
-    clean = await check(_CELL, asks, references, folder=folder)
+    names = ("pairs", "amx") if kind is Sabotage.BATCH else ("pairs",)
+    cells = [replace(_CELL, path=f"{name}:{bodies(name)[-1]}") for name in names]
+    return [await _sabotage(kind, cell, references, models=models, seed=seed) for cell in cells]
+
+
+async def _sabotage(
+    kind: Sabotage, cell: Cell, references: Mapping[str, Alone], *, models: Models, seed: int
+) -> Spoilt:
+    asks = _damaged_asks(seed) if kind is Sabotage.PAGE else asks_of(cell, seed)
+    clean = await check(cell, asks, references, models=models)
     say(f"clean    {clean.line}")
     if not (clean.equal and clean.handed_off):
         raise MeshFailed("the cell is not clean before it is sabotaged; run `baton verify` first")
     if kind is Sabotage.FALLBACK:
-        spoilt = await check(_CELL, asks, references, folder=folder, spoiled=Spoiled(local="always"))
+        spoilt = await check(cell, asks, references, models=models, spoiled=Spoiled(local="always"))
         noticed, wanted = spoilt.admitted - spoilt.remote, 1
     else:
         with tempfile.TemporaryDirectory(prefix="baton-verify-") as scratch:
             file = Path(scratch) / "fault.json"
-            fault = await asyncio.to_thread(_fault, kind, asks, references[_CELL.path], seed)
+            fault = await asyncio.to_thread(_fault, kind, asks, references[clean.roles.path], seed)
             if kind is Sabotage.PAGE:
                 repaired = await check(
-                    _CELL, asks, references, folder=folder, spoiled=Spoiled(replace(fault, checks=True).write(file))
+                    cell, asks, references, models=models, spoiled=Spoiled(replace(fault, checks=True).write(file))
                 )
                 say(f"repaired {repaired.line}, {repaired.bytes_resent} sent again")
                 if not (repaired.equal and repaired.handed_off and repaired.bytes_resent):
                     raise MeshFailed("with checks on, damaged pages must be found and sent again, and were not")
-            spoilt = await check(_CELL, asks, references, folder=folder, spoiled=Spoiled(fault.write(file)))
+            spoilt = await check(cell, asks, references, models=models, spoiled=Spoiled(fault.write(file)))
         noticed, wanted = len(spoilt.differing), SEEDS if kind is Sabotage.PAGE else 1
     say(f"spoilt   {spoilt.line}")
     return Spoilt(clean, spoilt, noticed, wanted)

@@ -1,5 +1,6 @@
-"""Models that are made, not downloaded: the one Baton ships, real shapes with random weights, tiny ones for tests."""
+"""Models of our own: the trained pair that Baton ships, real shapes with random weights, tiny ones for tests."""
 
-from engine.builtin.model import SHAPES, ensure_builtin, make_model, make_shape, tiny
+from engine.builtin.model import SHAPES, ensure_random, make_model, make_shape, tiny
+from engine.builtin.shipped import DRAFT, MODEL, PAIR
 
-__all__ = ["SHAPES", "ensure_builtin", "make_model", "make_shape", "tiny"]
+__all__ = ["DRAFT", "MODEL", "PAIR", "SHAPES", "ensure_random", "make_model", "make_shape", "tiny"]

@@ -1,8 +1,8 @@
-"""Makes complete Hugging Face folders with random weights: the built-in model, real shapes, tiny ones of every family.
+"""Makes complete Hugging Face folders with random weights: one to verify with, real shapes, tiny ones of every family.
 
 Weights come from a seed, tensor by tensor (each has its own stream, so order and sharding do not matter), uniformly
-distributed: only exact arithmetic, hence the same file on every machine. The built-in model's lm head favours
-printable bytes, so that what it babbles can be shown."""
+distributed: only exact arithmetic, hence the same file on every machine. Their answers are babble that any small change
+of a bit changes, which is what proofs of exactness want; the lm head favours printable bytes, so it can be shown."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked
 from engine.model.layout import fused_tensors
 
-_VERSION = 1  # of the built-in model; raise it whenever its bytes change
+_VERSION = 1  # of the random model; raise it whenever its bytes change
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
@@ -43,7 +43,7 @@ class Shape:
 
 _TINY = Shape("llama", 64, 2, 4, 2, 16, 176, context=512)
 SHAPES: dict[str, Shape] = {
-    "builtin": Shape("llama", 256, 4, 4, 2, 64, 704),
+    "random": Shape("llama", 256, 4, 4, 2, 64, 704),
     "qwen2.5-0.5b": Shape("qwen2", 896, 24, 14, 2, 64, 4864, 151936, 32768, 1e6, tied=True),
     "qwen3-0.6b": Shape("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 40960, 1e6, tied=True),
     "llama3.2-1b": Shape("llama", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 5e5, tied=True),
@@ -63,21 +63,21 @@ TINY: dict[str, Shape] = {
 }
 
 
-def ensure_builtin(cache: Path) -> Path:
-    """The built-in model's folder, made on first use."""
-    folder = cache / f"builtin-{_VERSION}"
+def ensure_random(cache: Path) -> Path:
+    """The folder of a model with random weights, made on first use."""
+    folder = cache / f"random-{_VERSION}"
     if folder.is_dir():
         return folder
-    with locked(cache / "builtin.lock"):
+    with locked(cache / "random.lock"):
         if not folder.is_dir():
-            aside = cache / f"builtin-{_VERSION}.tmp"
+            aside = cache / f"random-{_VERSION}.tmp"
             shutil.rmtree(aside, ignore_errors=True)
             make_model(aside)
             os.rename(aside, folder)
     return folder
 
 
-def make_model(folder: Path, *, seed: int = 0, dtype: str = "bf16", shape: str = "builtin") -> Path:
+def make_model(folder: Path, *, seed: int = 0, dtype: str = "bf16", shape: str = "random") -> Path:
     return _make(folder, SHAPES[shape], seed=seed, dtype=dtype)
 
 

@@ -5,7 +5,7 @@ as soon as they are rotated and written, so `written(layer)` is called there, be
 are not sampled end with the last layer's keys and values, if they are many: the rest of that layer is computed for
 sampled rows only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
-from engine.model.rows import Ints, Rows
+from engine.model.rows import Ints, Limits, Rows, block_tables
 from engine.model.weights import Bytes, Floats, LayerWeights, Weights
+from engine.plan import Piece
 
 Written = Callable[[int], None]
 
@@ -64,6 +65,7 @@ class Forward:
         self._weights, self._pages, self._product = weights, pages, product
         self._scratch: dict[str, Floats] = {}
         self._native = [_native(layer) for layer in weights.layers] if product is kernels.product else []
+        self._layers = (kernels.layer.Layer * len(self._native))(*self._native)
         self._embed, self._norm = _address(weights.embed), _address(weights.norm)
         self._step, self._room = kernels.layer.Step(), 0  # kept while scratch memory for so many rows is enough
 
@@ -164,6 +166,36 @@ class Forward:
         if len(hidden):
             self._product(self._weights.path, hidden, self._weights.head, config.vocab, out)
         return out
+
+    def go_on(
+        self, pieces: Sequence[Piece], wishes: kernels.draft.Wishes, wanted: Sequence[int], limits: Limits
+    ) -> Ints:
+        """Reads the pieces' rows, then says so many words of its own behind each: [most wanted, pieces]."""
+        config, pages = self._weights.config, self._pages
+        text = np.array([token for piece in pieces for token in piece.tokens], np.int32)
+        tables = block_tables(pieces, limits, [max(0, count - 1) for count in wanted])  # the last word is not read
+        step = self._step = self._step if len(text) <= self._room else self._new_step(len(text))
+        model = kernels.draft.Model(
+            layers=self._layers,
+            count=config.layers,
+            first_byte=pages.first_byte,
+            layer_bytes=pages.layer_bytes,
+            embedding=self._embed,
+            norm=self._norm,
+            head=_address(self._weights.head),
+            vocab=config.vocab,
+            logits=_address(self._take("logits", len(pieces), config.vocab)),
+        )
+        return kernels.draft.go_on(
+            step,
+            model,
+            wishes,
+            text=text,
+            starts=np.array([piece.start for piece in pieces], np.int32),
+            counts=np.array([len(piece.tokens) for piece in pieces], np.int32),
+            tables=tables,
+            wanted=np.array(wanted, np.int32),
+        )
 
     def _keys_and_values(self, layer: LayerWeights, rows: Rows, page_of: NDArray[np.int64], x: Floats) -> Floats:
         """Writes the rows' keys and values into their pages; returns the rotated queries."""

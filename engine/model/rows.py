@@ -37,13 +37,12 @@ class Rows:
     sampled: Longs  # [sampled rows] which rows are sampled
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], limits: Limits, *, beyond: int = 0) -> "Rows":
-        """`beyond`: so many slots behind each piece's last are in the tables too, where it has pages for them."""
+    def of(cls, pieces: Sequence[Piece], limits: Limits) -> "Rows":
         counts = np.array([len(piece.tokens) for piece in pieces], np.int32)
         starts = np.array([piece.start for piece in pieces], np.int32)
         first_row = np.cumsum(counts, dtype=np.int32) - counts
         tokens = np.array([token for piece in pieces for token in piece.tokens], np.int64)
-        tables = _tables(pieces, limits, beyond)
+        tables = block_tables(pieces, limits, [0] * len(pieces))
         _check(pieces, tokens, limits)
         local = np.arange(len(tokens), dtype=np.int32) - np.repeat(first_row, counts)
         slots = np.repeat(starts, counts) + local
@@ -61,36 +60,19 @@ class Rows:
             sampled=_sampled(pieces, first_row),
         )
 
-    def behind(self, tokens: Ints, limits: Limits) -> "Rows":
-        """One more row for each of the first pieces, in the slot behind its last one; all are sampled. The caller
-        vouches for the tokens and for the pages (`beyond`)."""
-        count = len(tokens)
-        every, tables = np.arange(count, dtype=np.int32), self.tables[:count]
-        slots = self.starts[:count] + self.counts[:count]
-        return Rows(
-            tokens=tokens,
-            slots=slots,
-            page_of=tables[every, slots // limits.page_tokens].astype(np.int64) * limits.page_bytes,
-            offset_in_page=slots % limits.page_tokens,
-            tables=tables,
-            starts=slots,
-            counts=np.ones(count, np.int32),
-            first_row=every,
-            sampled=every.astype(np.int64),
-        )
 
-
-def _tables(pieces: Sequence[Piece], limits: Limits, beyond: int) -> Ints:
-    needed = [-(-piece.stop // limits.page_tokens) for piece in pieces]
-    widths = [min(-(-(piece.stop + beyond) // limits.page_tokens), len(piece.pages)) for piece in pieces]
-    tables = np.zeros((len(pieces), max(*needed, *widths)), np.int32)
-    for row, (piece, count) in enumerate(zip(pieces, needed, strict=True)):
-        if piece.stop > limits.context or len(piece.pages) < count:
+def block_tables(pieces: Sequence[Piece], limits: Limits, beyond: Sequence[int]) -> Ints:
+    """Each piece's pages, for its rows and so many slots behind them: [pieces, most pages]."""
+    stops = [piece.stop + more for piece, more in zip(pieces, beyond, strict=True)]
+    needed = [-(-stop // limits.page_tokens) for stop in stops]
+    tables = np.zeros((len(pieces), max(needed)), np.int32)
+    for row, (piece, stop, count) in enumerate(zip(pieces, stops, needed, strict=True)):
+        if stop > limits.context or len(piece.pages) < count:
             raise ValueError(
-                f"piece {piece.key}: rows end at slot {piece.stop}, beyond its {len(piece.pages)} pages of "
+                f"piece {piece.key}: rows end at slot {stop}, beyond its {len(piece.pages)} pages of "
                 f"{limits.page_tokens} tokens or the context of {limits.context}; the scheduler must not plan it"
             )
-        tables[row, : widths[row]] = piece.pages[: widths[row]]
+        tables[row, :count] = piece.pages[:count]
     if tables.min() < 0 or tables.max() >= limits.pages:
         raise ValueError(f"a block table names pages {tables.min()}..{tables.max()} of a pool of {limits.pages}")
     return tables

@@ -17,6 +17,7 @@ from engine.model.digest import locked, remembered
 from engine.model.errors import ModelError
 from engine.model.layout import Fused, fused_tensors, read_tensors, weights_dtype
 from engine.model.packed import Writing, open_packed
+from engine.model.paths import choose_path
 from engine.model.rope import rotary_tables
 
 Floats = NDArray[np.float32]
@@ -72,6 +73,7 @@ def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> We
     return _weights(config, path, dtype, model_hash, packed)
 
 
+<<<<<<< HEAD
 def choose_path(product_path: str, dtype: str) -> str:
     if product_path == "auto":
         return "pairs" if dtype == "bf16" else "fp32"  # one class on every machine; who wants tiles says `amx`
@@ -85,6 +87,9 @@ def choose_path(product_path: str, dtype: str) -> str:
 
 
 def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
+=======
+def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
+>>>>>>> main
     """Over the configuration's meaning and all tensors by name: sharding and spelling do not change it."""
 
     def compute() -> str:

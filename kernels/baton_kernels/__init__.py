@@ -3,14 +3,14 @@
 One recipe per product path, carried out by several bodies with equal bits; a row's result never depends on the batch,
 the chunking, the page size or the number of threads. Importing never compiles: see `available`."""
 
-from baton_kernels import layer
+from baton_kernels import draft, layer
 from baton_kernels.arrays import PATHS
 from baton_kernels.library import KERNEL_VERSION, KernelError, available
 from baton_kernels.machine import bodies, choose, chosen, has_tiles, set_threads, threads
 from baton_kernels.paged import attention, layer_bytes, layout, rmsnorm, rotate_write
 from baton_kernels.pages import checksum, copy_page, scatter
 from baton_kernels.products import embed, gated, pack, pack_bytes, product
-from baton_kernels.sampling import Drawn, Sampler, sample
+from baton_kernels.sampling import Drawn, sample
 from baton_kernels.selftest import self_test
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "PATHS",
     "Drawn",
     "KernelError",
-    "Sampler",
     "attention",
     "available",
     "bodies",
@@ -26,6 +25,7 @@ __all__ = [
     "choose",
     "chosen",
     "copy_page",
+    "draft",
     "embed",
     "gated",
     "has_tiles",

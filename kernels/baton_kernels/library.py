@@ -22,7 +22,7 @@ _SIGNATURES = {
     "choose": "ii",
     "forced": "i",
     "threads": "i",
-    "set_threads": "-i",
+    "set_threads": "-ip",
     "pack_bytes": "lill",
     "pack": "miipllp",
     "embed": "mipplllp",
@@ -38,6 +38,7 @@ _SIGNATURES = {
     "copy": "-pqqq",
     "limit": "dipl",
     "layer": "mppqpq",
+    "go_on": "mppppppplpp",
     "busy_seconds": "d",
 }
 _TYPES = {

@@ -2,7 +2,9 @@
 
 Bodies give equal bits by construction (and the self-test compares), so choosing is about speed, and about tests."""
 
+import ctypes
 import os
+from collections.abc import Sequence
 
 from baton_kernels.library import KernelError, available, load
 
@@ -59,9 +61,13 @@ def threads() -> int:
     return count
 
 
-def set_threads(count: int) -> None:
-    """How many threads share a call's work, the caller's included."""
+def set_threads(count: int, cores: Sequence[int] = ()) -> None:
+    """How many threads share a call's work, the caller's included. `cores`, one per thread, pins all but the caller's,
+    which is the first and pins itself."""
     most = 4 * (os.cpu_count() or 1) + 4
     if not 1 <= count <= most:
         raise KernelError(f"threads: {count} is not in 1..{most}")
-    load().set_threads(count)
+    if cores and (len(cores) != count or not set(cores) <= os.sched_getaffinity(0)):
+        allowed = sorted(os.sched_getaffinity(0))
+        raise KernelError(f"cores: {list(cores)} must be one of {allowed} for each of {count} threads")
+    load().set_threads(count, (ctypes.c_int32 * count)(*cores) if cores else None)

@@ -19,23 +19,33 @@ class Drawn(NamedTuple):
     top_logprobs: Array  # float32, -inf beyond
 
 
-class Sampler:
-    """Rows' wishes that are checked once and drawn for again and again, since a draft draws many tokens in a step.
-    The arrays stay the caller's, who may change their values between two draws."""
-
-    def __init__(
-        self,
-        temperature: Array,  # float32 [rows], 0 is greedy
-        top_k: Array,  # int32 [rows], 0 is off
-        top_p: Array,  # float32 [rows], 1 is off
-        min_p: Array,  # float32 [rows], 0 is off
-        seed: Array,  # uint64 [rows]
-        choice: Array,  # int32 [rows]
-        position: Array,  # int32 [rows]
-    ) -> None:
-        (self.rows,) = one = rank("temperature", temperature, 1)
-        self._arrays = (temperature, top_k, top_p, min_p, seed, choice, position)  # alive as long as their addresses
-        self._addresses = (
+def sample(
+    logits: Array,  # float32 [rows, vocab]
+    temperature: Array,  # float32 [rows], 0 is greedy
+    top_k: Array,  # int32 [rows], 0 is off
+    top_p: Array,  # float32 [rows], 1 is off
+    min_p: Array,  # float32 [rows], 0 is off
+    seed: Array,  # uint64 [rows]
+    choice: Array,  # int32 [rows]
+    position: Array,  # int32 [rows]
+    *,
+    banned: Array | None = None,  # int32, ids of all rows one after the other
+    banned_starts: Array | None = None,  # int32 [rows + 1], where each row's begin
+    n_top: Array | None = None,  # int32 [rows], how many top logprobs each row wants
+) -> Drawn:
+    rows, vocab = rank("logits", logits, 2)
+    if vocab < 1:
+        raise KernelError("logits: the vocabulary is empty")
+    if (banned is None) != (banned_starts is None):
+        raise KernelError("banned, banned_starts: give both or neither")
+    most = 0 if n_top is None or rows == 0 else min(max(int(n_top.max()), 0), vocab)
+    drawn = Drawn(np.empty(rows, I32), np.empty(rows, F32), np.empty((rows, most), I32), np.empty((rows, most), F32))
+    one = (rows,)
+    check(
+        load().sample(
+            pointer("logits", logits, F32, (rows, vocab)),
+            rows,
+            vocab,
             pointer("temperature", temperature, F32, one),
             pointer("top_k", top_k, I32, one),
             pointer("top_p", top_p, F32, one),
@@ -43,63 +53,15 @@ class Sampler:
             pointer("seed", seed, U64, one),
             pointer("choice", choice, I32, one),
             pointer("position", position, I32, one),
+            None if banned is None else pointer("banned", banned, I32, (banned.size,)),
+            None if banned_starts is None else pointer("banned_starts", banned_starts, I32, (rows + 1,)),
+            0 if banned is None else banned.size,
+            None if n_top is None else pointer("n_top", n_top, I32, one),
+            most,
+            drawn.tokens.ctypes.data,
+            drawn.logprobs.ctypes.data,
+            drawn.top_ids.ctypes.data,
+            drawn.top_logprobs.ctypes.data,
         )
-
-    def draw(
-        self,
-        logits: Array,  # float32 [the first rows, vocab]
-        *,
-        banned: Array | None = None,  # int32, ids of all rows one after the other
-        banned_starts: Array | None = None,  # int32 [rows + 1], where each row's begin
-        n_top: Array | None = None,  # int32 [rows], how many top logprobs each row wants
-    ) -> Drawn:
-        rows, vocab = rank("logits", logits, 2)
-        if vocab < 1:
-            raise KernelError("logits: the vocabulary is empty")
-        if rows > self.rows:
-            raise KernelError(f"logits: {rows} rows for the wishes of {self.rows}")
-        if (banned is None) != (banned_starts is None):
-            raise KernelError("banned, banned_starts: give both or neither")
-        most = 0 if n_top is None or rows == 0 else min(max(int(n_top.max()), 0), vocab)
-        drawn = Drawn(
-            np.empty(rows, I32), np.empty(rows, F32), np.empty((rows, most), I32), np.empty((rows, most), F32)
-        )
-        check(
-            load().sample(
-                pointer("logits", logits, F32, (rows, vocab)),
-                rows,
-                vocab,
-                *self._addresses,
-                None if banned is None else pointer("banned", banned, I32, (banned.size,)),
-                None if banned_starts is None else pointer("banned_starts", banned_starts, I32, (rows + 1,)),
-                0 if banned is None else banned.size,
-                None if n_top is None else pointer("n_top", n_top, I32, (rows,)),
-                most,
-                pointer("tokens", drawn.tokens, I32, (rows,)),
-                pointer("logprobs", drawn.logprobs, F32, (rows,)),
-                pointer("top_ids", drawn.top_ids, I32, (rows, most)),
-                pointer("top_logprobs", drawn.top_logprobs, F32, (rows, most)),
-            )
-        )
-        return drawn
-
-
-def sample(
-    logits: Array,
-    temperature: Array,
-    top_k: Array,
-    top_p: Array,
-    min_p: Array,
-    seed: Array,
-    choice: Array,
-    position: Array,
-    *,
-    banned: Array | None = None,
-    banned_starts: Array | None = None,
-    n_top: Array | None = None,
-) -> Drawn:
-    """One draw for wishes of as many rows as the logits have."""
-    sampler = Sampler(temperature, top_k, top_p, min_p, seed, choice, position)
-    if len(logits) != sampler.rows:
-        raise KernelError(f"logits: {len(logits)} rows for the wishes of {sampler.rows}")
-    return sampler.draw(logits, banned=banned, banned_starts=banned_starts, n_top=n_top)
+    )
+    return drawn

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from decode_svc import main as decode_main
+from decode_svc.pace import Pace
 from decode_svc.worker import DecodeWorker
 from engine.builtin.model import tiny
 from gateway.router import Local
@@ -55,7 +56,7 @@ class RealMesh:
     decodes: list[DecodeWorker] = field(default_factory=list)
     running: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)  # by the worker's id()
 
-    async def add(self, tier: str, **settings: Any) -> Any:
+    async def add(self, tier: str, *, pace: Pace | None = None, **settings: Any) -> Any:
         defaults = {"page_tokens": 16, "pool_pages": 512, "threads": 1, "chunk_tokens": 64}
         common = {"model": self.model, "cache_folder": self.folder, "gateways": (self.address,)}
         started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -66,7 +67,7 @@ class RealMesh:
                 opened = prefill_main.open_worker(PrefillConfig(**{**common, **defaults, **settings}), Silent())
             else:
                 mine = {**common, **defaults, "may_kill": False, **settings}  # it would kill this very process
-                opened = decode_main.open_worker(DecodeConfig(**mine), Silent())
+                opened = decode_main.open_worker(DecodeConfig(**mine), Silent(), pace=pace)
             async with opened as worker:
                 worker.plans = []
                 started.set_result(worker)
@@ -85,8 +86,8 @@ class RealMesh:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    def ask(self, prompt: tuple[int, ...], max_tokens: int = 8, **more: Any) -> Asked:
-        spec = RequestSpec("r", "tiny", prompt, (), Sampling(max_tokens=max_tokens), **more)
+    def ask(self, prompt: tuple[int, ...], max_tokens: int = 8, sampling: Sampling | None = None, **more: Any) -> Asked:
+        spec = RequestSpec("r", "tiny", prompt, (), sampling or Sampling(max_tokens=max_tokens), **more)
         asked = Asked(self.gateway.submit(spec))
         asked.task = asyncio.ensure_future(asked.listen())
         return asked

@@ -5,11 +5,13 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
+from decode_svc.speculation import Source
 from mesh.errors import Cancelled, WorkersDied
 from mesh.messages import Sampling
 from mesh.rules import RULES, Rules
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
+from tests.sim.model import VOCABULARY
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,13 @@ class Outcome:
     faults: dict[str, int]
 
 
-def run_seed(seed: int, *, requests: int = 40, faults: bool = True, rules: Rules = RULES) -> Outcome:
-    return run_virtual(_run(seed, requests, faults, rules))
+def run_seed(
+    seed: int, *, requests: int = 40, faults: bool = True, rules: Rules = RULES, source: Source = Source.OFF
+) -> Outcome:
+    return run_virtual(_run(seed, requests, faults, rules, source))
 
 
-async def _run(seed: int, requests: int, faults: bool, rules: Rules) -> Outcome:
+async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: Source) -> Outcome:
     random = Random(seed * 7919 + 13)
     cluster = Cluster(
         seed,
@@ -36,6 +40,8 @@ async def _run(seed: int, requests: int, faults: bool, rules: Rules) -> Outcome:
         may_kill=True,
         cache=random.random() < 0.7,
         chunk_tokens=random.choice((4, 8, 16)),
+        source=source,
+        vocabulary=2 if source is Source.LOOKUP else VOCABULARY,
     )
     await cluster.start(random.randint(1, 3), random.randint(1, 3))
     prompts = [tuple(random.randrange(50) for _ in range(random.randint(1, 30))) for _ in range(8)]

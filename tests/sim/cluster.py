@@ -8,8 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from decode_svc.pace import Pace
 from decode_svc.requests import Owner
+from decode_svc.speculation import Accept, Source, Speculation
 from decode_svc.worker import DecodeWorker
+from engine.acceptance import accepted
 from engine.pages import PagePool
 from gateway.router import Local
 from gateway.service import Gateway
@@ -22,10 +25,11 @@ from mesh.messages import Hello, KvHello, Load, PrefixChange, Sampling, Ticket, 
 from mesh.rules import RULES, Rules
 from mesh.telemetry import RecordingTelemetry
 from prefill_svc.worker import PrefillWorker
-from tests.sim.model import SimRunner, reference
+from tests.sim.model import VOCABULARY, SimRunner, reference
 
 PAGE_TOKENS = 4
 SHAPE = PageShape(((2, PAGE_TOKENS * 8),), "sim")
+DRAFT_SHAPE = PageShape(((2, PAGE_TOKENS * 8), (1, PAGE_TOKENS * 8)), layout="sim+draft")
 
 
 @dataclass
@@ -73,12 +77,21 @@ class Cluster:
         gateway_random: Random | None = None,
         patience_seconds: float = 30.0,
         max_batch: int = 64,
+        source: Source = Source.OFF,
+        draft_tokens: int = 4,
+        foresight: float = 0.7,
+        vocabulary: int = VOCABULARY,
+        acceptance: float | None = None,  # that drafts are expected to find; None: the product's guess
+        accept: Accept = accepted,
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
         self.prefill_pages, self.may_kill, self.chunk_tokens, self.cache = prefill_pages, may_kill, chunk_tokens, cache
         self.numerics = numerics or {}
         self.patience_seconds, self.max_batch = patience_seconds, max_batch
+        self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
+        self.acceptance = acceptance
+        self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is Source.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
         self.fabric = Fabric(Random(seed + 2))
@@ -121,7 +134,7 @@ class Cluster:
         incarnation = self.random.getrandbits(63)
         host, transport = self.network.host(name), self._transport()
         count = pages or (self.prefill_pages if tier is Tier.PREFILL else None) or self.pages
-        pool, page_pool = MemoryPool(SHAPE, count), PagePool(count, cache=self.cache)
+        pool, page_pool = MemoryPool(self.shape, count), PagePool(count, cache=self.cache)
         numerics = self.numerics.get(name, "class-a")
         hello = Hello(
             tier,
@@ -137,12 +150,18 @@ class Cluster:
             PrefixChange(0),
         )
         kv_hello = KvHello(
-            incarnation, numerics, SHAPE.layout, SHAPE.page_bytes, "host", 0, 0, transports=(transport.name,)
+            incarnation, numerics, self.shape.layout, self.shape.page_bytes, "host", 0, 0, transports=(transport.name,)
         )
         telemetry = self.telemetry.sibling(name)
         accent = 0 if numerics == "class-a" else 1
         runner = SimRunner(
-            pool, PAGE_TOKENS, accent=accent, on_write=lambda page: self._computed(name, page_pool, page)
+            pool,
+            PAGE_TOKENS,
+            accent=accent,
+            draft_layers=self.shape.layers - SHAPE.layers,
+            foresight=self.foresight,
+            vocabulary=self.vocabulary,
+            on_write=lambda page: self._computed(name, page_pool, page),
         )
         worker: PrefillWorker | DecodeWorker
         if tier is Tier.PREFILL:
@@ -158,6 +177,7 @@ class Cluster:
                 telemetry=telemetry,
                 chunk_tokens=self.chunk_tokens,
                 step_tokens=2 * self.chunk_tokens,
+                drafts=self.source is Source.DRAFT,
                 rules=self.rules,
             )
             await worker.attachments.listen(name)
@@ -173,6 +193,15 @@ class Cluster:
                 choose=lambda mine, theirs: self._choose(transport.name, name, theirs),
                 gateways=("gateway",),
                 telemetry=telemetry,
+                speculation=Speculation(
+                    self.source,
+                    draft_tokens=self.draft_tokens,
+                    chunk_tokens=self.chunk_tokens,
+                    page_tokens=PAGE_TOKENS,
+                    context_tokens=hello.context_tokens,
+                    accept=self.accept,
+                    pace=None if self.acceptance is None else Pace(longest=self.draft_tokens, prior=self.acceptance),
+                ),
                 chunk_tokens=self.chunk_tokens,
                 max_batch=self.max_batch,
                 rules=self.rules,
@@ -330,7 +359,8 @@ class Cluster:
         found = list(self.strays)
         for client in self.clients:
             had = list(client.spec.emitted)
-            texts = [reference(client.spec.prompt, client.spec.sampling, SHAPE.layers, accent) for accent in (0, 1)]
+            spec, vocabulary = client.spec, self.vocabulary
+            texts = [reference(spec.prompt, spec.sampling, SHAPE.layers, accent, vocabulary) for accent in (0, 1)]
             texts = [text[len(had) :] for text in texts if text[: len(had)] == had]
             expected = next((text for text in texts if text[: len(client.seen)] == client.seen), texts[0])
             name = client.spec.request_id

@@ -1,11 +1,13 @@
 """A model for simulations whose tokens depend on every byte of every page they should depend on.
 
 KV of a slot and layer is a mix of the token and of the slot before; a sampled token is a mix over all slots and layers
-read back from the pages. A page that is wrong, torn or somebody else's changes the text."""
+read back from the pages. A page that is wrong, torn or somebody else's changes the text. The draft model, where there
+is one, foresees a share of the tokens, but only while its own layer is right in every slot."""
 
 import asyncio
 from collections.abc import Callable
 
+from engine.acceptance import accepted
 from engine.plan import OnLayers, Piece, Plan, Result, Sampled
 from kvtransfer.memory import MemoryPool
 from mesh.messages import Sampling
@@ -19,12 +21,14 @@ def mix(a: int, b: int) -> int:
     return (x ^ x >> 31) * 0xD6E8FEB86659FD93 & _MASK
 
 
-def choose(state: int, sampling: Sampling, position: int) -> int:
+def choose(state: int, sampling: Sampling, position: int, vocabulary: int = VOCABULARY) -> int:
     noise = mix(sampling.seed, position * 64 + sampling.choice) if sampling.temperature else 0
-    return mix(state, noise) % VOCABULARY
+    return mix(state, noise) % vocabulary
 
 
-def reference(prompt: tuple[int, ...], sampling: Sampling, layers: int, accent: int = 0) -> list[int]:
+def reference(
+    prompt: tuple[int, ...], sampling: Sampling, layers: int, accent: int = 0, vocabulary: int = VOCABULARY
+) -> list[int]:
     """The text that one process without pages would produce."""
     kv = [0] * layers
     state, text = 0, list[int]()
@@ -33,7 +37,7 @@ def reference(prompt: tuple[int, ...], sampling: Sampling, layers: int, accent: 
         for layer in range(layers):
             state = (state + mix(kv[layer], slot)) & _MASK
     while True:
-        token = choose(state + accent, sampling, len(text))
+        token = choose(state + accent, sampling, len(text), vocabulary)
         text.append(token)
         if sampling.end(len(text) - 1, token).value != "none":
             return text
@@ -54,11 +58,15 @@ class SimRunner:
         step_seconds: float = 0.002,
         row_seconds: float = 0.0002,
         accent: int = 0,  # another numerics class says other things
+        draft_layers: int = 0,  # the last layers of a page are the draft's
+        foresight: float = 0.0,  # share of tokens that the draft gets right
+        vocabulary: int = VOCABULARY,  # a small one repeats itself
         on_write: Callable[[int], None] = lambda page: None,  # told of every page before its rows are written
     ) -> None:
         self._on_write = on_write
-        self._accent = accent
-        self.layers = pool.shape.layers
+        self._accent, self._vocabulary = accent, vocabulary
+        self.layers, self._model_layers = pool.shape.layers, pool.shape.layers - draft_layers
+        self._foresight = foresight
         self._pool, self._page_tokens = pool, page_tokens
         self._step_seconds, self._row_seconds = step_seconds, row_seconds
 
@@ -68,13 +76,55 @@ class SimRunner:
         for piece in plan.pieces:
             for index in range(piece.start // self._page_tokens, (piece.stop - 1) // self._page_tokens + 1):
                 self._on_write(piece.pages[index])
-        for layer in range(self.layers):
-            await asyncio.sleep((self._step_seconds + plan.rows * self._row_seconds) / self.layers)
+        work_seconds = self._step_seconds + plan.rows * self._row_seconds
+        for layer in range(self._model_layers):
+            await asyncio.sleep(work_seconds / self._model_layers)
             for piece in plan.pieces:
                 self._write(piece, layer)
             if on_layers is not None:
                 on_layers(layer, 1)
-        return Result(tuple(self._sample(piece) for piece in plan.pieces))
+        sampled = tuple(self._sample(piece) for piece in plan.pieces)
+        proposed = await self._draft(plan, sampled)
+        for layer in range(self._model_layers, self.layers) if on_layers is not None else ():
+            on_layers(layer, 1)
+        return Result(sampled, proposed)
+
+    async def _draft(self, plan: Plan, sampled: tuple[tuple[Sampled, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        """Reads and proposes; a pass of the draft takes a tenth of a step."""
+        if self._model_layers == self.layers:
+            return ()
+        passes = max((piece.drafting.propose for piece in plan.pieces if piece.drafting), default=0)
+        await asyncio.sleep(passes * self._step_seconds / 10)
+        return tuple(self._propose(piece, one) for piece, one in zip(plan.pieces, sampled, strict=True))
+
+    def _propose(self, piece: Piece, sampled: tuple[Sampled, ...]) -> tuple[int, ...]:
+        drafting, size = piece.drafting, self._page_tokens
+        if drafting is None:
+            return ()
+        right = accepted(piece, sampled)
+        end = piece.stop - max(0, piece.sampled - 1) + right  # slot behind the accepted text
+        text = dict(enumerate(drafting.unread, drafting.start))
+        text |= {slot: token for slot, token in enumerate(piece.tokens, piece.start) if slot < end}
+        mine, *_ = words = [self._words(piece, layer) for layer in (self._model_layers, *range(self._model_layers))]
+        for slot in range(min(drafting.start, end), end):
+            before = mine[(slot - 1) // size][(slot - 1) % size] if slot else 0
+            mine[slot // size][slot % size] = mix(before, mix(text[slot], 0))
+        if not drafting.propose or not sampled or piece.sampling is None:
+            return ()
+        knows = all(mine[slot // size][slot % size] == words[1][slot // size][slot % size] for slot in range(end))
+        kv = [each[(end - 1) // size][(end - 1) % size] for each in words[1:]]
+        state = sum(mix(each[slot // size][slot % size], slot) for each in words[1:] for slot in range(end))
+        token, proposed = sampled[right].token, list[int]()
+        for slot in range(end, end + drafting.propose):
+            mine[slot // size][slot % size] = mix(mine[(slot - 1) // size][(slot - 1) % size], mix(token, 0))
+            kv = [mix(value, mix(token, layer)) for layer, value in enumerate(kv)]
+            state = (state + sum(mix(value, slot) for value in kv)) & _MASK
+            position = piece.position + right + 1 + len(proposed)
+            token = choose(state + self._accent, piece.sampling, position, self._vocabulary)
+            if not knows or mix(piece.sampling.seed, position) % 1000 >= 1000 * self._foresight:
+                token = (token + 1) % self._vocabulary
+            proposed.append(token)
+        return tuple(proposed)
 
     def _words(self, piece: Piece, layer: int) -> list[memoryview]:
         return [self._pool.view(page, layer, 1).cast("Q") for page in piece.pages]
@@ -89,7 +139,7 @@ class SimRunner:
         if not piece.sampling:
             return ()
         states, size = [0] * piece.sampled, self._page_tokens
-        for layer in range(self.layers):
+        for layer in range(self._model_layers):
             words = self._words(piece, layer)
             for slot in range(piece.stop):
                 value = mix(words[slot // size][slot % size], slot)
@@ -97,6 +147,6 @@ class SimRunner:
                     if slot <= piece.stop - piece.sampled + row:
                         states[row] = (states[row] + value) & _MASK
         return tuple(
-            Sampled(choose(state + self._accent, piece.sampling, piece.position + row), 0.0)
+            Sampled(choose(state + self._accent, piece.sampling, piece.position + row, self._vocabulary), 0.0)
             for row, state in enumerate(states)
         )

@@ -34,6 +34,7 @@ RANDOM_FILES = {
     "decode_svc/main.py": "the process: hands its randomness in",
     "kvtransfer/transports.py": "makes the transports of a process; their tokens are secrets",
     "engine/builtin/model.py": "weights drawn from a seed",
+    "cli/verify/drafts.py": "a draft's changed weights, drawn from a seed",
     "cli/doctor.py": "makes transports only to ask whether they are usable",
 }
 SOCKET_FILES = {

@@ -60,6 +60,12 @@ def test_the_wheel_brings_stubs_sources_and_licence(wheel: zipfile.Path) -> None
     assert any(name.endswith("licenses/LICENSE") for name in held)
 
 
+@pytest.mark.parametrize("name", ["model", "draft"])
+def test_the_wheel_brings_the_built_in_pair(wheel: zipfile.Path, name: str) -> None:
+    files = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
+    assert {f"engine/builtin/pair/{name}/{file}" for file in files} <= set(names(wheel))
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_the_wheel_brings_compiled_kernels_and_says_for_which_platform(wheel: zipfile.Path) -> None:
     libraries = [name for name in names(wheel) if name.startswith("baton_kernels/") and name.endswith(".so")]

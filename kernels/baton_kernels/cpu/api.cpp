@@ -18,7 +18,7 @@ int baton_chosen(int operation) { return body_chosen(static_cast<Operation>(oper
 int baton_choose(int body) { return choose_body(body); }
 int baton_forced() { return forced_body(); }
 int baton_threads() { return pool_threads(); }
-void baton_set_threads(int threads) { pool_set_threads(threads); }
+void baton_set_threads(int threads, const int32_t* cores) { pool_set_threads(threads, cores); }
 
 void baton_scatter(const int64_t* to, const int64_t* from, long spans, int64_t bytes, const int64_t* words, uint64_t* sums) {
     const Body& body = body_for(kCopy);

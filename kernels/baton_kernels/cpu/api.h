@@ -24,6 +24,22 @@ struct BatonStep {
     const int32_t *offset_in_page, *tables, *starts, *counts, *first_row;
     float *x, *normed, *qkv, *q, *attended, *gated;
 };
+// As in draft.py.
+struct BatonModel {
+    const BatonLayer* layers;
+    long count;
+    int64_t first_byte, layer_bytes;  // where its layers lie in a page
+    const void* embedding;
+    const float* norm;
+    const void* head;
+    long vocab;
+    float* logits;
+};
+struct BatonWishes {
+    const float *temperature, *top_p, *min_p;
+    const int32_t *top_k, *choice, *position, *min_tokens, *stops, *stop_starts;
+    const uint64_t* seed;
+};
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -35,7 +51,7 @@ int baton_chosen(int operation);
 int baton_choose(int body);
 int baton_forced();
 int baton_threads();
-void baton_set_threads(int threads);
+void baton_set_threads(int threads, const int32_t* cores);  // cores: one per thread, or null: anywhere
 
 long baton_pack_bytes(int path, long n, long k);
 const char* baton_pack(int path, int source, const void* weights, long n, long k, void* packed);
@@ -64,6 +80,8 @@ void baton_log_exp(const float* x, float* logs, float* exps, long n);
 void baton_scatter(const int64_t* to, const int64_t* from, long spans, int64_t bytes, const int64_t* words, uint64_t* sums);
 uint64_t baton_checksum(int64_t address, int64_t bytes, int64_t word);
 const char* baton_layer(const BatonStep*, const BatonLayer* rest, int64_t rest_offset, const BatonLayer* next, int64_t next_offset);
+const char* baton_go_on(const BatonStep*, const BatonModel*, const BatonWishes*, const int32_t* text, const int32_t* starts,
+                        const int32_t* counts, const int32_t* wanted, long rounds, int32_t* tokens, float* logprobs);
 double baton_busy_seconds();
 double baton_limit(int limit, const void* memory, long amount);
 

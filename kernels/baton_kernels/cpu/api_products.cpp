@@ -12,6 +12,7 @@ using namespace baton;
 
 namespace {
 constexpr long kFewRows = 4;           // up to here products are bound by memory
+constexpr long kDepth = 448;           // elements of k after which chains go on with the next panel, asked for meanwhile
 constexpr long kSmall = 1 << 15;       // elements that are not worth waking a thread for
 
 long pick_tile_rows(long rows, long most) {
@@ -27,6 +28,18 @@ long even_share(long whole, long most, long unit) {
     return round_up((whole + parts - 1) / parts, unit);
 }
 
+// Panels of a unit: among sizes that give each thread `fewest` units to twice as many, the one with which the busiest thread has
+// least to do. Few rows want many units, so that a thread that is held up leaves little for the others to wait for.
+long balanced_share(long panels, long blocks, long threads, long fewest, long widest) {
+    const auto share = [&](long units) { return least(widest, (panels * blocks + threads * units - 1) / (threads * units)); };
+    long best = 0, least_work = 0;
+    for (long size = share(fewest); size >= share(2 * fewest); --size) {
+        const long units = (panels + size - 1) / size * blocks, work = (units + threads - 1) / threads * size;
+        if (best == 0 || work < least_work) best = size, least_work = work;
+    }
+    return best;
+}
+
 void run_product(ProductCall call, Path path, size_t shared_before) {
     const Operation pairs = call.rows <= kFewRows ? kProductPairs : kProductPairsMany;
     const Body& body = body_for(path == kFp32 ? kProductFp32 : path == kPairs ? pairs : kProductAmx);
@@ -36,14 +49,18 @@ void run_product(ProductCall call, Path path, size_t shared_before) {
     call.tiles = (call.rows + call.tile_rows - 1) / call.tile_rows;
     const bool many = call.tiles >= 3;
     call.widen = call.tiles >= 6 && path == kPairs && !body.has_pairs;
-    call.depth = !many ? kp : path == kAmx ? even_share(kp, 256, 32) : least(kp, 384);
+    call.depth = call.tiles == 1 || (!many && path == kAmx) ? kp : path == kAmx ? even_share(kp, 256, 32) : even_share(kp, kDepth, 32);
     call.block_tiles = !many ? call.tiles : path == kAmx ? even_share(call.tiles, 32, 2) : least(call.tiles, 192 / call.tile_rows);
     const long blocks = (call.tiles + call.block_tiles - 1) / call.block_tiles;
     // Tiles: rows too deep for the second-level cache are read again for every unit, so units are wide then.
     const bool deep = path == kAmx && many && call.block_tiles * kTile * kp * 2 > 1 << 20;
     const long widest = !many ? 32 : deep ? 14 : path == kAmx ? 2 : 8;
-    call.chunk_panels = panels * blocks / (threads * (deep ? 1 : 6));
-    call.chunk_panels = call.chunk_panels < 1 ? 1 : least(call.chunk_panels, widest);
+    if (path == kAmx) {
+        call.chunk_panels = panels * blocks / (threads * (deep ? 1 : 6));
+        call.chunk_panels = call.chunk_panels < 1 ? 1 : least(call.chunk_panels, widest);
+    } else {
+        call.chunk_panels = balanced_share(panels, blocks, threads, many ? 6 : 12, widest);
+    }
     call.chunks = (panels + call.chunk_panels - 1) / call.chunk_panels;
     const size_t packed = static_cast<size_t>(call.tiles * call.tile_rows * kp) * 4;
     const long floats = halves * call.chunk_panels * call.block_tiles * call.tile_rows * kPanel + (call.widen ? call.depth * kPanel : 0);

@@ -21,19 +21,6 @@ static void load_query(const AttentionCall& call, Path path, const float* q, flo
     }
 }
 
-// One block for rows [row, row + rows) of which all see `valid` slots.
-template <class Kind>
-static void block_step(const AttentionCall& call, Path path, const Bench& b, long row, long rows, const Places& at, long valid) {
-    using X = typename Kind::X;
-    using W = typename Kind::W;
-    const X* q = reinterpret_cast<const X*>(b.queries) + row * kQueryStride;
-    const long steps = path == kPairs ? call.dim / 2 : call.dim;
-    const long apart = (at.k[1] - at.k[0]) / 4;
-    score<Kind>(rows, q, reinterpret_cast<const W*>(at.k[0]), call.page_tokens, apart, steps, b.scores + row * kBlock);
-    soften(b, path, row, rows, valid, call.scale);
-    blend<Kind>(call, b, row, rows, at, valid);
-}
-
 // Folds the current segment of queries [from, to) into their totals and begins the next.
 static void fold(const AttentionCall& call, const Bench& b, long from, long to) {
     alignas(64) float before[16], now[16];
@@ -61,38 +48,61 @@ static void clear(const AttentionCall& call, float* tops, float* sums, float* ou
     for (long i = 0; i < queries * call.dim; i += 16) store(outputs + i, set(0.0f));
 }
 
-// One block by chains: rows [done, full) see a part of it, [full, rows) all of it.
-static void block_chains(const AttentionCall& call, Path path, const Bench& b, const Places& at, long done, long full, long rows,
-                         long group, long seen) {
+// Queries [from, from + many) against a block of which they see all.
+template <class Kind>
+static void block_whole(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long from, long many) {
+    const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + from * kQueryStride;
+    const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
+    const Ahead keys = next ? Ahead{next->k[0], call.page_tokens * 4, next->k[1] - next->k[0]} : Ahead{};
+    score<Kind>(many, q, k, call.page_tokens, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + from * kBlock, keys);
+    soften(b, path, from, many, kBlock, call.scale);
+    blend<Kind>(call, b, from, many, at, next, kBlock);
+}
+
+// One block by chains: rows [done, full) see a part of it that grows by a slot per row, [full, rows) all of it. The former
+// are scored at once, whatever they see: softening selects away what a row does not. The latter go through the block in
+// strips, whose scores and probabilities stay in the first-level cache.
+template <class Kind>
+static void block_rows(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long done, long full,
+                       long rows, long group, long seen) {
+    constexpr long kStrip = 12;
+    const long first = done * group, from = (full > done ? full : done) * group, end = rows * group;
+    if (from > first) {
+        const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + first * kQueryStride;
+        const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
+        score<Kind>(from - first, q, k, call.page_tokens, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + first * kBlock, {});
+    }
     for (long i = done; i < full; ++i) {
-        const long valid = seen + i + 1;
-        if (path == kPairs) block_step<PairKind>(call, path, b, i * group, group, at, valid);
+        soften(b, path, i * group, group, seen + i + 1, call.scale);
+        blend<Kind>(call, b, i * group, group, at, nullptr, seen + i + 1);
+    }
 #ifndef __AVX512BF16__
-        else block_step<Chain>(call, path, b, i * group, group, at, valid);
-#endif
-    }
-    const long from = (full > done ? full : done) * group, many = rows * group - from;
-    if (many <= 0) return;
-#ifdef __AVX512BF16__
-    block_step<Dots>(call, path, b, from, many, at, kBlock);
-#else
-    if (path == kFp32) {
-        block_step<Chain>(call, path, b, from, many, at, kBlock);
-    } else if (many < 3 * kTileRows) {
-        block_step<Pairs>(call, path, b, from, many, at, kBlock);
-    } else {
+    if (path == kPairs && end - from >= 3 * kTileRows) {
         widen_block(call, b, at);
-        score<Chain>(many, b.queries + from * kQueryStride, b.keys, kBlock, 16, call.dim, b.scores + from * kBlock);
-        soften(b, path, from, many, kBlock, call.scale);
-        gather<Chain>(many, b.weights + from * kBlock, b.values, call.dim, call.dim, kBlock, b.outputs + from * call.dim, b.scales + from);
+        for (long i = from; i < end; i += kStrip) {
+            const long many = least(kStrip, end - i);
+            score<Chain>(many, b.queries + i * kQueryStride, b.keys, kBlock, 16, call.dim, b.scores + i * kBlock, {});
+            soften(b, path, i, many, kBlock, call.scale);
+            gather<Chain>(many, b.weights + i * kBlock, b.values, call.dim, call.dim, kBlock, b.outputs + i * call.dim, b.scales + i, nullptr);
+        }
+        return;
     }
 #endif
+    for (long i = from; i < end; i += kStrip) block_whole<Kind>(call, path, b, at, i == from ? next : nullptr, i, least(kStrip, end - i));
+}
+
+static void block_chains(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long done, long full,
+                         long rows, long group, long seen) {
+#ifndef __AVX512BF16__
+    if (path == kFp32) return block_rows<Chain>(call, path, b, at, next, done, full, rows, group, seen);
+#endif
+    block_rows<PairKind>(call, path, b, at, next, done, full, rows, group, seen);
 }
 
 // Few rows wait for memory, and pages lie anywhere: the next block is asked for while this one is computed.
-INLINE void fetch_block(const AttentionCall& call, Path path, const Places& at) {
-    const long steps = path == kFp32 ? call.dim : call.dim / 2, bytes = 16 * call.dim * element_bytes(path);
-    for (long k = 0; k < steps; ++k)  // by ascending address, which the processor's own prefetcher then joins
+INLINE void fetch_block(const AttentionCall& call, const Places& at) {
+    const long bytes = 16 * call.dim * 2;
+    for (long k = 0; k < call.dim / 2; ++k)  // by ascending address, which the processor's own prefetcher then joins
         for (int h = 0; h < 2; ++h) fetch(at.k[h] + k * call.page_tokens * 4);
     for (int h = 0; h < 2; ++h)
         for (long i = 0; i < bytes; i += 64) fetch(at.v[h] + i);
@@ -109,8 +119,8 @@ INLINE void walk(const AttentionCall& call, Path path, const Bench& b, long sequ
         const long done = first_slot < begin ? least(rows, begin - first_slot) : 0;
         const long full = first_slot >= begin + kBlock - 1 ? 0 : least(rows, begin + kBlock - 1 - first_slot);
         if (begin > 0 && begin % kSegment == 0) fold(call, b, done * group, rows * group);
-        if (few && block < last_block) fetch_block(call, path, find(call, path, sequence, kv_head, block + 1));
-        block_of(find(call, path, sequence, kv_head, block), done, full, first_slot - begin);
+        const Places next = find(call, path, sequence, kv_head, least(block + 1, last_block));
+        block_of(find(call, path, sequence, kv_head, block), few && block < last_block ? &next : nullptr, done, full, first_slot - begin);
     }
 }
 
@@ -127,12 +137,13 @@ static void attention(const AttentionCall& call, Path path, long unit, float* sc
     if (parts) clear(call, b.total_tops, b.total_sums, b.totals, queries);
     if (path == kAmx) {
         Tiles tiles;
-        walk(call, path, b, sequence, kv_head, first_slot, rows, [&](const Places& at, long done, long full, long seen) {
+        walk(call, path, b, sequence, kv_head, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
+            if (next) fetch_block(call, *next);
             block_tiles(tiles, call, b, at, done, full, rows, group, seen);
         });
     } else {
-        walk(call, path, b, sequence, kv_head, first_slot, rows, [&](const Places& at, long done, long full, long seen) {
-            block_chains(call, path, b, at, done, full, rows, group, seen);
+        walk(call, path, b, sequence, kv_head, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
+            block_chains(call, path, b, at, next, done, full, rows, group, seen);
         });
     }
     for (long i = 0; i < queries; ++i) {

@@ -12,6 +12,8 @@ using PairKind = Dots;
 using PairKind = Pairs;
 #endif
 
+constexpr long kFewQueries = 8;  // up to here a block waits for memory, and is walked in narrow strips that ask for the next
+
 // Scratch of one unit, carved out of one piece.
 struct Bench {
     float *queries, *scores, *weights, *sums, *tops, *scales, *outputs, *patch, *keys, *values;
@@ -55,86 +57,93 @@ INLINE Places find(const AttentionCall& call, Path path, long sequence, long kv_
 
 // scores[rows][32] = q . K over the dim; the two vectors of slots lie `apart`, perhaps in two pages.
 template <class Kind>
-static void score(long rows, const typename Kind::X* q, const typename Kind::W* k, long row, long apart, long steps, float* scores) {
+static void score(long rows, const typename Kind::X* q, const typename Kind::W* k, long row, long apart, long steps, float* scores, Ahead ahead) {
     if constexpr (kTileVectors >= 2)
-        tall<kTileRows, 2, Kind, kQueryStride>(rows, q, k, row, apart, steps, scores, kBlock, true, nullptr);
+        tall<kTileRows, 2, Kind, kQueryStride>(rows, q, k, row, apart, steps, scores, kBlock, true, nullptr, ahead);
     else
         for (int h = 0; h < 2; ++h)
-            tall<kTileRows, 1, Kind, kQueryStride>(rows, q, k + h * apart, row, apart, steps, scores + 16 * h, kBlock, true, nullptr);
+            tall<kTileRows, 1, Kind, kQueryStride>(rows, q, k + h * apart, row, apart, steps, scores + 16 * h, kBlock, true, nullptr, ahead);
 }
 
-// outputs[rows][dim] = outputs * scale + probabilities . V over `steps` steps.
+// outputs[rows][dim] = outputs * scale + probabilities . V over `steps` steps. `next` is what will lie where v lies.
 template <class Kind>
 static void gather(long rows, const typename Kind::X* p, const typename Kind::W* v, long row, long dim, long steps, float* outputs,
-                   const float* scale) {
+                   const float* scale, const char* next) {
     long d = 0;
+    const auto ahead = [&] { return next ? Ahead{next + d * 4, row * 4, 64} : Ahead{}; };
     if constexpr (kTileVectors >= 2) {
-        for (; d + 64 <= dim; d += 64) tall<6, 4, Kind, kBlock>(rows, p, v + d, row, 16, steps, outputs + d, dim, false, scale);
-        for (; d + 32 <= dim; d += 32) tall<12, 2, Kind, kBlock>(rows, p, v + d, row, 16, steps, outputs + d, dim, false, scale);
+        if (rows > kFewQueries)
+            for (; d + 64 <= dim; d += 64) tall<6, 4, Kind, kBlock>(rows, p, v + d, row, 16, steps, outputs + d, dim, false, scale);
+        for (; d + 32 <= dim; d += 32) tall<12, 2, Kind, kBlock>(rows, p, v + d, row, 16, steps, outputs + d, dim, false, scale, ahead());
     }
-    for (; d < dim; d += 16) tall<kTileRows, 1, Kind, kBlock>(rows, p, v + d, row, 16, steps, outputs + d, dim, false, scale);
+    for (; d < dim; d += 16) tall<kTileRows, 1, Kind, kBlock>(rows, p, v + d, row, 16, steps, outputs + d, dim, false, scale, ahead());
+}
+
+// Sixteen probabilities as the path's products want them. None is denormal: exp gives zero below the least normal number.
+INLINE void store_probabilities(Path path, float* row, long first, Lanes e) {
+    [[maybe_unused]] auto* halves = reinterpret_cast<uint16_t*>(row) + first;
+#ifdef __AVX512BF16__
+    (void)path;
+    store_nearest(halves, e);
+#else
+    if (path == kFp32) return store(row + first, e);
+    if (path == kAmx) return store_high(halves, round_bits(e));
+    store(row + first, swap_pairs(floats(round_bits(e))));
+#endif
 }
 
 // One softmax step of rows whose scores are in place: new maxima, rescaling factors, probabilities as the path wants them.
-static void soften(const Bench& b, Path path, long row, long rows, long valid, float scale) {
+template <bool kWhole>
+static void soften_rows(const Bench& b, Path path, long row, long rows, long valid, float scale) {
     const Lanes none = set(-kInfinity), factor = set(scale);
     const Mask low = first(valid), high = first(valid > 16 ? valid - 16 : 0);
+    const auto scaled = [&](long r, long at) {
+        const Lanes s = load(b.scores + r * kBlock + at) * factor;
+        return kWhole ? s : select(at ? high : low, s, none);
+    };
     for (long r = row; r < row + rows; ++r) {
-        float* s = b.scores + r * kBlock;
-        const Lanes s0 = select(low, load(s) * factor, none), s1 = select(high, load(s + 16) * factor, none);
-        store(s, s0);
-        store(s + 16, s1);
-        const float top = tree_max(max(s0, s1)), before = b.tops[r];
+        const float top = tree_max(max(scaled(r, 0), scaled(r, 16))), before = b.tops[r];
         b.tops[r] = top > before ? top : before;
         b.scales[r] = before - b.tops[r];
     }
     for (long r = row; r < row + rows; r += 16)
         store_first(b.scales + r, row + rows - r, exp(load_first(b.scales + r, row + rows - r, 0.0f)));
     for (long r = row; r < row + rows; ++r) {
-        const float* s = b.scores + r * kBlock;
         const Lanes top = set(b.tops[r]);
-        const Lanes e0 = exp(load(s) - top), e1 = exp(load(s + 16) - top);
+        const Lanes e0 = exp(scaled(r, 0) - top), e1 = exp(scaled(r, 16) - top);
         b.sums[r] = b.sums[r] * b.scales[r] + tree_sum(e0 + e1);
-        float* w = b.weights + r * kBlock;
-        if (path == kFp32) {
-            store(w, e0);
-            store(w + 16, e1);
-        } else if (path == kAmx) {
-            store_high(reinterpret_cast<uint16_t*>(w), round_bits(e0));
-            store_high(reinterpret_cast<uint16_t*>(w) + 16, round_bits(e1));
-        } else {
-#ifdef __AVX512BF16__
-            store_high(reinterpret_cast<uint16_t*>(w), round_bits(e0));
-            store_high(reinterpret_cast<uint16_t*>(w) + 16, round_bits(e1));
-#else
-            store(w, swap_pairs(floats(round_bits(e0))));
-            store(w + 16, swap_pairs(floats(round_bits(e1))));
-#endif
-        }
+        store_probabilities(path, b.weights + r * kBlock, 0, e0);
+        store_probabilities(path, b.weights + r * kBlock, 16, e1);
     }
+}
+
+static void soften(const Bench& b, Path path, long row, long rows, long valid, float scale) {
+    if (valid < kBlock) return soften_rows<false>(b, path, row, rows, valid, scale);
+    soften_rows<true>(b, path, row, rows, valid, scale);
 }
 
 // Probabilities times V for the first `valid` slots of a block. With an odd count of pairs' slots the last odd one is
 // replaced by zero through a patched copy.
 template <class Kind>
-static void blend(const AttentionCall& call, const Bench& b, long row, long rows, const Places& at, long valid) {
+static void blend(const AttentionCall& call, const Bench& b, long row, long rows, const Places& at, const Places* next, long valid) {
     using X = typename Kind::X;
     using W = typename Kind::W;
     constexpr long width = Kind::kPerStep;            // x elements per step
     constexpr long slots = sizeof(W) == 4 && !__is_same(W, float) ? 2 : 1;
     const float* scale = b.scales + row;
-    for (int h = 0; h < 2 && valid > 0; ++h, valid -= 16) {
-        const long here = least(valid, 16), whole = here / slots;
+    const long joined = at.v[1] == at.v[0] + 16 * call.dim * static_cast<long>(sizeof(W)) / slots ? 2 : 1;  // in one page
+    for (long h = 0; h < 2 && valid > 0; h += joined, valid -= 16 * joined) {
+        const long here = least(valid, 16 * joined), whole = here / slots;
         const X* p = reinterpret_cast<const X*>(b.weights + row * kBlock) + h * (16 / slots) * width;
         const W* v = reinterpret_cast<const W*>(at.v[h]);
         float* out = b.outputs + row * call.dim;
-        gather<Kind>(rows, p, v, call.dim, call.dim, whole, out, scale);
+        gather<Kind>(rows, p, v, call.dim, call.dim, whole, out, scale, next ? next->v[h] : nullptr);
         scale = nullptr;
         if (whole * slots == here) continue;
         if constexpr (slots == 2) {
             W* patch = reinterpret_cast<W*>(b.patch);
             for (long d = 0; d < call.dim; d += 16) store(patch + d, load(v + whole * call.dim + d) & ints(0xFFFFu));
-            gather<Kind>(rows, p + whole * width, patch, call.dim, call.dim, 1, out, nullptr);
+            gather<Kind>(rows, p + whole * width, patch, call.dim, call.dim, 1, out, nullptr, nullptr);
         }
     }
 }

@@ -80,6 +80,8 @@ INLINE void fetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM
 INLINE void fetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 #ifdef __AVX512BF16__
+// bf16 to nearest even in one instruction, which takes a denormal number for zero: for numbers that are none.
+INLINE void store_nearest(uint16_t* p, Lanes a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a.v)); }
 INLINE Lanes dot(Lanes c, Ints a, Ints b) { return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)}; }
 #endif
 }  // namespace baton::BODY

@@ -2,6 +2,8 @@
 // waits for the count: so a worker that wakes late finds the job closed and nobody waits for a sleeper.
 #include "pool.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <xmmintrin.h>
 
 #include <atomic>
@@ -12,6 +14,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace baton {
@@ -43,9 +46,10 @@ class Pool {
 public:
     ~Pool() { stop(); }
 
-    void start(int threads) {
+    void start(int threads, std::vector<int> cores) {
         stop();
         stopping_ = false;
+        cores_ = std::move(cores);
         memory_.resize(static_cast<size_t>(threads));
         for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
     }
@@ -60,6 +64,8 @@ public:
         for (auto& worker : workers_) worker.join();
         workers_.clear();
     }
+
+    bool is(int threads, const std::vector<int>& cores) const { return threads == this->threads() && cores == cores_; }
 
     void run(long units, UnitFunction function, void* context) {
         const FlushDenormals flush;
@@ -96,6 +102,7 @@ private:
 
     void work(int thread) {
         const FlushDenormals flush;
+        if (!cores_.empty()) stay_on(cores_[static_cast<size_t>(thread)]);
         for (unsigned long seen = 0;;) {
             await(seen);
             seen = epoch_;
@@ -104,6 +111,14 @@ private:
             if (open_) take(thread);
             --active_;
         }
+    }
+
+    // Where the kernel refuses, the thread runs anywhere: slower perhaps, never wrong.
+    static void stay_on(int core) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(core, &one);
+        pthread_setaffinity_np(pthread_self(), sizeof one, &one);
     }
 
     void await(unsigned long seen) {
@@ -121,6 +136,7 @@ private:
     }
 
     std::vector<std::thread> workers_;
+    std::vector<int> cores_;  // empty: anywhere
     UnitFunction function_ = nullptr;
     void* context_ = nullptr;
     long units_ = 0;
@@ -135,7 +151,7 @@ private:
 Pool& pool() {
     static Pool* one = [] {
         auto* made = new Pool;  // lives as long as the process: workers may outlast static destruction
-        made->start(1);
+        made->start(1, {});
         return made;
     }();
     return *one;
@@ -144,9 +160,11 @@ Pool& pool() {
 
 int pool_threads() { return pool().threads(); }
 
-void pool_set_threads(int threads) {
+void pool_set_threads(int threads, const int* cores) {
     const Turn turn;
-    if (threads != pool().threads()) pool().start(threads);
+    std::vector<int> wanted;
+    if (cores) wanted.assign(cores, cores + threads);
+    if (!pool().is(threads, wanted)) pool().start(threads, std::move(wanted));
 }
 
 void pool_run(long units, UnitFunction function, void* context) { pool().run(units, function, context); }

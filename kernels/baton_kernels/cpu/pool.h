@@ -9,7 +9,9 @@ using UnitFunction = void (*)(void* context, long unit, int thread);
 
 int pool_threads();
 double pool_busy_seconds();            // of all turns so far
-void pool_set_threads(int threads);  // the caller included; waits for running work
+// The caller included; waits for running work. With cores, one per thread, the pool's own threads stay on theirs; the
+// caller's is the first, and its own affair.
+void pool_set_threads(int threads, const int* cores);
 void pool_run(long units, UnitFunction function, void* context);  // only inside a Turn
 
 // One call at a time owns the pool and its scratch memory.

@@ -6,27 +6,27 @@
 namespace baton::BODY {
 
 template <int R, class Kind>
-INLINE void panel_tile(const typename Kind::X* x, const typename Kind::W* w, long steps, float* acc, bool fresh) {
+INLINE void panel_tile(const typename Kind::X* x, const typename Kind::W* w, long steps, float* acc, bool fresh, Ahead ahead) {
     constexpr int C = R == 1 ? 2 : kTileVectors;
     for (int c = 0; c < 2; c += C)
-        tile<R, C, Kind, 1, R>(x, w + 16 * c, kPanel, 16, steps, acc + 16 * c, kPanel, fresh, nullptr);
+        tile<R, C, Kind, 1, R>(x, w + 16 * c, kPanel, 16, steps, acc + 16 * c, kPanel, fresh, nullptr, ahead);
 }
 
 template <class Kind>
-static void panel_rows(long rows, const typename Kind::X* x, const typename Kind::W* w, long steps, float* acc, bool fresh) {
+static void panel_rows(long rows, const typename Kind::X* x, const typename Kind::W* w, long steps, float* acc, bool fresh, Ahead ahead) {
     switch (rows) {
-        case 1: return panel_tile<1, Kind>(x, w, steps, acc, fresh);
-        case 2: return panel_tile<2, Kind>(x, w, steps, acc, fresh);
-        case 4: return panel_tile<4, Kind>(x, w, steps, acc, fresh);
+        case 1: return panel_tile<1, Kind>(x, w, steps, acc, fresh, ahead);
+        case 2: return panel_tile<2, Kind>(x, w, steps, acc, fresh, ahead);
+        case 4: return panel_tile<4, Kind>(x, w, steps, acc, fresh, ahead);
         default: break;
     }
     if constexpr (kTileRows >= 6)
-        if (rows == 6) return panel_tile<6, Kind>(x, w, steps, acc, fresh);
+        if (rows == 6) return panel_tile<6, Kind>(x, w, steps, acc, fresh, ahead);
     if constexpr (kTileRows >= 12) {
-        if (rows == 8) return panel_tile<8, Kind>(x, w, steps, acc, fresh);
-        if (rows == 10) return panel_tile<10, Kind>(x, w, steps, acc, fresh);
-        if (rows == 11) return panel_tile<11, Kind>(x, w, steps, acc, fresh);
-        if (rows == 12) return panel_tile<12, Kind>(x, w, steps, acc, fresh);
+        if (rows == 8) return panel_tile<8, Kind>(x, w, steps, acc, fresh, ahead);
+        if (rows == 10) return panel_tile<10, Kind>(x, w, steps, acc, fresh, ahead);
+        if (rows == 11) return panel_tile<11, Kind>(x, w, steps, acc, fresh, ahead);
+        if (rows == 12) return panel_tile<12, Kind>(x, w, steps, acc, fresh, ahead);
     }
 }
 
@@ -43,28 +43,24 @@ INLINE void widen_panel(const uint32_t* w, long pairs, float* wide) {
 static void pack_rows(const ProductCall& call, Path path, long t) {
     if (path == kAmx) return pack_tiles(call, t);
     const long R = call.tile_rows, k = call.k, kp = padded_depth(path, k);
-    alignas(64) float part[16];
-    for (long r = 0; r < R; ++r) {
-        const long row = t * R + r;
+    // all rows of a stretch of k before the next one, so that what is written stays in the first-level cache
+    for (long i = 0; i < kp; i += 16)
+        for (long r = 0; r < R; ++r) {
+            const long row = t * R + r;
+            const Lanes v = row < call.rows ? load_first(call.x + row * k + i, k - i, 0.0f) : set(0.0f);
 #ifdef __AVX512BF16__
-        uint32_t* to = reinterpret_cast<uint32_t*>(call.packed_x) + t * R * (kp / 2) + r;
-        for (long i = 0; i < kp; i += 16) {
             alignas(32) uint16_t halves[16];
-            store_high(halves, round_bits(row < call.rows ? load_first(call.x + row * k + i, k - i, 0.0f) : set(0.0f)));
+            store_high(halves, round_bits(v));
+            uint32_t* to = reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + i) / 2 * R + r;
             for (long j = 0; j < 8 && i + 2 * j < kp; ++j)
-                to[(i / 2 + j) * R] = static_cast<uint32_t>(halves[2 * j]) | static_cast<uint32_t>(halves[2 * j + 1]) << 16;
-        }
-        (void)part;
+                to[j * R] = static_cast<uint32_t>(halves[2 * j]) | static_cast<uint32_t>(halves[2 * j + 1]) << 16;
 #else
-        float* to = reinterpret_cast<float*>(call.packed_x) + t * R * kp + r;
-        for (long i = 0; i < kp; i += 16) {
-            Lanes v = row < call.rows ? load_first(call.x + row * k + i, k - i, 0.0f) : set(0.0f);
-            if (path == kPairs) v = swap_pairs(floats(round_bits(v)));
-            store(part, v);
-            for (long j = 0; j < 16 && i + j < kp; ++j) to[(i + j) * R] = part[j];
-        }
+            alignas(64) float part[16];
+            store(part, path == kPairs ? swap_pairs(floats(round_bits(v))) : v);
+            float* to = reinterpret_cast<float*>(call.packed_x) + (t * kp + i) * R + r;
+            for (long j = 0; j < 16 && i + j < kp; ++j) to[j * R] = part[j];
 #endif
-    }
+        }
 }
 
 static void finish(const ProductCall& call, long row, long column, const float* acc, const float* up) {
@@ -103,49 +99,55 @@ struct Unit {
     float* beyond() const { return scratch + halves * chunk_panels * block_tiles * R * kPanel; }
 };
 
-static void product_chains(const ProductCall& call, Path path, const Unit& u) {
-    const long R = u.R, kp = u.kp;
-    float* wide = u.beyond();
-    for (long k0 = 0; k0 < kp; k0 += call.depth) {
-        const long k1 = least(k0 + call.depth, kp);
-        for (long half = 0; half < u.halves; ++half)
-            for (long p = u.p0; p < u.p1; ++p) {
-                const long panel = half * u.panels + p;  // gated: n is a multiple of the panel
-#ifdef __AVX512BF16__
-                const auto* w = static_cast<const uint32_t*>(call.weights) + (panel * kp + k0) / 2 * kPanel;
-                const auto* x = reinterpret_cast<const uint32_t*>(call.packed_x);
-                for (long t = u.t0; t < u.t1; ++t)
-                    panel_rows<Dots>(R, x + (t * kp + k0) / 2 * R, w, (k1 - k0) / 2, u.acc(half, p, t), k0 == 0);
-                (void)wide, (void)path;
-#else
-                const auto* x = reinterpret_cast<const float*>(call.packed_x);
-                if (path == kFp32) {
-                    const auto* w = static_cast<const float*>(call.weights) + (panel * kp + k0) * kPanel;
-                    for (long t = u.t0; t < u.t1; ++t)
-                        panel_rows<Chain>(R, x + (t * kp + k0) * R, w, k1 - k0, u.acc(half, p, t), k0 == 0);
-                    continue;
-                }
-                const auto* w = static_cast<const uint32_t*>(call.weights) + (panel * kp + k0) / 2 * kPanel;
-                if (call.widen) widen_panel(w, (k1 - k0) / 2, wide);
-                for (long t = u.t0; t < u.t1; ++t) {
-                    if (call.widen)
-                        panel_rows<Chain>(R, x + (t * kp + k0) * R, wide, k1 - k0, u.acc(half, p, t), k0 == 0);
-                    else
-                        panel_rows<Pairs>(R, x + (t * kp + k0) * R, w, (k1 - k0) / 2, u.acc(half, p, t), k0 == 0);
-                }
-#endif
-            }
-    }
-}
-
 // The stretch of weights that is multiplied after this one; behind the unit's last comes the next unit's first.
-INLINE const char* following(const ProductCall& call, const Unit& u, const uint16_t* weights, long k0, long half, long p) {
+INLINE const char* following(const ProductCall& call, Path path, const Unit& u, long k0, long half, long p) {
     if (++p == u.p1) {
         p = u.p0;
         if (++half == u.halves) half = 0, k0 += call.depth;
         if (k0 >= u.kp) k0 = 0, p = u.p1 < u.panels ? u.p1 : 0;
     }
-    return reinterpret_cast<const char*>(weights + ((half * u.panels + p) * u.kp + k0) * kPanel);
+    return static_cast<const char*>(call.weights) + ((half * u.panels + p) * u.kp + k0) * kPanel * element_bytes(path);
+}
+
+// A lone tile meets each weight once and asks for what comes some KiB later; tiles that share a stretch share out the next.
+INLINE Ahead ahead_of(const char* weights, long bytes, long steps, const char* next, long rows, long tile, long tiles) {
+    if (tiles == 1) return {weights + (rows == 1 ? 4096 : 8192), bytes / steps, 64};
+    const long stride = (bytes + steps * tiles - 1) / (steps * tiles);
+    return {next + tile * steps * stride, stride, 0};
+}
+
+static void product_chains(const ProductCall& call, Path path, const Unit& u) {
+    const long R = u.R, kp = u.kp, tiles = u.t1 - u.t0;
+    float* wide = u.beyond();
+    for (long k0 = 0; k0 < kp; k0 += call.depth) {
+        const long k1 = least(k0 + call.depth, kp), bytes = (k1 - k0) * kPanel * element_bytes(path);
+        for (long half = 0; half < u.halves; ++half)
+            for (long p = u.p0; p < u.p1; ++p) {
+                const long panel = half * u.panels + p;  // gated: n is a multiple of the panel
+                const char* stretch = static_cast<const char*>(call.weights) + (panel * kp + k0) * kPanel * element_bytes(path);
+                const char* next = following(call, path, u, k0, half, p);
+                const auto each = [&](auto kind, auto* weights, long steps) {
+                    using Kind = decltype(kind);
+                    const auto* x = reinterpret_cast<const typename Kind::X*>(call.packed_x);
+                    for (long t = u.t0; t < u.t1; ++t)
+                        panel_rows<Kind>(R, x + (t * kp + k0) / Kind::kElements * R, weights, steps, u.acc(half, p, t), k0 == 0,
+                                         ahead_of(stretch, bytes, steps, next, R, t - u.t0, tiles));
+                };
+#ifdef __AVX512BF16__
+                each(Dots(), reinterpret_cast<const uint32_t*>(stretch), (k1 - k0) / 2);
+                (void)wide;
+#else
+                if (path == kFp32) {
+                    each(Chain(), reinterpret_cast<const float*>(stretch), k1 - k0);
+                } else if (call.widen) {
+                    widen_panel(reinterpret_cast<const uint32_t*>(stretch), (k1 - k0) / 2, wide);
+                    each(Chain(), wide, k1 - k0);
+                } else {
+                    each(Pairs(), reinterpret_cast<const uint32_t*>(stretch), (k1 - k0) / 2);
+                }
+#endif
+            }
+    }
 }
 
 static void product_tiles(const ProductCall& call, const Unit& u) {
@@ -158,7 +160,7 @@ static void product_tiles(const ProductCall& call, const Unit& u) {
         for (long half = 0; half < u.halves; ++half)
             for (long p = u.p0; p < u.p1; ++p) {
                 const auto* w = weights + ((half * u.panels + p) * u.kp + k0) * kPanel;
-                const char* next = following(call, u, weights, k0, half, p);
+                const char* next = following(call, kAmx, u, k0, half, p);
                 const long share = round_up(steps * 2048 / ((u.t1 - u.t0 + 1) / 2), 64);
                 for (long t = u.t0; t < u.t1; t += 2) {
                     if (!few)

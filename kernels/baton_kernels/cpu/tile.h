@@ -5,11 +5,12 @@
 
 namespace baton::BODY {
 
+// A kind's X is what activations are packed as, kElements of the chain in each, kPerStep of them in a step.
 // fp32 weights, one element of the chain per step.
 struct Chain {
     using X = float;
     using W = float;
-    static constexpr int kPerStep = 1;
+    static constexpr int kPerStep = 1, kElements = 1;
     template <int R, int C, int XR, int XK>
     INLINE void step(Lanes (&acc)[R][C], const X* x, const W* w, long apart) {
         Lanes v[C];
@@ -28,7 +29,7 @@ struct Chain {
 struct Pairs {
     using X = float;
     using W = uint32_t;
-    static constexpr int kPerStep = 2;
+    static constexpr int kPerStep = 2, kElements = 1;
     template <int R, int C, int XR, int XK>
     INLINE void step(Lanes (&acc)[R][C], const X* x, const W* w, long apart) {
         Lanes odd[C], even[C];
@@ -58,7 +59,7 @@ struct Pairs {
 struct Dots {
     using X = uint32_t;
     using W = uint32_t;
-    static constexpr int kPerStep = 1;
+    static constexpr int kPerStep = 1, kElements = 2;
     template <int R, int C, int XR, int XK>
     INLINE void step(Lanes (&acc)[R][C], const X* x, const W* w, long apart) {
         Ints v[C];
@@ -74,12 +75,21 @@ struct Dots {
 };
 #endif
 
+// What a tile asks for while it computes, a line or two per step, into the second-level cache: weights, keys or values
+// that come later. All at once they would fill the queue that the loads wait in.
+struct Ahead {
+    const char* at = nullptr;
+    long stride = 0;  // bytes per step
+    long second = 0;  // how far behind it the second line lies; 0: one is enough
+};
+
 // acc[r * acc_row + 16 * c] continues its chain over `steps` steps. The chain starts at zero (fresh), at what acc holds
 // (scale null), or at acc times scale[r]. x element (r, k) lies at x[r * XR + k * XK]; a step's weights lie `row` apart
 // from the next step's, and the C vectors `apart` from each other.
 template <int R, int C, class Kind, int XR, int XK>
 static __attribute__((noinline)) void tile(const typename Kind::X* x, const typename Kind::W* w, long row, long apart, long steps,
-                                           float* acc_at, long acc_row, bool fresh, const float* scale) {
+                                           float* acc_at, long acc_row, bool fresh, const float* scale, Ahead ahead = {}) {
+    if (!ahead.at) ahead.at = reinterpret_cast<const char*>(w);  // nothing is wanted: what is here already
     Lanes acc[R][C];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -98,7 +108,9 @@ static __attribute__((noinline)) void tile(const typename Kind::X* x, const type
         }
     }
     for (long k = 0; k < steps; ++k) {
-        if constexpr (R <= 4) fetch(reinterpret_cast<const char*>(w) + 2048);
+        fetch_far(ahead.at);
+        fetch_far(ahead.at + ahead.second);
+        ahead.at += ahead.stride;
         Kind::template step<R, C, XR, XK>(acc, x, w, apart);
         x += Kind::kPerStep * XK;
         w += row;
@@ -109,22 +121,36 @@ static __attribute__((noinline)) void tile(const typename Kind::X* x, const type
         for (int c = 0; c < C; ++c) store(acc_at + r * acc_row + 16 * c, acc[r][c]);
 }
 
+template <int N>
+struct Size {
+    static constexpr int value = N;
+};
+
 // `rows` rows by C vectors in tiles of at most kMost rows, for x whose rows lie XR apart.
 template <int kMost, int C, class Kind, int XR>
 static void tall(long rows, const typename Kind::X* x, const typename Kind::W* w, long row, long apart, long steps, float* acc,
-                 long acc_row, bool fresh, const float* scale) {
+                 long acc_row, bool fresh, const float* scale, Ahead ahead = {}) {
     const auto advance = [&](int n) {
         rows -= n;
         x += static_cast<long>(n) * XR;
         acc += n * acc_row;
         if (scale) scale += n;
     };
+    const auto one = [&](auto size) {
+        constexpr int R = decltype(size)::value;
+        tile<R, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale, ahead);
+        ahead = {};
+        advance(R);
+    };
     if constexpr (kMost >= 12)
-        for (; rows >= 12; advance(12)) tile<12, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale);
+        while (rows >= 12) one(Size<12>());
+    if constexpr (kMost >= 7)
+        if (rows == 7) return one(Size<7>());  // the heads of a common group, which a decode row brings
     if constexpr (kMost >= 6)
-        for (; rows >= 6; advance(6)) tile<6, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale);
-    for (; rows >= 4; advance(4)) tile<4, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale);
-    if (rows >= 2) { tile<2, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale); advance(2); }
-    if (rows >= 1) tile<1, C, Kind, XR, 1>(x, w, row, apart, steps, acc, acc_row, fresh, scale);
+        while (rows >= 6) one(Size<6>());
+    while (rows >= 4) one(Size<4>());
+    if (rows == 3) return one(Size<3>());
+    if (rows == 2) return one(Size<2>());
+    if (rows == 1) one(Size<1>());
 }
 }  // namespace baton::BODY

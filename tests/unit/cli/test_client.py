@@ -1,6 +1,7 @@
 """`generate` and the parts under it against a small real gRPC server that stands in for the gateway."""
 
 import asyncio
+import http.server
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -8,26 +9,38 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_status import rpc_status
 from typer.testing import CliRunner
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
 from cli.client import chat_request, sampling, stream
 from cli.errors import MeshError
 from cli.main import build
+from gateway.grpc_errors import status_of
+from mesh.errors import InvalidRequest
 
 
 class Echo(inference_pb2_grpc.InferenceServiceServicer):
-    """Answers with the prompt's words, or refuses an empty prompt."""
+    """Answers with the prompt's words, or refuses an empty prompt. "call TOOL TIER" calls a tool if it is offered."""
 
     def __init__(self) -> None:
         self.requests: list[inference_pb2.GenerateRequest] = []
+        self.takes_tools = True
 
     async def StreamGenerate(self, wrapped: Any, context: Any) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
         request = wrapped.request
         self.requests.append(request)
+        if request.chat.tools and not self.takes_tools:
+            status = status_of(InvalidRequest("chat.tools", "tools: no"), "r1")
+            await context.abort_with_status(rpc_status.to_status(status))
         text = request.text if request.WhichOneof("prompt") == "text" else request.chat.messages[-1].content
         if not text:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "prompt: is empty")
+        if text.startswith("call ") and request.chat.tools:
+            _, name, tier = text.split(" ")
+            call = inference_pb2.ToolCall(id="c1", name=name, arguments_json=json.dumps({"tier": tier}))
+            yield inference_pb2.StreamGenerateResponse(delta=inference_pb2.Delta(tool_calls=[call]))
+            return
         numerics = inference_pb2.NumericsClass(name="echo", fingerprint="f00d")
         started = inference_pb2.Started(seed=request.sampling.seed, numerics_class=numerics, request_id="r1")
         yield inference_pb2.StreamGenerateResponse(started=started)
@@ -38,7 +51,30 @@ class Echo(inference_pb2_grpc.InferenceServiceServicer):
         stopped = inference_pb2.ChoiceFinished(index=0, reason=inference_pb2.FINISH_REASON_LENGTH)
         yield inference_pb2.StreamGenerateResponse(choice_finished=stopped)
         usage = inference_pb2.Usage(prompt_tokens=3, completion_tokens=len(words), cached_tokens=0)
+        usage.drafted_tokens, usage.accepted_tokens = 4, 1
         yield inference_pb2.StreamGenerateResponse(finished=inference_pb2.Finished(usage=usage))
+
+
+@pytest.fixture
+def health_address() -> Iterator[str]:
+    """Answers every GET as a gateway with three decode workers does."""
+
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"status": "ok", "prefill": 1, "decode": 3}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture
@@ -79,7 +115,13 @@ def test_generate_answers_a_program_with_one_json_object(echo: tuple[str, Echo])
         "class": "echo",
         "fingerprint": "f00d",
         "request_id": "r1",
-        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 0},
+        "usage": {
+            "prompt_tokens": 3,
+            "completion_tokens": 2,
+            "cached_tokens": 0,
+            "drafted_tokens": 4,
+            "accepted_tokens": 1,
+        },
     }
 
 
@@ -90,17 +132,59 @@ def test_what_was_not_asked_for_stays_the_servers_default(echo: tuple[str, Echo]
     assert not request.sampling.HasField("temperature") and not request.sampling.HasField("seed")
 
 
+def chat(echo: tuple[str, Echo], *arguments: str, said: str) -> tuple[str, list[tuple[str, str]]]:
+    """What was shown, and the last conversation that was sent."""
+    result = CliRunner().invoke(build("chat"), ["chat", "--address", echo[0], *arguments], input=said)
+    assert result.exit_code == 0, result.output
+    return result.output, [(message.role, message.content) for message in echo[1].requests[-1].chat.messages]
+
+
 def test_a_chat_sends_every_turn_so_far(echo: tuple[str, Echo]) -> None:
-    arguments = ["chat", "--address", echo[0], "--system", "be brief"]
-    result = CliRunner().invoke(build("chat"), arguments, input="hello there\n\nand now\n")
-    assert result.exit_code == 0 and "hello there" in result.stdout
-    roles = [(message.role, message.content) for message in echo[1].requests[-1].chat.messages]
-    assert roles == [
+    shown, sent = chat(echo, "--system", "be brief", said="hello there\n\nand now\n")
+    assert "hello there" in shown
+    assert sent == [
         ("system", "be brief"),
         ("user", "hello there"),
         ("assistant", "hello there "),
         ("user", "and now"),
     ]
+
+
+def test_a_call_is_run_here_and_its_result_told_to_the_model(echo: tuple[str, Echo], health_address: str) -> None:
+    shown, sent = chat(echo, "--http", health_address, said="call mesh_status decode\n")
+    result = '{"tier": "decode", "workers": 3, "status": "ready"}'
+    assert sent == [("user", "call mesh_status decode"), ("assistant", ""), ("tool", result)]
+    assert result in shown and result.replace(" ", "") in shown.replace(" ", "")
+    (call,) = echo[1].requests[-1].chat.messages[1].tool_calls
+    assert echo[1].requests[-1].chat.messages[2].tool_call_id == call.id == "c1"
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("call mesh_status decode", "no gateway that can serve answers"),
+        ("call mesh_status moon", "takes a tier"),
+        ("call other decode", "takes a tier"),
+    ],
+)
+def test_a_call_that_fails_tells_the_model_why(
+    echo: tuple[str, Echo], refusing_address: str, said: str, error: str
+) -> None:
+    _, sent = chat(echo, "--http", refusing_address, said=f"{said}\n")
+    assert sent[-1][0] == "tool" and error in json.loads(sent[-1][1])["error"]
+
+
+def test_a_model_that_takes_no_tools_is_talked_to_without(echo: tuple[str, Echo]) -> None:
+    echo[1].takes_tools = False
+    shown, sent = chat(echo, said="hello there\nagain\n")
+    assert "takes no tools" in shown and "hello there" in shown
+    assert sent == [("user", "hello there"), ("assistant", "hello there "), ("user", "again")]
+    assert [bool(request.chat.tools) for request in echo[1].requests] == [True, False, False]
+
+
+def test_a_chat_without_the_tool_offers_none(echo: tuple[str, Echo]) -> None:
+    chat(echo, "--no-tool", said="call mesh_status decode\n")
+    assert not echo[1].requests[-1].chat.tools
 
 
 async def test_a_refusal_keeps_its_code_and_words(echo: tuple[str, Echo]) -> None:

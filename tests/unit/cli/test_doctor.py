@@ -59,3 +59,12 @@ def test_the_machine_has_a_processor_and_memory() -> None:
     assert machine.processor()["cores"] >= 1
     facts = machine.memory()
     assert 0 < facts["available_bytes"] <= facts["total_bytes"]
+
+
+def test_what_the_environment_forces_is_shown_and_a_wrong_value_is_a_problem(
+    gateway: GatewayConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_PRODUCT_PATH", "pairs:none")
+    report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path))
+    assert report["forced"] == "pairs:none"
+    assert "BATON_PRODUCT_PATH" in problems(report) and "pairs:avx2" in problems(report)

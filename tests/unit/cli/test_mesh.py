@@ -102,7 +102,7 @@ async def test_a_mesh_that_stays_incomplete_fails_with_what_the_gateway_says(mon
     mesh = MeshConfig(gateway=GatewayConfig(http_address=address))
     gateway = gateway_script(address, ['{"status": "ok", "prefill": 0, "decode": 2}'])
     with pytest.raises(MeshFailed, match=r"does not see 2 prefill and 2 decode workers.*'prefill': 0"):
-        async with running_mesh(mesh, [gateway], lambda *_: None, 2.0):
+        async with running_mesh(mesh, [gateway], lambda *_: None, 4.0):
             raise AssertionError("the mesh must not count as complete")
 
 

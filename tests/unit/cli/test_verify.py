@@ -7,17 +7,27 @@ from pathlib import Path
 
 import pytest
 
+import baton_kernels
 from cli.supervisor import MeshFailed, Service, serve_arguments
 from cli.verify import command
 from cli.verify.answers import Best, best, compare
-from cli.verify.asks import LONGEST, PROMPTS, TOKENS, asks_of, single
+from cli.verify.asks import LONGEST, MOST_TOKENS, PROMPTS, TOKENS, asks_of, single
+from cli.verify.bodies import Roles, paths, turn
 from cli.verify.cells import FACTORS, LEAST_CELLS, Cell, every_cell, every_pair, missing_pairs, pairwise_cover
 from cli.verify.checks import Checked
-from cli.verify.meshed import Outcome, broken, settings_of
+from cli.verify.drafts import ensure_draft
+from cli.verify.meshed import Outcome, embodied, instead, settings_of
+from cli.verify.restless_worker import Restless
 from cli.verify.sabotage import Sabotage, Spoilt
+from decode_svc.pace import Acceptance, Candidate
+from engine.builtin import tiny
+from engine.model.checkpoint import Checkpoint
 from mesh.settings import read_settings
 
-CELL = Cell(transport="tcp", chunk=16, page=64, batch=8, workers=2, cache=True, path="pairs")
+TIERS = ("gateway", "prefill", "decode")
+CELL = Cell(transport="tcp", chunk=16, page=64, batch=8, workers=2, cache=True, speculation="lookup", path="pairs:avx2")
+PATHS = ("pairs:plain", "pairs:avx2", "pairs:avx512", "pairs:avx512bf16", "fp32:avx512", "amx:avx512")
+PRINTS = {"pairs": {"plain": "p", "avx2": "p"}, "fp32": {"plain": "f"}}
 ANSWER = (best(5, -0.25, (5, 9), (-0.25, -1.5)), best(7, -3.0, (1, 2), (-0.5, -0.75)))
 GOOD = Checked(
     cell=CELL,
@@ -32,6 +42,9 @@ GOOD = Checked(
     bytes_expected=4096,
     bytes_resent=0,
     largest_batch=8,
+    drafted=40,
+    accepted=15,
+    roles=Roles("pairs", prefill="avx2", decode="avx512", alone="avx512bf16"),
     numerics=("class", "fingerprint"),
     seconds=1.0,
 )
@@ -39,26 +52,26 @@ GOOD = Checked(
 
 @pytest.mark.parametrize("seed", [0, 1, command.SEED])
 def test_the_cover_holds_every_pair_of_settings(seed: int) -> None:
-    cells = pairwise_cover(seed)
-    assert not missing_pairs(cells)
-    assert LEAST_CELLS <= len(cells) <= 20
+    cells = pairwise_cover(seed, PATHS)
+    assert not missing_pairs(cells, PATHS)
+    assert LEAST_CELLS <= len(cells) <= 24
     assert len(set(cells)) == len(cells)
 
 
 def test_missing_pairs_are_told() -> None:
-    two = [cell for cell in every_cell() if cell.transport == "tcp" and cell.cache]
-    assert missing_pairs(two) >= {(("transport", "shm"), ("page", page)) for page in FACTORS["page"]}
-    assert missing_pairs([]) == every_pair()
-    assert len(missing_pairs([CELL])) == len(every_pair()) - 21
+    two = [cell for cell in every_cell(PATHS) if cell.transport == "tcp" and cell.cache]
+    assert missing_pairs(two, PATHS) >= {(("transport", "shm"), ("page", page)) for page in FACTORS["page"]}
+    assert missing_pairs([], PATHS) == every_pair(PATHS)
+    assert len(missing_pairs([CELL], PATHS)) == len(every_pair(PATHS)) - 28
 
 
 def test_the_same_seed_draws_the_same_cells_and_prompts() -> None:
-    assert pairwise_cover(3) == pairwise_cover(3) != pairwise_cover(4)
+    assert pairwise_cover(3, PATHS) == pairwise_cover(3, PATHS) != pairwise_cover(4, PATHS)
     assert asks_of(CELL, 3) == asks_of(CELL, 3) != asks_of(CELL, 4)
 
 
 def test_the_usual_run_asks_enough_and_of_every_kind() -> None:
-    cells = pairwise_cover(command.SEED)
+    cells = pairwise_cover(command.SEED, PATHS)
     asked = {cell: asks_of(cell, command.SEED) for cell in cells}
     everything = [ask for asks in asked.values() for ask in asks]
     assert len(everything) == sum(PROMPTS[cell.batch] for cell in cells) >= 300
@@ -67,7 +80,7 @@ def test_the_usual_run_asks_enough_and_of_every_kind() -> None:
     greedy = sum(ask.sampling.temperature == 0 for ask in everything)
     assert 0.3 * len(everything) < greedy < 0.7 * len(everything)
     for cell, asks in asked.items():
-        least, most = TOKENS[cell.batch]
+        least, most = (MOST_TOKENS,) * 2 if cell.speculation == "lookup" else TOKENS[cell.batch]
         assert all(least <= ask.sampling.max_tokens <= most for ask in asks)
         assert len({ask.prompt for ask in asks}) < len(asks) or cell.batch == 1, "no prompt comes twice"
 
@@ -125,11 +138,56 @@ def test_zeros_of_other_sign_differ_and_nan_equals_itself() -> None:
         {"bytes_moved": 0, "bytes_expected": 0},
         {"token_mismatches": 1},
         {"logprob_mismatches": 1},
+        {"accepted": 0},
+        {"accepted": 40},
+        {"drafted": 0, "accepted": 0},
     ],
 )
 def test_whatever_is_not_as_it_must_be_ends_with_status_1(change: dict[str, int]) -> None:
-    assert command.judge([GOOD, GOOD], json=False) == 0
-    assert command.judge([GOOD, replace(GOOD, **change)], json=True) == 1
+    assert command.judge([GOOD, GOOD], PRINTS, json=False) == 0
+    assert command.judge([GOOD, replace(GOOD, **change)], PRINTS, json=True) == 1
+
+
+def test_drafts_where_there_must_be_none_end_with_status_1() -> None:
+    plain = replace(GOOD, cell=replace(CELL, speculation="off"))
+    assert command.judge([replace(plain, drafted=0, accepted=0)], PRINTS, json=False) == 0
+    assert command.judge([plain], PRINTS, json=False) == 1
+
+
+def test_a_body_with_another_fingerprint_ends_with_status_1() -> None:
+    assert command.judge([GOOD], PRINTS | {"amx": {"plain": "a", "avx2": "b"}}, json=False) == 1
+
+
+@pytest.mark.parametrize("known", [("plain", "avx2"), ("plain", "avx2", "avx512"), ("plain", "avx2", "avx512", "amx")])
+def test_pages_are_written_by_one_body_read_by_another_and_judged_by_a_third(known: tuple[str, ...]) -> None:
+    for body in known:
+        parts = turn("amx", body, known)
+        assert parts.prefill == body
+        assert len({parts.prefill, parts.decode, parts.alone}) == min(3, len(known))
+    assert {turn("amx", body, known).decode for body in known} == set(known)
+    assert turn("amx", "avx2", known).environment("prefill") == (("BATON_PRODUCT_PATH", "amx:avx2"),)
+
+
+def test_every_body_of_pairs_and_every_path_is_checked_here() -> None:
+    assert {path.partition(":")[0] for path in paths()} == set(baton_kernels.PATHS)
+    assert {f"pairs:{body}" for body in baton_kernels.bodies()["product.pairs"]} <= set(paths())
+
+
+def test_a_draft_model_has_the_models_shape_and_other_weights(tmp_path: Path) -> None:
+    model = tiny(tmp_path / "model", "llama3", dtype="bf16")
+    folder = ensure_draft(model, tmp_path / "cache")
+    mine, theirs = Checkpoint(folder).tensors, Checkpoint(model).tensors
+    assert {name: one.shape for name, one in mine.items()} == {name: one.shape for name, one in theirs.items()}
+    changed = {name for name in mine if (mine[name].values != theirs[name].values).any()}
+    assert changed == {name for name, one in theirs.items() if len(one.shape) == 2}
+    assert ensure_draft(model, tmp_path / "cache") == folder
+
+
+def test_a_restless_pace_takes_every_length_and_never_more_than_fits() -> None:
+    pace = Restless(3)
+    candidates = [Candidate(Acceptance(), most=9), Candidate(Acceptance(), most=1)]
+    chosen = [pace.lengths(candidates) for _ in range(4)]
+    assert [one[0] for one in chosen] == [1, 2, 3, 0] and [one[1] for one in chosen] == [1, 1, 0, 1]
 
 
 def test_the_report_adds_the_cells_up() -> None:
@@ -142,7 +200,9 @@ def test_the_report_adds_the_cells_up() -> None:
 @pytest.mark.parametrize(("noticed", "status"), [(20, 1), (19, 2), (0, 2)])
 def test_a_sabotage_that_goes_unnoticed_ends_with_status_2(noticed: int, status: int) -> None:
     result = Spoilt(GOOD, GOOD, noticed=noticed, wanted=20)
-    assert command.judge_sabotage(result, Sabotage.PAGE, json=False) == status
+    assert command.judge_sabotage([result], Sabotage.PAGE, json=False) == status
+    spotless = Spoilt(GOOD, GOOD, noticed=20, wanted=20)
+    assert command.judge_sabotage([spotless, result], Sabotage.BATCH, json=True) == status
 
 
 @pytest.mark.parametrize("error", [MeshFailed("a worker is not ready"), OSError("broken"), AssertionError()])
@@ -172,9 +232,20 @@ def test_a_cell_is_a_mesh_of_those_settings() -> None:
 def test_only_decode_workers_are_broken_and_keep_their_settings() -> None:
     decode = Service("decode-0", serve_arguments("decode", {"decode.name": "d"}))
     prefill = Service("prefill-0", serve_arguments("prefill", {}))
-    assert broken(prefill, Path("fault")) == prefill
-    assert broken(decode, Path("fault")).arguments[:3] == ("-m", "cli.verify.broken_worker", "fault")
-    assert broken(decode, Path("fault")).arguments[3:] == decode.arguments[4:]
+    module = "cli.verify.broken_worker"
+    assert instead(prefill, module, "fault") == prefill
+    assert instead(decode, module, "fault").arguments[:3] == ("-m", module, "fault")
+    assert instead(decode, module, "fault").arguments[3:] == decode.arguments[4:]
+
+
+def test_each_tier_is_told_its_body_and_the_gateway_none() -> None:
+    parts = Roles("pairs", prefill="avx2", decode="plain", alone="avx512")
+    told = {tier: embodied(Service(tier, serve_arguments(tier, {})), parts).environment for tier in TIERS}
+    assert told == {
+        "gateway": (),
+        "prefill": (("BATON_PRODUCT_PATH", "pairs:avx2"),),
+        "decode": (("BATON_PRODUCT_PATH", "pairs:plain"),),
+    }
 
 
 def test_nothing_but_verify_knows_the_broken_worker() -> None:

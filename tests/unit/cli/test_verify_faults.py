@@ -29,7 +29,7 @@ def test_the_damaged_bit_changes_a_finite_key_and_the_next_rows_logits(
     first = alone.answer(Ask(PROMPT, GREEDY))[0].token
     model = alone.model
     size = baton_kernels.layer_bytes(path, page_tokens, model.weights.config.kv_heads, model.weights.config.head_dim)
-    pool = np.zeros(6 * model.layers * size, np.uint8)
+    pool = np.zeros(6 * model.weights.config.layers * size, np.uint8)
     runner = CpuRunner(model.weights, pool_buffer=pool, page_tokens=page_tokens, threads=1)
     pages = (3, 1, 5, 0, 2)
     runner.compute_logits(Plan(0, (Piece(0, PROMPT, 0, pages, 1, 0, GREEDY),)))
@@ -38,7 +38,7 @@ def test_the_damaged_bit_changes_a_finite_key_and_the_next_rows_logits(
     for seed in range(8):
         damage = choose_damage(model.weights, PROMPT, first, page_tokens=page_tokens, seed=seed)
         assert damage.weight >= LEAST_WEIGHT and damage.page < -(-len(PROMPT) // page_tokens)
-        place = pages[damage.page] * model.layers * size + damage.offset
+        place = pages[damage.page] * model.weights.config.layers * size + damage.offset
         assert damage.offset < size // 2, "values lie behind the keys"
         pool[place] ^= damage.mask
         (spoilt,) = runner.compute_logits(row)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.builtin import ensure_builtin, tiny
+from engine.builtin import ensure_random, tiny
 from engine.model.weights import open_weights
 from engine.plan import Piece, Plan, Result
 from engine.runner import CpuRunner, layer_bytes
@@ -173,8 +173,8 @@ def test_the_page_shape_is_what_the_layout_says(folder: Path, engine: Any) -> No
     assert ours.runner.page_bytes == 5 * ours.runner.layer_bytes
 
 
-def test_the_built_in_model_babbles_differently_after_different_prompts(tmp_path: Path, engine: Any) -> None:
-    folder = ensure_builtin(tmp_path)
+def test_the_random_model_babbles_differently_after_different_prompts(tmp_path: Path, engine: Any) -> None:
+    folder = ensure_random(tmp_path)
     ours = engine(folder)
     said = []
     for prompt in (b"Hello", b"Hello!", b"What is a baton?"):

@@ -55,6 +55,9 @@ class FakeTimings:
     decode_seconds: float = 0.25
     total_seconds: float = 0.5
     attempts: int = 1
+    drafted_tokens: int = 8
+    accepted_tokens: int = 5
+    decode_steps: int = 10
 
 
 @dataclass

@@ -90,6 +90,8 @@ async def test_a_stream_begins_with_started_and_ends_with_finished(stub: Any, co
     assert events[-2].choice_finished.WhichOneof("cause") is None
     assert (finished.usage.prompt_tokens, finished.usage.completion_tokens) == (1, 12)
     assert finished.timings.first_token_seconds == 0.25
+    assert (finished.usage.drafted_tokens, finished.usage.accepted_tokens) == (8, 5)
+    assert (finished.timings.decode_steps, finished.timings.tokens_per_step) == (10, 1.5)
     assert not any(delta.logprobs for delta in deltas)
 
 

@@ -29,6 +29,12 @@ async def test_a_chat_is_answered_whole(client: openai.AsyncOpenAI, core: Any) -
     assert choice.finish_reason == "stop"
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (5, 12, 17)
+    details = answer.usage.completion_tokens_details
+    assert details is not None
+    assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (5, 3)
+    timings = answer.model_extra["timings"]  # what the SDK has no field for
+    assert (timings["decode_steps"], timings["tokens_per_step"], timings["total_seconds"]) == (10, 1.5, 0.5)
+    assert "prefill_seconds" not in timings
     assert answer.object == "chat.completion"
     assert answer.model == "tiny"
     assert answer.created == 1_700_000_000
@@ -48,6 +54,7 @@ async def test_a_chat_is_streamed_with_role_text_end_and_usage(client: openai.As
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
     assert chunks[-1].choices == []
     assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == 12
+    assert chunks[-1].model_extra["timings"]["tokens_per_step"] == 1.5
     assert all(chunk.usage is None for chunk in chunks[:-1])
     assert len({chunk.id for chunk in chunks}) == 1
 

@@ -91,7 +91,8 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         # known, not supported
         (with_chat(frequency_penalty=0.5), "frequency_penalty"),
         (with_chat(logit_bias={"5": 1}), "logit_bias"),
-        (with_chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
+        (with_chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),  # the template has no place
+        (with_text(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
         (with_chat(response_format={"type": "json_object"}), "response_format"),
         (with_text(suffix="end"), "suffix"),
         (with_text(best_of=2), "best_of"),

@@ -16,37 +16,38 @@ import pytest
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed: pip install 'baton[gpu]'", allow_module_level=True)
 
+ROOT = Path(__file__).parents[3]
 FOLDER = Path(__file__).parent / "triton"
 FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
 SHARDS = {"attention": ["test_attention.py"], "all others": [name for name in FILES if name != "test_attention.py"]}
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[dict[str, subprocess.Popen[str]]]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[subprocess.Popen[bytes], Path]]]:
+    """Every shard's process, and the file that gets its report."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    base = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not gpu"]
-    started = {
-        name: subprocess.Popen(
-            [*base, *(str(FOLDER / file) for file in files)],
-            env=environment,
-            cwd=Path(__file__).parents[3],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for name, files in SHARDS.items()
-    }
+    base = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    folder = tmp_path_factory.mktemp("interpreter")
+    started = {}
+    for name, files in SHARDS.items():
+        report = folder / name
+        with report.open("wb") as out:
+            command = [*base, *(str(FOLDER / file) for file in files)]
+            process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+        started[name] = process, report
     yield started
-    for process in started.values():
+    for process, _ in started.values():
         process.kill()
         process.wait()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("shard", SHARDS)
 def test_kernels_agree_with_their_references_in_the_interpreter(
-    shard: str, running: dict[str, subprocess.Popen[str]]
+    shard: str, running: dict[str, tuple[subprocess.Popen[bytes], Path]]
 ) -> None:
-    report, _ = running[shard].communicate()
-    assert running[shard].returncode == 0, report
+    process, file = running[shard]
+    status, report = process.wait(), file.read_text()
+    assert status == 0, report
     passed = re.search(r"(\d+) passed", report)
     assert passed is not None and int(passed[1]) >= 5 and "skipped" not in report, report

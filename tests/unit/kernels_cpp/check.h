@@ -67,12 +67,12 @@ void under_every_body(Function function) {
         current = names[body];
         baton_choose(body);
         for (int threads : {1, 3}) {
-            baton_set_threads(threads);
+            baton_set_threads(threads, nullptr);
             function();
         }
     }
     baton_choose(-1);
-    baton_set_threads(1);
+    baton_set_threads(1, nullptr);
     current = "";
 }
 

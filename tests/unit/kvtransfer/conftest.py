@@ -7,7 +7,8 @@ import asyncio
 import random
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,13 @@ from kvtransfer.transfer import Arrived, PageShape, Receiver, Span, Transport, W
 
 SHAPE = PageShape(((6, 4096),), "fp32-16-16-v1")
 WRITER, RECEIVER = 0xA11CE, 0xB0B
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Instead of pytest's own, which can be too long: a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="baton-") as folder:
+        yield Path(folder)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,5 +1,6 @@
 """Every wrong setting is refused at start, with a message that says where it stands and what to do."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,10 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[prefill]\nstep_tokens = 64", r"step_tokens: 64 is less than chunk_tokens \(512\)"),
         ("[gateway]\nhttp_address = '127.0.0.1:70000'", "'127.0.0.1:70000' is not host:port"),
         ("[mesh]\nprefill_workers = 0\n[gateway]\nlocal = 'never'", "leaves nobody to prefill"),
+        ("draft = 'nowhere'", "baton.toml, draft: draft: .*nowhere is not a Hugging Face model folder"),
+        ("[worker]\nspeculation = 'on'", "speculation: 'on' is not one of auto, draft, lookup, off"),
+        ("[decode]\ndraft_tokens = 0", "draft_tokens: 0 is not between 1 and 64"),
+        ("[prefill]\ndraft_tokens = 4", r"unknown key 'draft_tokens' in \[prefill\]"),
         ("[mesh", "is not TOML"),
     ],
 )
@@ -103,8 +108,36 @@ def test_threads_are_shared_among_the_workers_of_a_host() -> None:
     assert PrefillConfig(threads=3, workers_on_host=2).thread_count == 3
 
 
+def test_pinned_workers_of_a_host_take_cores_next_to_each_other() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    assert DecodeConfig().cores == ()
+    first, second = (DecodeConfig(pin_threads=True, threads=1, workers_on_host=2, worker_on_host=i) for i in (0, 1))
+    assert first.cores == (allowed[0],) and second.cores == (allowed[1 % len(allowed)],)
+    many = DecodeConfig(pin_threads=True, threads=len(allowed) + 1)
+    assert many.cores == (*allowed, allowed[0])
+    with pytest.raises(ConfigError, match="worker_on_host: 2 is not between 0 and 1"):
+        DecodeConfig(workers_on_host=2, worker_on_host=2)
+
+
+def test_the_forced_product_path_is_no_setting_and_no_mistake() -> None:
+    assert read_settings(environment={"BATON_PRODUCT_PATH": "pairs:avx2"}).decode().product_path == "auto"
+
+
 def test_the_pool_is_counted_in_pages_or_in_bytes() -> None:
     assert DecodeConfig(pool_bytes=1000).pages(300) == 3
     assert DecodeConfig(pool_pages=7).pages(300) == 7
     with pytest.raises(ConfigError, match="pool_bytes: 1000 holds no page of 1001 bytes"):
         DecodeConfig(pool_bytes=1000).pages(1001)
+
+
+def test_a_draft_is_opened_only_where_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for speculation, opened in (("auto", tmp_path), ("draft", tmp_path), ("lookup", None), ("off", None)):
+        assert DecodeConfig(draft=tmp_path, speculation=speculation).draft_folder == opened
+    assert PrefillConfig().draft_folder is None
+
+
+def test_to_speculate_with_a_draft_there_must_be_one(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"speculation: .*`draft`"):
+        DecodeConfig(model=tmp_path, speculation="draft")

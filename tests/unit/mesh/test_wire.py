@@ -46,14 +46,16 @@ def values(hint: typing.Any, name: str) -> st.SearchStrategy[typing.Any]:
     if hint is Token:
         tops = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.floats(width=32, allow_nan=False)), max_size=4)
         return st.builds(
-            lambda position, token, logprob, tops, end: Token(
-                position, token, logprob, tuple(i for i, _ in tops), tuple(p for _, p in tops), end
+            lambda position, token, logprob, tops, *rest: Token(
+                position, token, logprob, tuple(i for i, _ in tops), tuple(p for _, p in tops), *rest
             ),
             st.integers(0, 2**32 - 1),
             st.integers(0, 2**32 - 1),
             st.floats(width=32, allow_nan=False),
             tops,
             st.sampled_from(End),
+            st.integers(0, 64),
+            st.booleans(),
         )
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
@@ -107,6 +109,13 @@ def test_a_logprob_keeps_its_bits() -> None:
     received = wire.UP.decode(wire.UP.encode(sent))
     assert isinstance(received, Tokens)
     assert received.items[0].token.logprob.hex() == logprob.hex()
+
+
+def test_what_speculation_says_of_tokens_costs_nothing_where_there_is_none() -> None:
+    ticket = Ticket(1, 1, bytes(16))
+    plain = wire.UP.encode(Tokens((TokenOf(ticket, Token(0, 1)), TokenOf(ticket, Token(1, 1)))))
+    drafted = wire.UP.encode(Tokens((TokenOf(ticket, Token(0, 1, drafted=4)), TokenOf(ticket, Token(1, 1)))))
+    assert not worker_pb2.AttachResponse.FromString(plain).tokens.drafted and len(drafted) > len(plain)
 
 
 def test_an_absent_prefill_incarnation_is_not_incarnation_zero() -> None:

@@ -1,10 +1,14 @@
 """How the pair is judged: answers, acceptance by its definition, and what counts as right."""
 
+from collections.abc import Callable
 from random import Random
 from xml.etree import ElementTree
 
 import pytest
 
+from engine.acceptance import accepted as engine_accepted
+from engine.plan import Piece, Sampled
+from mesh.messages import Sampling
 from models.acceptance import Tally, judge, tally
 from models.curve import draw_curve
 from models.network import Network
@@ -14,18 +18,19 @@ from models.speak import GREEDY, Choice, answers, logits_after
 END = 0
 
 
-def speculate(model: list[int], draft: object, *, length: int) -> Tally:
-    """The definition, played out: propose, verify, emit, for a draft that is a function of what it has seen."""
-    assert callable(draft)
+def speculate(model: list[int], draft: Callable[[tuple[int, ...]], int], *, length: int, most: int) -> Tally:
+    """Played out with the engine's own rule: propose, verify, emit."""
+    sampling = Sampling(stop_ids=(END,), max_tokens=most)
     accepted = proposed = 0
     emitted = model[:1]
-    while len(emitted) < len(model):
+    while emitted[-1] != END and len(emitted) < most:
         proposals: list[int] = []
-        while len(proposals) < length and END not in proposals:
+        while len(proposals) < min(length, most - len(emitted) - 1):
             proposals.append(draft((*emitted, *proposals)))
-        agreed = 0
-        while agreed < len(proposals) and proposals[agreed : agreed + 1] == model[len(emitted) + agreed :][:1]:
-            agreed += 1
+        rows = len(proposals) + 1
+        piece = Piece(1, (emitted[-1], *proposals), 0, (0,), rows, len(emitted), sampling)
+        says = [Sampled(token, -1.0, (), ()) for token in (model[len(emitted) :] + [END] * rows)[:rows]]
+        agreed = engine_accepted(piece, says)
         accepted, proposed = accepted + agreed, proposed + len(proposals)
         emitted = model[: len(emitted) + agreed + 1]
     return Tally(accepted, proposed)
@@ -38,11 +43,12 @@ def test_counting_along_the_models_answer_is_speculation_played_out() -> None:
         answer = [rng.randint(1, 2) for _ in range(rng.randint(1, 14))] + [END]
 
         def draft(seen: tuple[int, ...], case: int = case) -> int:
-            return Random(f"{case}/{seen}").choice((1, 1, 1, 2, 2))  # never ends: then both counts must be equal
+            return Random(f"{case}/{seen}").choice((1, 1, 1, 2, 2, END))
 
         choices = [draft(tuple(answer[:position])) for position in range(len(answer))]
-        played = speculate(answer, draft, length=4)
-        assert tally(answer, choices, end=END) == played
+        most = len(answer) + rng.choice((0, 1, 2, 3, 20))
+        played = speculate(answer, draft, length=4, most=most)
+        assert tally(answer, choices, end=END, most=most) == played
         some += played.accepted
     assert some > 100
 
@@ -51,14 +57,17 @@ def test_counting_along_the_models_answer_is_speculation_played_out() -> None:
     ("model", "draft", "expected"),
     [
         ([5, 6, 7, 8, 9, END], [5, 6, 7, 8, 9, END], Tally(4, 4)),  # four agreed, the fifth comes with them
-        ([5, 6, 7, END], [9, 6, 7, END], Tally(3, 3)),  # the first token is prefill's; after an end nothing is proposed
-        ([5, 6, 7, 8, 9, 3, 4, END], [5, 1, 7, 8, 9, 3, 4, END], Tally(5, 9)),  # a wrong first proposal costs all four
-        ([5, 6, 7, 8, 9], [5, END, 7, 8, 9], Tally(3, 4)),  # who proposes an end proposes nothing after it
+        ([5, 6, 7, END], [9, 6, 7, END], Tally(2, 4)),  # the first token is prefill's; the end needs no draft
+        ([5, 6, 7, 8, 9, 3, 4, END], [5, 1, 7, 8, 9, 3, 4, END], Tally(4, 12)),  # a wrong one costs all four
         ([END], [END], Tally(0, 0)),
     ],
 )
 def test_tallies_by_hand(model: list[int], draft: list[int], expected: Tally) -> None:
-    assert tally(model, draft, end=END) == expected
+    assert tally(model, draft, end=END, most=100) == expected
+
+
+def test_no_more_is_proposed_than_the_answer_may_grow() -> None:
+    assert tally([5, 6, 7, 8], [5, 6, 7, 8], end=END, most=4) == Tally(2, 2)
 
 
 def test_answers_in_a_batch_are_those_of_each_prompt_alone(network: Network) -> None:
@@ -79,9 +88,9 @@ def test_a_model_that_is_its_own_draft_is_accepted_whole_with_common_noise(netwo
     prompts = [[rng.randrange(512) for _ in range(rng.randint(2, 30))] for _ in range(6)]
     for choice in (GREEDY, Choice(0.8)):
         emitted = answers(network, prompts, most=16, end=-1, choice=choice)
-        counted = sum(judge(network, prompts, emitted, end=-1, choice=choice), Tally())
+        counted = sum(judge(network, prompts, emitted, end=-1, most=16, choice=choice), Tally())
         assert counted.accepted == counted.proposed > 0
-    other = judge(network, prompts, answers(network, prompts, most=16, end=-1), end=-1, choice=Choice(0.8))
+    other = judge(network, prompts, answers(network, prompts, most=16, end=-1), end=-1, most=16, choice=Choice(0.8))
     assert sum(other, Tally()).share < 1.0
 
 

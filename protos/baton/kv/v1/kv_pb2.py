@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62\x61ton/kv/v1/kv.proto\x12\x0b\x62\x61ton.kv.v1\"\xb6\x02\n\x0eSessionRequest\x12+\n\theartbeat\x18\x01 \x01(\x0b\x32\x16.baton.kv.v1.HeartbeatH\x00\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.baton.kv.v1.KvHelloH\x00\x12#\n\x05ready\x18\x03 \x01(\x0b\x32\x12.baton.kv.v1.ReadyH\x00\x12\'\n\x07written\x18\x04 \x01(\x0b\x32\x14.baton.kv.v1.WrittenH\x00\x12+\n\tcomputing\x18\x05 \x01(\x0b\x32\x16.baton.kv.v1.ComputingH\x00\x12%\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x13.baton.kv.v1.CommitH\x00\x12#\n\x05quiet\x18\x07 \x01(\x0b\x32\x12.baton.kv.v1.QuietH\x00\x42\t\n\x07message\"\xb1\x02\n\x0fSessionResponse\x12+\n\theartbeat\x18\x01 \x01(\x0b\x32\x16.baton.kv.v1.HeartbeatH\x00\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.baton.kv.v1.KvHelloH\x00\x12\'\n\x07landing\x18\x03 \x01(\x0b\x32\x14.baton.kv.v1.LandingH\x00\x12#\n\x05later\x18\x04 \x01(\x0b\x32\x12.baton.kv.v1.LaterH\x00\x12%\n\x06resend\x18\x05 \x01(\x0b\x32\x13.baton.kv.v1.ResendH\x00\x12%\n\x06landed\x18\x06 \x01(\x0b\x32\x13.baton.kv.v1.LandedH\x00\x12#\n\x05\x61\x62ort\x18\x07 \x01(\x0b\x32\x12.baton.kv.v1.AbortH\x00\x42\t\n\x07message\"\x0b\n\tHeartbeat\"\xbd\x01\n\x07KvHello\x12\x13\n\x0bincarnation\x18\x01 \x01(\x06\x12\x10\n\x08numerics\x18\x02 \x01(\t\x12\x0e\n\x06layout\x18\x03 \x01(\t\x12\x12\n\npage_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03uid\x18\x06 \x01(\r\x12\x0b\n\x03pid\x18\x07 \x01(\r\x12\x12\n\ntransports\x18\x08 \x03(\t\x12\x0e\n\x06\x63hosen\x18\t \x01(\t\x12\x0b\n\x03why\x18\n \x01(\t\x12\x0e\n\x06handle\x18\x0b \x01(\x0c\"\x7f\n\x05Token\x12\x10\n\x08position\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\r\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x0f\n\x07top_ids\x18\x04 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x05 \x03(\x02\x12\x1d\n\x03\x65nd\x18\x06 \x01(\x0e\x32\x10.baton.kv.v1.End\"\x17\n\x05Ready\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"<\n\x07Landing\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x12\n\nfirst_page\x18\x02 \x01(\r\x12\r\n\x05pages\x18\x03 \x03(\r\"\x17\n\x05Later\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"o\n\x07Written\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66irst_layer\x18\x02 \x01(\r\x12\x0e\n\x06layers\x18\x03 \x01(\r\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05pages\x18\x05 \x03(\r\x12\x11\n\tchecksums\x18\x06 \x03(\x06\"I\n\tComputing\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0btokens_done\x18\x02 \x01(\r\x12\x17\n\x0flongest_step_ms\x18\x03 \x01(\r\"Y\n\x06\x43ommit\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12&\n\x05\x66irst\x18\x03 \x01(\x0b\x32\x12.baton.kv.v1.TokenH\x00\x88\x01\x01\x42\x08\n\x06_first\"[\n\x06Resend\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x0e\n\x06layers\x18\x04 \x01(\r\x12\r\n\x05pages\x18\x05 \x03(\r\"\x18\n\x06Landed\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\",\n\x05Quiet\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06*F\n\x03\x45nd\x12\x13\n\x0f\x45ND_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x45ND_NONE\x10\x01\x12\x0c\n\x08\x45ND_STOP\x10\x02\x12\x0e\n\nEND_LENGTH\x10\x03\x32U\n\tKvService\x12H\n\x07Session\x12\x1b.baton.kv.v1.SessionRequest\x1a\x1c.baton.kv.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62\x61ton/kv/v1/kv.proto\x12\x0b\x62\x61ton.kv.v1\"\xb6\x02\n\x0eSessionRequest\x12+\n\theartbeat\x18\x01 \x01(\x0b\x32\x16.baton.kv.v1.HeartbeatH\x00\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.baton.kv.v1.KvHelloH\x00\x12#\n\x05ready\x18\x03 \x01(\x0b\x32\x12.baton.kv.v1.ReadyH\x00\x12\'\n\x07written\x18\x04 \x01(\x0b\x32\x14.baton.kv.v1.WrittenH\x00\x12+\n\tcomputing\x18\x05 \x01(\x0b\x32\x16.baton.kv.v1.ComputingH\x00\x12%\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x13.baton.kv.v1.CommitH\x00\x12#\n\x05quiet\x18\x07 \x01(\x0b\x32\x12.baton.kv.v1.QuietH\x00\x42\t\n\x07message\"\xb1\x02\n\x0fSessionResponse\x12+\n\theartbeat\x18\x01 \x01(\x0b\x32\x16.baton.kv.v1.HeartbeatH\x00\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.baton.kv.v1.KvHelloH\x00\x12\'\n\x07landing\x18\x03 \x01(\x0b\x32\x14.baton.kv.v1.LandingH\x00\x12#\n\x05later\x18\x04 \x01(\x0b\x32\x12.baton.kv.v1.LaterH\x00\x12%\n\x06resend\x18\x05 \x01(\x0b\x32\x13.baton.kv.v1.ResendH\x00\x12%\n\x06landed\x18\x06 \x01(\x0b\x32\x13.baton.kv.v1.LandedH\x00\x12#\n\x05\x61\x62ort\x18\x07 \x01(\x0b\x32\x12.baton.kv.v1.AbortH\x00\x42\t\n\x07message\"\x0b\n\tHeartbeat\"\xbd\x01\n\x07KvHello\x12\x13\n\x0bincarnation\x18\x01 \x01(\x06\x12\x10\n\x08numerics\x18\x02 \x01(\t\x12\x0e\n\x06layout\x18\x03 \x01(\t\x12\x12\n\npage_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03uid\x18\x06 \x01(\r\x12\x0b\n\x03pid\x18\x07 \x01(\r\x12\x12\n\ntransports\x18\x08 \x03(\t\x12\x0e\n\x06\x63hosen\x18\t \x01(\t\x12\x0b\n\x03why\x18\n \x01(\t\x12\x0e\n\x06handle\x18\x0b \x01(\x0c\"\xa2\x01\n\x05Token\x12\x10\n\x08position\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\r\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x0f\n\x07top_ids\x18\x04 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x05 \x03(\x02\x12\x1d\n\x03\x65nd\x18\x06 \x01(\x0e\x32\x10.baton.kv.v1.End\x12\x0f\n\x07\x64rafted\x18\x07 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x08 \x01(\x08\"\x17\n\x05Ready\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"<\n\x07Landing\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x12\n\nfirst_page\x18\x02 \x01(\r\x12\r\n\x05pages\x18\x03 \x03(\r\"\x17\n\x05Later\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"o\n\x07Written\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66irst_layer\x18\x02 \x01(\r\x12\x0e\n\x06layers\x18\x03 \x01(\r\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05pages\x18\x05 \x03(\r\x12\x11\n\tchecksums\x18\x06 \x03(\x06\"I\n\tComputing\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0btokens_done\x18\x02 \x01(\r\x12\x17\n\x0flongest_step_ms\x18\x03 \x01(\r\"Y\n\x06\x43ommit\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12&\n\x05\x66irst\x18\x03 \x01(\x0b\x32\x12.baton.kv.v1.TokenH\x00\x88\x01\x01\x42\x08\n\x06_first\"[\n\x06Resend\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x0e\n\x06layers\x18\x04 \x01(\r\x12\r\n\x05pages\x18\x05 \x03(\r\"\x18\n\x06Landed\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\",\n\x05Quiet\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06*F\n\x03\x45nd\x12\x13\n\x0f\x45ND_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x45ND_NONE\x10\x01\x12\x0c\n\x08\x45ND_STOP\x10\x02\x12\x0e\n\nEND_LENGTH\x10\x03\x32U\n\tKvService\x12H\n\x07Session\x12\x1b.baton.kv.v1.SessionRequest\x1a\x1c.baton.kv.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.kv.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_END']._serialized_start=1573
-  _globals['_END']._serialized_end=1643
+  _globals['_END']._serialized_start=1609
+  _globals['_END']._serialized_end=1679
   _globals['_SESSIONREQUEST']._serialized_start=38
   _globals['_SESSIONREQUEST']._serialized_end=348
   _globals['_SESSIONRESPONSE']._serialized_start=351
@@ -41,28 +41,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEAT']._serialized_end=669
   _globals['_KVHELLO']._serialized_start=672
   _globals['_KVHELLO']._serialized_end=861
-  _globals['_TOKEN']._serialized_start=863
-  _globals['_TOKEN']._serialized_end=990
-  _globals['_READY']._serialized_start=992
-  _globals['_READY']._serialized_end=1015
-  _globals['_LANDING']._serialized_start=1017
-  _globals['_LANDING']._serialized_end=1077
-  _globals['_LATER']._serialized_start=1079
-  _globals['_LATER']._serialized_end=1102
-  _globals['_WRITTEN']._serialized_start=1104
-  _globals['_WRITTEN']._serialized_end=1215
-  _globals['_COMPUTING']._serialized_start=1217
-  _globals['_COMPUTING']._serialized_end=1290
-  _globals['_COMMIT']._serialized_start=1292
-  _globals['_COMMIT']._serialized_end=1381
-  _globals['_RESEND']._serialized_start=1383
-  _globals['_RESEND']._serialized_end=1474
-  _globals['_LANDED']._serialized_start=1476
-  _globals['_LANDED']._serialized_end=1500
-  _globals['_ABORT']._serialized_start=1502
-  _globals['_ABORT']._serialized_end=1525
-  _globals['_QUIET']._serialized_start=1527
-  _globals['_QUIET']._serialized_end=1571
-  _globals['_KVSERVICE']._serialized_start=1645
-  _globals['_KVSERVICE']._serialized_end=1730
+  _globals['_TOKEN']._serialized_start=864
+  _globals['_TOKEN']._serialized_end=1026
+  _globals['_READY']._serialized_start=1028
+  _globals['_READY']._serialized_end=1051
+  _globals['_LANDING']._serialized_start=1053
+  _globals['_LANDING']._serialized_end=1113
+  _globals['_LATER']._serialized_start=1115
+  _globals['_LATER']._serialized_end=1138
+  _globals['_WRITTEN']._serialized_start=1140
+  _globals['_WRITTEN']._serialized_end=1251
+  _globals['_COMPUTING']._serialized_start=1253
+  _globals['_COMPUTING']._serialized_end=1326
+  _globals['_COMMIT']._serialized_start=1328
+  _globals['_COMMIT']._serialized_end=1417
+  _globals['_RESEND']._serialized_start=1419
+  _globals['_RESEND']._serialized_end=1510
+  _globals['_LANDED']._serialized_start=1512
+  _globals['_LANDED']._serialized_end=1536
+  _globals['_ABORT']._serialized_start=1538
+  _globals['_ABORT']._serialized_end=1561
+  _globals['_QUIET']._serialized_start=1563
+  _globals['_QUIET']._serialized_end=1607
+  _globals['_KVSERVICE']._serialized_start=1681
+  _globals['_KVSERVICE']._serialized_end=1766
 # @@protoc_insertion_point(module_scope)

@@ -85,20 +85,24 @@ class KvHello(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., numerics: _Optional[str] = ..., layout: _Optional[str] = ..., page_bytes: _Optional[int] = ..., host: _Optional[str] = ..., uid: _Optional[int] = ..., pid: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., chosen: _Optional[str] = ..., why: _Optional[str] = ..., handle: _Optional[bytes] = ...) -> None: ...
 
 class Token(_message.Message):
-    __slots__ = ("position", "token", "logprob", "top_ids", "top_logprobs", "end")
+    __slots__ = ("position", "token", "logprob", "top_ids", "top_logprobs", "end", "drafted", "accepted")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     position: int
     token: int
     logprob: float
     top_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
     end: End
-    def __init__(self, position: _Optional[int] = ..., token: _Optional[int] = ..., logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., end: _Optional[_Union[End, str]] = ...) -> None: ...
+    drafted: int
+    accepted: bool
+    def __init__(self, position: _Optional[int] = ..., token: _Optional[int] = ..., logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., end: _Optional[_Union[End, str]] = ..., drafted: _Optional[int] = ..., accepted: bool = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("ticket",)

@@ -1,0 +1,188 @@
+"""`python -m bench.speculation`: what drafts bring to decode, in pairs of runs with and without that say the same.
+
+Every pair runs on one engine, one behind the other, in turns; the draft length is decode's own pace. (a) A model and
+its draft, requests one by one. (b) Random weights of Qwen2.5-0.5B's shape with a draft of a tenth: its proposals are
+computed and then replaced by a script that is right as often as (a)'s draft was. (c) Both with 32 requests at once,
+where drafting should switch itself off; the worse one counts. Status 1 when a target is missed."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import engine.builtin
+from bench.handoff import make_once, processor, say
+from bench.speculation_figures import Point, Run, acceptance, chance, misses, scripted
+from bench.speculation_runs import Ask, Bed, Fixed, Pacing
+from decode_svc.pace import Pace
+from decode_svc.speculation import PRIORS, Source
+from engine.builtin import tiny
+from engine.opened import open_model
+from gateway.assets import load_assets
+from mesh.config import default_cache_folder
+from mesh.messages import Sampling
+
+PAIR = Path(engine.builtin.__file__).parent / "pair"
+PAGE_TOKENS, BATCH, FIXED_LENGTH, LONGEST = 32, 32, 4, 8
+SLOTS = 512  # per request
+QUESTIONS = (
+    "What is Baton?",
+    "What does a prefill worker do?",
+    "What is 27 + 58?",
+    "Count from 3 to 15.",
+    "Tell me a little story about a fox.",
+    "List five colours.",
+    "Why are pages handed over layer by layer?",
+    "Who keeps the pages when a worker dies?",
+)
+SAMPLINGS = (Sampling(), Sampling(temperature=0.8, seed=7))
+POINTS = ("builtin", "scripted", "batch")
+TENTH: dict[str, Any] = {
+    "hidden": 256,
+    "layers": 14,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 64,
+    "ffn": 704,
+}  # 49 M parameters
+
+Decode = Callable[[Sequence[Ask], Pacing], Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.speculation", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser.add_argument("--model", type=Path, default=PAIR / "model", help="folder of (a)'s model")
+    parser.add_argument("--draft", type=Path, default=PAIR / "draft", help="folder of its draft")
+    parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS)
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of each point; figures are medians")
+    parser.add_argument("--tokens", type=int, default=96, help="of each request at most")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--acceptance", type=float, help="chance that a scripted draft is right; default: (a)'s")
+    parser.add_argument("--cache", type=Path, default=None, help="folder of packed weights and of the random models")
+    arguments = parser.parse_args()
+    for name in ("model", "draft"):
+        if not (getattr(arguments, name) / "config.json").is_file():
+            sys.exit(f"bench.speculation: --{name}: {getattr(arguments, name)} is no model folder")
+    report = asyncio.run(bench(arguments))
+    for line in report["missed"]:
+        say(f"MISSED: {line}")
+    if arguments.json:
+        print(json.dumps(report))
+    sys.exit(1 if report["missed"] else 0)
+
+
+async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
+    say(f"{processor()}, {arguments.threads} threads, medians of {arguments.rounds} pairs")
+    cache: Path = arguments.cache or default_cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    points: list[Point] = []
+    report: dict[str, Any] = {"processor": processor(), "threads": arguments.threads}
+    right = arguments.acceptance
+    if "builtin" in arguments.points or "batch" in arguments.points or right is None:
+        right = await builtin(arguments, cache, points, report)
+    if "scripted" in arguments.points or "batch" in arguments.points:
+        await random_shape(arguments, cache, points, arguments.acceptance or right)
+    report |= {f"{point.name}_speedup_b1": point.speedup.median for point in points if "_b32" not in point.name}
+    large = {point.name: point.speedup.median for point in points if "_b32" in point.name}
+    report |= {"speedup_b32": min(large.values()), "speedups_b32": large} if large else {}
+    report["identical"] = all(point.identical for point in points)
+    report["missed"] = misses(report)
+    return report
+
+
+async def builtin(arguments: argparse.Namespace, cache: Path, points: list[Point], report: dict[str, Any]) -> float:
+    """Returns the chance with which one of the draft's tokens is right."""
+    bed = open_bed(arguments.model, arguments.draft, cache, arguments.threads)
+    asks = questions(arguments.model, arguments.tokens)
+    greedy = await bed.one_by_one([ask for ask in asks if not ask.sampling.temperature], Fixed(FIXED_LENGTH))
+    sampled = await bed.one_by_one([ask for ask in asks if ask.sampling.temperature], Fixed(FIXED_LENGTH))
+    report |= {"acceptance": acceptance(greedy), "acceptance_sampled": acceptance(sampled), "chance": chance(greedy)}
+    say(f"{FIXED_LENGTH} drafts: {acceptance(greedy):.2f} accepted, at temperature 0.8 {acceptance(sampled):.2f}")
+    if "builtin" in arguments.points:
+        points.append(await compare("builtin", bed.one_by_one, asks, asks, arguments.rounds))
+    if "batch" in arguments.points:
+        crowd = endless(asks)
+        points.append(await compare("builtin_b32", bed.together, crowd, crowd, arguments.rounds))
+    bed.close()
+    return chance(greedy)
+
+
+async def random_shape(arguments: argparse.Namespace, cache: Path, points: list[Point], right: float) -> None:
+    model, vocab = make_once(cache), 151936
+    bed = open_bed(model, make_tenth(cache), cache, arguments.threads)
+    plain = [Ask(tuple(range(100 + i, 164 + i)), SAMPLINGS[i % 2]) for i in range(BATCH)]
+    plain = [replace(ask, sampling=replace(ask.sampling, max_tokens=arguments.tokens)) for ask in plain]
+    for name, decode, asks in (("scripted", bed.one_by_one, plain[:2]), ("scripted_b32", bed.together, plain)):
+        if ("batch" if "_b32" in name else "scripted") in arguments.points:
+            truth = (await decode(asks, Fixed(0))).texts
+            scripts = [
+                scripted([token for token, _ in text], right, seed=seed, vocab=vocab) for seed, text in enumerate(truth)
+            ]
+            drafted = [replace(ask, script=script) for ask, script in zip(asks, scripts, strict=True)]
+            points.append(await compare(name, decode, asks, drafted, arguments.rounds))
+    bed.close()
+
+
+async def compare(name: str, decode: Decode, plain: Sequence[Ask], drafted: Sequence[Ask], rounds: int) -> Point:
+    """Pairs in turns: whoever goes first in one goes second in the next. A first pair warms up, and is forgotten but
+    for what the pace, which lives as long as a worker, learned in it."""
+    prior, share = PRIORS[Source.DRAFT]
+    off, pace = Fixed(0), Pace(longest=LONGEST, prior=prior, draft_share=share)
+    pairs: list[tuple[Run, Run]] = []
+    for number in range(rounds + 1):
+        if number % 2:
+            with_drafts = await decode(drafted, pace)
+            pairs.append((await decode(plain, off), with_drafts))
+        else:
+            without = await decode(plain, off)
+            pairs.append((without, await decode(drafted, pace)))
+        one = pairs[-1]
+        say(f"  {name}: {one[0].tokens_per_second:.0f} tokens/s, with drafts {one[1].tokens_per_second:.0f}, "
+            f"{one[1].tokens / one[1].steps:.2f} tokens a step")  # fmt: skip
+    point = Point(name, tuple(pairs[1:]))
+    say(f"{name}: {point.speedup} times as fast, {point.acceptance:.2f} of the drafts accepted")
+    return point
+
+
+def open_bed(model: Path, draft: Path, cache: Path, threads: int) -> Bed:
+    opened = open_model(model, cache, product_path="auto", page_tokens=PAGE_TOKENS, draft=draft)
+    return Bed(opened, threads=threads, requests=BATCH, slots=SLOTS)
+
+
+def questions(folder: Path, tokens: int) -> list[Ask]:
+    """Each one greedy and sampled, as a chat where the model has a template."""
+    assets = load_assets(folder, "model")
+    asks = []
+    for question in QUESTIONS:
+        text = assets.template.render([{"role": "user", "content": question}]) if assets.template else question
+        prompt = assets.tokens.encode(text, special=assets.template is None)
+        for sampling in SAMPLINGS:
+            asks.append(Ask(prompt, replace(sampling, max_tokens=tokens, stop_ids=assets.eos_ids)))
+    return asks
+
+
+def endless(asks: Sequence[Ask]) -> list[Ask]:
+    """So many that a batch is full, none of which stops early: the batch stays full to the end."""
+    return [
+        replace(ask, sampling=replace(ask.sampling, stop_ids=(), seed=index))
+        for index, ask in enumerate((list(asks) * BATCH)[:BATCH])
+    ]
+
+
+def make_tenth(cache: Path) -> Path:
+    """The random draft with a tenth of the 0.5B shape's parameters, made on first use."""
+    folder = cache / "qwen2.5-0.5b-tenth-random"
+    if not folder.is_dir():
+        say(f"making a random draft in {folder}, once")
+        common: dict[str, Any] = {"tied": True, "vocab": 151936, "context": 32768, "theta": 1e6}
+        tiny(folder.with_suffix(".tmp"), "qwen2", dtype="bf16", **common, **TENTH).rename(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    main()

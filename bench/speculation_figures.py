@@ -1,0 +1,96 @@
+"""What `bench.speculation` makes of its runs, and the script that stands in for a trained draft. All of it is pure.
+
+A run counts decode only: prompts are computed before its clock starts. Two runs are compared only when they stood next
+to each other, since a shared machine changes its pace within seconds."""
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TARGETS = {"builtin_speedup_b1": 1.3, "scripted_speedup_b1": 1.8, "speedup_b32": 0.97}
+
+Texts = tuple[tuple[tuple[int, bytes], ...], ...]  # per request: tokens, each with its logprob's bits
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    seconds: float  # of decode
+    texts: Texts
+    steps: int
+    proposed: int = 0  # drafts that were verified
+    accepted: int = 0
+    looked_at: int = 0  # of these, up to and including each step's first refused one
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.texts))
+
+    @property
+    def tokens_per_second(self) -> float:
+        return (self.tokens - len(self.texts)) / self.seconds  # each request's first token is prefill's
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One comparison: pairs of a run without drafts and one with."""
+
+    name: str
+    pairs: tuple[tuple[Run, Run], ...]
+
+    @property
+    def speedup(self) -> Spread:
+        return Spread.of([drafted.tokens_per_second / plain.tokens_per_second for plain, drafted in self.pairs])
+
+    @property
+    def identical(self) -> bool:
+        return len({run.texts for pair in self.pairs for run in pair}) == 1
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted of verified drafts."""
+        return _share([(drafted.accepted, drafted.proposed) for _, drafted in self.pairs])
+
+
+def acceptance(run: Run) -> float:
+    return _share([(run.accepted, run.proposed)])
+
+
+def chance(run: Run) -> float:
+    """Of one draft, given that all before it were accepted: what a script repeats to accept as many."""
+    return _share([(run.accepted, run.looked_at)])
+
+
+def scripted(truth: Sequence[int], chance: float, *, seed: int, vocab: int) -> tuple[int, ...]:
+    """What a draft proposes at each position: the model's own token with this chance, otherwise another one."""
+    draw = random.Random(seed)
+    return tuple(token if draw.random() < chance else (token + 1) % vocab for token in truth)
+
+
+def misses(report: dict[str, object]) -> list[str]:
+    """A line for each target that was measured and missed."""
+    lines = [] if report["identical"] else ["identical: a text differs with and without drafts"]
+    for key, target in TARGETS.items():
+        value = report.get(key)
+        if isinstance(value, float) and value < target:
+            lines.append(f"{key}: {value:.2f}, target {target}")
+    return lines
+
+
+def _share(parts: Sequence[tuple[int, int]]) -> float:
+    whole = sum(count for _, count in parts)
+    return sum(part for part, _ in parts) / whole if whole else 0.0

@@ -1,0 +1,182 @@
+"""Requests in decode, driven straight through the engine's runner as decode's loop drives it: same pieces, same pace.
+
+No network, no emission: what is compared is the engine with and without drafts. A script may replace what the draft
+model proposed; the draft model computes all the same."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from bench.speculation_figures import Run
+from decode_svc.pace import Acceptance, Candidate
+from engine.acceptance import accepted, next_slot
+from engine.batch import decode_piece, pages_needed
+from engine.opened import OpenedModel
+from engine.plan import Drafting, Piece, Plan, Result
+from mesh.messages import End, Sampling
+
+CHUNK = 512
+
+
+class Pacing(Protocol):
+    """decode_svc.pace.Pace, as a run uses it."""
+
+    def lengths(self, candidates: Sequence[Candidate]) -> list[int]: ...
+
+    def note(self, acceptance: Acceptance, drafts: int, accepted: int) -> None: ...
+
+    def measure(self, batch: int, drafts: int, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always so many drafts: to measure acceptance, not speed. 0: none."""
+
+    length: int
+
+    def lengths(self, candidates: Sequence[Candidate]) -> list[int]:
+        return [min(self.length, candidate.most) for candidate in candidates]
+
+    def note(self, acceptance: Acceptance, drafts: int, accepted: int) -> None:
+        """Nothing is learned."""
+
+    def measure(self, batch: int, drafts: int, seconds: float) -> None:
+        """Nothing is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    script: tuple[int, ...] = ()  # what is proposed at each position, instead of the draft's own proposals
+
+
+@dataclass(slots=True)
+class _Talk:
+    key: int
+    ask: Ask
+    pages: tuple[int, ...]
+    tokens: list[int]
+    bits: list[bytes] = field(default_factory=list)
+    filled: int = 0
+    read: int = 0  # by the draft model
+    drafts: tuple[int, ...] = ()
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    end: End = End.NONE
+
+    @property
+    def left(self) -> int:
+        return self.ask.sampling.max_tokens - len(self.bits)
+
+    @property
+    def unread(self) -> tuple[int, ...]:
+        return tuple(self.tokens[self.read : self.filled])
+
+    def piece(self, length: int, page_tokens: int) -> Piece:
+        drafts = self.drafts[: min(length, self.left - 1)]
+        propose = max(0, min(length, self.left - 2, self.left - len(drafts)))
+        return decode_piece(
+            self.key,
+            (self.tokens[-1], *drafts),
+            self.filled,
+            self.pages,
+            page_tokens=page_tokens,
+            sampling=self.ask.sampling,
+            position=len(self.bits),
+            drafting=Drafting(self.read, self.unread, propose) if propose else None,
+        )
+
+    def take(self, piece: Piece, result: Result, index: int) -> int:
+        """How many drafts were accepted."""
+        sampled = result.sampled[index]
+        count = accepted(piece, sampled)
+        for one in sampled[: count + 1]:
+            self.tokens.append(one.token)
+            self.bits.append(struct.pack("<f", one.logprob))
+        self.end = self.ask.sampling.end(len(self.bits) - 1, self.tokens[-1])
+        self.filled = next_slot(piece, count)
+        proposed = result.proposed[index] if result.proposed else ()
+        self.read = self.filled + len(proposed) if piece.drafting else min(self.read, piece.start)
+        self.drafts = self.ask.script[len(self.bits) :][: len(proposed)] if self.ask.script else proposed
+        return count
+
+
+class Bed:
+    """A model, its draft and a pool for so many requests at once."""
+
+    def __init__(self, model: OpenedModel, *, threads: int, requests: int, slots: int) -> None:
+        self.model, self._page_tokens = model, model.page_tokens
+        self._per = pages_needed(min(slots, model.context_tokens), model.page_tokens)
+        pool = np.zeros(requests * self._per * model.page_bytes, np.uint8)
+        self._runner = model.runner(pool, threads=threads)
+
+    async def together(self, asks: Sequence[Ask], pace: Pacing) -> Run:
+        """All requests in one batch, from their first token to their last."""
+        talks = [self._talk(key, ask) for key, ask in enumerate(asks)]
+        for talk in talks:
+            await self._prefill(talk)
+        steps = proposed = taken = looked_at = 0
+        began = perf_counter()
+        while running := [talk for talk in talks if talk.end is End.NONE]:
+            candidates = [Candidate(one.acceptance, max(0, one.left - 1), len(one.unread)) for one in running]
+            lengths = pace.lengths(candidates)
+            pieces = [one.piece(length, self._page_tokens) for one, length in zip(running, lengths, strict=True)]
+            before = perf_counter()
+            result = await self._runner.run(Plan(steps, tuple(pieces)))
+            seconds, steps = perf_counter() - before, steps + 1
+            for index, (talk, piece) in enumerate(zip(running, pieces, strict=True)):
+                drafts, count = piece.sampled - 1, talk.take(piece, result, index)
+                if drafts:
+                    pace.note(talk.acceptance, drafts, count)
+                    proposed, taken, looked_at = proposed + drafts, taken + count, looked_at + min(count + 1, drafts)
+            _measure(pace, pieces, seconds)
+        seconds = perf_counter() - began
+        return Run(seconds, tuple(map(_text, talks)), steps, proposed, taken, looked_at)
+
+    async def one_by_one(self, asks: Sequence[Ask], pace: Pacing) -> Run:
+        """Each request alone, one after the other."""
+        runs = [await self.together([ask], pace) for ask in asks]
+        return Run(
+            seconds=sum(run.seconds for run in runs),
+            texts=tuple(text for run in runs for text in run.texts),
+            steps=sum(run.steps for run in runs),
+            proposed=sum(run.proposed for run in runs),
+            accepted=sum(run.accepted for run in runs),
+            looked_at=sum(run.looked_at for run in runs),
+        )
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def _talk(self, key: int, ask: Ask) -> _Talk:
+        most = self._per * self._page_tokens - len(ask.prompt)
+        sampling = replace(ask.sampling, max_tokens=min(ask.sampling.max_tokens, most))
+        pages = tuple(range(key * self._per, (key + 1) * self._per))
+        return _Talk(key, replace(ask, sampling=sampling), pages, list(ask.prompt))
+
+    async def _prefill(self, talk: _Talk) -> None:
+        """The draft model reads the prompt too, whether or not it will draft."""
+        tokens, sampling = talk.ask.prompt, talk.ask.sampling
+        for first in range(0, len(tokens), CHUNK):
+            rows = tokens[first : first + CHUNK]
+            last = first + len(rows) == len(tokens)
+            piece = Piece(talk.key, rows, first, talk.pages, int(last), 0, sampling if last else None, Drafting(first))
+            result = await self._runner.run(Plan(0, (piece,)))
+        talk.take(piece, result, 0)
+
+
+def _measure(pace: Pacing, pieces: Sequence[Piece], seconds: float) -> None:
+    """As decode_svc.speculation: only steps that show what drafts cost in the long run."""
+    drafts = sum(piece.sampled - 1 for piece in pieces)
+    drafting = [piece.drafting for piece in pieces if piece.drafting]
+    proposed = sum(one.propose for one in drafting)
+    if not any(one.unread for one in drafting) and (proposed > 0 if drafts else not drafting):
+        pace.measure(len(pieces), drafts, seconds)
+
+
+def _text(talk: _Talk) -> tuple[tuple[int, bytes], ...]:
+    return tuple(zip(talk.tokens[len(talk.ask.prompt) :], talk.bits, strict=True))

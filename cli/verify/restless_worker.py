@@ -1,0 +1,43 @@
+"""A decode worker that always drafts, as many tokens as its turn has: started by `verify`'s cells with speculation.
+
+It is the worker that serves, opened the same way, but for its pace: the one that serves drafts when measured times say
+that it pays, and a check must not depend on that. Lengths go round from none to the longest, differently for each
+request, so that every change between them occurs."""
+
+from collections.abc import Sequence
+
+import typer
+
+from cli.serve import Parent, Set, begin, run_service
+from decode_svc.main import open_worker
+from decode_svc.pace import Candidate, Pace
+from mesh.config import DecodeConfig
+from mesh.serving import run_together
+from mesh.settings import Settings
+from mesh.telemetry import Telemetry
+
+
+class Restless(Pace):
+    def __init__(self, longest: int) -> None:
+        super().__init__(longest=longest, prior=1.0)
+        self._longest_turn, self._turn = longest, 0
+
+    def lengths(self, candidates: Sequence[Candidate]) -> list[int]:
+        self._turn += 1
+        return [
+            min(candidate.most, (self._turn + index) % (self._longest_turn + 1))
+            for index, candidate in enumerate(candidates)
+        ]
+
+
+def main(settings: Set = None, parent: Parent = None) -> None:
+    run_service(begin(None, settings, parent, Settings.decode), _serve)
+
+
+async def _serve(config: DecodeConfig, telemetry: Telemetry) -> None:
+    async with open_worker(config, telemetry, pace=Restless(config.draft_tokens)) as worker:
+        await run_together(worker.run(), worker.attachments.register())
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,173 @@
+"""How many drafts are worth it, now: expected tokens of a step against its expected time, both measured.
+
+Step 7 of a request's life. The model of cost is small: a plain step of n requests takes what such steps took lately; a
+draft for each of them adds a share of that, measured where drafts ran, else guessed from how plain steps grow with n.
+At a batch whose steps are bound by arithmetic that share is so large that drafting stops by itself. Nothing here reads
+a clock or draws a number: equal measurements give equal lengths."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+PLAIN_STEPS = 3  # of a batch size before it drafts: without its own time nothing can be compared
+REFRESH_STEPS = 256  # a plain step after so many drafted ones, since contexts grow
+GAIN = 1.03  # less is not worth the trouble
+KNEE_ROWS = 12  # where arithmetic begins to cost, before anything is measured
+DRAFT_SHARE = 0.15  # one proposal for a lone request, of a plain step, before it is measured
+FIRST_WAIT, LAST_WAIT = 16, 512  # steps until a request whose drafts were refused tries again
+PROBE_ROWS = 512  # rows that the draft model may have to read for such a try, all requests of the batch together
+LATEST = 0.2  # weight of a new measurement
+FORGET = 0.001  # of what drafts seemed to cost too much, per plain step: one bad measurement is not for ever
+TRIAL_STEPS = 4  # with one draft each, at a batch size of whose costs nothing is known
+PRIOR_WEIGHT = 4.0  # a new request is taken for average until so many of its drafts were looked at
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Of one request's drafts, the latest counting most."""
+
+    accepted: float = 0.0
+    looked_at: float = 0.0  # up to and including the first refused one of each step
+    idle_steps: int = 0  # since it drafted last
+    wait_steps: int = FIRST_WAIT
+
+    def note(self, drafts: int, accepted: int, *, keep: float = 0.9) -> None:
+        self.accepted = keep * self.accepted + accepted
+        self.looked_at = keep * self.looked_at + min(accepted + 1, drafts)
+
+    def rate(self, common: float) -> float:
+        return (self.accepted + PRIOR_WEIGHT * common) / (self.looked_at + PRIOR_WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One request in decode, before a step."""
+
+    acceptance: Acceptance
+    most: int  # drafts that it could use
+    unread: int = 0  # tokens that the draft model would have to read first
+
+
+class Pace:
+    def __init__(self, *, longest: int, prior: float, draft_share: float = DRAFT_SHARE) -> None:
+        """`prior`: acceptance before anything was seen. `draft_share` 0: proposals cost nothing."""
+        self._longest, self._prior, self._draft_share = longest, prior, draft_share
+        self._common = Acceptance()
+        self._plain: dict[int, float] = {}  # batch -> seconds of a plain step
+        self._seen: dict[int, int] = {}  # batch bucket -> plain steps measured
+        self._extra: dict[int, float] = {}  # batch bucket -> what one draft for each request adds, as a share
+        self._drafted: dict[int, int] = {}  # batch bucket -> drafted steps since the last plain one
+        self._tried: dict[int, int] = {}  # batch bucket -> trial steps so far
+        self._since_probe = 0
+
+    def lengths(self, candidates: Sequence[Candidate]) -> list[int]:
+        """How many drafts each of these requests should get in the next step."""
+        batch, bucket = len(candidates), len(candidates).bit_length()
+        if self._seen.get(bucket, 0) < PLAIN_STEPS or self._drafted.get(bucket, 0) >= REFRESH_STEPS:
+            return [0] * batch
+        extra, common = self.extra(batch), self._common.rate(self._prior)
+        pays = best_length(1.0, extra, self._longest) > 0
+        if not pays and not self._may_try(candidates):
+            return [0] * batch  # not even perfect ones
+        chosen = [best_length(c.acceptance.rate(common), extra, min(c.most, self._longest)) for c in candidates]
+        if not any(chosen) and self._may_try(candidates):
+            self._tried[bucket] = self._tried.get(bucket, 0) + 1
+            return [min(1, candidate.most) for candidate in candidates]
+        self._since_probe += 1
+        for index, (candidate, length) in enumerate(zip(candidates, chosen, strict=True)):
+            if length:
+                candidate.acceptance.idle_steps, candidate.acceptance.wait_steps = 0, FIRST_WAIT
+            elif pays and self._probes(candidate, batch):
+                chosen[index], self._since_probe = 1, 0
+        return chosen
+
+    def note(self, acceptance: Acceptance, drafts: int, accepted: int) -> None:
+        """The model has looked at a request's drafts."""
+        acceptance.note(drafts, accepted)
+        self._common.note(drafts, accepted, keep=0.99)
+
+    def measure(self, batch: int, drafts: int, seconds: float) -> None:
+        """A step of so many requests in decode and nothing else; `drafts` were verified (and as many proposed)."""
+        bucket = batch.bit_length()
+        if drafts == 0:
+            seen, known = self._seen.get(bucket, 0), self._plain.get(batch)
+            self._seen[bucket], self._drafted[bucket] = seen + 1, 0
+            if known is None or seen < PLAIN_STEPS:
+                self._plain[batch] = min(seconds, known or seconds)  # a first step may warm caches up
+            else:
+                self._plain[batch] += LATEST * (min(seconds, 2 * known) - known)
+            if (extra := self._extra.get(bucket, 0.0)) > (guess := self._guess(batch)):
+                self._extra[bucket] = extra - FORGET * (extra - guess)
+            return
+        self._drafted[bucket] = self._drafted.get(bucket, 0) + 1
+        each, plain = drafts / batch, self.plain_seconds(batch)
+        if each >= 0.5 and plain > 0:
+            share = min(max(0.0, (seconds / plain - 1) / each), 4.0)
+            before = self._extra.get(bucket)
+            self._extra[bucket] = share if before is None else before + LATEST * (min(share, 2 * before + 0.1) - before)
+
+    def plain_seconds(self, batch: int) -> float:
+        """Of a step without drafts; 0: nothing is known."""
+        if batch in self._plain:
+            return self._plain[batch]
+        below = max((n for n in self._plain if n < batch), default=None)
+        above = min((n for n in self._plain if n > batch), default=None)
+        if below is None or above is None:
+            return self._plain[below or above or 0] if self._plain else 0.0
+        low, high = self._plain[below], self._plain[above]
+        return low + (high - low) * (batch - below) / (above - below)
+
+    def extra(self, batch: int) -> float:
+        """What one draft for every request of this batch adds to a step, as a share of the plain step."""
+        measured = self._extra.get(batch.bit_length())
+        return self._guess(batch) if measured is None else measured
+
+    def _guess(self, batch: int) -> float:
+        plain, smaller = self.plain_seconds(batch), self._smaller(batch)
+        if plain <= 0 or smaller is None:
+            rows = batch / (batch + KNEE_ROWS)
+        else:
+            rows = max(0.0, plain - self._plain[smaller]) / (batch - smaller) * batch / plain
+        return rows + self._draft_share
+
+    def _smaller(self, batch: int) -> int | None:
+        """A batch so much smaller that the difference in time says what a row costs."""
+        return max((n for n in self._plain if 2 * n <= batch), default=None)
+
+    def _may_try(self, candidates: Sequence[Candidate]) -> bool:
+        """Only a guess says that drafts do not pay here: see for once, while there is little to catch up."""
+        batch, bucket = len(candidates), len(candidates).bit_length()
+        tried, rows = self._tried.get(bucket, 0), sum(candidate.unread for candidate in candidates)
+        guessed = bucket not in self._extra and self._smaller(batch) is None
+        return guessed and tried < TRIAL_STEPS and rows <= PROBE_ROWS
+
+    def _probes(self, candidate: Candidate, batch: int) -> bool:
+        """A request whose drafts were refused tries one again now and then; seldom more than one of a batch, so that
+        tries cost a large batch nothing that shows."""
+        acceptance = candidate.acceptance
+        acceptance.idle_steps += 1
+        if not candidate.most or acceptance.idle_steps < acceptance.wait_steps or self._since_probe < FIRST_WAIT:
+            return False
+        if candidate.unread * batch > PROBE_ROWS:
+            return False
+        acceptance.idle_steps, acceptance.wait_steps = 0, min(LAST_WAIT, 2 * acceptance.wait_steps)
+        return True
+
+
+def best_length(rate: float, extra: float, most: int) -> int:
+    """The draft length with the most expected tokens per time; 0 where drafting gains too little.
+
+    With acceptance `rate` a step with k drafts yields 1 + rate + ... + rate^k tokens in the time of 1 + k * extra plain
+    steps."""
+    return _best_length(round(rate, 2), round(extra, 2), most)
+
+
+@lru_cache(4096)
+def _best_length(rate: float, extra: float, most: int) -> int:
+    best, best_gain, tokens = 0, GAIN, 1.0
+    for length in range(1, most + 1):
+        tokens += rate**length
+        gain = tokens / (1 + length * extra)
+        if gain > best_gain:
+            best, best_gain = length, gain
+    return best

@@ -1,0 +1,92 @@
+"""What the next step holds: a row for each request in decode with its drafts behind it, then chunks of local prompts.
+
+Step 7 of a request's life. First everybody gets the pages that the step cannot do without, oldest first; what is left
+over then serves drafts. No tensor is touched here."""
+
+from collections.abc import Mapping
+from operator import attrgetter
+
+from decode_svc.growth import Copies, Growth
+from decode_svc.requests import Request, Stage
+from decode_svc.speculation import Speculation
+from engine.batch import Chunk, Remaining, chunks, decode_piece, prompt_piece
+from engine.plan import Piece, Plan
+
+_seniority = attrgetter("seniority")
+
+
+class Planning:
+    def __init__(
+        self,
+        requests: Mapping[int, Request],
+        growth: Growth,
+        speculation: Speculation,
+        *,
+        page_tokens: int,
+        chunk_tokens: int,
+    ) -> None:
+        self._requests, self._growth, self._speculation = requests, growth, speculation
+        self._page_tokens, self._chunk_tokens = page_tokens, chunk_tokens
+        self.steps, self.largest_batch = 0, 0  # since the start
+
+    def plan(self) -> Plan:
+        chosen, copies = self._choose()
+        decoding = [request for request, chunk in chosen if chunk is None]
+        lengths = dict(zip(map(id, decoding), self._speculation.lengths(decoding), strict=True))
+        pieces = [
+            self._decode(request, lengths[id(request)]) if chunk is None else self._prompt(request, chunk)
+            for request, chunk in chosen
+        ]
+        self.steps += bool(pieces)
+        self.largest_batch = max(self.largest_batch, len(pieces))
+        return Plan(self.steps, tuple(pieces), tuple(copies))
+
+    def _choose(self) -> tuple[list[tuple[Request, Chunk | None]], Copies]:
+        """Who is in the step, oldest first: None where one row is left to compute, which is never cut. Prompts share a
+        budget. Whoever finds no page, or has lost its own to an older one meanwhile, is not in it."""
+        chosen, copies, budget = list[tuple[Request, Chunk | None]](), Copies(), self._chunk_tokens
+        running = sorted((r for r in self._requests.values() if r.stage is Stage.RUNNING), key=_seniority)
+        for request in running:
+            if request.stage is not Stage.RUNNING:
+                continue
+            if request.pending == 1:
+                if self._growth.grow(request, request.filled + 1, copies):
+                    chosen.append((request, None))
+                continue
+            rest = Remaining(request.key, len(request.tokens), request.filled)
+            for chunk in chunks([rest], budget=budget, chunk=self._chunk_tokens):
+                if self._growth.grow(request, chunk.first + chunk.count, copies):
+                    budget -= chunk.count
+                    chosen.append((request, chunk))
+        return chosen, copies
+
+    def _decode(self, request: Request, length: int) -> Piece:
+        """The last token, what is guessed behind it, and how many more to guess: as many as pages can be spared for."""
+        stop = request.filled + 1
+        drafts = self._speculation.drafts(request, length)
+        propose = self._speculation.proposals(request, length, len(drafts))
+        if drafts or propose:
+            room = self._growth.spare(request, stop + len(drafts) + propose) - stop
+            drafts = drafts[:room]
+            propose = min(propose, room - len(drafts))
+        return decode_piece(
+            request.key,
+            (request.tokens[-1], *drafts),
+            request.filled,
+            request.pages,
+            page_tokens=self._page_tokens,
+            sampling=request.job.sampling,
+            position=request.next_position,
+            drafting=self._speculation.drafting(request, propose),
+        )
+
+    def _prompt(self, request: Request, chunk: Chunk) -> Piece:
+        return prompt_piece(
+            chunk,
+            request.tokens,
+            request.pages,
+            page_tokens=self._page_tokens,
+            sampling=request.job.sampling,
+            position=request.next_position,
+            drafting=self._speculation.reading(request, chunk),
+        )

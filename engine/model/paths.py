@@ -1,0 +1,46 @@
+"""Which product path a model computes on, and with which body: by the setting, or by force of BATON_PRODUCT_PATH.
+
+Decided once, when weights are opened, so that every program that computes (worker, verify, doctor, benchmarks) obeys
+the same variable. A path decides bits; a body, the instructions that carry a path out, never does."""
+
+import os
+from collections.abc import Mapping
+
+import baton_kernels
+from engine.model.errors import ModelError
+
+VARIABLE = "BATON_PRODUCT_PATH"
+
+
+def choose_path(product_path: str, dtype: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The path for a checkpoint of this dtype; a body that the variable names is used from now on."""
+    place, field, wanted, body = "configuration", "product_path", product_path, ""
+    if said := environment.get(VARIABLE):
+        place, field = "environment", VARIABLE
+        wanted, _, body = said.partition(":")
+    path = _path(place, field, wanted, dtype)
+    if body:
+        _force(body, path)
+    return path
+
+
+def _path(place: str, field: str, wanted: str, dtype: str) -> str:
+    if wanted == "auto":
+        return "pairs" if dtype == "bf16" else "fp32"  # one class on every machine; who wants tiles says `amx`
+    if wanted not in baton_kernels.PATHS:
+        known = ", ".join(("auto", *baton_kernels.PATHS))
+        raise ModelError(place, field, f"{wanted!r} is unknown", f"Use one of {known}.")
+    if wanted != "fp32" and dtype != "bf16":
+        problem = f"{wanted!r} computes with bf16 weights and this checkpoint is {dtype}"
+        raise ModelError(place, field, problem, f"Set {field} to 'auto' or 'fp32'.")
+    return wanted
+
+
+def _force(body: str, path: str) -> None:
+    usable = baton_kernels.bodies()[f"product.{path}"]
+    if body not in usable:
+        known = ", ".join(f"{path}:{one}" for one in usable)
+        raise ModelError(
+            "environment", VARIABLE, f"this machine has no body {body!r} for {path!r}", f"Use one of {known}."
+        )
+    baton_kernels.choose(body)

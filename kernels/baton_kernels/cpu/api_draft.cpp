@@ -1,0 +1,103 @@
+// What a draft model does in a step: one pass over the text that it has not read, then a pass of one row per sequence for
+// each further token, each round's sample being the next round's input. The same functions as called one by one, without
+// a return to Python in between, which would cost as much as such a small model's pass itself.
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "api.h"
+#include "calls.h"
+
+using namespace baton;
+
+namespace {
+// Stop ids of the rows that may not end yet, as baton_sample wants them.
+struct Banned {
+    std::vector<int32_t> ids, starts;
+
+    void fill(const BatonWishes& wishes, const std::vector<int32_t>& position, long rows) {
+        ids.clear(), starts.assign(1, 0);
+        for (long r = 0; r < rows; ++r) {
+            if (position[r] < wishes.min_tokens[r])
+                ids.insert(ids.end(), wishes.stops + wishes.stop_starts[r], wishes.stops + wishes.stop_starts[r + 1]);
+            starts.push_back(static_cast<int32_t>(ids.size()));
+        }
+    }
+};
+
+// Rows of sequences, each from its start on: where they stand and where their keys and values go.
+struct Rows {
+    std::vector<int32_t> tokens, slots, offsets, starts, counts, first_row;
+    std::vector<int64_t> page_of;
+
+    // The page of a slot that a table does not have is -1: rotate_write refuses it.
+    void add(const BatonStep& s, long sequence, const int32_t* ids, long start, long count) {
+        starts.push_back(static_cast<int32_t>(start)), counts.push_back(static_cast<int32_t>(count));
+        first_row.push_back(static_cast<int32_t>(tokens.size()));
+        for (long slot = start; slot < start + count; ++slot) {
+            const long page = slot / s.page_tokens;
+            tokens.push_back(*ids++), slots.push_back(static_cast<int32_t>(slot));
+            offsets.push_back(static_cast<int32_t>(slot % s.page_tokens));
+            page_of.push_back(page < s.max_pages ? s.tables[sequence * s.max_pages + page] * s.page_stride : -1);
+        }
+    }
+    void clear() { tokens.clear(), slots.clear(), offsets.clear(), starts.clear(), counts.clear(), first_row.clear(), page_of.clear(); }
+};
+
+// All layers and the final norm, of every row.
+const char* pass(BatonStep& s, const BatonModel& m, const Rows& rows) {
+    s.rows = static_cast<long>(rows.tokens.size()), s.sequences = static_cast<long>(rows.starts.size());
+    s.slots = rows.slots.data(), s.page_of = rows.page_of.data(), s.offset_in_page = rows.offsets.data();
+    s.starts = rows.starts.data(), s.counts = rows.counts.data(), s.first_row = rows.first_row.data();
+    const char* wrong = baton_embed(s.path, m.embedding, rows.tokens.data(), s.rows, m.vocab, s.hidden, s.x);
+    for (long i = 0; i <= m.count && !wrong; ++i) {
+        const int64_t offset = m.first_byte + i * m.layer_bytes;
+        wrong = baton_layer(&s, i ? m.layers + i - 1 : nullptr, offset - m.layer_bytes, i < m.count ? m.layers + i : nullptr, offset);
+    }
+    return wrong ? wrong : baton_rmsnorm(s.x, m.norm, s.rows, s.hidden, s.eps, s.normed);
+}
+
+// The first `active` sequences' next tokens, from the hidden state of each one's last row.
+const char* sample(const BatonStep& s, const BatonModel& m, const BatonWishes& wishes, const Rows& rows, const std::vector<int32_t>& position,
+                   long active, Banned& banned, int32_t* tokens, float* logprobs) {
+    for (long i = 0; i < active; ++i) {
+        const long last = rows.first_row[i] + rows.counts[i] - 1;
+        if (last != i) std::memmove(s.normed + i * s.hidden, s.normed + last * s.hidden, static_cast<size_t>(s.hidden) * sizeof(float));
+    }
+    if (const char* wrong = baton_product(s.path, s.normed, m.head, active, m.vocab, s.hidden, m.logits, nullptr, nullptr)) return wrong;
+    banned.fill(wishes, position, active);
+    return baton_sample(m.logits, active, m.vocab, wishes.temperature, wishes.top_k, wishes.top_p, wishes.min_p, wishes.seed, wishes.choice,
+                        position.data(), banned.ids.data(), banned.starts.data(), static_cast<long>(banned.ids.size()), nullptr, 0, tokens,
+                        logprobs, nullptr, nullptr);
+}
+}  // namespace
+
+extern "C" {
+const char* baton_go_on(const BatonStep* step, const BatonModel* model, const BatonWishes* wishes, const int32_t* text, const int32_t* starts,
+                        const int32_t* counts, const int32_t* wanted, long rounds, int32_t* tokens, float* logprobs) try {
+    BatonStep s = *step;
+    const long n = s.sequences;
+    Rows rows;
+    Banned banned;
+    for (long i = 0; i < n; text += counts[i++]) rows.add(s, i, text, starts[i], counts[i]);
+    if (const char* wrong = pass(s, *model, rows)) return wrong;
+    std::vector<int32_t> next(n), position;
+    for (long round = 0; round < rounds; ++round, tokens += n) {
+        long active = 0;
+        while (active < n && wanted[active] > round) ++active;
+        if (round) {
+            rows.clear();
+            for (long i = 0; i < active; ++i) rows.add(s, i, tokens - n + i, next[i]++, 1);
+            if (const char* wrong = pass(s, *model, rows)) return wrong;
+            for (long i = 0; i < active; ++i) ++position[i];
+        } else {
+            position.assign(wishes->position, wishes->position + active);
+            for (long i = 0; i < n; ++i) next[i] = starts[i] + counts[i];
+        }
+        if (const char* wrong = sample(s, *model, *wishes, rows, position, active, banned, tokens, logprobs)) return wrong;
+    }
+    return nullptr;
+} catch (const std::bad_alloc&) {
+    return "out of memory for a draft's rows";
+}
+}

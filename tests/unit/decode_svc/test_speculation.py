@@ -1,0 +1,197 @@
+"""What a step verifies, proposes and has the draft model read, and what of it counts afterwards."""
+
+from typing import Any, cast
+
+import pytest
+
+from decode_svc.emission import extend
+from decode_svc.main import source_of
+from decode_svc.pace import Candidate, Pace
+from decode_svc.requests import Request, Stage
+from decode_svc.speculation import Source, Speculation
+from engine.batch import Chunk, decode_piece
+from engine.plan import Drafting, Piece, Sampled
+from mesh.config import DecodeConfig
+from mesh.messages import End, Job, Sampling, Ticket
+
+PAGE = 4
+
+
+class Always(Pace):
+    def __init__(self) -> None:
+        super().__init__(longest=4, prior=1.0)
+
+    def lengths(self, candidates: Any) -> list[int]:
+        self.asked: list[Candidate] = list(candidates)
+        return [4] * len(candidates)
+
+
+def speculation(source: Source = Source.DRAFT, *, chunk: int = 16, context: int = 100, **more: Any) -> Speculation:
+    tokens = {"draft_tokens": 4, "chunk_tokens": chunk, "page_tokens": PAGE, "context_tokens": context}
+    return Speculation(source, **tokens, pace=Always(), **more)
+
+
+def request(prompt: int = 8, said: int = 1, *, max_tokens: int = 50, **more: Any) -> Request:
+    """In decode: everything but the last token is filled, and read by the draft."""
+    job = Job(Ticket(1, 1, bytes(16)), tuple(range(prompt)), (), Sampling(max_tokens=max_tokens, **more))
+    one = Request(job, cast(Any, None), Stage.RUNNING, 0.0, [*job.tokens, *range(100, 100 + said)])
+    one.pages, one.filled = list(range(40)), prompt + said - 1
+    one.drafts.read = one.filled
+    return one
+
+
+def piece_of(one: Request, drafts: tuple[int, ...], drafting: Drafting | None = None) -> Piece:
+    tokens = (one.tokens[-1], *drafts)
+    wishes = one.job.sampling
+    return decode_piece(
+        1,
+        tokens,
+        one.filled,
+        one.pages,
+        page_tokens=PAGE,
+        sampling=wishes,
+        position=one.next_position,
+        drafting=drafting,
+    )
+
+
+def says(*tokens: int) -> tuple[Sampled, ...]:
+    return tuple(Sampled(token, -1.0) for token in tokens)
+
+
+def take(what: Speculation, one: Request, piece: Piece, sampled: tuple[Sampled, ...], proposed: Any = ()) -> list[int]:
+    tokens = extend(one, piece, what.verified(piece, sampled))
+    what.settle(one, piece, len(tokens), proposed)
+    return [token.token for token in tokens]
+
+
+def test_accepted_drafts_and_the_token_behind_them_are_the_text() -> None:
+    one, what = request(), speculation()
+    piece = piece_of(one, (7, 8, 9), what.drafting(one, 4))
+    assert take(what, one, piece, says(7, 8, 5, 6), (1, 2, 3, 4)) == [7, 8, 5]
+    assert one.tokens[-3:] == [7, 8, 5] and one.filled == 8 + 3 and one.pending == 1
+    assert one.drafts.next == (1, 2, 3, 4) and one.drafts.read == one.filled + 4
+    assert (one.drafts.drafted, one.drafts.accepted, what.drafted, what.accepted) == (3, 2, 3, 2)
+
+
+def test_tokens_say_which_of_them_were_drafts() -> None:
+    one, what = request(), speculation()
+    piece = piece_of(one, (7, 8))
+    tokens = extend(one, piece, what.verified(piece, says(7, 8, 9)))
+    assert [(token.drafted, token.accepted) for token in tokens] == [(2, False), (0, True), (0, True)]
+    assert [token.position for token in tokens] == [1, 2, 3]
+
+
+def test_a_stop_id_inside_a_run_is_the_last_token_and_nothing_behind_it_is_filled() -> None:
+    one, what = request(stop_ids=(8,)), speculation()
+    piece = piece_of(one, (7, 8, 9))
+    tokens = extend(one, piece, what.verified(piece, says(7, 8, 9, 10)))
+    assert [token.end for token in tokens] == [End.NONE, End.STOP] and one.filled == 8 + 2
+
+
+def test_a_stop_id_before_min_tokens_does_not_end_a_run() -> None:
+    one, what = request(stop_ids=(8,), min_tokens=3), speculation()
+    assert take(what, one, piece_of(one, (7, 8, 9)), says(7, 8, 9, 10)) == [7, 8, 9, 10]
+
+
+def test_what_a_new_attempt_brought_along_during_the_step_wins_over_drafts() -> None:
+    one, what = request(), speculation()
+    piece = piece_of(one, (7, 8), what.drafting(one, 4))
+    one.tokens += [7, 70, 71]  # law
+    assert take(what, one, piece, says(7, 8, 9), (1, 2, 3, 4)) == []
+    assert one.filled == 8 + 1 and one.drafts.next == () and one.drafts.read == one.filled
+
+
+@pytest.mark.parametrize("left", range(1, 8))
+def test_no_more_is_verified_or_proposed_than_may_still_be_said(left: int) -> None:
+    one, what = request(said=10, max_tokens=10 + left), speculation()
+    one.drafts.next = (1, 2, 3, 4)
+    drafts = what.drafts(one, 4)
+    assert len(drafts) == min(4, left - 1)
+    propose = what.proposals(one, 4, len(drafts))
+    last_slot = one.filled + len(drafts) + propose  # that a step may write
+    assert last_slot < len(one.job.prompt) + one.job.sampling.max_tokens
+    assert propose <= max(0, left - 2)
+
+
+def test_drafts_end_at_the_end_of_the_context() -> None:
+    one, what = request(prompt=8, said=10), speculation(context=20)
+    assert one.filled + 0 + what.proposals(one, 4, 0) <= 19
+    assert what.proposals(one, 4, 2) == 0
+
+
+def test_a_draft_that_lagged_behind_is_told_what_it_has_not_read() -> None:
+    one, what = request(said=6), speculation()
+    one.drafts.read = 10
+    assert what.drafting(one, 3) == Drafting(10, (102, 103, 104), 3)
+    assert what.drafting(one, 0) is None
+
+
+def test_catching_up_is_bounded_over_the_whole_step() -> None:
+    what, three = speculation(chunk=16), [request(said=20) for _ in range(3)]
+    for one in three:
+        one.drafts.read = one.filled - 10
+    assert what.lengths(three) == [4, 0, 0], "two times ten rows are more than a chunk"
+    three[0].drafts.read = three[0].filled
+    assert what.lengths(three) == [4, 4, 0]
+
+
+def test_a_step_without_the_draft_leaves_its_row_unread() -> None:
+    one, what = request(), speculation()
+    one.drafts.next, one.drafts.read = (1, 2, 3, 4), one.filled + 4  # its own proposals
+    assert take(what, one, piece_of(one, ()), says(5)) == [5]
+    assert one.drafts.next == () and one.drafts.read == 8
+
+
+def test_a_page_that_was_published_unread_is_read_again_by_who_finds_it() -> None:
+    writer, reader, what = request(prompt=9), request(prompt=9), speculation()
+    writer.drafts.read, writer.filled = 4, 9
+    what.published(writer, range(2))
+    reader.hashes = [b"1", b"2"]
+    what.admitted(reader)
+    assert reader.drafts.read == 4
+    take(what, reader, piece_of(reader, (), what.drafting(reader, 4)), says(5), (1, 2, 3, 4))
+    another = request(prompt=9)
+    another.hashes = [b"1", b"2"]
+    what.admitted(another)
+    assert another.drafts.read == another.filled, "it has been read meanwhile"
+
+
+def test_a_fresh_page_is_not_taken_for_one_that_was_published_unread() -> None:
+    """Page ids come again: only pages found in the cache may be bare."""
+    old, new, what = request(prompt=9), request(prompt=9), speculation()
+    old.drafts.read = 0
+    what.published(old, range(2))
+    what.admitted(new)
+    assert new.drafts.read == new.filled
+
+
+def test_a_prompt_that_is_computed_here_is_read_by_the_draft_too() -> None:
+    one = request(prompt=12)
+    one.filled = one.drafts.read = 4
+    assert speculation().reading(one, Chunk(1, 4, 8, False)) == Drafting(4)
+    one.drafts.read = 2
+    assert speculation().reading(one, Chunk(1, 4, 8, False)) == Drafting(2, (2, 3))
+    assert speculation(chunk=1).reading(one, Chunk(1, 4, 8, False)) is None
+    assert speculation(Source.LOOKUP).reading(one, Chunk(1, 4, 8, False)) is None
+
+
+def test_off_is_off() -> None:
+    one, what = request(), speculation(Source.OFF)
+    one.drafts.next = (1, 2)
+    assert what.lengths([one]) == [0]
+
+
+def test_drafts_come_from_the_draft_if_there_is_one_unless_something_else_was_named(tmp_path: Any) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    def source(speculation: str, draft: Any) -> Source:
+        return source_of(DecodeConfig(speculation=speculation, draft=draft))
+
+    assert [source(said, tmp_path) for said in ("auto", "draft", "lookup", "off")] == [
+        Source.DRAFT,
+        Source.DRAFT,
+        Source.LOOKUP,
+        Source.OFF,
+    ]
+    assert [source(said, None) for said in ("auto", "lookup", "off")] == [Source.LOOKUP, Source.LOOKUP, Source.OFF]

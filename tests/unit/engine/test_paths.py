@@ -1,0 +1,48 @@
+"""The product path follows the checkpoint, the setting and, before both, BATON_PRODUCT_PATH."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import baton_kernels
+from baton_kernels import machine
+from engine.model.errors import ModelError
+from engine.model.paths import VARIABLE, choose_path
+
+
+@pytest.fixture(autouse=True)
+def _as_found() -> Iterator[None]:
+    yield
+    baton_kernels.choose(None)
+
+
+def test_the_checkpoint_decides_when_nobody_does() -> None:
+    assert choose_path("auto", "bf16", {}) == "pairs"
+    assert choose_path("auto", "fp16", {}) == choose_path("auto", "fp32", {}) == "fp32"
+    assert choose_path("fp32", "bf16", {}) == "fp32" and machine.forced() is None
+
+
+def test_the_variable_wins_over_the_setting_and_may_name_a_body() -> None:
+    assert choose_path("pairs", "bf16", {VARIABLE: "fp32"}) == "fp32" and machine.forced() is None
+    assert choose_path("fp32", "bf16", {VARIABLE: "pairs:avx2"}) == "pairs"
+    assert machine.forced() == "avx2" and set(baton_kernels.chosen().values()) == {"avx2"}
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype", "message"),
+    [
+        ("pears", "bf16", "environment.*BATON_PRODUCT_PATH.*'pears' is unknown.*auto, fp32, pairs, amx"),
+        ("pairs:avx3", "bf16", "no body 'avx3' for 'pairs'.*pairs:plain, pairs:avx2"),
+        ("fp32:amx", "bf16", "no body 'amx' for 'fp32'"),
+        ("pairs", "fp32", "this checkpoint is fp32.*Set BATON_PRODUCT_PATH to 'auto' or 'fp32'"),
+    ],
+)
+def test_what_the_machine_or_the_checkpoint_lacks_is_refused_by_name(said: str, dtype: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        choose_path("auto", dtype, {VARIABLE: said})
+    assert machine.forced() is None
+
+
+def test_a_wrong_setting_names_the_setting() -> None:
+    with pytest.raises(ModelError, match=r"configuration.*product_path.*'pears' is unknown"):
+        choose_path("pears", "bf16", {})
