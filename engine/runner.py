@@ -60,14 +60,9 @@ class CpuRunner:
             behind = config.layers * self.layer_bytes
             pages = Pages(pool, page_tokens, self.page_bytes, layer_bytes(draft, page_tokens), first_byte=behind)
             self._drafter = Drafter(draft, pages, self._limits, first_layer=config.layers)
-<<<<<<< HEAD
-        baton_kernels.set_threads(threads)
         self._following = Following()
-        self._thread = ThreadPoolExecutor(1, "runner")
-=======
         baton_kernels.set_threads(threads, cores)
         self._thread = ThreadPoolExecutor(1, "runner", _stay_on, cores[:1])
->>>>>>> main
 
     def run(self, plan: Plan, on_layers: OnLayers | None = None) -> asyncio.Future[Result]:
         """Plans run one at a time, in order; cancelling the future does not stop a running one."""

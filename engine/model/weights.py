@@ -73,23 +73,7 @@ def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> We
     return _weights(config, path, dtype, model_hash, packed)
 
 
-<<<<<<< HEAD
-def choose_path(product_path: str, dtype: str) -> str:
-    if product_path == "auto":
-        return "pairs" if dtype == "bf16" else "fp32"  # one class on every machine; who wants tiles says `amx`
-    if product_path not in baton_kernels.PATHS:
-        known = ", ".join(("auto", *baton_kernels.PATHS))
-        raise ModelError("configuration", "product_path", f"{product_path!r} is unknown", f"Use one of {known}.")
-    if product_path != "fp32" and dtype != "bf16":
-        problem = f"{product_path!r} computes with bf16 weights and this checkpoint is {dtype}"
-        raise ModelError("configuration", "product_path", problem, "Set product_path to 'auto' or 'fp32'.")
-    return product_path
-
-
 def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
-=======
-def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
->>>>>>> main
     """Over the configuration's meaning and all tensors by name: sharding and spelling do not change it."""
 
     def compute() -> str:
