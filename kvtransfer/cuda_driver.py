@@ -1,9 +1,12 @@
-"""The few calls of the CUDA driver that a shared pool needs: memory that another process of this host can map.
+"""What pools and transports ask of a GPU: memory that another process can map, and copies with their checksums.
 
-Through ctypes, because torch's allocator cuts its blocks out of larger ones, whose handle would open all of them. The
-calls act on the device's primary context, the one that torch uses. Tests hand in another `Driver`."""
+The driver's few calls go through ctypes, because torch's allocator cuts its blocks out of larger ones, whose handle
+would open all of them. They act on the device's primary context, the one that torch uses. Copies are our kernels, on a
+stream beside the engine's. Tests hand in another `Driver`, over the host's memory."""
 
 import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Protocol
 
@@ -13,11 +16,13 @@ HANDLE_BYTES = 64
 _PEER_ACCESS = 1  # map another GPU's memory where the two GPUs can reach each other
 
 
-class DriverError(RuntimeError):
+class DriverError(OSError):
     """A driver call failed; the message says which and why."""
 
 
 class Driver(Protocol):
+    device: torch.device
+
     def allocate(self, nbytes: int) -> torch.Tensor:
         """Zeroed uint8 memory of its own allocation."""
 
@@ -31,8 +36,17 @@ class Driver(Protocol):
 
     def unmap(self, memory: torch.Tensor) -> None: ...
 
-    def settle(self) -> None:
-        """Wait for the copies of this thread's stream."""
+    def beside(self) -> AbstractContextManager[None]:
+        """What this thread launches meanwhile goes to a stream that no step waits for."""
+
+    def read(
+        self, memory: torch.Tensor, page_bytes: int, first_byte: int, pages: Sequence[int], out: torch.Tensor
+    ) -> torch.Tensor:
+        """Spans of pages -> out [pages, bytes]; the checksums, int64 [pages], on the device."""
+
+    def write(
+        self, block: torch.Tensor, memory: torch.Tensor, page_bytes: int, first_byte: int, pages: Sequence[int]
+    ) -> torch.Tensor: ...
 
 
 class CudaDriver:
@@ -40,27 +54,28 @@ class CudaDriver:
 
     def __init__(self) -> None:
         torch.cuda.init()
-        self._device = torch.cuda.current_device()
-        torch.zeros(1, device="cuda")  # makes the primary context
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        torch.zeros(1, device=self.device)  # makes the primary context
         self._library = _library()
+        self._stream = torch.cuda.Stream(self.device, priority=-1)  # its few blocks go first, or pages wait for a step
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         address = ctypes.c_uint64()
-        with torch.cuda.device(self._device):
+        with torch.cuda.device(self.device):
             self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(nbytes))
-            memory = _tensor(address.value, nbytes, self._device)
+            memory = _tensor(address.value, nbytes, self.device)
             memory.zero_()
             torch.cuda.synchronize()
         return memory
 
     def free(self, memory: torch.Tensor) -> None:
-        with torch.cuda.device(self._device):
+        with torch.cuda.device(self.device):
             torch.cuda.synchronize()
             self._call("cuMemFree_v2", ctypes.c_uint64(memory.data_ptr()))
 
     def export(self, memory: torch.Tensor) -> bytes:
         handle = (ctypes.c_char * HANDLE_BYTES)()
-        with torch.cuda.device(self._device):
+        with torch.cuda.device(self.device):
             self._call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(memory.data_ptr()))
         return handle.raw
 
@@ -69,19 +84,40 @@ class CudaDriver:
             raise DriverError(f"a memory handle has {HANDLE_BYTES} bytes, this one {len(handle)}")
         address = ctypes.c_uint64()
         passed = _Handle.from_buffer_copy(handle)
-        with torch.cuda.device(self._device):
+        with torch.cuda.device(self.device):
             self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), passed, ctypes.c_uint(_PEER_ACCESS))
-            return _tensor(address.value, nbytes, self._device)
+            return _tensor(address.value, nbytes, self.device)
 
     def unmap(self, memory: torch.Tensor) -> None:
-        with torch.cuda.device(self._device):
+        with torch.cuda.device(self.device):
             torch.cuda.synchronize()
             self._call("cuIpcCloseMemHandle", ctypes.c_uint64(memory.data_ptr()))
 
-    def settle(self) -> None:
-        event = torch.cuda.Event(blocking=True)
-        event.record()
-        event.synchronize()
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            yield
+
+    def read(
+        self, memory: torch.Tensor, page_bytes: int, first_byte: int, pages: Sequence[int], out: torch.Tensor
+    ) -> torch.Tensor:
+        from baton_kernels import triton as kernels  # only where there is a GPU
+
+        sums = torch.empty(len(pages), dtype=torch.int64, device=self.device)
+        kernels.read_spans(memory, page_bytes, first_byte, self._ids(pages), out=out, sums=sums)
+        return sums
+
+    def write(
+        self, block: torch.Tensor, memory: torch.Tensor, page_bytes: int, first_byte: int, pages: Sequence[int]
+    ) -> torch.Tensor:
+        from baton_kernels import triton as kernels
+
+        sums = torch.empty(len(pages), dtype=torch.int64, device=self.device)
+        kernels.write_spans(block, memory, page_bytes, first_byte, self._ids(pages), sums=sums)
+        return sums
+
+    def _ids(self, pages: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(pages, dtype=torch.int32).to(self.device)
 
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._library, name)(*arguments)
@@ -109,8 +145,8 @@ class _Foreign:
         }
 
 
-def _tensor(address: int, nbytes: int, device: int) -> torch.Tensor:
-    return torch.as_tensor(_Foreign(address, nbytes), device=f"cuda:{device}")
+def _tensor(address: int, nbytes: int, device: torch.device) -> torch.Tensor:
+    return torch.as_tensor(_Foreign(address, nbytes), device=device)
 
 
 @cache

@@ -1,23 +1,21 @@
-"""Pages in a GPU's memory, and the copies that leave or enter them: each with its checksum in the same pass.
+"""Pages in a GPU's memory, and the blocks in which they leave and enter it: spans of several pages behind each other.
 
-A GPU page has no bytes that the host could read, so transports between such pools move blocks: spans of several pages,
-gathered into one buffer on the device and scattered from it. The pool carries what another process of this host needs
-to map it in a sealed file of a few bytes, which is handed over like the memory of a pool in shared memory."""
+A GPU page has no bytes that the host could read, so transports between such pools move blocks, gathered and scattered
+on the device, checksums in the same pass. The pool carries what another process of this host needs to map it in a
+sealed file of a few bytes, which is handed over like the memory of a pool in shared memory."""
 
 import fcntl
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from kvtransfer.cuda_driver import HANDLE_BYTES, CudaDriver, Driver
 from kvtransfer.pool import SEALS, check_shape
 from kvtransfer.transfer import PageShape, Span
 
-_LAYOUT = re.compile(r"gpu-(bf16|fp8)-(\d+)-(\d+)-v\d+")
+BLOCK_BYTES = 64 * 1024 * 1024  # of spans on their way together
 _MASK = (1 << 64) - 1
 
 
@@ -28,7 +26,7 @@ class DevicePool:
         check_shape(shape, pages)
         self.shape, self.pages, self.driver = shape, pages, driver or CudaDriver()
         self.memory = self.driver.allocate(shape.page_bytes * pages)
-        self.blocks = Blocks(shape, pages, self.memory)
+        self.blocks = Blocks(self.driver, self.memory, shape, pages)
         self.fd = os.memfd_create("baton-gpu-pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.write(self.fd, self.driver.export(self.memory))
@@ -37,16 +35,17 @@ class DevicePool:
             self.close()
             raise
 
-    @property
-    def buffer(self) -> torch.Tensor:
-        return self.memory
-
     def view(self, page: int, first_layer: int, layers: int) -> memoryview:
         raise TypeError("pages on a GPU have no host memory: only cuda_ipc and nccl move them")
 
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
-        _, sums = self.blocks.gather([Span(0, page, page, first_layer, layers)], of_targets=False)
-        return sums[0]
+        return self.checksums([page], first_layer, layers)[0]
+
+    def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
+        """Waits for the device, once."""
+        spans = [Span(index, page, page, first_layer, layers) for index, page in enumerate(pages)]
+        with self.driver.beside():
+            return tuple(value for part in portions(spans, self.shape) for value in self.blocks.gather(part)[1])
 
     def close(self) -> None:
         """Idempotent."""
@@ -61,60 +60,46 @@ class Group:
     """Spans of the same layers: their bytes lie behind each other in one block."""
 
     places: tuple[int, ...]  # of the spans, among those that were asked for
-    first_layer: int
-    layers: int
-    nbytes: int  # of each
+    first_byte: int  # within a page
+    nbytes: int  # of each span
 
 
 class Blocks:
     """Copies between a pool's pages, ours or one that we mapped, and blocks."""
 
-    def __init__(self, shape: PageShape, pages: int, memory: torch.Tensor) -> None:
-        from baton_kernels.triton import PageShape as Tiles  # imports triton: only where a pool is on a GPU
+    def __init__(self, driver: Driver, memory: torch.Tensor, shape: PageShape, pages: int) -> None:
+        self._driver, self._memory, self._shape, self._pages = driver, memory, shape, pages
 
-        self._shape, self._pages, self._memory = shape, pages, memory
-        self._tiles = Tiles(**tiles(shape))
-
-    def gather(self, spans: Sequence[Span], *, of_targets: bool) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-        """One block for each group of spans, in `grouped`'s order, and the checksums in the spans'."""
-        from baton_kernels import triton as kernels
-
+    def gather(self, spans: Sequence[Span]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+        """One block for each group of spans, in `grouped`'s order, and the checksums in the spans'. Reads sources."""
         blocks, found = list[torch.Tensor](), list[torch.Tensor]()
         for group in grouped(spans, self._shape):
-            pages = self._named(spans, group, of_targets)
-            block = torch.empty((len(pages), group.nbytes), dtype=torch.uint8, device=self._memory.device)
-            sums = torch.empty(len(pages), dtype=torch.int64, device=self._memory.device)
-            kernels.gather(
-                self._memory, self._tiles, pages, first_layer=group.first_layer, layers=group.layers, out=block, sums=sums
-            )
+            pages = self._named([spans[place].source for place in group.places])
+            block = self.room(group)
+            found.append(self._driver.read(self._memory, self._shape.page_bytes, group.first_byte, pages, block))
             blocks.append(block)
-            found.append(sums)
-        return blocks, self._read(spans, found)
+        return blocks, self._sums(spans, found)
 
     def scatter(self, spans: Sequence[Span], blocks: Sequence[torch.Tensor]) -> tuple[int, ...]:
-        """Blocks as `gather` makes them into the spans' target pages; the checksums of what was written."""
-        from baton_kernels import triton as kernels
-
+        """Blocks as `gather` makes them into the spans' targets; the checksums of what is there now."""
         found = list[torch.Tensor]()
         for group, block in zip(grouped(spans, self._shape), blocks, strict=True):
-            pages = self._named(spans, group, True)
-            sums = torch.empty(len(pages), dtype=torch.int64, device=self._memory.device)
-            kernels.scatter(
-                block, self._memory, self._tiles, pages, first_layer=group.first_layer, layers=group.layers, sums=sums
-            )
-            found.append(sums)
-        return self._read(spans, found)
+            pages = self._named([spans[place].target for place in group.places])
+            found.append(self._driver.write(block, self._memory, self._shape.page_bytes, group.first_byte, pages))
+        return self._sums(spans, found)
 
-    def _named(self, spans: Sequence[Span], group: Group, of_targets: bool) -> torch.Tensor:
-        """Page ids, none of which leaves the pool: one that came in a message is not trusted with a pointer."""
-        ids = [spans[place].target if of_targets else spans[place].source for place in group.places]
-        for page in ids:
+    def room(self, group: Group) -> torch.Tensor:
+        return torch.empty((len(group.places), group.nbytes), dtype=torch.uint8, device=self._driver.device)
+
+    def _named(self, pages: list[int]) -> list[int]:
+        """None of which leaves the pool: a page id that came in a message is not trusted with a pointer."""
+        for page in pages:
             if not 0 <= page < self._pages:
                 raise IndexError(f"page {page} of a pool of {self._pages}")
-        return torch.tensor(ids, dtype=torch.int32).view(-1, 1).to(self._memory.device)
+        return pages
 
-    def _read(self, spans: Sequence[Span], found: Sequence[torch.Tensor]) -> tuple[int, ...]:
-        """Waits for the device."""
+    def _sums(self, spans: Sequence[Span], found: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        """Waits for the device: when they are here, so are the bytes."""
         sums = [0] * len(spans)
         for group, values in zip(grouped(spans, self._shape), found, strict=True):
             for place, value in zip(group.places, values.tolist(), strict=True):
@@ -130,21 +115,20 @@ def grouped(spans: Sequence[Span], shape: PageShape) -> Iterator[Group]:
             raise IndexError(f"{span} is outside pages of {shape.layers} layers")
         order.setdefault((span.first_layer, span.layers), []).append(place)
     for (first, layers), places in order.items():
-        yield Group(tuple(places), first, layers, shape.place(first, layers)[1])
+        yield Group(tuple(places), *shape.place(first, layers))
 
 
-def tiles(shape: PageShape) -> dict[str, int | str]:
-    """What the kernels must know of a page, from the layout's name and the bytes of a layer."""
-    match = _LAYOUT.fullmatch(shape.layout)
-    if match is None or len(shape.segments) != 1:
-        raise ValueError(f"layout {shape.layout!r} of {len(shape.segments)} segments is none of a GPU's pages")
-    kv_type, page_tokens, dim = match[1], int(match[2]), int(match[3])
-    layers, layer_bytes = shape.segments[0]
-    tile_bytes = page_tokens * (dim + 4 if kv_type == "fp8" else 2 * dim)
-    if layer_bytes % (2 * tile_bytes):
-        raise ValueError(f"layer_bytes is {layer_bytes}: layout {shape.layout!r} has tiles of {tile_bytes} bytes")
-    heads = layer_bytes // (2 * tile_bytes)
-    return {"layers": layers, "kv_heads": heads, "dim": dim, "page_tokens": page_tokens, "kv_type": kv_type}
+def portions(spans: Sequence[Span], shape: PageShape, limit_bytes: int = BLOCK_BYTES) -> Iterator[Sequence[Span]]:
+    """In order, each with at most so many bytes but at least one span."""
+    begin = size = 0
+    for index, span in enumerate(spans):
+        length = shape.place(span.first_layer, span.layers)[1]
+        if index > begin and size + length > limit_bytes:
+            yield spans[begin:index]
+            begin, size = index, 0
+        size += length
+    if begin < len(spans):
+        yield spans[begin:]
 
 
 def read_handle(fd: int) -> bytes:
@@ -153,16 +137,3 @@ def read_handle(fd: int) -> bytes:
     if len(raw) != HANDLE_BYTES:
         raise ValueError(f"the receiver handed over {len(raw)} bytes, a GPU pool's handle has {HANDLE_BYTES}")
     return raw
-
-
-def check_spans(spans: Sequence[Span], shape: PageShape, source_pages: int, target_pages: int) -> None:
-    for span in spans:
-        inside = 0 <= span.source < source_pages and 0 <= span.target < target_pages
-        if not inside or not 0 <= span.first_layer < span.first_layer + span.layers <= shape.layers:
-            raise IndexError(f"{span} is outside pools of {source_pages} and {target_pages} pages")
-
-
-def as_words(tensor: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """For tests: a block's bytes on the host."""
-    words: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = tensor.cpu().numpy()
-    return words

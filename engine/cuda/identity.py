@@ -1,7 +1,7 @@
 """Which bits a GPU computes: its numerics class, and the fingerprint of our kernels' bits on this very device.
 
-The self-test also computes one row alone, in a batch and beside other rows: a device or a compiler on which that changes
-a row's bits never serves as exact. The vendor's path makes no such promise, so only its results are hashed."""
+The self-test also computes one row alone, in a batch and beside other rows: a device or a compiler on which that
+changes a row's bits never serves as exact. The vendor's path makes no such promise, so only its results are hashed."""
 
 import hashlib
 from collections.abc import Iterator
