@@ -94,9 +94,7 @@ class Landings:
                 self._ready(peer, message.ticket)
             case Written():
                 if (request := self._landing(message.ticket)) and request.landing:
-                    self._spans.arrived(
-                        request, message.pages, message.first_layer, message.layers, message.checksums
-                    )
+                    self._spans.arrived(request, message.pages, message.first_layer, message.layers, message.checksums)
             case Computing():
                 if (request := self._landing(message.ticket)) and request.landing:
                     request.landing.progress_seconds = self._loop.time()

@@ -35,6 +35,10 @@ class DevicePool:
             self.close()
             raise
 
+    @property
+    def buffer(self) -> torch.Tensor:
+        return self.memory
+
     def view(self, page: int, first_layer: int, layers: int) -> memoryview:
         raise TypeError("pages on a GPU have no host memory: only cuda_ipc and nccl move them")
 
