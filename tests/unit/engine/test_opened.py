@@ -77,5 +77,5 @@ def test_a_gpu_that_is_not_there_is_refused_by_the_settings_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.opened.find_gpu", lambda: Found(None, "no NVIDIA driver"))
-    with pytest.raises(ModelError, match='device.*no NVIDIA driver.*Set device = "cpu"'):
+    with pytest.raises(ModelError, match=r'device.*no NVIDIA driver.*Set device = "cpu"'):
         open_on("cuda", folder, tmp_path / "cache", product_path="auto", page_tokens=16)

@@ -51,5 +51,5 @@ def test_a_paths_name_is_the_exact_one_or_fast() -> None:
     gpu = Gpu("a GPU", (9, 0), 1 << 30, "13.0")
     assert gpu_path("auto", gpu, {}) == "cuda-sm90" == gpu_path("fast", gpu, {"BATON_PRODUCT_PATH": "cuda-sm90"})
     assert gpu_path("fast", gpu, {}) == "fast"
-    with pytest.raises(ModelError, match="BATON_PRODUCT_PATH.*'pairs' is no path of a GPU"):
+    with pytest.raises(ModelError, match=r"BATON_PRODUCT_PATH.*'pairs' is no path of a GPU"):
         gpu_path("auto", gpu, {"BATON_PRODUCT_PATH": "pairs"})
