@@ -98,5 +98,6 @@ class Runner(Protocol):
     (`Piece.follows`). Pages that a plan names belong to it until its result is there."""
 
     layers: int
+    ahead: bool  # is it worth handing a plan over before the one in front of it was read?
 
     def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Awaitable[Result]: ...

@@ -29,6 +29,8 @@ PoolBuffer = bytearray | memoryview | mmap | NDArray[np.uint8]
 
 
 class CpuRunner:
+    ahead = False  # planning takes a thousandth of a step
+
     def __init__(
         self,
         weights: Weights,

@@ -45,6 +45,8 @@ class Launched:
 
 
 class CudaRunner:
+    ahead = True  # the device would wait for the host between any two steps
+
     def __init__(
         self,
         weights: DeviceWeights,
