@@ -93,6 +93,10 @@ gpu-gate: $(DEV) ## compile every GPU kernel in all configurations for sm_80, sm
 gpu-test: $(DEV) ## the kernels' tests on a real GPU
 	$(BIN)/python -m pytest tests/gpu -m gpu $(ARGS)
 
+.PHONY: gpu-bench
+gpu-bench: $(DEV) ## all GPU tests and benchmarks into bench/results, in nine minutes
+	PYTHON=$(BIN)/python bash bench/gpu/run.sh $(ARGS)
+
 .PHONY: bench
 bench: $(DEV) ## every benchmark, one after the other
 	$(MAKE) --no-print-directory verify-shape handoff start speculation

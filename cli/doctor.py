@@ -47,7 +47,8 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
         "threads": worker.thread_count,
         "compiler": machine.compiler(),
         "memory": machine.memory(),
-        "gpu": machine.gpu(),
+        "device": worker.device,
+        "gpu": {**machine.gpu(), "usable": False, "path": None, "why_not": "not looked at"},
         "ports": {},
         "paths": {},
         "forced": os.environ.get("BATON_PRODUCT_PATH") or None,
@@ -59,6 +60,7 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
     checks: tuple[Callable[[], None], ...] = (
         lambda: _ports(report, gateway),
         lambda: _kernels(report),
+        lambda: _gpu(report, worker),
         lambda: _transports(report, worker),
         lambda: _class(report, worker),
         lambda: _memory(report, worker),
@@ -110,16 +112,24 @@ def _bodies(report: Report) -> None:
     }
 
 
+def _gpu(report: Report, worker: DecodeConfig) -> None:
+    from engine.cuda.device import find_gpu
+
+    found = find_gpu()
+    path = found.gpu.exact_path if found.gpu and not found.why_not else None
+    report["gpu"] |= {"usable": path is not None, "path": path, "why_not": found.why_not}
+    if worker.device == "cuda" and found.why_not:
+        _problem(report, f'device is "cuda", but {found.why_not}', 'mend that, or set device = "cpu"')
+
+
 def _transports(report: Report, worker: DecodeConfig) -> None:
-    from random import SystemRandom
+    from kvtransfer.transports import every_transport
 
-    from kvtransfer.shm import SharedMemory
-    from kvtransfer.tcp import Tcp, TcpOptions
-
-    random = SystemRandom()
-    for transport in (SharedMemory(random), Tcp(random, TcpOptions(host=worker.transport_host))):
+    if worker.device == "cuda" and not report["gpu"]["usable"]:
+        return
+    for transport in every_transport(worker.device, host=worker.transport_host).values():
         reason = transport.available()
-        if not reason and transport.name not in worker.transports:
+        if not reason and transport.name not in worker.allowed_transports:
             reason = "not allowed by the setting transports"
         report["transports"].append({"name": transport.name, "usable": not reason, "reason": reason or "usable"})
     if not any(transport["usable"] for transport in report["transports"]):
@@ -127,12 +137,20 @@ def _transports(report: Report, worker: DecodeConfig) -> None:
 
 
 def _class(report: Report, worker: DecodeConfig) -> None:
-    from engine.identity import identify
-    from engine.model.weights import open_weights
+    from engine.opened import open_on
 
+    if worker.device == "cuda" and not report["gpu"]["usable"]:
+        return
     folder = with_model(worker).model
     assert folder is not None
-    identity = identify(open_weights(folder, worker.cache_folder, product_path=worker.product_path))
+    opened = open_on(
+        worker.device,
+        folder,
+        worker.cache_folder,
+        product_path=worker.product_path,
+        page_tokens=worker.page_tokens,
+    )
+    identity = opened.identity
     _bodies(report)  # opening the weights has obeyed BATON_PRODUCT_PATH
     report["class"], report["fingerprint"] = identity.numerics, identity.fingerprint
 
@@ -147,6 +165,11 @@ def _memory(report: Report, worker: DecodeConfig) -> None:
         _problem(report, f"only {files} files and connections may be open", "raise it: ulimit -n 4096")
 
 
+def _gpu_line(gpu: Report) -> str:
+    devices = ", ".join(gpu["devices"]) or "none"
+    return f"{devices}: path {gpu['path']}" if gpu["usable"] else f"{devices}; not usable: {gpu['why_not']}"
+
+
 def _show(report: Report) -> None:
     chip, memory = report["processor"], report["memory"]
     lines = [
@@ -157,7 +180,8 @@ def _show(report: Report) -> None:
         ("threads", f"{report['threads']} per worker"),
         ("memory", f"{memory['available_bytes'] >> 20} of {memory['total_bytes'] >> 20} MiB available"),
         ("compiler", report["compiler"]["version"] or "none"),
-        ("GPU", ", ".join(report["gpu"]["devices"]) or "none: the CPU paths are used"),
+        ("GPU", _gpu_line(report["gpu"])),
+        ("device", report["device"]),
         *(("port", f"{address} is {state}") for address, state in report["ports"].items()),
         *(("transport", f"{entry['name']}: {entry['reason']}") for entry in report["transports"]),
         *(("path", f"{name}: {path['body']} of {', '.join(path['usable'])}") for name, path in report["paths"].items()),

@@ -94,8 +94,7 @@ class Landings:
                 self._ready(peer, message.ticket)
             case Written():
                 if (request := self._landing(message.ticket)) and request.landing:
-                    for index, checksum in zip(message.pages, message.checksums, strict=True):
-                        self._spans.arrived(request, index, message.first_layer, message.layers, checksum)
+                    self._spans.arrived(request, message.pages, message.first_layer, message.layers, message.checksums)
             case Computing():
                 if (request := self._landing(message.ticket)) and request.landing:
                     request.landing.progress_seconds = self._loop.time()
@@ -183,7 +182,7 @@ class Landings:
     def _frame(self, arrived: Arrived) -> None:
         """Two-sided: a whole frame is in its page."""
         if (request := self._landing(Ticket.unpack(arrived.ticket))) and (landing := request.landing):
-            self._spans.arrived(request, arrived.index, arrived.first_layer, arrived.layers, arrived.checksum)
+            self._spans.arrived(request, [arrived.index], arrived.first_layer, arrived.layers, [arrived.checksum])
             if landing.commit is not None and landing.complete and request.landing is landing:
                 self._admit(request)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import SystemRandom
 
 import baton_kernels
@@ -11,12 +12,11 @@ from decode_svc.pace import Pace
 from decode_svc.speculation import Source, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.model.forward import Product
-from engine.opened import open_model
+from engine.opened import OpenedModel, open_on
 from engine.pages import PagePool
 from kvtransfer.choose import choose
-from kvtransfer.pool import SharedPool
 from kvtransfer.transfer import PageShape
-from kvtransfer.transports import make_transports, say_hello
+from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import ConfigError, DecodeConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
@@ -48,7 +48,8 @@ async def open_worker(
     if config.model is None:
         raise ConfigError("model: name a Hugging Face model folder")
     model = await asyncio.to_thread(
-        open_model,
+        open_on,
+        config.device,
         config.model,
         config.cache_folder,
         product_path=config.product_path,
@@ -56,9 +57,17 @@ async def open_worker(
         draft=config.draft_folder,
     )
     shape = PageShape(model.segments, model.layout)
-    pool = SharedPool(shape, config.pages(shape.page_bytes))
-    runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, product=product)
-    transports = make_transports(config.transports, host=config.transport_host, may_kill=config.may_kill, rules=rules)
+    pool = make_pool(config.device, shape, config.pages(shape.page_bytes))
+    if isinstance(model, OpenedModel):
+        model = replace(model, product=product)
+    runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, max_batch=config.max_batch)
+    transports = make_transports(
+        config.allowed_transports,
+        device=config.device,
+        host=config.transport_host,
+        may_kill=config.may_kill,
+        rules=rules,
+    )
     incarnation, identity = SystemRandom().getrandbits(64), model.identity
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     worker = DecodeWorker(

@@ -4,12 +4,14 @@ Step 7 of a request's life. First everybody gets the pages that the step cannot 
 over then serves drafts. No tensor is touched here."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from operator import attrgetter
 
+from decode_svc.flights import Flight
 from decode_svc.growth import Copies, Growth
 from decode_svc.requests import Request, Stage
 from decode_svc.speculation import Speculation
-from engine.batch import Chunk, Remaining, chunks, decode_piece, prompt_piece
+from engine.batch import Chunk, Remaining, chunks, decode_piece, pages_needed, prompt_piece
 from engine.plan import Piece, Plan
 
 _seniority = attrgetter("seniority")
@@ -40,6 +42,27 @@ class Planning:
         self.steps += bool(pieces)
         self.largest_batch = max(self.largest_batch, len(pieces))
         return Plan(self.steps, tuple(pieces), tuple(copies))
+
+    def follow(self, flight: Flight) -> Plan | None:
+        """The step behind one that is not read yet: the same requests, each with the token that this one yields. None
+        where more is to be decided: somebody new, a prompt, drafts, or pages that others would have to give."""
+        known, pieces = flight.plan.pieces, list[Piece]()
+        if not self._speculation.resting or any(not len(piece.tokens) == piece.sampled == 1 for piece in known):
+            return None
+        running = {request.key: request for request in self._requests.values() if request.stage is Stage.RUNNING}
+        if any(flight.requests.get(key) is not request for key, request in running.items()):
+            return None
+        for piece in known:
+            request = running.get(piece.key)
+            if request is None or piece.position + 1 >= request.job.sampling.max_tokens:
+                continue  # it has ended, or does with the token that is not read yet
+            if self._growth.spare(request, piece.stop + 1) <= piece.stop:
+                return None
+            table = tuple(request.pages[: pages_needed(piece.stop + 1, self._page_tokens)])
+            moved = replace(piece, tokens=(0,), start=piece.stop, position=piece.position + 1, pages=table)
+            pieces.append(replace(moved, follows=True))
+        self.steps += bool(pieces)
+        return Plan(self.steps, tuple(pieces)) if pieces else None
 
     def _choose(self) -> tuple[list[tuple[Request, Chunk | None]], Copies]:
         """Who is in the step, oldest first: None where one row is left to compute, which is never cut. Prompts share a

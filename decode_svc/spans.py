@@ -6,7 +6,7 @@ Commit counts for its round, the number of Resends before it: an older one says 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from decode_svc.peers import Peer
 from decode_svc.requests import Landing, Request
@@ -35,21 +35,28 @@ class Spans:
         self._rules, self._admit = rules, admit
         self._loop = asyncio.get_running_loop()
 
-    def arrived(self, request: Request, index: int, first: int, layers: int, checksum: int) -> None:
+    def arrived(
+        self, request: Request, indexes: Sequence[int], first: int, layers: int, checksums: Sequence[int]
+    ) -> None:
         landing = request.landing
         assert landing is not None
-        place = index - landing.first_page
-        if not 0 <= place < len(landing.pages):
-            return
-        found = self._pool.checksum(landing.pages[place], first, layers) if self._rules.checksum else checksum
+        told = [
+            (index - landing.first_page, index, checksum)
+            for index, checksum in zip(indexes, checksums, strict=True)
+            if 0 <= index - landing.first_page < len(landing.pages)
+        ]
+        found: Sequence[int] = [checksum for _, _, checksum in told]
+        if self._rules.checksum:
+            found = self._pool.checksums([landing.pages[place] for place, _, _ in told], first, layers)
         mask = ((1 << layers) - 1) << first
-        if found == checksum:
-            landing.valid[place] |= mask
-            landing.progress_seconds = self._loop.time()
-        else:
-            landing.valid[place] &= ~mask
-            log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers)
-            self._resend(landing, [index], first, layers)
+        for (place, index, checksum), there in zip(told, found, strict=True):
+            if there == checksum:
+                landing.valid[place] |= mask
+                landing.progress_seconds = self._loop.time()
+            else:
+                landing.valid[place] &= ~mask
+                log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers)
+                self._resend(landing, [index], first, layers)
 
     def committed(self, request: Request, commit: Commit) -> None:
         landing = request.landing

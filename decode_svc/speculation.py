@@ -7,7 +7,7 @@ step; what it does not say itself is never shown, hashed or counted as filled. H
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from decode_svc.pace import DRAFT_SHARE, Candidate, Pace
+from decode_svc.pace import DRAFT_SHARE, FIRST_WAIT, Candidate, Pace
 from decode_svc.requests import Request
 from engine.acceptance import accepted
 from engine.batch import Chunk
@@ -43,6 +43,7 @@ class Speculation:
         self._chunk_tokens, self._page_tokens, self._context_tokens = chunk_tokens, page_tokens, context_tokens
         self._bare: set[int] = set()  # published pages that the draft model has not read
         self.drafted = self.accepted = 0  # since the start
+        self._rest_steps = 0  # to be planned without asking, since drafts did not pay just now
 
     # ---- before a step
 
@@ -57,6 +58,7 @@ class Speculation:
         if self._source is Source.OFF:
             return [0] * len(requests)
         chosen = self._pace.lengths([self._candidate(request) for request in requests])
+        self._rest_steps = 0 if any(chosen) else FIRST_WAIT
         budget = self._chunk_tokens  # rows that the draft model reads to catch up
         for index, request in enumerate(requests):
             if chosen[index] and (unread := self._unread(request)):
@@ -65,6 +67,12 @@ class Speculation:
                 else:
                     budget -= unread
         return chosen
+
+    @property
+    def resting(self) -> bool:
+        """May the next step be planned before this one's tokens are known? Not while drafts pay; asked once a step."""
+        self._rest_steps -= 1
+        return self._source is Source.OFF or self._rest_steps > 0
 
     def drafts(self, request: Request, length: int) -> tuple[int, ...]:
         """What to verify now."""

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from itertools import repeat
 
 from decode_svc.emission import Emission, extend
+from decode_svc.flights import Flight, Flights
 from decode_svc.growth import Growth
 from decode_svc.landings import Landings
 from decode_svc.opening import Opening
@@ -75,8 +76,8 @@ class DecodeWorker:
         self._speculation = speculation
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
-        self._stepping: dict[int, Request] = {}  # whose rows are in the step that runs now
-        self._doomed: list[int] = []  # pages to release when that step is over
+        self._flights = Flights()
+        self._read_seconds = 0.0  # when the last step was read
         self._emission = Emission()
         self._speed = Speed()
         self._local = 0
@@ -137,19 +138,23 @@ class DecodeWorker:
 
     async def run(self) -> None:
         """The loop: receive happens in the sessions' callbacks, everything else here, in this order."""
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            self.admit()
-            while (plan := self.plan()).pieces:
-                began = self._loop.time()
-                result = await self.step(plan)
-                self._measure(plan, self._loop.time() - began)
-                self.emit(plan, result)
-                self.retire()
+        try:
+            while True:
+                await self._work.wait()
+                self._work.clear()
                 self.admit()
+                while (plan := self.plan()).pieces:
+                    flight: Flight | None = self.launch(plan)
+                    while flight is not None:
+                        ahead = self.launch_ahead(flight)
+                        self.emit(flight, await self.read(flight))
+                        self.retire(flight)
+                        self.admit()
+                        self.report()
+                        flight = ahead
                 self.report()
-            self.report()
+        finally:
+            self._flights.abandon()
 
     # ---- the verbs
 
@@ -162,21 +167,31 @@ class DecodeWorker:
             self._speculation.admitted(request)
 
     def plan(self) -> Plan:
-        plan = self._planning.plan()
-        self._doomed.extend(source for source, _ in plan.copies)
-        return plan
+        return self._planning.plan()
 
-    async def step(self, plan: Plan) -> Result:
+    def launch(self, plan: Plan) -> Flight:
         if self.plans is not None:
             self.plans.append(plan)
-        self._stepping = {piece.key: self.requests[piece.key] for piece in plan.pieces}
-        return await self._runner.run(plan)
+        requests = {piece.key: self.requests[piece.key] for piece in plan.pieces}
+        return self._flights.begin(plan, asyncio.ensure_future(self._runner.run(plan)), requests)
 
-    def emit(self, plan: Plan, result: Result) -> None:
-        proposals = result.proposed or repeat(())
+    def launch_ahead(self, flight: Flight) -> Flight | None:
+        """The step behind one that is not read yet, where that is known already and worth it."""
+        plan = self._planning.follow(flight) if self._runner.ahead else None
+        return self.launch(plan) if plan is not None else None
+
+    async def read(self, flight: Flight) -> Result:
+        began = self._loop.time()
+        result = await flight.result
+        self._measure(flight.plan, self._loop.time() - max(began, self._read_seconds))
+        self._read_seconds = self._loop.time()
+        return result
+
+    def emit(self, flight: Flight, result: Result) -> None:
+        plan, proposals = flight.plan, result.proposed or repeat(())
         for piece, sampled, proposed in zip(plan.pieces, result.sampled, proposals, strict=False):
             request = self.requests.get(piece.key)
-            if request is None or request is not self._stepping[piece.key]:
+            if request is None or request is not flight.requests[piece.key]:
                 continue  # it ended during the step; one that began anew since then has other pages
             request.steps += 1
             tokens = extend(request, piece, self._speculation.verified(piece, sampled))
@@ -199,11 +214,9 @@ class DecodeWorker:
             computed_seconds=self._loop.time() - request.running_seconds,
         )
 
-    def retire(self) -> None:
+    def retire(self, flight: Flight) -> None:
         """The step is over: pages that nobody needs any more are free."""
-        self._stepping = {}
-        doomed, self._doomed = self._doomed, []
-        self.pages.release(doomed)
+        self.pages.release(self._flights.end(flight))
 
     def report(self) -> None:
         self.attachments.report(self._load(), *self.pages.changes())
@@ -274,9 +287,7 @@ class DecodeWorker:
             now = self._loop.time()
             guessed = {"drafted": request.drafts.drafted, "accepted": request.drafts.accepted}
             self._record("decode", request, request.running_seconds, now, steps=request.steps, **guessed)
-            if self._stepping.get(request.key) is request:
-                self._doomed.extend(request.pages)
-            else:
+            if not self._flights.keep(request, request.pages):
                 self.pages.release(request.pages)
         else:
             self.landings.fence(request)

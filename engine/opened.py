@@ -6,14 +6,48 @@ over the memory that is handed in."""
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import baton_kernels
+from engine.cuda.device import find_gpu
 from engine.identity import Identity, identify
 from engine.model.config import read_config
 from engine.model.errors import ModelError
 from engine.model.forward import Product
 from engine.model.weights import Weights, open_weights
+from engine.plan import Runner
 from engine.runner import CpuRunner, PoolBuffer, layout_name, segments
+
+
+class Engine(Runner, Protocol):
+    """A runner whose threads somebody must end."""
+
+    def close(self) -> None: ...
+
+
+class Opened(Protocol):
+    """What both tiers know of a model, on whatever device it is computed."""
+
+    @property
+    def identity(self) -> Identity: ...
+    @property
+    def segments(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def body(self) -> str: ...
+    @property
+    def context_tokens(self) -> int: ...
+
+    def runner(
+        self,
+        memory: Any,  # of the page pool, on the device
+        *,
+        threads: int,
+        cores: tuple[int, ...] = (),
+        layer_group: int | None = None,
+        max_batch: int = 64,
+    ) -> Engine: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +56,7 @@ class OpenedModel:
     identity: Identity
     page_tokens: int
     draft: Weights | None = None  # changes no token, so it is no part of the identity
+    product: Product = baton_kernels.product
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
@@ -47,23 +82,39 @@ class OpenedModel:
 
     def runner(
         self,
-        pool_buffer: PoolBuffer,
+        memory: PoolBuffer,
         *,
         threads: int,
         cores: tuple[int, ...] = (),
         layer_group: int | None = None,
-        product: Product = baton_kernels.product,
+        max_batch: int = 64,
     ) -> CpuRunner:
+        """Any batch is computed alike here, whatever `max_batch` is."""
         return CpuRunner(
             self.weights,
             draft=self.draft,
-            pool_buffer=pool_buffer,
+            pool_buffer=memory,
             page_tokens=self.page_tokens,
             threads=threads,
             cores=cores,
             layer_group=layer_group,
-            product=product,
+            product=self.product,
         )
+
+
+def open_on(
+    device: str, folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
+) -> Opened:
+    if device == "cpu":
+        return open_model(folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft)
+    found = find_gpu()
+    if found.gpu is None or found.why_not:
+        raise ModelError(
+            "configuration", "device", f'"{device}" cannot be used: {found.why_not}', 'Set device = "cpu".'
+        )
+    from engine.cuda.opened import open_on_gpu  # imports torch and triton, which take seconds
+
+    return open_on_gpu(found.gpu, folder, cache_folder, product_path=product_path, page_tokens=page_tokens)
 
 
 def open_model(

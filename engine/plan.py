@@ -42,6 +42,7 @@ class Piece:
     position: int = 0  # index of the emitted token that the first sampled row yields
     sampling: Sampling | None = None
     drafting: Drafting | None = None  # None: the draft model leaves these rows alone
+    follows: bool = False  # the only token is what the step before yields for this key; `tokens` is (0,) in its place
 
     def __post_init__(self) -> None:
         sound = 0 <= self.sampled <= len(self.tokens) > 0 <= self.start
@@ -51,6 +52,8 @@ class Piece:
         if self.drafting and len(self.drafting.unread) != max(0, self.start - self.drafting.start):
             what = f"{len(self.drafting.unread)} unread tokens from slot {self.drafting.start} to {self.start}"
             raise ValueError(f"piece {self.key}: {what}")
+        if self.follows and (self.tokens != (0,) or self.drafting):
+            raise ValueError(f"piece {self.key}: one that follows has one row, no token yet and no draft")
 
     @property
     def stop(self) -> int:
@@ -89,8 +92,12 @@ OnLayers = Callable[[int, int], None]  # (first layer, layers) are in the pages 
 
 
 class Runner(Protocol):
-    """Carries out plans, one at a time: the real one in its own thread, the simulated one in virtual time."""
+    """Carries out plans, one at a time: the real one in its own thread, the simulated one in virtual time.
+
+    A plan may be handed over while the one before still runs; its pieces then either name all their tokens or follow
+    (`Piece.follows`). Pages that a plan names belong to it until its result is there."""
 
     layers: int
+    ahead: bool  # is it worth handing a plan over before the one in front of it was read?
 
     def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Awaitable[Result]: ...

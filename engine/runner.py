@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import baton_kernels
 from engine.drafting import Drafter
+from engine.following import Following
 from engine.model.forward import Forward, Pages, Product
 from engine.model.rows import Limits, Rows
 from engine.model.weights import Floats, Weights
@@ -28,6 +29,8 @@ PoolBuffer = bytearray | memoryview | mmap | NDArray[np.uint8]
 
 
 class CpuRunner:
+    ahead = False  # planning takes a thousandth of a step
+
     def __init__(
         self,
         weights: Weights,
@@ -59,6 +62,7 @@ class CpuRunner:
             behind = config.layers * self.layer_bytes
             pages = Pages(pool, page_tokens, self.page_bytes, layer_bytes(draft, page_tokens), first_byte=behind)
             self._drafter = Drafter(draft, pages, self._limits, first_layer=config.layers)
+        self._following = Following()
         baton_kernels.set_threads(threads, cores)
         self._thread = ThreadPoolExecutor(1, "runner", _stay_on, cores[:1])
 
@@ -78,11 +82,13 @@ class CpuRunner:
         if not plan.pieces:
             self._copy(plan)
             return Result(())
+        plan = self._following.settle(plan)
         rows = self._prepared(plan)
         drafter = self._drafter if any(piece.drafting for piece in plan.pieces) else None
         if drafter is not None:
             drafter.read(plan.pieces, on_layers)
         sampled = sample(plan.pieces, self._logits(rows, on_layers))
+        self._following.remember(plan.pieces, sampled)
         if drafter is not None:
             return Result(sampled, drafter.propose(plan.pieces, sampled, on_layers))
         return Result(sampled, () if self._drafter is None else ((),) * len(plan.pieces))

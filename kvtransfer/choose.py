@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-SHARES_MEMORY = ("shm",)
+SHARES_MEMORY = ("shm", "cuda_ipc")
 _NAMESPACES = ("mnt", "pid", "user")
 
 

@@ -32,6 +32,9 @@ class MemoryPool:
         begin = self.shape.before(first_layer) // 8
         return sum(word * _key(begin + i) for i, word in enumerate(words)) & _MASK
 
+    def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
+        return tuple(self.checksum(page, first_layer, layers) for page in pages)
+
 
 def _key(position: int) -> int:
     mixed = (position + 1) * 0x9E3779B97F4A7C15 & _MASK

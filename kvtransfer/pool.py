@@ -52,6 +52,9 @@ class SharedPool:
         key = (start - page * self.shape.page_bytes) // KEY_BYTES
         return int(baton_kernels.checksum(self.address + start, length, key))
 
+    def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
+        return tuple(self.checksum(page, first_layer, layers) for page in pages)
+
     def close(self) -> None:
         """Idempotent. The mapping itself goes with the last view of it that somebody still holds."""
         if self.fd >= 0:

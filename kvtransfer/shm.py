@@ -16,12 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
+from typing import Protocol
 
 from kvtransfer.peer import Process, credentials, open_process, stranger
 from kvtransfer.pool import SharedPool
 from kvtransfer.shm_folder import make_folder, remove_folder
-from kvtransfer.shm_writer import SharedMemoryWriter, connect
-from kvtransfer.transfer import Arrived, Pool
+from kvtransfer.shm_writer import MappedWriter, connect, into_shared_memory
+from kvtransfer.transfer import Arrived, PageShape, Pool
 from kvtransfer.wire import HELLO_BYTES, TOKEN_BYTES, Handle, Hello, Malformed, Welcome
 
 KIND = b"SHM1"
@@ -59,10 +60,12 @@ class SharedMemory:
             return f"no socket can be made in {self._folder}: point TMPDIR to a folder that this user may write"
         return ""
 
-    async def receive(self, pool: Pool, incarnation: int) -> "SharedMemoryReceiver":
+    async def receive(self, pool: Pool, incarnation: int) -> "MappedReceiver":
         if not isinstance(pool, SharedPool):
             raise TypeError(f"shared memory receives into a SharedPool, not into {type(pool).__name__}")
-        return SharedMemoryReceiver(
+        return MappedReceiver(
+            self.name,
+            KIND,
             pool,
             incarnation,
             random=self._random,
@@ -71,8 +74,17 @@ class SharedMemory:
             handshake_seconds=self._handshake_seconds,
         )
 
-    async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> SharedMemoryWriter:
-        return await connect(handle, pool, incarnation, kind=KIND, seconds=self._handshake_seconds)
+    async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> MappedWriter:
+        into, seconds = into_shared_memory(pool), self._handshake_seconds
+        return await connect(handle, into, pool.shape, incarnation, name=self.name, kind=KIND, seconds=seconds)
+
+
+class Mappable(Protocol):
+    """A pool whose descriptor lets another process reach its memory."""
+
+    fd: int
+    pages: int
+    shape: PageShape
 
 
 @dataclass(slots=True)
@@ -84,13 +96,16 @@ class _Peer:
     sockets: set[socket.socket] = field(default_factory=set)
 
 
-class SharedMemoryReceiver:
-    name = "shm"
+class MappedReceiver:
+    """Of shared memory, and of a GPU's (cuda_ipc.py): only what the descriptor opens differs."""
+
     one_sided = True
 
     def __init__(
         self,
-        pool: SharedPool,
+        name: str,
+        kind: bytes,
+        pool: Mappable,
         incarnation: int,
         *,
         random: SystemRandom,
@@ -99,6 +114,7 @@ class SharedMemoryReceiver:
         handshake_seconds: float,
     ) -> None:
         self.refused: Counter[str] = Counter()  # connections, by reason
+        self.name, self._kind = name, kind
         self._pool = pool
         self._incarnation = incarnation
         self._random = random
@@ -114,7 +130,7 @@ class SharedMemoryReceiver:
         """Good for one connection; a later call replaces a handle that was not used."""
         token = self._random.randbytes(TOKEN_BYTES)
         self._peers.setdefault(writer, _Peer()).token = token
-        return Handle(KIND, token, self._incarnation, str(self._path)).pack()
+        return Handle(self._kind, token, self._incarnation, str(self._path)).pack()
 
     def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
         """Nothing to do: the writer learns the pages by Landing and tells by Written."""

@@ -1,14 +1,16 @@
-"""Shared memory, prefill's half: map decode's pool and copy spans into it, checksums made in the copy's own pass.
+"""The writer's half of transports in which it reaches decode's pool itself: shared memory, and a GPU's (cuda_ipc.py).
 
-One thread per writer does the copying, in the order of the calls. A write returns once the bytes are in decode's
-pages; a cancelled one no earlier than the copy it began, so awaiting tells that no write is in flight."""
+It dials the receiver's socket, gets a descriptor, maps what that opens, and copies spans straight in, checksums made in
+the copy's own pass. One thread per writer does the copying, in the order of the calls. A write returns once the bytes
+are in decode's pages; a cancelled one no earlier than the copy it began, so awaiting tells that no write is in
+flight."""
 
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Protocol
 
 import numpy as np
 
@@ -20,27 +22,33 @@ from kvtransfer.transfer import PageShape, Pool, Span, TransferError
 from kvtransfer.wire import WELCOME_BYTES, Handle, Hello, Malformed, Welcome
 
 
-class SharedMemoryWriter:
-    name = "shm"
+class Copies(Protocol):
+    """From our pool into one that was mapped."""
+
+    def copy(self, spans: Sequence[Span]) -> tuple[int, ...]:
+        """The spans' checksums, once the bytes are there. In the copier's thread; TransferError when it fails."""
+
+    def close(self) -> None:
+        """Give the mapping back."""
+
+
+class MappedWriter:
     one_sided = True
 
-    def __init__(self, connection: socket.socket, target: SharedPool, source: Pool, copier: ThreadPoolExecutor) -> None:
-        self.bytes_written = 0
-        self._connection = connection
-        self._target = target
-        self._source = source  # kept: its memory must outlive the copies
-        self._from = page_addresses(source)
-        self._to = page_addresses(target)
-        self._copier = copier
+    def __init__(
+        self, name: str, connection: socket.socket, copies: Copies, shape: PageShape, copier: ThreadPoolExecutor
+    ) -> None:
+        self.name, self.bytes_written = name, 0
+        self._connection, self._copies, self._shape, self._copier = connection, copies, shape, copier
         self._broken = ""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self._hung_up)
 
     async def write(self, ticket: bytes, spans: Sequence[Span], round: int) -> tuple[int, ...]:
         self._check()
-        sums = await finish(self._copier, lambda: self._copy(spans))
+        sums = await finish(self._copier, lambda: self._copies.copy(spans) if spans else ())
         self._check()  # the receiver died meanwhile: the bytes went nowhere
-        self.bytes_written += sum(self._source.shape.place(span.first_layer, span.layers)[1] for span in spans)
+        self.bytes_written += sum(self._shape.place(span.first_layer, span.layers)[1] for span in spans)
         return sums
 
     def close(self) -> None:
@@ -50,13 +58,28 @@ class SharedMemoryWriter:
         self._broken = self._broken or "this writer was closed"
         self._loop.remove_reader(self._connection)
         self._connection.close()
-        self._copier.submit(self._target.close)
+        self._copier.submit(self._copies.close)
         self._copier.shutdown(wait=False)
 
-    def _copy(self, spans: Sequence[Span]) -> tuple[int, ...]:
-        """In the copier's thread."""
-        if not spans:
-            return ()
+    def _check(self) -> None:
+        if self._broken:
+            raise TransferError(self._broken)
+
+    def _hung_up(self) -> None:
+        """The receiver's end closed: it ended this session, or died. It never sends."""
+        self._broken = "the receiver closed its socket"
+        self._loop.remove_reader(self._connection)
+
+
+class HostCopies:
+    """Into a pool in shared memory."""
+
+    def __init__(self, source: Pool, target: SharedPool) -> None:
+        self._source = source  # kept: its memory must outlive the copies
+        self._target = target
+        self._from, self._to = page_addresses(source), page_addresses(target)
+
+    def copy(self, spans: Sequence[Span]) -> tuple[int, ...]:
         table = span_table(spans, self._source, self._target.pages)
         source, target, layers = table[:, 0], table[:, 1], table[:, 2:]
         sums = np.zeros(len(spans), np.uint64)
@@ -69,74 +92,78 @@ class SharedMemoryWriter:
             sums[same] = part
         return tuple(sums.tolist())
 
-    def _check(self) -> None:
-        if self._broken:
-            raise TransferError(self._broken)
-
-    def _hung_up(self) -> None:
-        """The receiver's end closed: it ended this session, or died. It never sends."""
-        self._broken = "the receiver closed its socket"
-        self._loop.remove_reader(self._connection)
+    def close(self) -> None:
+        self._target.close()
 
 
-async def connect(handle: bytes, pool: Pool, incarnation: int, *, kind: bytes, seconds: float) -> SharedMemoryWriter:
+Attach = Callable[[int, PageShape, int], Copies]  # (descriptor, shape, pages): takes the descriptor over if it succeeds
+
+
+def into_shared_memory(source: Pool) -> Attach:
+    return lambda fd, shape, pages: HostCopies(source, attach(fd, shape, pages))
+
+
+async def connect(
+    handle: bytes, attach: Attach, shape: PageShape, incarnation: int, *, name: str, kind: bytes, seconds: float
+) -> MappedWriter:
     copier = ThreadPoolExecutor(1, thread_name_prefix="baton-copy")
     try:
-        dialled = await finish_or_discard(
-            copier, lambda: _dial(handle, pool.shape, incarnation, kind=kind, seconds=seconds), _discard
+        connection, copies = await finish_or_discard(
+            copier, lambda: _dial(handle, attach, shape, incarnation, name=name, kind=kind, seconds=seconds), _discard
         )
     except BaseException:
         copier.shutdown(wait=False)
         raise
-    return SharedMemoryWriter(dialled.connection, dialled.target, pool, copier)
+    return MappedWriter(name, connection, copies, shape, copier)
 
 
-class _Dialled(NamedTuple):
-    connection: socket.socket
-    target: SharedPool
+_Dialled = tuple[socket.socket, Copies]
 
 
-def _dial(raw: bytes, shape: PageShape, incarnation: int, *, kind: bytes, seconds: float) -> _Dialled:
+def _dial(
+    raw: bytes, attach: Attach, shape: PageShape, incarnation: int, *, name: str, kind: bytes, seconds: float
+) -> _Dialled:
     """In a thread: blocking, bounded by the time-out of each step."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         handle = Handle.unpack(raw)
         if handle.kind != kind:
-            raise Malformed(f"a handle of {handle.kind!r}, not of shared memory")
+            raise Malformed(f"a handle of {handle.kind!r}, not of this transport")
         connection.settimeout(seconds)
         connection.connect(handle.address)
         if reason := stranger(credentials(connection), os.geteuid()):
             raise TransferError(reason)
         connection.send(Hello(handle.token, incarnation, handle.receiver, shape).pack())
-        target = _take(connection, handle.receiver, shape)
+        copies = _take(connection, attach, handle.receiver, shape)
         connection.setblocking(False)
-        return _Dialled(connection, target)
+        return connection, copies
     except BaseException as error:
         connection.close()
-        if isinstance(error, OSError | ValueError):
-            raise TransferError(f"shared memory: the receiver cannot be reached: {error}") from error
+        if isinstance(error, OSError | ValueError | TransferError):
+            raise TransferError(f"{name}: the receiver cannot be reached: {error}") from error
         raise
 
 
-def _take(connection: socket.socket, receiver: int, shape: PageShape) -> SharedPool:
+def _take(connection: socket.socket, attach: Attach, receiver: int, shape: PageShape) -> Copies:
     """Receive the welcome with the descriptor, and map it."""
     raw, descriptors, flags, _ = socket.recv_fds(connection, WELCOME_BYTES + 1, 1, socket.MSG_CMSG_CLOEXEC)
     try:
         if not raw:
-            raise TransferError("shared memory: the receiver refused us (a stale handle, or not its user)")
+            raise TransferError("it refused us (a stale handle, or not its user)")
         welcome = Welcome.unpack(raw)
         if not welcome.accepted or welcome.shape != shape:
-            raise TransferError(f"shared memory: our pages are {shape}, the receiver's {welcome.shape}")
+            raise TransferError(f"our pages are {shape}, the receiver's {welcome.shape}")
         if welcome.receiver != receiver or len(descriptors) != 1 or flags & socket.MSG_CTRUNC:
             raise Malformed("the welcome carries no pool of the receiver we dialled")
-        target = attach(descriptors[0], welcome.shape, welcome.pages)
-        descriptors.clear()  # the pool's now
-        return target
+        copies = attach(descriptors[0], welcome.shape, welcome.pages)
+        descriptors.clear()  # the mapping's now
+        return copies
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def _discard(dialled: _Dialled) -> None:
-    dialled.connection.close()
-    dialled.target.close()
+    connection, copies = dialled
+    connection.close()
+    copies.close()

@@ -120,6 +120,9 @@ class Pool(Protocol):
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
         """Position-keyed 64-bit multiply sum; additive over layer spans of a page."""
 
+    def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
+        """The same of several pages: a GPU is asked once for all."""
+
 
 class Transport(Protocol):
     """One way to move pages, as both tiers hold it."""

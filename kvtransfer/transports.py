@@ -4,31 +4,48 @@ import logging
 import os
 from collections.abc import Sequence
 from random import SystemRandom
+from typing import Any, Protocol
 
 from kvtransfer.choose import host_identity
+from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
-from kvtransfer.transfer import PageShape, TransferError, Transport
+from kvtransfer.transfer import PageShape, Pool, TransferError, Transport
 from mesh.messages import KvHello
 from mesh.rules import RULES, Rules
 
 log = logging.getLogger("baton.kvtransfer")
 
 
+class OwnedPool(Pool, Protocol):
+    """A pool that its maker closes, with the memory that an engine computes in."""
+
+    @property
+    def buffer(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+def make_pool(device: str, shape: PageShape, pages: int) -> OwnedPool:
+    """Where the engine's device and the transports reach it."""
+    if device == "cpu":
+        return SharedPool(shape, pages)
+    from kvtransfer.device_pool import DevicePool  # imports torch, which takes seconds
+
+    return DevicePool(shape, pages)
+
+
 def make_transports(
     names: Sequence[str],
     *,
+    device: str = "cpu",
     host: str = "127.0.0.1",
     may_kill: bool = True,
     bytes_per_second: float | None = None,
     rules: Rules = RULES,
 ) -> dict[str, Transport]:
     """Those of `names` that work here, in their order; TransferError when none does."""
-    random = SystemRandom()
-    every: dict[str, Transport] = {
-        "shm": SharedMemory(random, may_kill=may_kill),
-        "tcp": Tcp(random, TcpOptions(host=host, bytes_per_second=bytes_per_second), rules=rules),
-    }
+    every = every_transport(device, host=host, may_kill=may_kill, bytes_per_second=bytes_per_second, rules=rules)
     obstacles = {name: every[name].available() for name in names}
     usable = {name: every[name] for name, obstacle in obstacles.items() if not obstacle}
     left_out = "; ".join(f"{name}: {obstacle}" for name, obstacle in obstacles.items() if obstacle)
@@ -37,6 +54,24 @@ def make_transports(
     if left_out:
         log.warning("transports left out: %s", left_out)
     return usable
+
+
+def every_transport(
+    device: str,
+    *,
+    host: str,
+    may_kill: bool = True,
+    bytes_per_second: float | None = None,
+    rules: Rules = RULES,
+) -> dict[str, Transport]:
+    """All that reach pages on this device, best first, whether they work here or not."""
+    random = SystemRandom()
+    if device == "cpu":
+        options = TcpOptions(host=host, bytes_per_second=bytes_per_second)
+        return {"shm": SharedMemory(random, may_kill=may_kill), "tcp": Tcp(random, options, rules=rules)}
+    from kvtransfer.cuda_ipc import CudaIpc  # imports torch
+
+    return {"cuda_ipc": CudaIpc(random, may_kill=may_kill)}
 
 
 def say_hello(incarnation: int, numerics: str, shape: PageShape, transports: Sequence[str]) -> KvHello:

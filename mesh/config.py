@@ -9,9 +9,9 @@ from pathlib import Path
 
 LOCAL_MODES = ("auto", "never", "always")
 SPECULATION = ("auto", "draft", "lookup", "off")
-PRODUCT_PATHS = ("auto", "fp32", "pairs", "amx")
+PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
-TRANSPORTS = ("shm", "tcp")
+TRANSPORTS = {"cpu": ("shm", "tcp"), "cuda": ("cuda_ipc",)}
 BUILTIN_NAME = "baton-tiny"
 
 
@@ -67,7 +67,8 @@ class WorkerConfig(CommonConfig):
 
     address: str = "127.0.0.1:0"  # port 0: any free one; the gateways learn it when the worker registers
     gateways: tuple[str, ...] = ("127.0.0.1:50051",)
-    product_path: str = "auto"  # auto: pairs for bf16 checkpoints, fp32 for the others; amx by choice
+    device: str = "cpu"  # cpu | cuda: where the model is computed and its pages lie
+    product_path: str = "auto"  # auto: an exact one; on a CPU pairs for bf16 checkpoints, fp32 for the others
     page_tokens: int = 32
     pool_pages: int | None = None  # None: as many as fit into pool_bytes
     pool_bytes: int = 256 * 1024 * 1024
@@ -78,7 +79,7 @@ class WorkerConfig(CommonConfig):
     pin_threads: bool = False  # each compute thread stays on a core of its own
     prefix_cache: bool = True
     speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
-    transports: tuple[str, ...] = TRANSPORTS  # allowed ones, best first
+    transports: tuple[str, ...] | None = None  # allowed ones, best first; None: all of the device
     transport_host: str = "127.0.0.1"  # where TCP transports listen
 
     def __post_init__(self) -> None:
@@ -88,12 +89,15 @@ class WorkerConfig(CommonConfig):
             raise ConfigError("gateways: name at least one gateway as host:port, for instance 127.0.0.1:50051")
         for gateway in self.gateways:
             check_address("gateways", gateway)
-        if not self.transports:
-            raise ConfigError(f"transports: allow at least one of {', '.join(TRANSPORTS)}")
-        for transport in self.transports:
-            _check_choice("transports", transport, TRANSPORTS)
-        _check_choice("product_path", self.product_path, PRODUCT_PATHS)
+        _check_choice("device", self.device, tuple(TRANSPORTS))
+        if not self.allowed_transports:
+            raise ConfigError(f"transports: allow at least one of {', '.join(TRANSPORTS[self.device])}")
+        for transport in self.allowed_transports:
+            _check_choice_on("transports", transport, TRANSPORTS, self.device)
+        _check_choice_on("product_path", self.product_path, PRODUCT_PATHS, self.device)
         _check_choice("speculation", self.speculation, SPECULATION)
+        if self.speculation == "draft" and self.device == "cuda":
+            raise ConfigError('speculation: on a GPU drafts come from the text, not a draft model; take "auto"')
         if self.speculation == "draft" and self.model is not None and self.draft is None:
             raise ConfigError('speculation: "draft" needs a draft model; set `draft` to its folder, or take "auto"')
         if self.page_tokens not in PAGE_TOKENS:
@@ -109,7 +113,11 @@ class WorkerConfig(CommonConfig):
     @property
     def draft_folder(self) -> Path | None:
         """The draft model that this worker opens, whose layers its pages have."""
-        return self.draft if self.speculation in ("auto", "draft") else None
+        return self.draft if self.speculation in ("auto", "draft") and self.device == "cpu" else None
+
+    @property
+    def allowed_transports(self) -> tuple[str, ...]:
+        return TRANSPORTS[self.device] if self.transports is None else self.transports
 
     @property
     def thread_count(self) -> int:
@@ -195,6 +203,14 @@ def check_address(name: str, address: str) -> None:
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ConfigError(f"{name}: {value!r} is not one of {', '.join(choices)}")
+
+
+def _check_choice_on(name: str, value: str, choices: dict[str, tuple[str, ...]], device: str) -> None:
+    elsewhere = [other for other, known in choices.items() if value in known and other != device]
+    if value not in choices[device] and elsewhere:
+        known = ", ".join(choices[device])
+        raise ConfigError(f'{name}: {value!r} goes with device = "{elsewhere[0]}"; on "{device}" take one of {known}')
+    _check_choice(name, value, choices[device])
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

@@ -11,7 +11,7 @@ import grpc
 from baton.kv.v1 import kv_pb2
 from baton.worker.v1 import worker_pb2
 from mesh import wire
-from mesh.grpc_server import LIMITS, AddressError, AddServices, GrpcListening
+from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcListening
 from mesh.grpc_stream import GrpcStream
 from mesh.messages import Register
 from mesh.network import Accept, Channel, OnRegister, Stream, StreamClosed
@@ -79,8 +79,9 @@ class GrpcNetwork:
                 await _ready(connection)
                 open_stream: Any = connection.stream_stream(f"/{service}/{method}")
                 call = open_stream()
-                await call.initial_metadata()
-                if call.done() and await call.code() is not grpc.StatusCode.OK:
+                greeted = SERVED in tuple(await call.initial_metadata())
+                # Without a greeting it was refused, or is over already: then gRPC may have dropped what went ahead.
+                if not greeted and await call.code() is not grpc.StatusCode.OK:
                     raise StreamClosed(f"{address} does not serve {service}: {await call.details()}")
         except BaseException as error:
             await connection.close()

@@ -24,6 +24,9 @@ AddServices = Callable[[grpc.aio.Server], Sequence[str]]  # adds to the server, 
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 LIMITS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
+# Goes ahead of a stream: whoever dials knows then that it is served. A refusal too begins with metadata, empty ones,
+# and its status may come later.
+SERVED = ("baton-served", "1")
 OPTIONS = (
     *LIMITS,
     ("grpc.so_reuseport", 0),  # or two servers would share a port without anybody being told
@@ -81,7 +84,7 @@ class GrpcListening:
 
     def stream_handler(self, accept: Accept, inbound: wire.Envelope, outbound: wire.Envelope) -> Any:
         async def handle(_requests: Any, context: Any) -> None:
-            await context.send_initial_metadata(())  # tells the dialling end that it is served
+            await context.send_initial_metadata((SERVED,))
             stream = GrpcStream(context.peer(), context, outbound, inbound)
             task = asyncio.create_task(self._serve(stream, accept), name=f"serve {stream.peer}")
             self._serving.add(task)

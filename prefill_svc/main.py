@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import SystemRandom
 
-from engine.opened import open_model
+from engine.opened import open_on
 from engine.pages import PagePool
-from kvtransfer.pool import SharedPool
 from kvtransfer.transfer import PageShape
-from kvtransfer.transports import make_transports, say_hello
+from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import ConfigError, PrefillConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
@@ -39,7 +38,8 @@ async def open_worker(
     if config.model is None:
         raise ConfigError("model: name a Hugging Face model folder")
     model = await asyncio.to_thread(
-        open_model,
+        open_on,
+        config.device,
         config.model,
         config.cache_folder,
         product_path=config.product_path,
@@ -47,10 +47,14 @@ async def open_worker(
         draft=config.draft_folder,
     )
     shape = PageShape(model.segments, model.layout)
-    pool = SharedPool(shape, config.pages(shape.page_bytes))
+    pool = make_pool(config.device, shape, config.pages(shape.page_bytes))
     runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, layer_group=config.layer_group)
     transports = make_transports(
-        config.transports, host=config.transport_host, bytes_per_second=bytes_per_second, rules=rules
+        config.allowed_transports,
+        device=config.device,
+        host=config.transport_host,
+        bytes_per_second=bytes_per_second,
+        rules=rules,
     )
     incarnation, identity = SystemRandom().getrandbits(64), model.identity
     worker = PrefillWorker(

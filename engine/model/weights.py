@@ -60,7 +60,7 @@ def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> We
     dtype = weights_dtype(config, tensors)
     path = choose_path(product_path, dtype)
     with locked(cache / "weights.lock"):
-        model_hash = _model_hash(folder, config, tensors, cache)
+        model_hash = hash_model(folder, config, tensors, cache)
         about = {"model": model_hash, "path": path, "kernels": str(baton_kernels.KERNEL_VERSION)}
         file = cache / f"{model_hash[:32]}-{path}-{baton_kernels.KERNEL_VERSION}.weights"
         packed = open_packed(file, about)
@@ -73,7 +73,7 @@ def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> We
     return _weights(config, path, dtype, model_hash, packed)
 
 
-def _model_hash(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
+def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
     """Over the configuration's meaning and all tensors by name: sharding and spelling do not change it."""
 
     def compute() -> str:

@@ -25,12 +25,18 @@ class Outcome:
 
 
 def run_seed(
-    seed: int, *, requests: int = 40, faults: bool = True, rules: Rules = RULES, source: Source = Source.OFF
+    seed: int,
+    *,
+    requests: int = 40,
+    faults: bool = True,
+    rules: Rules = RULES,
+    source: Source = Source.OFF,
+    ahead: bool = False,
 ) -> Outcome:
-    return run_virtual(_run(seed, requests, faults, rules, source))
+    return run_virtual(_run(seed, requests, faults, rules, source, ahead))
 
 
-async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: Source) -> Outcome:
+async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: Source, ahead: bool) -> Outcome:
     random = Random(seed * 7919 + 13)
     cluster = Cluster(
         seed,
@@ -41,6 +47,7 @@ async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: Sou
         cache=random.random() < 0.7,
         chunk_tokens=random.choice((4, 8, 16)),
         source=source,
+        ahead=ahead,
         vocabulary=2 if source is Source.LOOKUP else VOCABULARY,
     )
     await cluster.start(random.randint(1, 3), random.randint(1, 3))

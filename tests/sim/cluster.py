@@ -83,6 +83,7 @@ class Cluster:
         vocabulary: int = VOCABULARY,
         acceptance: float | None = None,  # that drafts are expected to find; None: the product's guess
         accept: Accept = accepted,
+        ahead: bool = False,  # decode launches steps before the ones in front are read
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
@@ -90,7 +91,7 @@ class Cluster:
         self.numerics = numerics or {}
         self.patience_seconds, self.max_batch = patience_seconds, max_batch
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
-        self.acceptance = acceptance
+        self.acceptance, self.ahead = acceptance, ahead
         self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is Source.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
@@ -162,6 +163,7 @@ class Cluster:
             foresight=self.foresight,
             vocabulary=self.vocabulary,
             on_write=lambda page: self._computed(name, page_pool, page),
+            ahead=self.ahead,
         )
         worker: PrefillWorker | DecodeWorker
         if tier is Tier.PREFILL:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from engine.acceptance import accepted
+from engine.following import Following
 from engine.plan import OnLayers, Piece, Plan, Result, Sampled
 from kvtransfer.memory import MemoryPool
 from mesh.messages import Sampling
@@ -62,7 +63,9 @@ class SimRunner:
         foresight: float = 0.0,  # share of tokens that the draft gets right
         vocabulary: int = VOCABULARY,  # a small one repeats itself
         on_write: Callable[[int], None] = lambda page: None,  # told of every page before its rows are written
+        ahead: bool = False,
     ) -> None:
+        self.ahead, self._following, self._turn = ahead, Following(), asyncio.Lock()
         self._on_write = on_write
         self._accent, self._vocabulary = accent, vocabulary
         self.layers, self._model_layers = pool.shape.layers, pool.shape.layers - draft_layers
@@ -71,6 +74,13 @@ class SimRunner:
         self._step_seconds, self._row_seconds = step_seconds, row_seconds
 
     async def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
+        async with self._turn:
+            plan = self._following.settle(plan)
+            result = await self._run(plan, on_layers)
+            self._following.remember(plan.pieces, result.sampled)
+            return result
+
+    async def _run(self, plan: Plan, on_layers: OnLayers | None) -> Result:
         for source, target in plan.copies:
             self._pool.view(target, 0, self.layers)[:] = self._pool.view(source, 0, self.layers)
         for piece in plan.pieces:

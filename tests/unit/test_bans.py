@@ -35,7 +35,6 @@ RANDOM_FILES = {
     "kvtransfer/transports.py": "makes the transports of a process; their tokens are secrets",
     "engine/builtin/model.py": "weights drawn from a seed",
     "cli/verify/drafts.py": "a draft's changed weights, drawn from a seed",
-    "cli/doctor.py": "makes transports only to ask whether they are usable",
 }
 SOCKET_FILES = {
     "gateway/grpc_api.py": "the public gRPC server",

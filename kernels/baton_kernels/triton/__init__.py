@@ -13,7 +13,7 @@ from baton_kernels.triton.products import product, product_gated
 from baton_kernels.triton.rotary import rotate_write
 from baton_kernels.triton.sampling import sample, top_logprobs
 from baton_kernels.triton.speculation import verify
-from baton_kernels.triton.transfer import gather, scatter
+from baton_kernels.triton.transfer import gather, read_spans, scatter, write_spans
 
 __all__ = [
     "PageShape",
@@ -21,6 +21,7 @@ __all__ = [
     "gather",
     "product",
     "product_gated",
+    "read_spans",
     "rmsnorm",
     "rotate_write",
     "sample",
@@ -28,4 +29,5 @@ __all__ = [
     "swiglu",
     "top_logprobs",
     "verify",
+    "write_spans",
 ]

@@ -3,7 +3,8 @@
 `gather` reads pages of the pool, `scatter` writes them; the buffer holds one page's span of layers after the other.
 The checksum is the CPU's, over the buffer's 64-bit words, counted from the page's first: what travels is what is
 checked. When the other end is a CPU pool, the buffer has the CPU's tiles (K for dot products, V with token pairs
-interleaved) and may cover several of our pages per page of theirs."""
+interleaved) and may cover several of our pages per page of theirs. `read_spans` and `write_spans` know no layout: what
+lies in the pages from a byte on moves as it is, whatever it means."""
 
 from collections.abc import Iterator
 
@@ -55,6 +56,34 @@ def scatter(
     architecture(pool)
     sums.zero_()
     run(list(launches(pool, shape, pages, first_layer, layers, data, sums, cpu_page_tokens, into_pool=True)))
+
+
+def read_spans(
+    pool: torch.Tensor,  # uint8
+    page_bytes: int,
+    first_byte: int,  # within a page
+    pages: torch.Tensor,  # int32 [count]
+    *,
+    out: torch.Tensor,  # uint8 [count, bytes of the span]
+    sums: torch.Tensor,  # int64 [count]
+) -> None:
+    architecture(pool)
+    sums.zero_()
+    run([_plain(pool, page_bytes, first_byte, pages, out, sums, into_pool=False)])
+
+
+def write_spans(
+    data: torch.Tensor,  # uint8 [count, bytes of the span]
+    pool: torch.Tensor,
+    page_bytes: int,
+    first_byte: int,
+    pages: torch.Tensor,
+    *,
+    sums: torch.Tensor,
+) -> None:
+    architecture(pool)
+    sums.zero_()
+    run([_plain(pool, page_bytes, first_byte, pages, data, sums, into_pool=True)])
 
 
 def span_bytes(shape: PageShape, layers: int, cpu_page_tokens: int = 0) -> int:
@@ -161,20 +190,55 @@ def launches(
     check("pages", pages, torch.int32, (count, ratio))
     check("data", data, torch.uint8, (count, span_bytes(shape, layers, cpu_page_tokens)))
     check("sums", sums, torch.int64, (count,))
+    if not cpu_page_tokens:
+        first_byte = first_layer * shape.layer_bytes
+        yield _plain(pool, shape.page_bytes, first_byte, pages.view(-1), data, sums, into_pool=into_pool)
+        return
     words, layer_words = data.shape[1] // 8, ratio * shape.layer_bytes // 8
-    unit = 4 if cpu_page_tokens else 8
     yield Launch(
-        name=f"{'scatter' if into_pool else 'gather'} {shape.name}{' converting' if cpu_page_tokens else ''}",
+        name=f"{'scatter' if into_pool else 'gather'} {shape.name} converting",
         kernel=_move,
         grid=(count, blocks(words, BLOCK), 1),
         arguments={
-            "pool": pool.view(torch.int32 if cpu_page_tokens else torch.int64), "pages": pages,
-            "data": data.view(torch.int64),
+            "pool": pool.view(torch.int32), "pages": pages, "data": data.view(torch.int64),
             "sums": sums, "words": words, "first_word": first_layer * layer_words,
-            "first_pool": first_layer * shape.layer_bytes // unit, "page_stride": shape.page_bytes // unit,
+            "first_pool": first_layer * shape.layer_bytes // 4, "page_stride": shape.page_bytes // 4,
         },
         constants={
             "INTO_POOL": into_pool, "CPU_TOKENS": cpu_page_tokens, "RATIO": ratio, "PAGE": shape.page_tokens,
             "KV_HEADS": shape.kv_heads, "DIM": shape.dim, "BLOCK": BLOCK,
+        },
+    )  # fmt: skip
+
+
+def _plain(
+    pool: torch.Tensor,
+    page_bytes: int,
+    first_byte: int,
+    pages: torch.Tensor,
+    data: torch.Tensor,
+    sums: torch.Tensor,
+    *,
+    into_pool: bool,
+) -> Launch:
+    (count,), (_, length) = check_rank("pages", pages, 1), check_rank("data", data, 2)
+    if pool.dtype != torch.uint8 or pool.dim() != 1 or not pool.is_contiguous() or pool.numel() % page_bytes:
+        raise KernelError(f"pool: must be contiguous uint8, a multiple of {page_bytes} bytes long")
+    if first_byte % 8 or length % 8 or page_bytes % 8 or not 0 <= first_byte < first_byte + length <= page_bytes:
+        raise KernelError(f"first_byte, data: {length} bytes from {first_byte} on are no words of {page_bytes} bytes")
+    check("pages", pages, torch.int32, (count,))
+    check("data", data, torch.uint8, (count, length))
+    check("sums", sums, torch.int64, (count,))
+    return Launch(
+        name=f"{'write' if into_pool else 'read'} spans",
+        kernel=_move,
+        grid=(count, blocks(length // 8, BLOCK), 1),
+        arguments={
+            "pool": pool.view(torch.int64), "pages": pages, "data": data.view(torch.int64), "sums": sums,
+            "words": length // 8, "first_word": first_byte // 8, "first_pool": first_byte // 8,
+            "page_stride": page_bytes // 8,
+        },
+        constants={
+            "INTO_POOL": into_pool, "CPU_TOKENS": 0, "RATIO": 1, "PAGE": 1, "KV_HEADS": 1, "DIM": 4, "BLOCK": BLOCK,
         },
     )  # fmt: skip

@@ -83,6 +83,7 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
         (["up", "--prefill", "0", "--set", "gateway.local=never"], "leaves nobody to prefill"),
         (["doctor", "--set", "decode.transports=rdma"], "'rdma' is not one of shm, tcp"),
         (["model", "inspect", "/nonexistent"], "config.json"),
+        (["serve", "decode", "--set", "worker.device=cuda", "--set", "worker.product_path=pairs"], "one of auto, fast"),
     ],
 )
 def test_wrong_settings_end_with_status_two_and_one_line(arguments: list[str], message: str) -> None:

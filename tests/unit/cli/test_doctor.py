@@ -7,6 +7,7 @@ import pytest
 
 from cli import doctor, machine
 from cli.ports import free_address
+from engine.cuda.device import Found
 from mesh.config import DecodeConfig, GatewayConfig
 
 KEYS = {"paths", "transports", "class", "fingerprint", "problems", "processor", "compiler", "memory", "gpu", "ports"}
@@ -42,6 +43,17 @@ def test_a_broken_model_hides_nothing_else(gateway: GatewayConfig, tmp_path: Pat
     assert report["class"] is None
     assert "config.json" in problems(report)
     assert report["transports"] and report["processor"]["cores"] > 0
+
+
+def test_a_gpu_that_cannot_be_used_is_a_problem_only_where_one_is_asked_for(
+    gateway: GatewayConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.cuda.device.find_gpu", lambda: Found(None, "no NVIDIA driver"))
+    idle = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path))
+    asked = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path, device="cuda"))
+    assert idle["gpu"]["why_not"] == asked["gpu"]["why_not"] == "no NVIDIA driver"
+    assert "NVIDIA" not in problems(idle)
+    assert "no NVIDIA driver" in problems(asked) and "set device =" in problems(asked)
 
 
 def test_a_transport_that_is_not_allowed_says_why(gateway: GatewayConfig, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from engine.builtin import tiny
+from engine.cuda.device import Found
 from engine.model.errors import ModelError
-from engine.opened import OpenedModel, open_model
+from engine.opened import OpenedModel, open_model, open_on
 
 
 @pytest.fixture
@@ -70,3 +71,11 @@ def test_a_draft_with_other_words_is_refused(folder: Path, tmp_path: Path) -> No
 def test_a_draft_that_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not exist"):
         opened(folder, tmp_path, tmp_path / "nothing")
+
+
+def test_a_gpu_that_is_not_there_is_refused_by_the_settings_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.opened.find_gpu", lambda: Found(None, "no NVIDIA driver"))
+    with pytest.raises(ModelError, match=r'device.*no NVIDIA driver.*Set device = "cpu"'):
+        open_on("cuda", folder, tmp_path / "cache", product_path="auto", page_tokens=16)

@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 import uvloop
 
+from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.memory import Fabric, MemoryTransport
 from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Arrived, PageShape, Receiver, Span, Transport, Writer
+from tests.unit.kvtransfer.on_device import OpenPool
 
 SHAPE = PageShape(((6, 4096),), "fp32-16-16-v1")
 WRITER, RECEIVER = 0xA11CE, 0xB0B
@@ -44,6 +46,10 @@ def _shm(folder: Path) -> Transport:
     return SharedMemory(random.SystemRandom(), folder=folder)
 
 
+def _cuda_ipc(folder: Path) -> Transport:
+    return CudaIpc(random.SystemRandom(), folder=folder)
+
+
 def _tcp(folder: Path) -> Transport:
     return Tcp(random.SystemRandom())
 
@@ -62,7 +68,9 @@ TRANSPORTS: dict[str, Callable[[Path], Transport]] = {
     "tcp": _tcp,
     "tcp-narrow": _tcp_one_connection,
     "tcp-tls": _tcp_tls,
+    "cuda_ipc": _cuda_ipc,
 }
+ONE_SIDED = ("shm", "cuda_ipc")
 FAKES: dict[str, Callable[[Path], Transport]] = {
     "memory, one-sided": lambda folder: MemoryTransport(Fabric(random.Random(1)), "memory", True),
     "memory, two-sided": lambda folder: MemoryTransport(Fabric(random.Random(1)), "memory", False),
@@ -112,7 +120,8 @@ class Lane:
 
 @asynccontextmanager
 async def _lane(transport: Transport, *, shape: PageShape = SHAPE, pages: int = 64) -> AsyncIterator[Lane]:
-    source, target = SharedPool(shape, pages), SharedPool(shape, pages)
+    make = OpenPool if transport.name == "cuda_ipc" else SharedPool
+    source, target = make(shape, pages), make(shape, pages)
     source.buffer[:] = np.random.default_rng(5).bytes(len(source.buffer))
     receiver = await transport.receive(target, RECEIVER)
     writer = await transport.connect(receiver.handle(WRITER), source, WRITER)
@@ -135,7 +144,7 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Transport:
     return TRANSPORTS[request.param](tmp_path)
 
 
-@pytest.fixture(params=[name for name in TRANSPORTS if name != "shm"])
+@pytest.fixture(params=[name for name in TRANSPORTS if name not in ONE_SIDED])
 def two_sided(request: pytest.FixtureRequest, tmp_path: Path) -> Transport:
     return TRANSPORTS[request.param](tmp_path)
 
@@ -168,7 +177,7 @@ def checksum() -> Callable[[memoryview, int], int]:
     """The definition: 64-bit words times odd keys that belong to their place in the page, summed modulo 2^64."""
 
     def definition(view: memoryview, offset: int) -> int:
-        words = np.frombuffer(view, np.uint64)
+        words = np.frombuffer(bytes(view), np.uint64)
         x = np.arange(offset // 8 + 1, offset // 8 + 1 + len(words), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         y = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
         return int((words * ((y ^ (y >> np.uint64(29))) | np.uint64(1))).sum(dtype=np.uint64))

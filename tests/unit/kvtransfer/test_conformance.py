@@ -229,7 +229,7 @@ async def test_a_cancelled_write_is_over_when_its_task_is(real_lane):
             await task
         real_lane.source.buffer[:] = b"\xee" * len(before)
         await asyncio.sleep(0.002)
-        landed = np.frombuffer(real_lane.target.buffer, np.uint64)
+        landed = np.frombuffer(bytes(real_lane.target.buffer), np.uint64)
         assert not (landed == 0xEEEEEEEEEEEEEEEE).any()
         del landed
         real_lane.source.buffer[:] = before

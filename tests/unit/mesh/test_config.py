@@ -46,6 +46,18 @@ def test_values_become_the_types_of_their_fields(tmp_path: Path) -> None:
     assert settings.prefill().pool_pages == 12
 
 
+def test_what_a_worker_allows_follows_its_device() -> None:
+    cpu, cuda = DecodeConfig(), DecodeConfig(device="cuda")
+    assert (cpu.allowed_transports, cuda.allowed_transports) == (("shm", "tcp"), ("cuda_ipc",))
+    assert DecodeConfig(transports=("tcp",)).allowed_transports == ("tcp",)
+
+
+def test_a_draft_model_stays_closed_on_a_gpu(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert DecodeConfig(draft=tmp_path).draft_folder == tmp_path
+    assert DecodeConfig(draft=tmp_path, device="cuda").draft_folder is None
+
+
 def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text("{}")
@@ -65,6 +77,15 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[worker]\nprefix_cache = 1", "expected true or false, got 1"),
         ("[worker]\ntransports = 'tcp'", "expected a list of strings, got 'tcp'"),
         ("[worker]\ntransports = ['rdma']", "'rdma' is not one of shm, tcp"),
+        (
+            "[worker]\ntransports = ['cuda_ipc']",
+            '\'cuda_ipc\' goes with device = "cuda"; on "cpu" take one of shm, tcp',
+        ),
+        ("[worker]\ntransports = []", "transports: allow at least one of shm, tcp"),
+        ("[worker]\ndevice = 'gpu'", "'gpu' is not one of cpu, cuda"),
+        ("[worker]\ndevice = 'cuda'\nproduct_path = 'amx'", "'amx' goes with device = \"cpu\"; .* one of auto, fast"),
+        ("[worker]\nproduct_path = 'fast'", "product_path: 'fast' goes with device = \"cuda\""),
+        ("[decode]\ndevice = 'cuda'\nspeculation = 'draft'", "speculation: on a GPU drafts come from the text"),
         ("[worker]\ngateways = ['here']", "'here' is not host:port"),
         ("[prefill]\nstep_tokens = 64", r"step_tokens: 64 is less than chunk_tokens \(512\)"),
         ("[gateway]\nhttp_address = '127.0.0.1:70000'", "'127.0.0.1:70000' is not host:port"),

@@ -1,0 +1,92 @@
+"""What a section of the GPU run measured, and how the whole run is shown: plain values in, Markdown out.
+
+A figure may have a target; one that misses it is missed, one that a section never got to is absent. Sections print
+figures as they have them, one JSON line each, so that a section that is cut off loses only the rest."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    name: str
+    value: float
+    unit: str  # such as ms, GB/s, "of copy bandwidth", "of FlashInfer's time"
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def missed(self) -> bool:
+        low, high = self.at_least, self.at_most
+        return (low is not None and self.value < low) or (high is not None and self.value > high)
+
+    @property
+    def target(self) -> str:
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g}"
+        return "" if self.at_most is None else f"≤ {self.at_most:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """How one of them ended."""
+
+    name: str
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...]  # what could not be measured, and why
+    seconds: float
+    problem: str = ""  # empty: it came to its end
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.problem) or any(figure.missed for figure in self.figures)
+
+
+def show(figure: Figure) -> None:
+    print(json.dumps({"figure": asdict(figure)}), flush=True)
+
+
+def note(text: str) -> None:
+    print(json.dumps({"note": text}), flush=True)
+
+
+def read_lines(lines: Iterator[str] | Sequence[str]) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
+    """Of a section's output; other lines are somebody else's."""
+    figures, notes = list[Figure](), list[str]()
+    for line in lines:
+        try:
+            said = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(said, dict) and "figure" in said:
+            figures.append(Figure(**said["figure"]))
+        elif isinstance(said, dict) and "note" in said:
+            notes.append(said["note"])
+    return tuple(figures), tuple(notes)
+
+
+def markdown(about: Mapping[str, Any], sections: Sequence[Section]) -> str:
+    lines = [f"# GPU run of {about['date']}", "", f"`bench/gpu/run.sh` on {about['gpu']}: {about['software']}."]
+    lines += [f"Measured in the same run: {about['limits']}.", "" if about["real"] else "\nA dry run: no GPU."]
+    for section in sections:
+        lines += ["", f"## {section.name}", ""]
+        if section.problem:
+            lines += [f"Did not end: {section.problem}", ""]
+        if section.figures:
+            lines += ["| figure | measured | | target | |", "|---|---|---|---|---|"]
+        for figure in section.figures:
+            verdict = "" if not figure.target else "missed" if figure.missed else "met"
+            lines.append(f"| {figure.name} | {figure.value:.4g} | {figure.unit} | {figure.target} | {verdict} |")
+        lines += ["", *(f"* {text}" for text in section.notes)] if section.notes else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def as_json(about: Mapping[str, Any], sections: Sequence[Section]) -> dict[str, Any]:
+    return {
+        **about,
+        "sections": [asdict(section) | {"failed": section.failed} for section in sections],
+        "failed": [section.name for section in sections if section.failed],
+        "missed": [f"{s.name}: {figure.name}" for s in sections for figure in s.figures if figure.missed],
+    }

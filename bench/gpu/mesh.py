@@ -1,0 +1,158 @@
+"""Section `mesh`: an 8B shape served by two processes on one GPU, through the gateway, pages by CUDA IPC.
+
+How much of a 4,096-token hand-off is hidden behind prefill is read from each request's own trace. Then many requests
+come at once, and transformers' continuous batching answers the same ones on the same model once the mesh is gone."""
+
+import asyncio
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from time import perf_counter
+
+import grpc
+import torch
+
+from baton.inference.v1 import inference_pb2, inference_pb2_grpc
+from bench.gpu.clock import Clock
+from bench.gpu.figures import Figure, note, show
+from bench.gpu.peers import guarded
+from bench.gpu.random_model import DRY, LLAMA_8B, as_folder
+from bench.handoff_mesh import NEEDED, spans_by_name
+from bench.handoff_mesh import measure as of_trace
+from cli.mesh import services_of
+from cli.ports import free_address
+from cli.running import running_mesh
+from cli.traces import Collector
+from mesh.settings import read_settings
+
+START_SECONDS, TRACE_SECONDS = 150.0, 10.0
+POOL_BYTES = 12 * 2**30
+HANDOFF_TOKENS, HANDOFFS = 4096, 7
+CLIENTS, PROMPT_TOKENS, ANSWER_TOKENS = 64, 256, 128
+PEER_SECONDS = 120.0
+
+
+def measure(clock: Clock) -> None:
+    with tempfile.TemporaryDirectory(prefix="baton-gpu-") as made:
+        folder = Path(made)
+        model = as_folder(LLAMA_8B if clock.real else DRY, folder / "model", clock.device)
+        if clock.real:
+            torch.cuda.empty_cache()
+        load = Load(CLIENTS, PROMPT_TOKENS, ANSWER_TOKENS) if clock.real else Load(2, 8, 3)
+        ours = asyncio.run(_serve(model, folder / "cache", load, device="cuda" if clock.real else "cpu"))
+        show(Figure("output tokens through the gateway", ours, f"tokens/s, {load.clients} clients"))
+        with guarded("transformers' continuous batching"):
+            theirs = _transformers(model, load, clock.device)
+            show(Figure("output tokens, transformers", theirs, "tokens/s"))
+            least = 3.0 if clock.real else None
+            show(Figure("end to end", ours / theirs, "times transformers' continuous batching", at_least=least))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    clients: int
+    prompt_tokens: int
+    answer_tokens: int
+
+    def prompts(self) -> list[list[int]]:
+        draw = Random(3)
+        return [[draw.randrange(256) for _ in range(self.prompt_tokens)] for _ in range(self.clients)]
+
+
+class Asked:
+    def __init__(self, stub: inference_pb2_grpc.InferenceServiceStub, collector: Collector) -> None:
+        self._stub, self._collector = stub, collector
+
+    async def answer(self, tokens: Sequence[int], count: int, trace: int = 0) -> int:
+        """Tokens of the answer."""
+        request = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=tokens))
+        request.sampling.temperature = 0
+        request.stop.max_tokens, request.stop.ignore_eos = count, True
+        parent = (("traceparent", f"00-{trace:032x}-{secrets.randbits(63) + 1:016x}-01"),) if trace else ()
+        reply = await self._stub.Generate(request, metadata=parent)
+        return int(reply.finished.usage.completion_tokens)
+
+    async def handoff(self, length: int) -> tuple[float, float]:
+        """(hidden share, exposed ms) of one prompt that nobody has seen."""
+        trace, loop = secrets.randbits(127) + 1, asyncio.get_running_loop()
+        await self.answer(list(secrets.token_bytes(length)), 2, trace)
+        deadline = loop.time() + TRACE_SECONDS
+        while len(spans := spans_by_name(self._collector.traces.get(trace, []))) < len(NEEDED):
+            if loop.time() > deadline:
+                raise RuntimeError(f"of a request's trace only {sorted(spans)} arrived in {TRACE_SECONDS} s")
+            await asyncio.sleep(0.05)
+        run = of_trace(spans, 0.0)
+        return run.hidden_share, run.exposed_ms
+
+
+@asynccontextmanager
+async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[Asked]:
+    collector = Collector()
+    await collector.start()
+    said = {
+        "model": str(model),
+        "cache_folder": str(cache),
+        "gateway.http_address": free_address(),
+        "gateway.grpc_address": free_address(),
+        "gateway.local": "never",
+        "worker.device": device,
+        "worker.page_tokens": "16",
+        "worker.pool_bytes": str(POOL_BYTES if device == "cuda" else 1 << 24),
+        "worker.chunk_tokens": "1024" if device == "cuda" else "64",
+        "prefill.step_tokens": "2048" if device == "cuda" else "64",
+        "mesh.prefill_workers": "1",
+        "mesh.decode_workers": "1",
+    }
+    mesh = read_settings(None, {}, said).mesh()
+    services = services_of(mesh, file=None, said=said, otlp_endpoint=f"http://{collector.address}")
+    try:
+        async with running_mesh(
+            mesh, services, lambda name, line: print(f"{name}: {line}", file=sys.stderr), START_SECONDS
+        ):
+            async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
+                yield Asked(inference_pb2_grpc.InferenceServiceStub(channel), collector)
+    finally:
+        await collector.close()
+
+
+async def _serve(model: Path, cache: Path, load: Load, *, device: str) -> float:
+    """Output tokens per second."""
+    real = device == "cuda"
+    began = perf_counter()
+    async with _running(model, cache, device) as mesh:
+        show(Figure("start of gateway, prefill and decode", perf_counter() - began, "s"))
+        length = HANDOFF_TOKENS if real else 40
+        for _ in range(2):
+            await mesh.handoff(length)
+        runs = [await mesh.handoff(length) for _ in range(HANDOFFS if real else 2)]
+        hidden, exposed = median(share for share, _ in runs), median(ms for _, ms in runs)
+        show(Figure(f"hand-off of {length} tokens, hidden", hidden, "of its bytes", at_least=0.9 if real else None))
+        show(Figure(f"hand-off of {length} tokens, exposed", exposed, "ms", at_most=10.0 if real else None))
+        prompts = load.prompts()
+        await asyncio.gather(*(mesh.answer(one[::-1], load.answer_tokens) for one in prompts))  # graphs, compilation
+        began = perf_counter()
+        counts = await asyncio.gather(*(mesh.answer(one, load.answer_tokens) for one in prompts))
+        seconds = perf_counter() - began
+    if sum(counts) != load.clients * load.answer_tokens:
+        note(f"{sum(counts)} tokens came where {load.clients * load.answer_tokens} were asked for")
+    return sum(counts) / seconds
+
+
+def _transformers(model: Path, load: Load, device: torch.device) -> float:
+    """In a process of its own: it may hang or take the device down."""
+    order = json.dumps(
+        {"model": str(model), "device": str(device), "prompts": load.prompts(), "count": load.answer_tokens}
+    )
+    command = [sys.executable, "-m", "bench.gpu.transformers_peer"]
+    done = subprocess.run(command, input=order, capture_output=True, text=True, timeout=PEER_SECONDS, check=False)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+    return float(json.loads(done.stdout.splitlines()[-1])["tokens_per_second"])

@@ -1,0 +1,69 @@
+"""Other people's kernels on the same inputs. A peer that is not installed or refuses an input is a note, no error."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.nn import functional
+
+from bench.gpu.clock import Call
+from bench.gpu.figures import note
+from bench.gpu.workloads import PAGE_TOKENS, Attention
+
+WORKSPACE_BYTES = 128 * 1024 * 1024
+
+
+@contextmanager
+def guarded(what: str) -> Iterator[None]:
+    """A peer's failure costs its own figure only."""
+    try:
+        yield
+    except Exception as error:  # whatever it is, our own figures go on
+        reason = str(error).splitlines() or [""]
+        note(f"{what}: {type(error).__name__}: {reason[0][:300]}")
+
+
+def sdpa(work: Attention) -> Call:
+    q, k, v = work.dense()
+    causal = work.rows > 1
+    return lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+
+def flex(work: Attention) -> Call:
+    """Compiled, with a causal block mask: for prompts."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = work.dense()
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, work.rows, work.context, device=str(q.device))
+    compiled: Callable[..., object] = torch.compile(flex_attention)
+    return lambda: compiled(q, k, v, block_mask=mask, enable_gqa=True)
+
+
+def flashinfer_decode(work: Attention) -> Call | None:
+    if importlib.util.find_spec("flashinfer") is None:
+        note("FlashInfer is not installed here")
+        return None
+    import flashinfer  # type: ignore[import-not-found, unused-ignore]
+
+    each = work.tables.shape[1]
+    workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=work.q.device)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "HND", use_tensor_cores=True)
+    indptr = torch.arange(work.batch + 1, dtype=torch.int32, device=work.q.device) * each
+    last = torch.full((work.batch,), (work.context - 1) % PAGE_TOKENS + 1, dtype=torch.int32, device=work.q.device)
+    wrapper.plan(
+        indptr, work.tables.flatten(), last, work.heads, work.kv_heads, work.dim, PAGE_TOKENS,
+        q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16,
+    )  # fmt: skip
+    pages = work.pages()
+    return lambda: wrapper.run(work.q, pages)
+
+
+def liger_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Call | None:
+    if importlib.util.find_spec("liger_kernel") is None:
+        note("Liger is not installed here")
+        return None
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction  # type: ignore[import-not-found, unused-ignore]
+
+    x, weight = x.bfloat16(), weight.bfloat16()
+    return lambda: LigerRMSNormFunction.apply(x, weight, eps)

@@ -1,0 +1,144 @@
+"""`python -m bench.gpu.run`: everything that a machine with a GPU can show, in under nine minutes.
+
+Each section is a process with a time limit of its own: one that fails, hangs or takes the device down loses none of the
+others, and what it had measured counts. Writes one JSON file and one Markdown table; status 1 when a section failed or
+a target was missed. `bench/gpu/run.sh` prepares a bare machine and calls this."""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from bench.gpu.figures import Section, as_json, markdown, read_lines
+from engine.cuda.device import find_gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+TOTAL_SECONDS = 530.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    name: str
+    module: tuple[str, ...]  # behind python -m
+    seconds: float  # at most
+
+
+PYTEST = ("pytest", "-q", "-p", "no:cacheprovider", "-x")
+WORKS = (
+    Work("kernels", ("bench.gpu.section", "kernels"), 100),
+    Work("exactness", ("bench.gpu.section", "exactness"), 60),
+    Work("steps", ("bench.gpu.section", "steps"), 80),
+    Work("mesh", ("bench.gpu.section", "mesh"), 260),
+    Work("transports", (*PYTEST, "tests/unit/kvtransfer/test_conformance.py", "-k", "cuda_ipc and asyncio"), 60),
+    Work("tests", (*PYTEST, "-m", "gpu", "tests/gpu"), 150),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu.run", description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "bench/results", help="folder of the two files")
+    parser.add_argument("--only", nargs="+", choices=[work.name for work in WORKS], help="some sections")
+    parser.add_argument("--json", action="store_true", help="end stdout with the JSON object")
+    parser.add_argument("--dry", action="store_true", help="no GPU: tiny shapes in Triton's interpreter, no tests")
+    parser.add_argument("--total-seconds", type=float, default=TOTAL_SECONDS)
+    arguments = parser.parse_args()
+    found = find_gpu()
+    if found.why_not and not arguments.dry:
+        sys.exit(f"bench.gpu.run: no GPU that can be used: {found.why_not}; --dry shows that the code runs")
+    chosen = [work for work in WORKS if not arguments.only or work.name in arguments.only]
+    if arguments.dry:
+        chosen = [
+            Work(work.name, (*work.module, "--dry"), work.seconds) for work in chosen if "bench" in work.module[0]
+        ]
+    began = perf_counter()
+    sections = list[Section]()
+    for work in chosen:
+        left = arguments.total_seconds - (perf_counter() - began)
+        sections.append(carry_out(work, min(work.seconds, left), dry=arguments.dry))
+    about = _about(sections, dry=arguments.dry)
+    report = as_json(about, sections) | {"seconds": perf_counter() - began}
+    name = f"gpu-{'dry-' if arguments.dry else ''}{about['date']}"
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    (arguments.out / f"{name}.md").write_text(markdown(about, sections))
+    say(f"{arguments.out / name}.json and .md")
+    if arguments.json:
+        print(json.dumps(report))
+    sys.exit(1 if report["failed"] else 0)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def carry_out(work: Work, seconds: float, *, dry: bool) -> Section:
+    """Its processes and their children are gone afterwards, whatever happened."""
+    if seconds < 5:
+        return Section(work.name, (), (), 0.0, "no time was left for it")
+    say(f"{work.name} (at most {seconds:.0f} s)")
+    environment = os.environ | ({"TRITON_INTERPRET": "1"} if dry else {})
+    began, problem = perf_counter(), ""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        command = [sys.executable, "-m", *work.module]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err, env=environment, start_new_session=True)
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            problem = f"cut off after {seconds:.0f} s"
+        else:
+            problem = f"status {status}" if status else ""
+        finally:
+            _end(process)
+        lines, said = _lines(out), _lines(err)
+    if problem and (last := [line for line in (*said, *lines) if line.strip()][-3:]):
+        problem += ": " + " / ".join(line.strip()[:200] for line in last)
+    figures, notes = read_lines(lines)
+    for figure in figures:
+        say(f"  {figure.name}: {figure.value:.4g} {figure.unit} {figure.target}{' MISSED' if figure.missed else ''}")
+    for text in (*notes, *([f"FAILED: {problem}"] if problem else [])):
+        say(f"  {text}")
+    if "pytest" in work.module:
+        notes = (*notes, *[line for line in lines if " passed" in line or " failed" in line][-1:])
+    return Section(work.name, figures, notes, perf_counter() - began, problem)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        os.killpg(process.pid, 9)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _lines(file: Any) -> list[str]:
+    file.seek(0)
+    return str(file.read()).splitlines()
+
+
+def _about(sections: Sequence[Section], *, dry: bool) -> dict[str, Any]:
+    import torch
+    import triton
+
+    gpu = find_gpu().gpu
+    limits = [figure for one in sections for figure in one.figures if figure.unit in ("GB/s", "TFLOP/s")]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "real": not dry,
+        "gpu": f"{gpu.name}, {gpu.memory_bytes >> 30} GiB" if gpu and not dry else "a CPU, in Triton's interpreter",
+        "capability": gpu.capability if gpu and not dry else None,
+        "software": f"torch {torch.__version__}, CUDA {torch.version.cuda}, triton {triton.__version__}",
+        "limits": ", ".join(f"{one.name} {one.value:.0f} {one.unit}" for one in limits) or "nothing",
+        "command": "bench/gpu/run.sh",
+    }
+
+
+if __name__ == "__main__":
+    main()

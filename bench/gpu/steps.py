@@ -1,0 +1,127 @@
+"""Section `steps`: whole decode steps of an 8B-shaped model against their bandwidth floor, and the price of exactness.
+
+The floor of a step is what it must read at least, all weights once and every request's keys and values, at the copy
+bandwidth measured just before. Steps follow each other without waiting, as in a worker: N + 1 is launched before N's
+tokens are read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+import torch
+
+from bench.gpu.clock import Clock
+from bench.gpu.figures import Figure, show
+from bench.gpu.peers import guarded
+from bench.gpu.random_model import DRY, LLAMA_8B, on_device
+from engine.cuda.products import products_for
+from engine.cuda.runner import CudaRunner, page_shape
+from engine.cuda.weights import DeviceWeights
+from engine.plan import Piece, Plan
+from mesh.messages import Sampling
+
+PAGE_TOKENS = 16
+CONTEXT, STEPS, WARM = 1024, 40, 8
+POINTS = ((1, 0.80), (8, None), (64, 0.70))  # batch, least share of the floor
+SAMPLING = Sampling(temperature=0.8, top_p=0.9, seed=1)
+
+
+def measure(clock: Clock) -> None:
+    bandwidth = clock.limits().bytes_per_second
+    show(Figure("copy bandwidth", bandwidth / 1e9, "GB/s"))
+    weights = on_device(LLAMA_8B if clock.real else DRY, clock.device)
+    context, steps = (CONTEXT, STEPS) if clock.real else (20, 2)
+    times: dict[tuple[int, str], float] = {}
+    for batch, least in POINTS if clock.real else ((1, None), (2, None)):
+        floor_ms = _floor_bytes(weights, batch, context) / bandwidth * 1000
+        show(Figure(f"floor of a step, batch {batch}", floor_ms, "ms"))
+        for name, path, graphs in (("graph", "exact", True), ("eager", "exact", False), ("fast", "fast", True)):
+            with (
+                guarded(f"batch {batch}, {name}"),
+                _runner(weights, batch, context + steps + WARM, path, graphs) as one,
+            ):
+                times[batch, name] = ms = _step_ms(one, batch, context, steps)
+                show(Figure(f"step, batch {batch}, {name}", ms, "ms"))
+        if (batch, "graph") in times:
+            share = floor_ms / times[batch, "graph"]
+            show(Figure(f"decode step, batch {batch}", share, "of its bandwidth floor", at_least=least))
+        if {(batch, "graph"), (batch, "fast")} <= times.keys():
+            price = times[batch, "graph"] / times[batch, "fast"]
+            show(Figure(f"price of exactness, batch {batch}", price, "of the fast path's time"))
+    with guarded("prefill"):
+        _prefill(clock, weights)
+
+
+def _floor_bytes(weights: DeviceWeights, batch: int, context: int) -> int:
+    config = weights.config
+    return weights.read_bytes + batch * context * config.layers * config.kv_heads * config.head_dim * 2 * 2
+
+
+@contextmanager
+def _runner(weights: DeviceWeights, batch: int, slots: int, path: str, graphs: bool) -> Iterator[CudaRunner]:
+    pages = batch * -(-slots // PAGE_TOKENS)
+    nbytes = pages * page_shape(weights, PAGE_TOKENS).page_bytes
+    pool = torch.zeros(nbytes, dtype=torch.uint8, device=weights.device)
+    runner = CudaRunner(
+        weights,
+        pool=pool,
+        page_tokens=PAGE_TOKENS,
+        products=products_for(path),
+        max_batch=batch,
+        graphs=graphs,
+    )
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+def _step_ms(runner: CudaRunner, batch: int, context: int, steps: int) -> float:
+    """The pages hold zeros: what attention reads is as long as real text."""
+    each = -(-(context + steps + WARM) // PAGE_TOKENS)
+
+    def plan(number: int) -> Plan:
+        pieces = (
+            Piece(
+                key,
+                (0,) if number else (5,),
+                context + number,
+                tuple(range(key * each, key * each + each)),
+                1,
+                number,
+                SAMPLING,
+                follows=number > 0,
+            )
+            for key in range(batch)
+        )
+        return Plan(number, tuple(pieces))
+
+    for number in range(WARM):
+        launched = runner.launch(plan(number), layers=False)
+    runner.finish(launched, None)
+    began = perf_counter()
+    for number in range(WARM, WARM + steps):
+        launched = runner.launch(plan(number), layers=False)
+    runner.finish(launched, None)
+    return (perf_counter() - began) * 1000 / steps
+
+
+def _prefill(clock: Clock, weights: DeviceWeights) -> None:
+    """One prompt in one chunk, to the first token."""
+    tokens = 4096 if clock.real else 20
+    peak = clock.limits().operations_per_second
+    matrices = sum(
+        tensor.numel() for layer in weights.layers for tensor in (layer.qkv, layer.o, layer.gate_up, layer.down)
+    )
+    attended = 2 * tokens * tokens * weights.config.layers * weights.config.heads * weights.config.head_dim
+    with _runner(weights, 1, tokens, "exact", True) as runner:
+        pages = tuple(range(-(-tokens // PAGE_TOKENS)))
+        plan = Plan(0, (Piece(1, (5,) * tokens, 0, pages, 1, 0, SAMPLING),))
+        runs = []
+        for _ in range(4 if clock.real else 1):
+            began = perf_counter()
+            runner.finish(runner.launch(plan, layers=False), None)
+            runs.append((perf_counter() - began) * 1000)
+    show(Figure(f"prompt of {tokens} tokens", min(runs), "ms"))
+    share = (2 * matrices * tokens + attended) / min(runs) * 1000 / peak
+    show(Figure(f"prompt of {tokens} tokens", share, "of the matrix peak"))

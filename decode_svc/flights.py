@@ -1,0 +1,46 @@
+"""Steps that were handed to the runner and not read yet: mostly one, two where the next is launched ahead.
+
+Whatever happens to a request meanwhile, the pages that a step names stay taken until its result is there: they are
+given back behind the last step that its rows are in."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from decode_svc.requests import Request
+from engine.plan import Plan, Result
+
+
+@dataclass(slots=True)
+class Flight:
+    plan: Plan
+    result: "asyncio.Future[Result]"
+    requests: dict[int, Request]  # whose rows are in it
+    doomed: list[int] = field(default_factory=list)  # pages to release when it is over
+
+
+class Flights:
+    def __init__(self) -> None:
+        self._flying: list[Flight] = []  # in the order of their launch
+
+    def begin(self, plan: Plan, result: "asyncio.Future[Result]", requests: dict[int, Request]) -> Flight:
+        flight = Flight(plan, result, requests, [source for source, _ in plan.copies])
+        self._flying.append(flight)
+        return flight
+
+    def keep(self, request: Request, pages: Iterable[int]) -> bool:
+        """A request ends: are its pages in a step that flies? They are released behind it."""
+        for flight in reversed(self._flying):
+            if flight.requests.get(request.key) is request:
+                flight.doomed.extend(pages)
+                return True
+        return False
+
+    def end(self, flight: Flight) -> list[int]:
+        """It was read: the pages that nobody needs any more."""
+        self._flying.remove(flight)
+        return flight.doomed
+
+    def abandon(self) -> None:
+        for flight in self._flying:
+            flight.result.cancel()

@@ -1,0 +1,121 @@
+"""From a model folder to weights on the device, through the same checks and the same hash as the CPU's.
+
+Nothing is packed: the kernels read matrices as the checkpoint holds them, rows of bf16. A step reads each of them once,
+so q, k and v lie behind each other, as do gate and up."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from engine.model.checkpoint import Checkpoint, Tensor
+from engine.model.config import ModelConfig, read_config
+from engine.model.digest import locked
+from engine.model.errors import ModelError
+from engine.model.layout import Fused, fused_tensors, read_tensors, weights_dtype
+from engine.model.rope import rotary_tables
+from engine.model.weights import hash_model, widened
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLayer:
+    """Matrices are bf16 [outputs, inputs], vectors float32."""
+
+    input_norm: torch.Tensor
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    o: torch.Tensor
+    o_bias: torch.Tensor | None
+    ffn_norm: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWeights:
+    config: ModelConfig
+    dtype: str  # of the checkpoint
+    model_hash: str
+    embed: torch.Tensor
+    head: torch.Tensor  # the embedding itself when tied
+    norm: torch.Tensor
+    cos: torch.Tensor  # float32 [context, head_dim / 2]
+    sin: torch.Tensor
+    layers: tuple[DeviceLayer, ...]
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.device
+
+    @property
+    def read_bytes(self) -> int:
+        """What a decode step reads of them: all but the embedding, of which it takes rows."""
+        whole = [self.head, self.norm]
+        whole += [t for layer in self.layers for name in layer.__slots__ if (t := getattr(layer, name)) is not None]
+        return sum(tensor.numel() * tensor.element_size() for tensor in whole)
+
+
+def why_not_on_gpu(folder: Path) -> str:
+    """Why this model's weights cannot be served by the GPU kernels; empty when they can."""
+    config = read_config(folder)
+    dtype = weights_dtype(config, read_tensors(config, Checkpoint(folder)))
+    if dtype != "bf16":
+        return f"the checkpoint is {dtype} and the GPU kernels compute with bf16 weights"
+    for field, width in (("hidden_size", config.hidden), ("intermediate_size", config.ffn)):
+        if width % 8:
+            return f"{field} is {width}, which is not a multiple of 8"
+    return ""
+
+
+def load_weights(folder: Path, cache: Path, device: torch.device) -> DeviceWeights:
+    if reason := why_not_on_gpu(folder):
+        raise ModelError(folder, "device", reason, 'Convert the checkpoint to bf16, or set device = "cpu".')
+    config, checkpoint = read_config(folder), Checkpoint(folder)
+    tensors = read_tensors(config, checkpoint)
+    with locked(cache / "weights.lock"):
+        model_hash = hash_model(folder, config, tensors, cache)
+    placed = {one.name: _place(one, tensors, device) for one in fused_tensors(config)}
+    cos = np.empty((config.context, config.head_dim // 2), np.float32)
+    sin = np.empty_like(cos)
+    rotary_tables(config.rope, config.head_dim, cos, sin)
+    return assemble(config, model_hash, placed, torch.from_numpy(cos).to(device), torch.from_numpy(sin).to(device))
+
+
+def assemble(
+    config: ModelConfig, model_hash: str, placed: dict[str, torch.Tensor], cos: torch.Tensor, sin: torch.Tensor
+) -> DeviceWeights:
+    """From fused tensors by name, wherever they come from: a checkpoint, or random ones of a shape."""
+
+    def layer(prefix: str) -> DeviceLayer:
+        return DeviceLayer(**{name: placed.get(f"{prefix}{name}") for name in DeviceLayer.__slots__})  # type: ignore[arg-type]
+
+    return DeviceWeights(
+        config=config,
+        dtype="bf16",
+        model_hash=model_hash,
+        embed=placed["embed"],
+        head=placed["embed" if config.tied else "head"],
+        norm=placed["norm"],
+        cos=cos,
+        sin=sin,
+        layers=tuple(layer(f"{index}.") for index in range(config.layers)),
+    )
+
+
+def _place(one: Fused, tensors: dict[str, Tensor], device: torch.device) -> torch.Tensor:
+    """Source by source, so that the host never holds more than one of them."""
+    shape = (one.rows, one.columns) if one.is_matrix else (one.rows,)
+    out = torch.empty(shape, dtype=torch.bfloat16 if one.is_matrix else torch.float32, device=device)
+    row = 0
+    for source in one.sources:
+        tensor = tensors[source.name]
+        if one.is_matrix:
+            values = torch.from_numpy(np.array(tensor.values).view(np.int16)).view(torch.bfloat16)
+        else:
+            values = torch.from_numpy(np.array(widened(tensor)))
+        out[row : row + source.rows].copy_(values)
+        row += source.rows
+    return out

@@ -1,0 +1,143 @@
+"""Pages in a GPU's memory, and the blocks in which they leave and enter it: spans of several pages behind each other.
+
+A GPU page has no bytes that the host could read, so transports between such pools move blocks, gathered and scattered
+on the device, checksums in the same pass. The pool carries what another process of this host needs to map it in a
+sealed file of a few bytes, which is handed over like the memory of a pool in shared memory."""
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kvtransfer.cuda_driver import HANDLE_BYTES, CudaDriver, Driver
+from kvtransfer.pool import SEALS, check_shape
+from kvtransfer.transfer import PageShape, Span
+
+BLOCK_BYTES = 64 * 1024 * 1024  # of spans on their way together
+_MASK = (1 << 64) - 1
+
+
+class DevicePool:
+    """A `Pool` on a GPU. Whoever makes it closes it."""
+
+    def __init__(self, shape: PageShape, pages: int, driver: Driver | None = None) -> None:
+        check_shape(shape, pages)
+        self.shape, self.pages, self.driver = shape, pages, driver or CudaDriver()
+        self.memory = self.driver.allocate(shape.page_bytes * pages)
+        self.blocks = Blocks(self.driver, self.memory, shape, pages)
+        self.fd = os.memfd_create("baton-gpu-pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.write(self.fd, self.driver.export(self.memory))
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def buffer(self) -> torch.Tensor:
+        return self.memory
+
+    def view(self, page: int, first_layer: int, layers: int) -> memoryview:
+        raise TypeError("pages on a GPU have no host memory: only cuda_ipc and nccl move them")
+
+    def checksum(self, page: int, first_layer: int, layers: int) -> int:
+        return self.checksums([page], first_layer, layers)[0]
+
+    def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
+        """Waits for the device, once."""
+        spans = [Span(index, page, page, first_layer, layers) for index, page in enumerate(pages)]
+        with self.driver.beside():
+            return tuple(value for part in portions(spans, self.shape) for value in self.blocks.gather(part)[1])
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self.driver.free(self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Spans of the same layers: their bytes lie behind each other in one block."""
+
+    places: tuple[int, ...]  # of the spans, among those that were asked for
+    first_byte: int  # within a page
+    nbytes: int  # of each span
+
+
+class Blocks:
+    """Copies between a pool's pages, ours or one that we mapped, and blocks."""
+
+    def __init__(self, driver: Driver, memory: torch.Tensor, shape: PageShape, pages: int) -> None:
+        self._driver, self._memory, self._shape, self._pages = driver, memory, shape, pages
+
+    def gather(self, spans: Sequence[Span]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+        """One block for each group of spans, in `grouped`'s order, and the checksums in the spans'. Reads sources."""
+        blocks, found = list[torch.Tensor](), list[torch.Tensor]()
+        for group in grouped(spans, self._shape):
+            pages = self._named([spans[place].source for place in group.places])
+            block = self.room(group)
+            found.append(self._driver.read(self._memory, self._shape.page_bytes, group.first_byte, pages, block))
+            blocks.append(block)
+        return blocks, self._sums(spans, found)
+
+    def scatter(self, spans: Sequence[Span], blocks: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        """Blocks as `gather` makes them into the spans' targets; the checksums of what is there now."""
+        found = list[torch.Tensor]()
+        for group, block in zip(grouped(spans, self._shape), blocks, strict=True):
+            pages = self._named([spans[place].target for place in group.places])
+            found.append(self._driver.write(block, self._memory, self._shape.page_bytes, group.first_byte, pages))
+        return self._sums(spans, found)
+
+    def room(self, group: Group) -> torch.Tensor:
+        return torch.empty((len(group.places), group.nbytes), dtype=torch.uint8, device=self._driver.device)
+
+    def _named(self, pages: list[int]) -> list[int]:
+        """None of which leaves the pool: a page id that came in a message is not trusted with a pointer."""
+        for page in pages:
+            if not 0 <= page < self._pages:
+                raise IndexError(f"page {page} of a pool of {self._pages}")
+        return pages
+
+    def _sums(self, spans: Sequence[Span], found: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        """Waits for the device: when they are here, so are the bytes."""
+        sums = [0] * len(spans)
+        for group, values in zip(grouped(spans, self._shape), found, strict=True):
+            for place, value in zip(group.places, values.tolist(), strict=True):
+                sums[place] = value & _MASK
+        return tuple(sums)
+
+
+def grouped(spans: Sequence[Span], shape: PageShape) -> Iterator[Group]:
+    """By first layer and number of layers, in the order in which those come first. IndexError for layers not there."""
+    order: dict[tuple[int, int], list[int]] = {}
+    for place, span in enumerate(spans):
+        if not 0 <= span.first_layer < span.first_layer + span.layers <= shape.layers:
+            raise IndexError(f"{span} is outside pages of {shape.layers} layers")
+        order.setdefault((span.first_layer, span.layers), []).append(place)
+    for (first, layers), places in order.items():
+        yield Group(tuple(places), *shape.place(first, layers))
+
+
+def portions(spans: Sequence[Span], shape: PageShape, limit_bytes: int = BLOCK_BYTES) -> Iterator[Sequence[Span]]:
+    """In order, each with at most so many bytes but at least one span."""
+    begin = size = 0
+    for index, span in enumerate(spans):
+        length = shape.place(span.first_layer, span.layers)[1]
+        if index > begin and size + length > limit_bytes:
+            yield spans[begin:index]
+            begin, size = index, 0
+        size += length
+    if begin < len(spans):
+        yield spans[begin:]
+
+
+def read_handle(fd: int) -> bytes:
+    """What another process needs to map the pool, from the file that its owner handed over."""
+    raw = os.pread(fd, HANDLE_BYTES + 1, 0)
+    if len(raw) != HANDLE_BYTES:
+        raise ValueError(f"the receiver handed over {len(raw)} bytes, a GPU pool's handle has {HANDLE_BYTES}")
+    return raw

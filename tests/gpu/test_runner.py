@@ -1,0 +1,68 @@
+"""Promise 1 through the whole runner on a real GPU: graphs, batches, chunks, drafts, and steps that nobody awaited."""
+
+import asyncio
+import random
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[gpu]'")
+
+import torch
+
+from baton_kernels import KernelError
+from bench.gpu.exactness import check, prompt
+from bench.gpu.random_model import LLAMA_8B, on_device
+from engine.cuda import identity
+from engine.cuda.device import find_gpu
+from kvtransfer.cuda_ipc import CudaIpc
+from kvtransfer.device_pool import DevicePool
+from kvtransfer.transfer import PageShape
+
+ROOT = Path(__file__).parents[2]
+SHAPE, PAGES = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32
+
+
+def test_an_answer_is_the_same_in_whatever_way_it_is_made(device):
+    weights = on_device(replace(LLAMA_8B, layers=2, vocab=32000), torch.device(device))
+    prompts = [prompt(length, number) for number, length in enumerate((5, 40, 333, 1100))]
+    assert set(check(weights, prompts, 12, batch=4).values()) == {0}
+
+
+def test_this_device_passes_the_self_test_of_its_exact_path(device):
+    path = find_gpu().gpu.exact_path
+    one, other = (identity.self_test(path, torch.device(device)) for _ in range(2))
+    assert one == other != identity.self_test("fast", torch.device(device))
+
+
+def test_a_product_that_looks_at_its_batch_is_noticed(device, monkeypatch):
+    class Wrong(identity.products_for("exact").__class__):
+        def product(self, x, weight, out, bias=None, residual=None):
+            super().product(x, weight, out, bias, residual)
+            out *= 1 + len(x) * 2**-20
+
+    monkeypatch.setattr(identity, "products_for", lambda path: Wrong())
+    with pytest.raises(KernelError, match="other bits"):
+        identity.self_test("cuda-sm90", torch.device(device))
+
+
+async def test_another_process_writes_pages_and_its_death_is_proved(device):
+    pool = DevicePool(SHAPE, PAGES)
+    with tempfile.TemporaryDirectory(prefix="baton-") as folder:
+        receiver = await CudaIpc(random.SystemRandom(), folder=Path(folder)).receive(pool, 2)
+        command = [sys.executable, "-m", "tests.gpu.ipc_peer", receiver.handle(1).hex()]
+        peer = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
+        sums = tuple(map(int, (await peer.stdout.readline()).split()))
+        assert sums == pool.checksums(range(PAGES), 2, 3) and len(set(sums)) == PAGES
+        untouched = pool.memory.view(PAGES, 6, 4096)[:, [0, 1, 5]]
+        assert not untouched.any()
+        assert not await receiver.silent(1, 0.0)
+        peer.kill()
+        assert await receiver.silent(1, 5.0)
+        await peer.wait()
+        await receiver.aclose()
+    pool.close()

@@ -1,0 +1,70 @@
+"""Decode launches step N + 1 before it has read step N: nobody's text changes, no page is lost, and it is really so."""
+
+import pytest
+
+from decode_svc.flights import Flights
+from decode_svc.speculation import Source
+from engine.plan import Plan
+from mesh.messages import Sampling
+from tests.sim.chaos import run_seed
+from tests.sim.cluster import Client, Cluster
+from tests.sim.loop import run_virtual
+from tests.sim.model import reference
+
+PROMPTS = [tuple(range(start, start + 9 + start)) for start in (1, 5, 12)]
+
+
+def answers(*, ahead: bool, stop: tuple[int, ...] = (), pages: int = 64) -> tuple[list[Client], list[Plan]]:
+    async def main() -> tuple[list[Client], list[Plan]]:
+        cluster = Cluster(3, ahead=ahead, pages=pages)
+        await cluster.start(1, 1)
+        wishes = [Sampling(temperature=0.5, seed=n, max_tokens=12 + n, stop_ids=stop) for n in range(3)]
+        clients = [cluster.ask(prompt, one) for prompt, one in zip(PROMPTS, wishes, strict=True)]
+        assert await cluster.finish() == []
+        plans = cluster.decode().plans
+        assert plans is not None
+        return clients, plans
+
+    return run_virtual(main())
+
+
+def followed(plans: list[Plan]) -> int:
+    return sum(any(piece.follows for piece in plan.pieces) for plan in plans)
+
+
+def test_texts_are_the_same_and_most_steps_were_launched_ahead() -> None:
+    plain, plans = answers(ahead=False)
+    ahead, more = answers(ahead=True)
+    assert [client.seen for client in ahead] == [client.seen for client in plain]
+    assert followed(plans) == 0 and followed(more) > len(more) / 2
+
+
+def test_a_request_that_stops_leaves_nothing_of_the_row_that_was_launched_behind_it() -> None:
+    full = reference(PROMPTS[0], Sampling(temperature=0.5, seed=0, max_tokens=12), 2)
+    stop = (full[5],)
+    plain, _ = answers(ahead=False, stop=stop)
+    ahead, plans = answers(ahead=True, stop=stop)
+    assert [client.seen for client in ahead] == [client.seen for client in plain]
+    assert len(ahead[0].seen) == full.index(full[5]) + 1
+    assert followed(plans) > 0
+
+
+def test_where_pages_are_short_nobody_is_preempted_for_a_step_ahead() -> None:
+    plain, _ = answers(ahead=False, pages=16)
+    ahead, _ = answers(ahead=True, pages=16)
+    assert [client.seen for client in ahead] == [client.seen for client in plain]
+
+
+@pytest.mark.parametrize("source", [Source.OFF, Source.LOOKUP])
+@pytest.mark.parametrize("seed", range(2000, 2012))
+def test_chaos_harms_nobody_whose_steps_are_launched_ahead(seed: int, source: Source) -> None:
+    outcome = run_seed(seed, requests=25, ahead=True, source=source)
+    assert outcome.violations == [] and outcome.requests == 25
+
+
+def test_without_flights_pages_of_an_ended_request_are_written_under_somebody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: released at once, the pages of a step that flies are given to others."""
+    monkeypatch.setattr(Flights, "keep", lambda self, request, pages: False)
+    assert any(run_seed(seed, requests=25, ahead=True).violations for seed in range(2000, 2012))

@@ -1,0 +1,93 @@
+"""The GPU run loses nothing that was measured, and says plainly what missed, failed or was cut off."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.gpu.figures import Figure, Section, as_json, markdown, read_lines
+from bench.gpu.run import Work, carry_out
+
+ROOT = Path(__file__).parents[3]
+ABOUT = {"date": "2026-01-02", "gpu": "a GPU, 80 GiB", "software": "torch 2", "limits": "nothing", "real": True}
+
+
+def printing(*figures: Figure) -> str:
+    """A program that shows these figures as a section does."""
+    shown = "; ".join(f"show(Figure({one.name!r}, {one.value}, {one.unit!r}))" for one in figures)
+    return f"from bench.gpu.figures import Figure, show; {shown}"
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "type[Program]":
+    Program.folder = tmp_path
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    return Program
+
+
+class Program:
+    folder: Path
+
+    @classmethod
+    def work(cls, text: str, seconds: float = 20.0) -> Work:
+        (cls.folder / "made_up.py").write_text(text)
+        return Work("made up", ("made_up",), seconds)
+
+
+def test_a_target_is_met_or_missed_from_its_own_side() -> None:
+    assert [Figure("x", value, "", at_least=2.0).missed for value in (1.9, 2.0)] == [True, False]
+    assert [Figure("x", value, "", at_most=2.0).missed for value in (2.0, 2.1)] == [False, True]
+    assert not Figure("x", 0.0, "").missed
+
+
+def test_lines_of_others_between_the_figures_are_passed_over() -> None:
+    shown = json.dumps({"figure": {"name": "a", "value": 1.0, "unit": "ms", "at_least": None, "at_most": None}})
+    figures, notes = read_lines(["loading", "{broken", "3", shown, '{"note": "no peer"}', '{"other": 1}'])
+    assert figures == (Figure("a", 1.0, "ms"),) and notes == ("no peer",)
+
+
+def test_the_table_names_what_missed_and_what_did_not_end() -> None:
+    good = Section("kernels", (Figure("decode", 0.9, "of copy bandwidth", at_least=0.85),), ("no peer",), 1.0)
+    bad = Section("mesh", (Figure("exposed", 12.0, "ms", at_most=10.0),), (), 2.0, "cut off after 2 s")
+    text, report = markdown(ABOUT, [good, bad]), as_json(ABOUT, [good, bad])
+    assert "| decode | 0.9 | of copy bandwidth | ≥ 0.85 | met |" in text and "* no peer" in text
+    assert "| exposed | 12 | ms | ≤ 10 | missed |" in text and "Did not end: cut off after 2 s" in text
+    assert report["failed"] == ["mesh"] and report["missed"] == ["mesh: exposed"]
+    assert json.loads(json.dumps(report))["sections"][0]["figures"][0]["value"] == 0.9
+
+
+def test_a_section_that_hangs_is_cut_off_and_keeps_its_figures(program: type[Program]) -> None:
+    work = program.work(printing(Figure("a", 1.0, "ms")) + "; import time; time.sleep(60)", seconds=6.0)
+    done = carry_out(work, work.seconds, dry=False)
+    assert done.figures == (Figure("a", 1.0, "ms"),)
+    assert done.problem.startswith("cut off after 6 s") and done.failed and done.seconds < 20
+
+
+def test_a_section_that_dies_says_why_and_keeps_its_figures(program: type[Program]) -> None:
+    done = carry_out(program.work(printing(Figure("a", 1.0, "ms")) + "; raise SystemExit('no memory')"), 20, dry=False)
+    assert done.figures and done.problem.startswith("status 1") and "no memory" in done.problem
+
+
+def test_without_time_left_a_section_is_not_begun(program: type[Program]) -> None:
+    done = carry_out(program.work("raise SystemExit('begun')"), 3.0, dry=False)
+    assert done.problem == "no time was left for it"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed: pip install 'baton[gpu]'"
+)
+def test_a_dry_run_carries_out_the_measuring_code_and_writes_both_files(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.gpu.run", "--dry", "--only", "kernels", "--json", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    (section,) = report["sections"]
+    measured = {figure["name"] for figure in section["figures"]}
+    assert {"copy bandwidth", "bf16 matrix peak", "decode attention 2 x 40", "prefill attention 24"} <= measured
+    (table,) = tmp_path.glob("gpu-dry-*.md")
+    assert "A dry run: no GPU." in table.read_text()
+    assert json.loads(table.with_suffix(".json").read_text())["real"] is False
