@@ -31,8 +31,10 @@ def readable_errors() -> Iterator[None]:
         yield
     except ConfigError as error:
         fail(str(error), status=2)
-    except (MeshError, MeshFailed) as error:
+    except MeshError as error:
         fail(str(error))
+    except MeshFailed as error:
+        fail(str(error), status=error.status)
     except ModuleNotFoundError as error:
         fail(f"the Python module {error.name} is missing: pip install 'baton[serve]'", status=2)
     except OSError as error:

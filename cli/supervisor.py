@@ -23,6 +23,11 @@ DRAIN_SECONDS = 5.0  # from SIGTERM to SIGKILL
 class MeshFailed(Exception):
     """The mesh cannot start; the message has the service's own last words."""
 
+    def __init__(self, message: str, status: int = 1) -> None:
+        """`status`: what a command ends with for it; WRONG_SETTINGS when starting again would not help."""
+        super().__init__(message)
+        self.status = status
+
 
 class State(Enum):
     STARTING = "starting"  # the process runs and has not said that it is ready
@@ -57,7 +62,7 @@ class Supervisor:
         self._on_line = on_line
         self._keepers: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
-        self._failure: str | None = None
+        self._failure: MeshFailed | None = None
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
@@ -87,7 +92,7 @@ class Supervisor:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise MeshFailed(self._failure)
+            raise self._failure
 
     async def _keep(self, running: Running) -> None:
         """One service's life, over all its processes."""
@@ -100,11 +105,12 @@ class Supervisor:
                 break
             if status == WRONG_SETTINGS and not running.was_ready:
                 running.state = State.STOPPED
-                self._failure = self._failure or _last_words(running, "cannot start")
+                self._failure = self._failure or MeshFailed(_last_words(running, "cannot start"), WRONG_SETTINGS)
                 self._changed.set()
                 return
             if running.starts == GIVE_UP_STARTS and not running.was_ready:
-                self._failure = self._failure or _last_words(running, f"ended {running.starts} times while it started")
+                what = f"ended {running.starts} times while it started"
+                self._failure = self._failure or MeshFailed(_last_words(running, what))
                 self._changed.set()
             deaths = 0 if loop.time() - begun > STEADY_SECONDS else deaths
             wait_seconds = BACKOFF_SECONDS[min(deaths, len(BACKOFF_SECONDS) - 1)]

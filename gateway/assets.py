@@ -19,8 +19,21 @@ from mesh.config import ConfigError
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
+_SAMPLING = {"temperature": (0.0, 100.0), "top_k": (0, 2**31 - 1), "top_p": (1e-9, 1.0), "min_p": (0.0, 1.0)}
+
+
 class AssetError(ConfigError):
     """A model folder that cannot be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """How the model is sampled where a request says nothing: what its makers recommend."""
+
+    temperature: float = 1.0
+    top_k: int = 0  # all
+    top_p: float = 1.0
+    min_p: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,7 @@ class Assets:
     context_tokens: int
     vocabulary: int  # ids from 0 to this, exclusive
     eos_ids: tuple[int, ...]
+    defaults: Defaults = Defaults()
 
 
 def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:
@@ -52,7 +66,24 @@ def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:
         context_tokens=_positive(folder, text, "max_position_embeddings"),
         vocabulary=_positive(folder, text, "vocab_size"),
         eos_ids=tuple(sorted(eos if named is None else eos | {named})),
+        defaults=_defaults(folder, generation),
     )
+
+
+def _defaults(folder: Path, generation: Mapping[str, Any]) -> Defaults:
+    """`do_sample: false` is how such a file says greedy."""
+    said: dict[str, Any] = {name: generation[name] for name in _SAMPLING if generation.get(name) is not None}
+    for name, value in said.items():
+        low, high = _SAMPLING[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise AssetError(
+                f"model: {folder / 'generation_config.json'}: {name} is {value!r}; it must be from {low} to {high}"
+            )
+    if "top_k" in said:
+        said["top_k"] = int(said["top_k"])
+    if generation.get("do_sample") is False:
+        said["temperature"] = 0.0
+    return Defaults(**said)
 
 
 def _read(file: Path, *, optional: bool = False) -> dict[str, Any]:

@@ -112,15 +112,17 @@ def accept(asked: Asked, core: Core, assets: Assets, random: Random) -> Accepted
     _check_stops(check, assets)
     choices = check.between("n", 1 if asked.n is None else asked.n, 1, CHOICES)
     eos = () if asked.ignore_eos else assets.eos_ids
-    top = asked.top_logprobs
+    top, usual = asked.top_logprobs, assets.defaults
     seed = (
         random.getrandbits(64) if asked.seed is None else check.between("seed", asked.seed, -(2**63), SIXTY_FOUR_BITS)
     )
     sampling = {
-        "temperature": check.number("temperature", asked.temperature, 1.0, low=0.0, high=100.0),
-        "top_k": 0 if asked.top_k == -1 else check.between("top_k", asked.top_k or 0, 0, 2**31 - 1),
-        "top_p": check.number("top_p", asked.top_p, 1.0, low=0.0, high=1.0, above=True),
-        "min_p": check.number("min_p", asked.min_p, 0.0, low=0.0, high=1.0),
+        "temperature": check.number("temperature", asked.temperature, usual.temperature, low=0.0, high=100.0),
+        "top_k": 0
+        if asked.top_k == -1
+        else check.between("top_k", usual.top_k if asked.top_k is None else asked.top_k, 0, 2**31 - 1),
+        "top_p": check.number("top_p", asked.top_p, usual.top_p, low=0.0, high=1.0, above=True),
+        "min_p": check.number("min_p", asked.min_p, usual.min_p, low=0.0, high=1.0),
         "seed": seed & SIXTY_FOUR_BITS,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
@@ -168,15 +170,18 @@ def _per_choice(
     return Accepted(asked, sampling["seed"], tuple(specs), tuple(complete), eos)
 
 
+def check_length(name: str, tokens: int, context: int) -> None:
+    if tokens >= context:
+        what = f"{name} has {tokens} tokens; the model's context is {context}, the answer included: shorten it"
+        raise ContextTooLong(name, what)
+
+
 def _check_prompt(check: "_Check", assets: Assets, context: int) -> None:
     prompt, name = check.asked.prompt, check.asked.prompt_field
     if not prompt:
         raise InvalidRequest(name, f"{name} is empty; it needs at least one token")
     check.ids(name, prompt, assets.vocabulary)
-    if len(prompt) >= context:
-        raise ContextTooLong(
-            name, f"{name} has {len(prompt)} tokens; the model's context is {context}, the answer included: shorten it"
-        )
+    check_length(name, len(prompt), context)
 
 
 def _check_stops(check: "_Check", assets: Assets) -> None:

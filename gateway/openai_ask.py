@@ -5,15 +5,17 @@ Text of any length is tokenized off the event loop once it is long enough to be 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gateway.assets import Assets
-from gateway.limits import Asked
+from gateway.limits import Asked, check_length
 from gateway.openai_types import ChatRequest, Common, CompletionRequest, Json
 from gateway.tools import declared, names_of, said_calls
 from mesh.errors import ContextTooLong, InvalidRequest
 
 LONG_CHARACTERS = 16_384  # some milliseconds of tokenizing
+LONG_TALK = 64  # messages; some milliseconds of a template
 PROMPTS = 256
 
 
@@ -44,8 +46,9 @@ async def ask_completion(body: CompletionRequest, assets: Assets, caller: Caller
     if body.logprobs is not None and body.echo:
         raise InvalidRequest("echo", "echo with logprobs is not supported: logprobs of prompts are not computed")
     asked = []
-    for prompt in _prompts(body.prompt):
+    for prompt in _prompts(body.prompt, assets.context_tokens):
         ids = await encode(assets, "prompt", prompt, special=True) if isinstance(prompt, str) else tuple(prompt)
+        check_length("prompt", len(ids), assets.context_tokens)  # before the next one is looked at
         asked.append(_asked(body, ids, "prompt", body.max_tokens, body.logprobs, {"top_logprobs": "logprobs"}, caller))
     return asked
 
@@ -77,6 +80,8 @@ async def chat_ids(
         raise InvalidRequest("messages", f"model {assets.name!r} has no chat template; send a prompt instead")
     if not messages:
         raise InvalidRequest("messages", "messages needs at least one message")
+    if len(messages) > assets.context_tokens:  # each is a token at least
+        check_length("messages", len(messages), assets.context_tokens)
     if reserved := {"messages", "add_generation_prompt", "tools", "documents"} & set(arguments):
         name = min(reserved)
         raise InvalidRequest("chat_template_kwargs", f"chat_template_kwargs must not set {name}")
@@ -86,7 +91,8 @@ async def chat_ids(
         raise InvalidRequest(name, f"model {assets.name!r} cannot be given tools: {assets.why_no_tools}")
     if tools:
         arguments = arguments | {"tools": list(tools)}
-    text = assets.template.render(checked, add_generation_prompt=add_generation_prompt, arguments=arguments)
+    render = partial(assets.template.render, checked, add_generation_prompt=add_generation_prompt, arguments=arguments)
+    text = render() if len(checked) <= LONG_TALK else await asyncio.to_thread(render)
     return await encode(assets, "messages", text, special=False)
 
 
@@ -114,11 +120,15 @@ def _part(part: Any, where: str) -> str:
     return str(part["text"])
 
 
-def _prompts(prompt: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
+def _prompts(prompt: str | list[str | int | list[int]] | None, context: int) -> list[str | list[int]]:
     if prompt is None:
         raise InvalidRequest("prompt", "prompt is missing: text, a list of texts, token ids, or a list of those")
     if isinstance(prompt, str):
         return [prompt]
+    if prompt and isinstance(prompt[0], int):
+        check_length("prompt", len(prompt), context)
+    elif len(prompt) > PROMPTS:
+        raise InvalidRequest("prompt", f"prompt has {len(prompt)} entries, at most {PROMPTS}")
     ids = [item for item in prompt if isinstance(item, int)]
     texts = [item for item in prompt if isinstance(item, str)]
     lists = [item for item in prompt if isinstance(item, list)]
@@ -128,8 +138,6 @@ def _prompts(prompt: str | list[str | int | list[int]] | None) -> list[str | lis
         )
     if ids:
         return [ids]
-    if len(prompt) > PROMPTS:
-        raise InvalidRequest("prompt", f"prompt has {len(prompt)} entries, at most {PROMPTS}")
     return [*texts, *lists]
 
 

@@ -91,7 +91,7 @@ def _check_other(name: str, value: Any, known: tuple[str, ...]) -> None:
     if name in REMOVED:
         raise InvalidRequest(name, f"{name} is not supported: it {REMOVED[name]}")
     if name in NEUTRAL:
-        raise InvalidRequest(name, f"{name} is not supported: leave it out, it would have no effect")
+        raise InvalidRequest(name, f"{name} is not supported: leave it out")
     near = get_close_matches(name, (*known, *NEUTRAL), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise InvalidRequest(name, f"{name} is no field that this endpoint knows{hint}")

@@ -182,6 +182,15 @@ class MeshConfig:
         _check_range("decode_workers", self.decode_workers, 1, 256)
         if self.prefill_workers == 0 and self.gateway.local == "never":
             raise ConfigError('prefill_workers: 0 with local = "never" leaves nobody to prefill; allow one of them')
+        if self.prefill_workers == 0:
+            return
+        for key in ("page_tokens", "draft"):
+            prefill, decode = getattr(self.prefill, key), getattr(self.decode, key)
+            if prefill != decode:
+                raise ConfigError(
+                    f"{key}: prefill has {prefill}, decode has {decode}; pages go from one to the other, so set it in "
+                    f"[worker], for both"
+                )
 
     @property
     def workers(self) -> int:

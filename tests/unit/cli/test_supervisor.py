@@ -66,8 +66,9 @@ async def test_wrong_settings_end_the_start_with_the_services_own_words() -> Non
     broken = "import sys; print('port 1 is taken', file=sys.stderr); sys.exit(2)"
     mesh = Supervisor([service("a", READY), service("b", broken)], quiet)
     mesh.start()
-    with pytest.raises(MeshFailed, match=r"b cannot start:\n    port 1 is taken"):
+    with pytest.raises(MeshFailed, match=r"b cannot start:\n    port 1 is taken") as failed:
         await mesh.all_ready(10.0)
+    assert failed.value.status == 2
     await mesh.stop()
 
 

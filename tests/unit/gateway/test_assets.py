@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.assets import AssetError, load_assets
+from gateway.assets import AssetError, Defaults, load_assets
 
 
 def change(file: Path, **fields: Any) -> None:
@@ -19,6 +19,29 @@ def test_limits_and_ids_come_from_the_folder(folder: Path) -> None:
     assets = load_assets(folder, "tiny")
     assert (assets.context_tokens, assets.vocabulary, assets.eos_ids) == (512, 261, (5, 6, 257))
     assert assets.tokens.encode("hi", special=True) == (104, 105)
+
+
+@pytest.mark.parametrize(
+    ("said", "defaults"),
+    [
+        ({}, Defaults()),
+        ({"temperature": 0.6, "top_p": 0.9, "top_k": 20}, Defaults(temperature=0.6, top_p=0.9, top_k=20)),
+        ({"do_sample": True, "temperature": 0.6}, Defaults(temperature=0.6)),
+        ({"do_sample": False, "temperature": 0.6}, Defaults(temperature=0.0)),
+    ],
+)
+def test_the_folder_says_how_to_sample_where_a_request_does_not(
+    folder: Path, said: dict[str, Any], defaults: Defaults
+) -> None:
+    change(folder / "generation_config.json", **said)
+    assert load_assets(folder, "tiny").defaults == defaults
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", "hot"), ("top_p", 0), ("top_k", -1), ("min_p", True)])
+def test_a_wrong_recommendation_is_named(folder: Path, name: str, value: Any) -> None:
+    change(folder / "generation_config.json", **{name: value})
+    with pytest.raises(AssetError, match=rf"generation_config\.json: {name} is "):
+        load_assets(folder, "tiny")
 
 
 def test_the_text_model_of_a_nested_config_counts(folder: Path) -> None:

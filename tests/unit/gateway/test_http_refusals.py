@@ -161,6 +161,8 @@ async def test_an_endless_body_is_refused(url: str, monkeypatch: pytest.MonkeyPa
     [
         (with_text(prompt="x" * 3_000_000), "prompt"),
         (with_chat(messages=[{"role": "user", "content": "x" * 3_000_000}]), "messages"),
+        (with_chat(messages=[{"role": "user", "content": "x"}] * 100_000), "messages"),
+        (with_text(prompt=[5] * 100_000), "prompt"),
     ],
 )
 async def test_a_text_that_fits_into_no_context_is_refused_before_it_is_tokenized(
@@ -174,6 +176,19 @@ async def test_a_text_that_fits_into_no_context_is_refused_before_it_is_tokenize
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, field)
     assert "shorten" in error["message"] and core.handles == []
+
+
+async def test_the_first_prompt_that_is_too_long_ends_the_reading(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def encode(self: Tokens, text: str, *, special: bool) -> tuple[int, ...]:
+        seen.append(text)
+        return (5,) * len(text)
+
+    monkeypatch.setattr(Tokens, "encode", encode)
+    answer = await post(url, *with_text(prompt=["x", "y" * 600, "z"]))
+    assert answer.status_code == 400 and "600 tokens" in answer.json()["error"]["message"]
+    assert [text[0] for text in seen] == ["x", "y"]
 
 
 async def test_unknown_paths_and_methods_are_nested_errors_too(url: str) -> None:
