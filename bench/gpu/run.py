@@ -37,7 +37,9 @@ WORKS = (
     Work("exactness", ("bench.gpu.section", "exactness"), 60),
     Work("steps", ("bench.gpu.section", "steps"), 80),
     Work("mesh", ("bench.gpu.section", "mesh"), 260),
-    Work("transports", (*PYTEST, "tests/unit/kvtransfer/test_conformance.py", "-k", "cuda_ipc and asyncio"), 60),
+    Work(
+        "transports", (*PYTEST, "tests/unit/kvtransfer/test_conformance.py", "-k", "(cuda_ipc or nccl) and asyncio"), 60
+    ),
     Work("tests", (*PYTEST, "-m", "gpu", "tests/gpu"), 150),
 )
 
