@@ -2,12 +2,14 @@
 
 A fixed preamble (magic, header length, header digest), a JSON header (what it was made from, where each tensor
 stands, digest of the body) and the tensors, each at a page boundary. A file that is torn, cut or altered is not
-valid, and whoever finds it so builds it anew; the body is read in full only when the file has changed."""
+valid, and whoever finds it so builds it anew; the body is read in full only when the file has changed. The mapping
+asks for large pages: products walk all of it in every step, and finding small pages costs a tenth of the bandwidth."""
 
 import json
 import math
 import mmap
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ Array = NDArray[Any]
 _MAGIC = b"BATONPK1"
 _PREAMBLE = 8 + 8 + 32
 _ALIGN = 4096
-_AHEAD = 2 << 20
+_LARGE_PAGE = 2 << 20
+_POPULATE_READ = 22  # Linux 5.14; Python has no name for it yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +94,22 @@ def open_packed(path: Path, about: dict[str, str]) -> dict[str, Array] | None:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (FileNotFoundError, ValueError):  # an empty file cannot be mapped
         return None
+    _ask_for_large_pages(data)
     header = _valid_header(data)
     if header is None or header["about"] != about:
         return None
-    _read_ahead(data)
     base = _aligned(_PREAMBLE + int.from_bytes(data[8:16], "little"))
     if len(data) != base + header["size"]:
         return None
-    with memoryview(data) as body:
-        if remembered((path,), path.parent, "checked", lambda: _digest(body[base:])) != header["digest"]:
-            return None
+
+    def read_anew() -> str:
+        _drop_small_pages(path)
+        with memoryview(data) as body:
+            return _digest(body[base:])
+
+    if remembered((path,), path.parent, "checked", read_anew) != header["digest"]:
+        return None
+    threading.Thread(target=_read_ahead, args=(data,), name="read-ahead", daemon=True).start()
     slots = {name: Slot(dtype, tuple(shape), offset) for name, (dtype, shape, offset) in header["tensors"].items()}
     return {name: _view(data, base, slot) for name, slot in slots.items()}
 
@@ -116,11 +125,29 @@ def _valid_header(data: mmap.mmap) -> dict[str, Any] | None:
     return header
 
 
+def _ask_for_large_pages(data: mmap.mmap) -> None:
+    """What is read through this mapping is cached in large pages from now on, where kernel and file system can."""
+    try:
+        data.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # a kernel without them: small pages do
+        return
+
+
+def _drop_small_pages(path: Path) -> None:
+    """A file that was just written is cached in small pages, and stays so until they are dropped."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def _read_ahead(data: mmap.mmap) -> None:
-    """Begin reading while the worker starts, else its first step waits for one fault after the other. In slices,
-    because the kernel cuts what it is asked for at once."""
-    for offset in range(0, len(data), _AHEAD):
-        data.madvise(mmap.MADV_WILLNEED, offset, min(_AHEAD, len(data) - offset))
+    """Read while the worker starts, else its first step waits for one fault after the other. In slices, because each
+    holds up the interpreter, and because the kernel cuts what it is only advised of."""
+    for offset in range(0, len(data), _LARGE_PAGE):
+        length = min(_LARGE_PAGE, len(data) - offset)
+        try:
+            data.madvise(_POPULATE_READ, offset, length)
+        except OSError:  # an older kernel
+            data.madvise(mmap.MADV_WILLNEED, offset, length)
 
 
 def _view(data: mmap.mmap, base: int, slot: Slot) -> Array:

@@ -15,11 +15,16 @@ constexpr long kFewRows = 4;           // up to here products are bound by memor
 constexpr long kDepth = 448;           // elements of k after which chains go on with the next panel, asked for meanwhile
 constexpr long kSmall = 1 << 15;       // elements that are not worth waking a thread for
 
+// The size that computes fewest rows, counting those that fill the last tile up, and a fifth of a row for each tile's begin
+// and end. Tiles of less than half the most rows are for calls that have no more.
 long pick_tile_rows(long rows, long most) {
-    const long tiles = (rows + most - 1) / most, wanted = (rows + tiles - 1) / tiles;
-    for (long size : {1L, 2L, 4L, 6L, 8L, 10L, 11L, 12L})
-        if (size >= wanted && size <= most) return size;
-    return most;
+    long best = most, least_work = 0;
+    for (long size : {1L, 2L, 4L, 6L, 8L, 10L, 11L, 12L}) {
+        const long work = (rows + size - 1) / size * (5 * size + 1);
+        if (size > most || 2 * size < least(rows, most)) continue;
+        if (least_work == 0 || work < least_work) best = size, least_work = work;
+    }
+    return best;
 }
 
 // The share of `whole` in equal parts, multiples of `unit`, none above `most` (a multiple too).
@@ -28,8 +33,8 @@ long even_share(long whole, long most, long unit) {
     return round_up((whole + parts - 1) / parts, unit);
 }
 
-// Panels of a unit: among sizes that give each thread `fewest` units to twice as many, the one with which the busiest thread has
-// least to do. Few rows want many units, so that a thread that is held up leaves little for the others to wait for.
+// Panels of a unit: among sizes that give each thread `fewest` units to twice as many, the one with which the busiest thread
+// has least to do. Few rows want many units, so that a thread that is held up leaves little for the others to wait for.
 long balanced_share(long panels, long blocks, long threads, long fewest, long widest) {
     const auto share = [&](long units) { return least(widest, (panels * blocks + threads * units - 1) / (threads * units)); };
     long best = 0, least_work = 0;
@@ -40,13 +45,23 @@ long balanced_share(long panels, long blocks, long threads, long fewest, long wi
     return best;
 }
 
-void run_product(ProductCall call, Path path, size_t shared_before) {
+const Body& product_body(const ProductCall& call, Path path) {
     const Operation pairs = call.rows <= kFewRows ? kProductPairs : kProductPairsMany;
-    const Body& body = body_for(path == kFp32 ? kProductFp32 : path == kPairs ? pairs : kProductAmx);
-    const long kp = padded_depth(path, call.k), threads = pool_threads();
-    const long panels = round_up(call.n, kPanel) / kPanel, halves = call.gated ? 2 : 1;
-    call.tile_rows = path == kAmx ? kTile : pick_tile_rows(call.rows, body.most_tile_rows);
+    return body_for(path == kFp32 ? kProductFp32 : path == kPairs ? pairs : kProductAmx);
+}
+
+// How its rows are packed; bytes of that.
+size_t cut_rows(ProductCall& call, Path path) {
+    call.tile_rows = path == kAmx ? kTile : pick_tile_rows(call.rows, product_body(call, path).most_tile_rows);
     call.tiles = (call.rows + call.tile_rows - 1) / call.tile_rows;
+    return static_cast<size_t>(call.tiles * call.tile_rows * padded_depth(path, call.k)) * 4;
+}
+
+void run_product(ProductCall call, Path path, size_t shared_before) {
+    const Body& body = product_body(call, path);
+    const long kp = padded_depth(path, call.k), threads = call.threads = pool_threads();
+    const long panels = round_up(call.n, kPanel) / kPanel, halves = call.gated ? 2 : 1;
+    const size_t packed = cut_rows(call, path);
     const bool many = call.tiles >= 3;
     call.widen = call.tiles >= 6 && path == kPairs && !body.has_pairs;
     call.depth = call.tiles == 1 || (!many && path == kAmx) ? kp : path == kAmx ? even_share(kp, 256, 32) : even_share(kp, kDepth, 32);
@@ -62,13 +77,12 @@ void run_product(ProductCall call, Path path, size_t shared_before) {
         call.chunk_panels = balanced_share(panels, blocks, threads, many ? 6 : 12, widest);
     }
     call.chunks = (panels + call.chunk_panels - 1) / call.chunk_panels;
-    const size_t packed = static_cast<size_t>(call.tiles * call.tile_rows * kp) * 4;
     const long floats = halves * call.chunk_panels * call.block_tiles * call.tile_rows * kPanel + (call.widen ? call.depth * kPanel : 0);
     reserve_scratch(static_cast<size_t>(floats) * 4);
     const bool ready = call.packed_x;
     if (!ready) {
         char* shared = shared_scratch(shared_before + packed);
-        if (shared_before && !call.tiles_out) call.out = reinterpret_cast<float*>(shared);
+        if (shared_before && !call.packed_out) call.out = reinterpret_cast<float*>(shared);
         call.packed_x = shared + shared_before;
     }
     if (ready) {
@@ -115,22 +129,22 @@ const char* baton_product(int path, const float* x, const void* packed, long row
     return "out of memory for the scratch space of a product: use smaller chunks";
 }
 
-// SwiGLU and the product after it, with the tiles between them written as the second one wants them.
+// SwiGLU and the product after it, with what lies between them written as the second one wants it.
 const char* baton_feed_forward(int path, const float* x, const void* gate_up, const void* down, long rows, long ffn, long k, float* between,
                                float* out) try {
-    if (path != kAmx || ffn % kPanel || rows == 0) {
+    if (ffn % kPanel || rows == 0) {
         const char* wrong = baton_gated(path, x, gate_up, rows, ffn, k, between);
         return wrong ? wrong : baton_product(path, between, down, rows, k, ffn, out, nullptr, out);
     }
     const Turn turn;
-    const long padded_rows = round_up(rows, kTile);
-    const auto tiles = static_cast<size_t>(padded_rows * ffn) * 2, packed = static_cast<size_t>(padded_rows * padded_depth(kAmx, k)) * 4;
+    const Path kind = static_cast<Path>(path);
     ProductCall first{}, second{};
-    first.tiles_out = second.packed_x = shared_scratch(tiles + packed);  // the first product's x lies behind
     first.x = x, first.weights = gate_up, first.rows = rows, first.n = ffn, first.k = k, first.gated = true;
     second.weights = down, second.out = out, second.residual = out, second.rows = rows, second.n = k, second.k = ffn;
-    run_product(first, kAmx, tiles);
-    run_product(second, kAmx, 0);
+    const size_t packed = cut_rows(second, kind);
+    first.packed_out = second.packed_x = shared_scratch(packed + cut_rows(first, kind));  // the first product's x lies behind
+    run_product(first, kind, packed);
+    run_product(second, kind, 0);
     return nullptr;
 } catch (const std::bad_alloc&) {
     return "out of memory for the scratch space of a product: use smaller chunks";

@@ -25,10 +25,11 @@ struct ProductCall {
     float* out;
     long rows, n, k;    // n: columns of out (gated: of each half)
     bool gated;         // columns c and n + c of the weights make one output
-    char* tiles_out;    // amx and gated: outputs go here, as the next product's packed_x, instead of to out
+    char* packed_out;   // gated: outputs go here, as the next product's packed_x, instead of to out
     // planned by api.cpp
     long tile_rows, tiles;     // x is packed in tiles of so many rows, zero rows at the end
     long block_tiles;          // tiles of one unit
+    long threads;              // that take units
     long chunk_panels, chunks; // panels of one unit (gated: of each half), units per row block
     long depth;                // chain elements between two visits of the same outputs
     bool widen;                // weights are widened once per unit into scratch

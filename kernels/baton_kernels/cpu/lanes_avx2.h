@@ -86,6 +86,15 @@ INLINE void store_high(uint16_t* p, Ints x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(both, 0xD8));
 }
 
+// Row i's lane j becomes row j's lane i.
+INLINE void transpose(Ints (&v)[16]) {
+    alignas(64) uint32_t from[16][16], to[16][16];
+    for (int i = 0; i < 16; ++i) store(from[i], v[i]);
+    for (int i = 0; i < 16; ++i)
+        for (int j = 0; j < 16; ++j) to[j][i] = from[i][j];
+    for (int i = 0; i < 16; ++i) v[i] = load(to[i]);
+}
+
 INLINE Words words(uint64_t x) { const __m256i v = _mm256_set1_epi64x(static_cast<long long>(x)); return {v, v}; }
 INLINE Words load_words(const void* p) {
     const auto* q = static_cast<const __m256i*>(p);

@@ -66,6 +66,25 @@ INLINE void store_high(uint16_t* p, Ints a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(a.v, 16)));
 }
 
+// Row i's lane j becomes row j's lane i: within quarters of a register, then whole quarters.
+INLINE void transpose(Ints (&v)[16]) {
+    __m512i t[16], u[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) t[i] = _mm512_unpacklo_epi32(v[i].v, v[i + 1].v), t[i + 1] = _mm512_unpackhi_epi32(v[i].v, v[i + 1].v);
+#pragma GCC unroll 4
+    for (int g = 0; g < 16; g += 4) {
+        u[g] = _mm512_unpacklo_epi64(t[g], t[g + 2]), u[g + 1] = _mm512_unpackhi_epi64(t[g], t[g + 2]);
+        u[g + 2] = _mm512_unpacklo_epi64(t[g + 1], t[g + 3]), u[g + 3] = _mm512_unpackhi_epi64(t[g + 1], t[g + 3]);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+        const __m512i a = _mm512_shuffle_i32x4(u[c], u[4 + c], 0x44), b = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0x44);
+        v[c].v = _mm512_shuffle_i32x4(a, b, 0x88), v[4 + c].v = _mm512_shuffle_i32x4(a, b, 0xDD);
+        const __m512i d = _mm512_shuffle_i32x4(u[c], u[4 + c], 0xEE), e = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0xEE);
+        v[8 + c].v = _mm512_shuffle_i32x4(d, e, 0x88), v[12 + c].v = _mm512_shuffle_i32x4(d, e, 0xDD);
+    }
+}
+
 INLINE Words words(uint64_t x) { return {_mm512_set1_epi64(static_cast<long long>(x))}; }
 INLINE Words load_words(const void* p) { return {_mm512_loadu_si512(p)}; }
 INLINE void store_words(void* p, Words a) { _mm512_storeu_si512(p, a.v); }
@@ -82,6 +101,13 @@ INLINE void fetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p),
 #ifdef __AVX512BF16__
 // bf16 to nearest even in one instruction, which takes a denormal number for zero: for numbers that are none.
 INLINE void store_nearest(uint16_t* p, Lanes a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a.v)); }
+// The upper halves of a's lanes, then of b's, two to a lane.
+INLINE Ints join_high(Ints a, Ints b) {
+    __m512i odd = _mm512_set1_epi32(0x00020000);  // word 2i + 1 of the 64 in both
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    odd = _mm512_add_epi32(_mm512_add_epi32(odd, _mm512_set1_epi32(0x00010001)), _mm512_mullo_epi32(lane, _mm512_set1_epi32(0x00040004)));
+    return {_mm512_permutex2var_epi16(a.v, odd, b.v)};
+}
 INLINE Lanes dot(Lanes c, Ints a, Ints b) { return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)}; }
 #endif
 }  // namespace baton::BODY

@@ -62,6 +62,15 @@ INLINE float tree_max(Lanes a) {
 }
 INLINE void store_high(uint16_t* p, Ints a) { EACH p[i] = static_cast<uint16_t>(a.v[i] >> 16); }
 
+// Row i's lane j becomes row j's lane i.
+INLINE void transpose(Ints (&v)[16]) {
+    alignas(64) uint32_t from[16][16], to[16][16];
+    for (int i = 0; i < 16; ++i) store(from[i], v[i]);
+    for (int i = 0; i < 16; ++i)
+        for (int j = 0; j < 16; ++j) to[j][i] = from[i][j];
+    for (int i = 0; i < 16; ++i) v[i] = load(to[i]);
+}
+
 INLINE Words words(uint64_t x) { Words r; for (auto& w : r.v) w = x; return r; }
 INLINE Words load_words(const void* p) { Words r; std::memcpy(r.v, p, 64); return r; }
 INLINE void store_words(void* p, Words a) { std::memcpy(p, a.v, 64); }

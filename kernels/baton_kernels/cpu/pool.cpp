@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <xmmintrin.h>
 
 #include <atomic>
@@ -20,6 +21,7 @@
 namespace baton {
 namespace {
 constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr size_t kLargePage = 2 << 20;
 
 struct Free {
     void operator()(char* p) const { std::free(p); }
@@ -31,12 +33,13 @@ struct Memory {
 
     char* at_least(size_t wanted) {
         if (wanted > size) {
-            const size_t rounded = (wanted + 4095) / 4096 * 4096;
+            const size_t page = wanted < kLargePage ? 4096 : kLargePage, rounded = (wanted + page - 1) / page * page;
             bytes.reset();
             size = 0;
-            bytes.reset(static_cast<char*>(std::aligned_alloc(4096, rounded)));
+            bytes.reset(static_cast<char*>(std::aligned_alloc(page, rounded)));
             if (!bytes) throw std::bad_alloc();
             size = rounded;
+            if (page == kLargePage) madvise(bytes.get(), rounded, MADV_HUGEPAGE);  // small pages do where it is refused
         }
         return bytes.get();
     }

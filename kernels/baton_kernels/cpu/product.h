@@ -39,47 +39,46 @@ INLINE void widen_panel(const uint32_t* w, long pairs, float* wide) {
         }
 }
 
-// Writes one tile of x as [k][tile_rows], rounded to bf16 and in chain order for pairs.
-static void pack_rows(const ProductCall& call, Path path, long t) {
-    if (path == kAmx) return pack_tiles(call, t);
-    const long R = call.tile_rows, k = call.k, kp = padded_depth(path, k);
-    // all rows of a stretch of k before the next one, so that what is written stays in the first-level cache
-    for (long i = 0; i < kp; i += 16)
-        for (long r = 0; r < R; ++r) {
-            const long row = t * R + r;
-            const Lanes v = row < call.rows ? load_first(call.x + row * k + i, k - i, 0.0f) : set(0.0f);
 #ifdef __AVX512BF16__
-            alignas(32) uint16_t halves[16];
-            store_high(halves, round_bits(v));
-            uint32_t* to = reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + i) / 2 * R + r;
-            for (long j = 0; j < 8 && i + 2 * j < kp; ++j)
-                to[j * R] = static_cast<uint32_t>(halves[2 * j]) | static_cast<uint32_t>(halves[2 * j + 1]) << 16;
+constexpr long kWordElements = 2;  // of a chain, in a word of packed activations
 #else
-            alignas(64) float part[16];
-            store(part, path == kPairs ? swap_pairs(floats(round_bits(v))) : v);
-            float* to = reinterpret_cast<float*>(call.packed_x) + (t * kp + i) * R + r;
-            for (long j = 0; j < 16 && i + j < kp; ++j) to[j * R] = part[j];
+constexpr long kWordElements = 1;
 #endif
-        }
+
+INLINE void put_words(Ints (&rows)[16], long R, long words, uint32_t* to) {
+    if (R == 1) return store_first(reinterpret_cast<float*>(to), words, floats(rows[0]));
+    transpose(rows);
+    for (long j = 0; j < words; ++j) store_first(reinterpret_cast<float*>(to + j * R), R, floats(rows[j]));
 }
 
-static void finish(const ProductCall& call, long row, long column, const float* acc, const float* up) {
-    const long left_over = call.n - column;
-    float* out = call.out + row * call.n + column;
-    for (int c = 0; c < 2; ++c) {
-        const long n = left_over - 16 * c;
-        if (n <= 0) return;
-        Lanes v = load(acc + 16 * c);
-        if (up) v = silu(v) * load(up + 16 * c);
-        if (call.tiles_out) {  // column is a multiple of 32, as are the columns of a row of tiles
-            auto* tiles = reinterpret_cast<uint16_t*>(call.tiles_out) + row / kTile * kTile * call.n + column / 32 * 512;
-            store_high(tiles + row % kTile * 32 + 16 * c, round_bits(v));
-            continue;
-        }
-        if (call.bias) v = v + load_first(call.bias + column + 16 * c, n, 0.0f);
-        if (call.residual) v = v + load_first(call.residual + row * call.n + column + 16 * c, n, 0.0f);
-        store_first(out + 16 * c, n, v);
+// Up to 32 elements of R rows, rounded to bf16 and in chain order for pairs, as a tile reads them: [word][R]. value(r, c)
+// gives a row's elements from 16 * c on.
+template <class Value>
+INLINE void put_rows(Path path, long R, long elements, uint32_t* to, Value value) {
+    Ints rows[16];
+    for (long r = R; r < 16; ++r) rows[r] = ints(0);
+#ifdef __AVX512BF16__
+    (void)path;
+    for (long r = 0; r < R; ++r) rows[r] = join_high(round_bits(value(r, 0)), round_bits(value(r, 1)));
+    put_words(rows, R, least(16, elements / 2), to);
+#else
+    for (long c = 0; 16 * c < elements; ++c) {
+        for (long r = 0; r < R; ++r) rows[r] = bits(path == kPairs ? swap_pairs(floats(round_bits(value(r, c)))) : value(r, c));
+        put_words(rows, R, least(16, elements - 16 * c), to + 16 * c * R);
     }
+#endif
+}
+
+// Writes one tile of x.
+static void pack_rows(const ProductCall& call, Path path, long t) {
+    if (path == kAmx) return pack_tiles(call, t);
+    const long R = call.tile_rows, k = call.k, kp = padded_depth(path, k), rows = least(R, call.rows - t * R);
+    // all rows of a stretch of k before the next one, so that what is written stays in the first-level cache
+    for (long i = 0; i < kp; i += 32)
+        put_rows(path, R, least(32, kp - i), reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + i) / kWordElements * R, [&](long r, long c) {
+            const long at = i + 16 * c;
+            return r < rows && at < k ? load_first(call.x + (t * R + r) * k + at, k - at, 0.0f) : set(0.0f);
+        });
 }
 
 // What one unit covers, and where its outputs' chains stand in scratch.
@@ -99,21 +98,32 @@ struct Unit {
     float* beyond() const { return scratch + halves * chunk_panels * block_tiles * R * kPanel; }
 };
 
-// The stretch of weights that is multiplied after this one; behind the unit's last comes the next unit's first.
+// The stretch of weights that is multiplied after this one; behind the unit's last comes, most likely, the first of the
+// unit that follows when every thread has taken one. Null: none of this call's.
 INLINE const char* following(const ProductCall& call, Path path, const Unit& u, long k0, long half, long p) {
     if (++p == u.p1) {
         p = u.p0;
         if (++half == u.halves) half = 0, k0 += call.depth;
-        if (k0 >= u.kp) k0 = 0, p = u.p1 < u.panels ? u.p1 : 0;
+        if (k0 >= u.kp) k0 = 0, p = u.p0 + call.threads * u.chunk_panels;
+        if (p >= u.panels) return nullptr;
     }
     return static_cast<const char*>(call.weights) + ((half * u.panels + p) * u.kp + k0) * kPanel * element_bytes(path);
 }
 
-// A lone tile meets each weight once and asks for what comes some KiB later; tiles that share a stretch share out the next.
-INLINE Ahead ahead_of(const char* weights, long bytes, long steps, const char* next, long rows, long tile, long tiles) {
-    if (tiles == 1) return {weights + (rows == 1 ? 4096 : 8192), bytes / steps, 64};
+// Tiles that share a stretch of weights share out the next one.
+INLINE Ahead shared_ahead(const char* next, long bytes, long steps, long tile, long tiles) {
     const long stride = (bytes + steps * tiles - 1) / (steps * tiles);
-    return {next + tile * steps * stride, stride, 0};
+    return next ? Ahead{next + tile * steps * stride, stride, 0} : Ahead{};
+}
+
+// A lone tile meets each weight once: it asks for what comes some KiB later, and at last for the next stretch's begin.
+template <class Kind>
+INLINE void lone_tile(long rows, const typename Kind::X* x, const typename Kind::W* w, long steps, float* acc, bool fresh, const char* next) {
+    constexpr long kStepBytes = kPanel * sizeof(typename Kind::W);
+    const long near = rows == 1 ? 4096 : 8192, last = least(steps, near / kStepBytes), before = steps - last;
+    if (before) panel_rows<Kind>(rows, x, w, before, acc, fresh, {reinterpret_cast<const char*>(w) + near, kStepBytes, 64});
+    const Ahead ahead = next ? Ahead{next, kStepBytes, 64} : Ahead{};
+    panel_rows<Kind>(rows, x + before * Kind::kPerStep * rows, w + before * kPanel, last, acc, fresh && before == 0, ahead);
 }
 
 static void product_chains(const ProductCall& call, Path path, const Unit& u) {
@@ -128,10 +138,11 @@ static void product_chains(const ProductCall& call, Path path, const Unit& u) {
                 const char* next = following(call, path, u, k0, half, p);
                 const auto each = [&](auto kind, auto* weights, long steps) {
                     using Kind = decltype(kind);
-                    const auto* x = reinterpret_cast<const typename Kind::X*>(call.packed_x);
+                    const auto* rows = reinterpret_cast<const typename Kind::X*>(call.packed_x) + k0 / Kind::kElements * R;
+                    if (tiles == 1) return lone_tile<Kind>(R, rows + u.t0 * kp / Kind::kElements * R, weights, steps, u.acc(half, p, u.t0), k0 == 0, next);
                     for (long t = u.t0; t < u.t1; ++t)
-                        panel_rows<Kind>(R, x + (t * kp + k0) / Kind::kElements * R, weights, steps, u.acc(half, p, t), k0 == 0,
-                                         ahead_of(stretch, bytes, steps, next, R, t - u.t0, tiles));
+                        panel_rows<Kind>(R, rows + t * kp / Kind::kElements * R, weights, steps, u.acc(half, p, t), k0 == 0,
+                                         shared_ahead(next, bytes, steps, t - u.t0, tiles));
                 };
 #ifdef __AVX512BF16__
                 each(Dots(), reinterpret_cast<const uint32_t*>(stretch), (k1 - k0) / 2);
@@ -163,7 +174,7 @@ static void product_tiles(const ProductCall& call, const Unit& u) {
                 const char* next = following(call, kAmx, u, k0, half, p);
                 const long share = round_up(steps * 2048 / ((u.t1 - u.t0 + 1) / 2), 64);
                 for (long t = u.t0; t < u.t1; t += 2) {
-                    if (!few)
+                    if (!few && next)
                         for (const char* end = next + share; next < end; next += 64) fetch_far(next);
                     const auto* xt = x + (t * u.kp + k0) * kTile;
                     if (t + 1 < u.t1)
@@ -175,6 +186,37 @@ static void product_tiles(const ProductCall& call, const Unit& u) {
     }
 }
 
+// One panel of a tile's outputs, from its chains' ends to where they are wanted.
+static void finish(const ProductCall& call, Path path, const Unit& u, long t, long p) {
+    const long column = p * kPanel, row0 = t * u.R, rows = least(u.R, call.rows - row0);
+    const float *acc = u.acc(0, p, t), *up = call.gated ? u.acc(1, p, t) : nullptr;
+    const auto value = [&](long r, long c) {
+        const Lanes v = load(acc + r * kPanel + 16 * c);
+        return up ? silu(v) * load(up + r * kPanel + 16 * c) : v;
+    };
+    if (call.packed_out && path != kAmx)
+        return put_rows(path, u.R, kPanel, reinterpret_cast<uint32_t*>(call.packed_out) + (t * call.n + column) / kWordElements * u.R, value);
+    for (long c = 0; c < 2 && column + 16 * c < call.n; ++c) {
+        const long at = column + 16 * c, n = call.n - at;
+        const Lanes bias = call.bias ? load_first(call.bias + at, n, 0.0f) : set(0.0f);
+        for (long r = 0; r < rows; ++r) {
+            Lanes v = value(r, c);
+            if (call.packed_out) {  // column is a multiple of 32, as are the columns of a row of tiles
+                auto* tiles = reinterpret_cast<uint16_t*>(call.packed_out) + row0 * call.n + column / 32 * 512;
+                store_high(tiles + r * 32 + 16 * c, round_bits(v));
+                continue;
+            }
+            const long to = (row0 + r) * call.n + at;
+            if (call.bias) v = v + bias;
+            if (call.residual) v = v + (n >= 16 ? load(call.residual + to) : load_first(call.residual + to, n, 0.0f));
+            if (n >= 16)
+                store(call.out + to, v);
+            else
+                store_first(call.out + to, n, v);
+        }
+    }
+}
+
 static void product(const ProductCall& call, Path path, long unit, float* scratch) {
     const Unit u(call, path, unit, scratch);
     if (path == kAmx)
@@ -182,9 +224,7 @@ static void product(const ProductCall& call, Path path, long unit, float* scratc
     else
         product_chains(call, path, u);
     for (long t = u.t0; t < u.t1; ++t)
-        for (long r = 0; r < u.R && t * u.R + r < call.rows; ++r)
-            for (long p = u.p0; p < u.p1; ++p)
-                finish(call, t * u.R + r, p * kPanel, u.acc(0, p, t) + r * kPanel, call.gated ? u.acc(1, p, t) + r * kPanel : nullptr);
+        for (long p = u.p0; p < u.p1; ++p) finish(call, path, u, t, p);
 }
 
 // SwiGLU for widths whose halves do not begin at a panel: both [rows][2n] -> out [rows][n].
