@@ -75,7 +75,7 @@ async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tup
     """The field that holds it, its token ids, and the tools whose calls are to be read."""
     kind = request.WhichOneof("prompt")
     if kind == "text":
-        return "text", await encode(assets, request.text, special=True), frozenset()
+        return "text", await encode(assets, "text", request.text, special=True), frozenset()
     if kind == "token_ids":
         return "token_ids", tuple(request.token_ids.ids), frozenset()
     if kind == "chat":

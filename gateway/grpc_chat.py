@@ -10,7 +10,7 @@ from gateway.assets import Assets
 from gateway.calls import Call
 from gateway.openai_ask import chat_ids
 from gateway.tools import declared, names_of
-from mesh.errors import InvalidRequest
+from mesh.errors import ContextTooLong, InvalidRequest
 
 Json = dict[str, Any]
 _PLAIN = ("role", "content", "name", "tool_call_id")
@@ -30,8 +30,8 @@ async def chat_prompt(chat: pb.Chat, assets: Assets) -> tuple[tuple[int, ...], f
     try:
         checked = declared(tools, None)
         ids = await chat_ids(assets, [_message(message) for message in chat.messages], generation, arguments, checked)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"chat.{_ours(error.field or '')}", _ours(error.message)) from error
+    except (ContextTooLong, InvalidRequest) as error:
+        raise type(error)(f"chat.{_ours(error.field or '')}", _ours(error.message)) from error
     return ids, names_of(checked)
 
 

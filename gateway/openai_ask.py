@@ -11,7 +11,7 @@ from gateway.assets import Assets
 from gateway.limits import Asked
 from gateway.openai_types import ChatRequest, Common, CompletionRequest, Json
 from gateway.tools import declared, names_of, said_calls
-from mesh.errors import InvalidRequest
+from mesh.errors import ContextTooLong, InvalidRequest
 
 LONG_CHARACTERS = 16_384  # some milliseconds of tokenizing
 PROMPTS = 256
@@ -25,7 +25,15 @@ class Caller:
     traceparent: str = ""
 
 
-async def encode(assets: Assets, text: str, *, special: bool) -> tuple[int, ...]:
+async def encode(assets: Assets, field: str, text: str, *, special: bool) -> tuple[int, ...]:
+    """`field`: where the text came from. A text that fits into no context is refused unseen: tokenizing takes a hundred
+    times its memory."""
+    if len(text) > assets.tokens.most_characters(assets.context_tokens):
+        raise ContextTooLong(
+            field,
+            f"{field} has {len(text)} characters; the model's context of {assets.context_tokens} tokens cannot hold "
+            f"so many; shorten {field}",
+        )
     if len(text) < LONG_CHARACTERS:
         return assets.tokens.encode(text, special=special)
     return await asyncio.to_thread(assets.tokens.encode, text, special=special)
@@ -37,7 +45,7 @@ async def ask_completion(body: CompletionRequest, assets: Assets, caller: Caller
         raise InvalidRequest("echo", "echo with logprobs is not supported: logprobs of prompts are not computed")
     asked = []
     for prompt in _prompts(body.prompt):
-        ids = await encode(assets, prompt, special=True) if isinstance(prompt, str) else tuple(prompt)
+        ids = await encode(assets, "prompt", prompt, special=True) if isinstance(prompt, str) else tuple(prompt)
         asked.append(_asked(body, ids, "prompt", body.max_tokens, body.logprobs, {"top_logprobs": "logprobs"}, caller))
     return asked
 
@@ -79,7 +87,7 @@ async def chat_ids(
     if tools:
         arguments = arguments | {"tools": list(tools)}
     text = assets.template.render(checked, add_generation_prompt=add_generation_prompt, arguments=arguments)
-    return await encode(assets, text, special=False)
+    return await encode(assets, "messages", text, special=False)
 
 
 def _message(message: Json, where: str) -> Json:

@@ -12,6 +12,7 @@ WINDOW = 8  # ids of the prompt that may become context
 CHARACTER = 4  # ids that one character may be spread over
 HELD = 3  # replacement characters at the end that may still become one character
 PENDING = 64  # ids without a complete character; then what there is leaves as it is
+SHRINKS = 4  # times, that normalizing may make a text shorter
 REPLAY = 32  # ids of an answer to be continued that settle what its end still holds back
 
 
@@ -20,6 +21,11 @@ class Tokens:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
+
+    def most_characters(self, tokens: int) -> int:
+        """Of a text that could be so few tokens, at the very most: longer ones need not be looked at."""
+        return SHRINKS * self._longest * tokens
 
     def encode(self, text: str, *, special: bool) -> tuple[int, ...]:
         """`special`: add what the model expects around plain text; a chat template has it already."""

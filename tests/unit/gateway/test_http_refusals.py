@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from gateway.http_server import serve_http
+from gateway.tokens import Tokens
 from mesh.errors import ResourceExhausted
 from mesh.grpc_network import AddressError
 
@@ -153,6 +154,26 @@ async def test_another_content_type_is_refused(url: str) -> None:
 async def test_an_endless_body_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.http.BODY_BYTES", 1000)
     assert (await post(url, *with_text(prompt="x" * 2000))).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (with_text(prompt="x" * 3_000_000), "prompt"),
+        (with_chat(messages=[{"role": "user", "content": "x" * 3_000_000}]), "messages"),
+    ],
+)
+async def test_a_text_that_fits_into_no_context_is_refused_before_it_is_tokenized(
+    url: str, core: Any, monkeypatch: pytest.MonkeyPatch, request_: Any, field: str
+) -> None:
+    def encode(self: Tokens, text: str, *, special: bool) -> tuple[int, ...]:
+        raise AssertionError(f"{len(text)} characters were tokenized")
+
+    monkeypatch.setattr(Tokens, "encode", encode)
+    answer = await post(url, *request_)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, field)
+    assert "shorten" in error["message"] and core.handles == []
 
 
 async def test_unknown_paths_and_methods_are_nested_errors_too(url: str) -> None:

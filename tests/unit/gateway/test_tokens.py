@@ -46,6 +46,12 @@ TEXTS = st.text(st.sampled_from("ab é漢字😀🏳️‍🌈\u200d\n\ufffd"), 
 
 
 @settings(max_examples=150, deadline=None)
+@given(TEXTS)
+def test_no_text_is_longer_than_its_tokens_could_make_it(text: str) -> None:
+    assert len(text) <= SENTENCES.most_characters(len(SENTENCES.encode(text, special=False)))
+
+
+@settings(max_examples=150, deadline=None)
 @given(TEXTS, TEXTS)
 def test_streamed_bytes_are_the_text(prompt: str, answer: str) -> None:
     from tokenizers.decoders import ByteLevel as Decoder
