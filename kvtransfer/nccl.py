@@ -126,7 +126,9 @@ class NcclReceiver:
         try:
             unique = await self._welcome(reader, writer)
             if unique is not None:
-                pair = await finish_or_discard(thread, lambda: self._fabric.join(unique, 0), lambda late: late.abort())
+                pair = await finish_or_discard(
+                    thread, lambda: self._fabric.join(unique, 0, self._pool.driver.device), lambda late: late.abort()
+                )
                 await self._receive(reader, pair, thread)
         except Malformed:
             self.refused["malformed"] += 1

@@ -36,13 +36,11 @@ class Fabric(Protocol):
     def unique(self) -> bytes:
         """Names a communicator that does not exist yet; a secret between its two ranks."""
 
-    def join(self, unique: bytes, rank: int) -> Communicator:
+    def join(self, unique: bytes, rank: int, device: torch.device) -> Communicator:
         """Waits for the other rank."""
 
 
 class Nccl:
-    """Of the device that is torch's current one in the thread that joins."""
-
     def available(self) -> str:
         try:
             _library()
@@ -55,11 +53,13 @@ class Nccl:
         _call("ncclGetUniqueId", ctypes.byref(unique))
         return bytes(unique)
 
-    def join(self, unique: bytes, rank: int) -> Communicator:
+    def join(self, unique: bytes, rank: int, device: torch.device) -> Communicator:
         handle = ctypes.c_void_p()
         named = _Unique.from_buffer_copy(unique)
-        _call("ncclCommInitRank", ctypes.byref(handle), ctypes.c_int(2), named, ctypes.c_int(rank))
-        return _Pair(handle, 1 - rank)
+        with torch.cuda.device(device):
+            torch.cuda.synchronize()  # a thread that has not used the device yet has no context
+            _call("ncclCommInitRank", ctypes.byref(handle), ctypes.c_int(2), named, ctypes.c_int(rank))
+            return _Pair(handle, 1 - rank)
 
 
 class _Pair:

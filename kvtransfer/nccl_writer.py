@@ -100,7 +100,7 @@ async def connect(
                 raise Malformed(f"our pages are {pool.shape}, the receiver's {welcome.shape}")
             if welcome.receiver != handle.receiver:
                 raise Malformed("another process answers at the receiver's address")
-            return connection, fabric.join(_take(connection, UNIQUE_BYTES), 1), welcome.pages
+            return connection, fabric.join(_take(connection, UNIQUE_BYTES), 1, pool.driver.device), welcome.pages
         except BaseException as error:
             if connection is not None:
                 connection.close()

@@ -158,7 +158,7 @@ class FakeFabric:
         self._meetings[name] = _Meeting()
         return name
 
-    def join(self, unique: bytes, rank: int) -> "FakePair":
+    def join(self, unique: bytes, rank: int, device: torch.device) -> "FakePair":
         meeting = self._meetings[unique]
         meeting.both.wait(10.0)
         return FakePair(meeting)
