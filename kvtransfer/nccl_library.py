@@ -44,7 +44,7 @@ class Nccl:
     def available(self) -> str:
         try:
             _library()
-        except OSError as error:
+        except (OSError, RuntimeError, AssertionError) as error:  # what torch says without CUDA
             return f"torch brings no NCCL here ({error})"
         return ""
 
