@@ -13,7 +13,7 @@ using namespace baton;
 namespace {
 constexpr long kFewRows = 4;           // up to here products are bound by memory
 constexpr long kDepth = 448;           // elements of k after which chains go on with the next panel, asked for meanwhile
-constexpr long kSmall = 1 << 15;       // elements that are not worth waking a thread for
+constexpr long kSmall = 1 << 14;       // elements that are not worth waking a thread for
 
 // The size that computes fewest rows, counting those that fill the last tile up, and a fifth of a row for each tile's begin
 // and end. Tiles of less than half the most rows are for calls that have no more.

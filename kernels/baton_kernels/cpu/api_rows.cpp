@@ -67,7 +67,7 @@ const char* baton_attention(int path, const float* q, const char* pool, int64_t 
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
                             long page_tokens, float scale, float* out) try {
     AttentionCall call{q, pool, layer_offset, page_stride, page_tokens, max_pages, tables, starts, counts, first_row,
-                       heads, kv_heads, dim, scale, out, 0, nullptr};
+                       heads, kv_heads, dim, scale, out, 0, nullptr, 0, 0};
     const int64_t layer_bytes = 2 * kv_heads * page_tokens * dim * element_bytes(static_cast<Path>(path));
     if (const char* wrong = check_tables(call, sequences, rows, pool_bytes, layer_bytes)) return wrong;
     const long group = heads / kv_heads;
@@ -81,11 +81,11 @@ const char* baton_attention(int path, const float* q, const char* pool, int64_t 
             units.push_back(static_cast<int32_t>(s));
             units.push_back(static_cast<int32_t>(tile * call.tile_rows));
         }
-    call.units = units.data();
     const Turn turn;
+    call.units = units.data(), call.unit_count = static_cast<long>(units.size()) / 2, call.threads = pool_threads();
     reserve_scratch(kAttentionScratch * 4);
     const Body& body = body_for(path == kFp32 ? kAttentionFp32 : path == kPairs ? kAttentionPairs : kAttentionAmx);
-    parallel(static_cast<long>(units.size()) / 2 * kv_heads,
+    parallel(call.unit_count * kv_heads,
              [&](long unit, int thread) { body.attention(call, static_cast<Path>(path), unit, thread_scratch(thread)); });
     return nullptr;
 } catch (const std::bad_alloc&) {

@@ -108,9 +108,11 @@ INLINE void fetch_block(const AttentionCall& call, const Places& at) {
         for (long i = 0; i < bytes; i += 64) fetch(at.v[h] + i);
 }
 
-// Blocks in ascending order for the rows of a unit.
+// Blocks in ascending order for the rows of a unit. Behind its last one most likely comes the first of the unit that follows
+// when every thread has taken one.
 template <class Block>
-INLINE void walk(const AttentionCall& call, Path path, const Bench& b, long sequence, long kv_head, long first_slot, long rows, Block block_of) {
+INLINE void walk(const AttentionCall& call, Path path, const Bench& b, long unit, long first_slot, long rows, Block block_of) {
+    const long sequence = call.units[unit / call.kv_heads * 2], kv_head = unit % call.kv_heads, after = unit + call.threads;
     const long group = call.heads / call.kv_heads, last_block = (first_slot + rows - 1) / kBlock;
     const bool few = rows * group <= 2 * kTile;
     for (long block = 0; block <= last_block; ++block) {
@@ -119,8 +121,10 @@ INLINE void walk(const AttentionCall& call, Path path, const Bench& b, long sequ
         const long done = first_slot < begin ? least(rows, begin - first_slot) : 0;
         const long full = first_slot >= begin + kBlock - 1 ? 0 : least(rows, begin + kBlock - 1 - first_slot);
         if (begin > 0 && begin % kSegment == 0) fold(call, b, done * group, rows * group);
-        const Places next = find(call, path, sequence, kv_head, least(block + 1, last_block));
-        block_of(find(call, path, sequence, kv_head, block), few && block < last_block ? &next : nullptr, done, full, first_slot - begin);
+        const bool last = block == last_block, known = few && (!last || after < call.unit_count * call.kv_heads);
+        Places next;
+        if (known) next = last ? find(call, path, call.units[after / call.kv_heads * 2], after % call.kv_heads, 0) : find(call, path, sequence, kv_head, block + 1);
+        block_of(find(call, path, sequence, kv_head, block), known ? &next : nullptr, done, full, first_slot - begin);
     }
 }
 
@@ -137,12 +141,12 @@ static void attention(const AttentionCall& call, Path path, long unit, float* sc
     if (parts) clear(call, b.total_tops, b.total_sums, b.totals, queries);
     if (path == kAmx) {
         Tiles tiles;
-        walk(call, path, b, sequence, kv_head, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
+        walk(call, path, b, unit, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
             if (next) fetch_block(call, *next);
             block_tiles(tiles, call, b, at, done, full, rows, group, seen);
         });
     } else {
-        walk(call, path, b, sequence, kv_head, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
+        walk(call, path, b, unit, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
             block_chains(call, path, b, at, next, done, full, rows, group, seen);
         });
     }

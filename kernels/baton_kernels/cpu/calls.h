@@ -46,6 +46,7 @@ struct AttentionCall {
     float* out;
     long tile_rows;       // rows of one unit
     const int32_t* units; // pairs (sequence, first local row)
+    long unit_count, threads;
 };
 
 struct RotateCall {
