@@ -47,7 +47,7 @@ class Planning:
         """The step behind one that is not read yet: the same requests, each with the token that this one yields. None
         where more is to be decided: somebody new, a prompt, drafts, or pages that others would have to give."""
         known, pieces = flight.plan.pieces, list[Piece]()
-        if not self._speculation.resting or any(not len(piece.tokens) == piece.sampled == 1 for piece in known):
+        if not self._speculation.rest() or any(not len(piece.tokens) == piece.sampled == 1 for piece in known):
             return None
         running = {request.key: request for request in self._requests.values() if request.stage is Stage.RUNNING}
         if any(flight.requests.get(key) is not request for key, request in running.items()):

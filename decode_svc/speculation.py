@@ -68,9 +68,9 @@ class Speculation:
                     budget -= unread
         return chosen
 
-    @property
-    def resting(self) -> bool:
-        """May the next step be planned before this one's tokens are known? Not while drafts pay; asked once a step."""
+    def rest(self) -> bool:
+        """May the next step be planned before this one's tokens are known? Not while drafts pay; asked once a step, and
+        no for a step now and then, so that drafts are tried again."""
         self._rest_steps -= 1
         return self._source is Source.OFF or self._rest_steps > 0
 

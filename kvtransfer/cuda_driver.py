@@ -56,7 +56,9 @@ class CudaDriver:
         torch.cuda.init()
         self.device = torch.device("cuda", torch.cuda.current_device())
         torch.zeros(1, device=self.device)  # makes the primary context
-        self._library = _library()
+        self._library, self._context = _library(), ctypes.c_void_p()
+        retained = self._library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), self.device.index)
+        self._check("cuDevicePrimaryCtxRetain", retained)
         self._stream = torch.cuda.Stream(self.device, priority=-1)  # its few blocks go first, or pages wait for a step
 
     def allocate(self, nbytes: int) -> torch.Tensor:
@@ -120,7 +122,11 @@ class CudaDriver:
         return torch.tensor(pages, dtype=torch.int32).to(self.device)
 
     def _call(self, name: str, *arguments: object) -> None:
-        code = getattr(self._library, name)(*arguments)
+        """A thread that has not used the device yet has no context of its own."""
+        self._check("cuCtxSetCurrent", self._library.cuCtxSetCurrent(self._context))
+        self._check(name, getattr(self._library, name)(*arguments))
+
+    def _check(self, name: str, code: int) -> None:
         if code:
             said = ctypes.c_char_p()
             self._library.cuGetErrorString(code, ctypes.byref(said))

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import SystemRandom
 
 from kvtransfer.cuda_driver import DriverError
-from kvtransfer.device_pool import Blocks, DevicePool, portions, read_handle
+from kvtransfer.device_pool import Blocks, DevicePool, check_spans, portions, read_handle
 from kvtransfer.shm import MappedReceiver, SharedMemory
 from kvtransfer.shm_writer import Attach, Copies, MappedWriter, connect
 from kvtransfer.transfer import PageShape, Pool, Span, TransferError
@@ -71,7 +71,7 @@ class DeviceCopies:
         self._target = Blocks(source.driver, self._memory, shape, pages)
 
     def copy(self, spans: Sequence[Span]) -> tuple[int, ...]:
-        self._check(spans)
+        check_spans(spans, self._source.shape, self._source.pages, self._pages)
         sums = list[int]()
         try:
             with self._source.driver.beside():
@@ -85,14 +85,6 @@ class DeviceCopies:
 
     def close(self) -> None:
         self._source.driver.unmap(self._memory)
-
-    def _check(self, spans: Sequence[Span]) -> None:
-        """Nothing is copied when one of them is wrong."""
-        shape = self._source.shape
-        for span in spans:
-            inside = 0 <= span.source < self._source.pages and 0 <= span.target < self._pages
-            if not inside or not 0 <= span.first_layer < span.first_layer + span.layers <= shape.layers:
-                raise IndexError(f"{span} is outside pools of {self._source.pages} and {self._pages} pages")
 
 
 def into_device(source: DevicePool) -> Attach:

@@ -122,12 +122,12 @@ def grouped(spans: Sequence[Span], shape: PageShape) -> Iterator[Group]:
         yield Group(tuple(places), *shape.place(first, layers))
 
 
-def portions(spans: Sequence[Span], shape: PageShape, limit_bytes: int = BLOCK_BYTES) -> Iterator[Sequence[Span]]:
-    """In order, each with at most so many bytes but at least one span."""
+def portions(spans: Sequence[Span], shape: PageShape, *, most: int = 1 << 30) -> Iterator[Sequence[Span]]:
+    """In order, each with at most `BLOCK_BYTES` and so many spans, but at least one."""
     begin = size = 0
     for index, span in enumerate(spans):
         length = shape.place(span.first_layer, span.layers)[1]
-        if index > begin and size + length > limit_bytes:
+        if index > begin and (size + length > BLOCK_BYTES or index - begin >= most):
             yield spans[begin:index]
             begin, size = index, 0
         size += length
@@ -141,3 +141,11 @@ def read_handle(fd: int) -> bytes:
     if len(raw) != HANDLE_BYTES:
         raise ValueError(f"the receiver handed over {len(raw)} bytes, a GPU pool's handle has {HANDLE_BYTES}")
     return raw
+
+
+def check_spans(spans: Sequence[Span], shape: PageShape, source_pages: int, target_pages: int) -> None:
+    """Nothing is copied when one of them is wrong."""
+    for span in spans:
+        inside = 0 <= span.source < source_pages and 0 <= span.target < target_pages
+        if not inside or not 0 <= span.first_layer < span.first_layer + span.layers <= shape.layers:
+            raise IndexError(f"{span} is outside pools of {source_pages} and {target_pages} pages")

@@ -40,10 +40,15 @@ class Landings:
     def close(self, ticket: bytes) -> None:
         self._open.pop(ticket, None)
 
+    def wants(self, frame: Frame) -> Landing | None:
+        """The open landing that this frame belongs to now."""
+        landing = self._open.get(frame.ticket)
+        return landing if landing is not None and frame.index in landing.pages else None
+
     def find(self, frame: Frame) -> tuple[Landing, memoryview] | None:
         """Where this frame's bytes go now; None: into the sink."""
-        landing = self._open.get(frame.ticket)
-        if landing is None or frame.index not in landing.pages:
+        landing = self.wants(frame)
+        if landing is None:
             return None
         return landing, self.pool.view(landing.pages[frame.index], frame.first_layer, frame.layers)
 

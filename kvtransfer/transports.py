@@ -70,8 +70,9 @@ def every_transport(
         options = TcpOptions(host=host, bytes_per_second=bytes_per_second)
         return {"shm": SharedMemory(random, may_kill=may_kill), "tcp": Tcp(random, options, rules=rules)}
     from kvtransfer.cuda_ipc import CudaIpc  # imports torch
+    from kvtransfer.nccl import NcclTransport
 
-    return {"cuda_ipc": CudaIpc(random, may_kill=may_kill)}
+    return {"cuda_ipc": CudaIpc(random, may_kill=may_kill), "nccl": NcclTransport(random, host=host)}
 
 
 def say_hello(incarnation: int, numerics: str, shape: PageShape, transports: Sequence[str]) -> KvHello:

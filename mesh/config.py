@@ -4,6 +4,7 @@
 error names the field and the remedy. Nothing here opens a file or a port, and protocol rules are not configurable."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,7 @@ LOCAL_MODES = ("auto", "never", "always")
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
-TRANSPORTS = {"cpu": ("shm", "tcp"), "cuda": ("cuda_ipc",)}
+TRANSPORTS = {"cpu": ("shm", "tcp"), "cuda": ("cuda_ipc", "nccl")}
 BUILTIN_NAME = "baton-tiny"
 
 
@@ -80,7 +81,7 @@ class WorkerConfig(CommonConfig):
     prefix_cache: bool = True
     speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
     transports: tuple[str, ...] | None = None  # allowed ones, best first; None: all of the device
-    transport_host: str = "127.0.0.1"  # where TCP transports listen
+    transport_host: str = "127.0.0.1"  # where tcp and nccl listen
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,7 +215,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}: {value!r} is not one of {', '.join(choices)}")
 
 
-def _check_choice_on(name: str, value: str, choices: dict[str, tuple[str, ...]], device: str) -> None:
+def _check_choice_on(name: str, value: str, choices: Mapping[str, tuple[str, ...]], device: str) -> None:
     elsewhere = [other for other, known in choices.items() if value in known and other != device]
     if value not in choices[device] and elsewhere:
         known = ", ".join(choices[device])

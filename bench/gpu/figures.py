@@ -5,6 +5,7 @@ figures as they have them, one JSON line each, so that a section that is cut off
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,6 +51,29 @@ def show(figure: Figure) -> None:
 
 def note(text: str) -> None:
     print(json.dumps({"note": text}), flush=True)
+
+
+@contextmanager
+def ours(what: str) -> Iterator[None]:
+    """A part of a section: if it fails the section has failed, but goes on with its other parts."""
+    try:
+        yield
+    except Exception as error:  # whatever it is, the other figures are wanted too
+        note(f"{what} FAILED: {_first_line(error)}")
+        show(Figure(f"{what}: failures", 1, "", at_most=0))
+
+
+@contextmanager
+def a_peers(what: str) -> Iterator[None]:
+    """A peer that is not installed, or refuses an input, costs its own figure only."""
+    try:
+        yield
+    except Exception as error:  # somebody else's, whatever it is
+        note(f"{what}: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
 
 
 def read_lines(lines: Iterator[str] | Sequence[str]) -> tuple[tuple[Figure, ...], tuple[str, ...]]:

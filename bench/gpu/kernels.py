@@ -6,7 +6,7 @@ from baton_kernels import triton as kernels
 from baton_kernels.triton.sampling import scratch_floats
 from bench.gpu import peers
 from bench.gpu.clock import Call, Clock, Limits
-from bench.gpu.figures import Figure, show
+from bench.gpu.figures import Figure, a_peers, ours, show
 from bench.gpu.workloads import attention
 
 DECODE = ((64, 4096, 0.85), (8, 32768, 0.75), (1, 32768, None))  # batch, context, least share of the bandwidth
@@ -19,21 +19,21 @@ def measure(clock: Clock) -> None:
     show(Figure("copy bandwidth", limits.bytes_per_second / 1e9, "GB/s"))
     show(Figure("bf16 matrix peak", limits.operations_per_second / 1e12, "TFLOP/s"))
     for batch, context, least in DECODE if clock.real else ((2, 40, None),):
-        with peers.guarded(f"decode attention {batch} x {context}"):
+        with ours(f"decode attention {batch} x {context}"):
             _decode(clock, limits, batch, context, least)
     for rows, least in PREFILL if clock.real else ((24, None),):
-        with peers.guarded(f"prefill attention {rows}"):
+        with ours(f"prefill attention {rows}"):
             _prefill(clock, limits, rows, least)
     for rows in (1, 64, 8192) if clock.real else (3,):
         for outputs, inputs in PRODUCTS if clock.real else ((32, 64),):
-            with peers.guarded(f"product {rows} x {outputs} x {inputs}"):
+            with ours(f"product {rows} x {outputs} x {inputs}"):
                 _product(clock, limits, rows, outputs, inputs)
     for rows in (64, 8192) if clock.real else (3,):
-        with peers.guarded(f"norm of {rows} rows"):
+        with ours(f"norm of {rows} rows"):
             _norm(clock, limits, rows, 4096 if clock.real else 64)
-    with peers.guarded("sampling"):
+    with ours("sampling"):
         _sample(clock, limits, *((64, 128256) if clock.real else (2, 300)))
-    with peers.guarded("pages out of the pool"):
+    with ours("pages out of the pool"):
         _pages(clock, limits, 256 if clock.real else 3)
 
 
@@ -53,9 +53,9 @@ def _decode(clock: Clock, limits: Limits, batch: int, context: int, least: float
     work = attention(clock.device, batch, context, 1, **small)
     name, ms = f"decode attention {batch} x {context}", clock.milliseconds(work.run)
     _share(name, ms, limits.bytes_per_second, work.kv_bytes, "of copy bandwidth", least)
-    with peers.guarded(f"{name}, FlashInfer"):
+    with a_peers(f"{name}, FlashInfer"):
         _beside(clock, name, "FlashInfer", peers.flashinfer_decode(work), ms, 1.0)
-    with peers.guarded(f"{name}, SDPA"):
+    with a_peers(f"{name}, SDPA"):
         _beside(clock, name, "torch's SDPA without pages", peers.sdpa(work), ms)
 
 
@@ -64,10 +64,10 @@ def _prefill(clock: Clock, limits: Limits, rows: int, least: float | None) -> No
     work = attention(clock.device, 1, rows, rows, **small)
     name, ms = f"prefill attention {rows}", clock.milliseconds(work.run)
     _share(name, ms, limits.operations_per_second, work.operations, "of the matrix peak", least)
-    with peers.guarded(f"{name}, SDPA"):
+    with a_peers(f"{name}, SDPA"):
         _beside(clock, name, "torch's SDPA", peers.sdpa(work), ms)
     if clock.real:
-        with peers.guarded(f"{name}, flex_attention"):
+        with a_peers(f"{name}, flex_attention"):
             _beside(clock, name, "flex_attention", peers.flex(work), ms)
 
 
@@ -91,7 +91,7 @@ def _norm(clock: Clock, limits: Limits, rows: int, hidden: int) -> None:
     ms = clock.milliseconds(lambda: kernels.rmsnorm(x, weight, 1e-6, out=out))
     _share(f"norm of {rows} rows", ms, limits.bytes_per_second, rows * hidden * 6, "of copy bandwidth")
     if clock.real:
-        with peers.guarded("Liger"):
+        with a_peers("Liger"):
             _beside(clock, f"norm of {rows} rows", "Liger", peers.liger_norm(x, weight, 1e-6), ms)
 
 

@@ -1,8 +1,7 @@
-"""Other people's kernels on the same inputs. A peer that is not installed or refuses an input is a note, no error."""
+"""Other people's kernels on the same inputs as ours. Where a peer is not installed there is a note, and no figure."""
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch.nn import functional
@@ -12,16 +11,6 @@ from bench.gpu.figures import note
 from bench.gpu.workloads import PAGE_TOKENS, Attention
 
 WORKSPACE_BYTES = 128 * 1024 * 1024
-
-
-@contextmanager
-def guarded(what: str) -> Iterator[None]:
-    """A peer's failure costs its own figure only."""
-    try:
-        yield
-    except Exception as error:  # whatever it is, our own figures go on
-        reason = str(error).splitlines() or [""]
-        note(f"{what}: {type(error).__name__}: {reason[0][:300]}")
 
 
 def sdpa(work: Attention) -> Call:

@@ -11,8 +11,7 @@ from time import perf_counter
 import torch
 
 from bench.gpu.clock import Clock
-from bench.gpu.figures import Figure, show
-from bench.gpu.peers import guarded
+from bench.gpu.figures import Figure, ours, show
 from bench.gpu.random_model import DRY, LLAMA_8B, on_device
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner, page_shape
@@ -37,7 +36,7 @@ def measure(clock: Clock) -> None:
         show(Figure(f"floor of a step, batch {batch}", floor_ms, "ms"))
         for name, path, graphs in (("graph", "exact", True), ("eager", "exact", False), ("fast", "fast", True)):
             with (
-                guarded(f"batch {batch}, {name}"),
+                ours(f"batch {batch}, {name}"),
                 _runner(weights, batch, context + steps + WARM, path, graphs) as one,
             ):
                 times[batch, name] = ms = _step_ms(one, batch, context, steps)
@@ -48,7 +47,7 @@ def measure(clock: Clock) -> None:
         if {(batch, "graph"), (batch, "fast")} <= times.keys():
             price = times[batch, "graph"] / times[batch, "fast"]
             show(Figure(f"price of exactness, batch {batch}", price, "of the fast path's time"))
-    with guarded("prefill"):
+    with ours("prefill"):
         _prefill(clock, weights)
 
 

@@ -47,6 +47,8 @@ SOCKET_FILES = {
     "kvtransfer/shm.py": "shared memory: hands the descriptor over",
     "kvtransfer/shm_folder.py": "shared memory: the private socket",
     "kvtransfer/shm_writer.py": "shared memory: takes the descriptor",
+    "kvtransfer/nccl.py": "NCCL's frames",
+    "kvtransfer/nccl_writer.py": "NCCL's frames",
     "kvtransfer/tcp_link.py": "TCP",
     "kvtransfer/tcp_writer.py": "TCP",
     "cli/ports.py": "looks for free ports",

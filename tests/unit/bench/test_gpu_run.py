@@ -72,6 +72,13 @@ def test_a_section_that_dies_says_why_and_keeps_its_figures(program: type[Progra
     assert done.figures and done.problem.startswith("status 1") and "no memory" in done.problem
 
 
+def test_a_part_of_ours_that_fails_fails_its_section_and_a_peers_does_not(program: type[Program]) -> None:
+    text = "from bench.gpu.figures import Figure, a_peers, ours, show\nwith {}('x'):\n    1 / 0\n"
+    peer, own = (carry_out(program.work(text.format(whose)), 20, dry=False) for whose in ("a_peers", "ours"))
+    assert not peer.failed and own.failed and not own.problem
+    assert all("ZeroDivisionError" in one.notes[0] for one in (peer, own))
+
+
 def test_without_time_left_a_section_is_not_begun(program: type[Program]) -> None:
     done = carry_out(program.work("raise SystemExit('begun')"), 3.0, dry=False)
     assert done.problem == "no time was left for it"

@@ -6,7 +6,7 @@ import pytest
 
 from decode_svc.emission import extend
 from decode_svc.main import source_of
-from decode_svc.pace import Candidate, Pace
+from decode_svc.pace import FIRST_WAIT, Candidate, Pace
 from decode_svc.requests import Request, Stage
 from decode_svc.speculation import Source, Speculation
 from engine.batch import Chunk, decode_piece
@@ -195,3 +195,20 @@ def test_drafts_come_from_the_draft_if_there_is_one_unless_something_else_was_na
         Source.OFF,
     ]
     assert [source(said, None) for said in ("auto", "lookup", "off")] == [Source.LOOKUP, Source.LOOKUP, Source.OFF]
+
+
+def test_steps_are_planned_ahead_only_while_nobody_drafts_and_drafts_are_tried_again() -> None:
+    class Never(Always):
+        def lengths(self, candidates: Any) -> list[int]:
+            return [0] * len(candidates)
+
+    off, drafting, idle = speculation(Source.OFF), speculation(Source.LOOKUP), speculation(Source.LOOKUP)
+    idle._pace = Never()
+    for one in (off, drafting, idle):
+        one.lengths([request()])
+    assert all(off.rest() for _ in range(100))
+    assert not drafting.rest()
+    asked = [idle.rest() for _ in range(FIRST_WAIT)]
+    assert asked == [True] * (FIRST_WAIT - 1) + [False]
+    idle.lengths([request()])
+    assert idle.rest()

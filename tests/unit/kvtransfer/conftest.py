@@ -19,11 +19,12 @@ import uvloop
 
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.memory import Fabric, MemoryTransport
+from kvtransfer.nccl import NcclTransport
 from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Arrived, PageShape, Receiver, Span, Transport, Writer
-from tests.unit.kvtransfer.on_device import OpenPool
+from tests.unit.kvtransfer.on_device import FakeFabric, OpenPool
 
 SHAPE = PageShape(((6, 4096),), "fp32-16-16-v1")
 WRITER, RECEIVER = 0xA11CE, 0xB0B
@@ -50,6 +51,10 @@ def _cuda_ipc(folder: Path) -> Transport:
     return CudaIpc(random.SystemRandom(), folder=folder)
 
 
+def _nccl(folder: Path) -> Transport:
+    return NcclTransport(random.SystemRandom(), fabric=FakeFabric())
+
+
 def _tcp(folder: Path) -> Transport:
     return Tcp(random.SystemRandom())
 
@@ -69,6 +74,7 @@ TRANSPORTS: dict[str, Callable[[Path], Transport]] = {
     "tcp-narrow": _tcp_one_connection,
     "tcp-tls": _tcp_tls,
     "cuda_ipc": _cuda_ipc,
+    "nccl": _nccl,
 }
 ONE_SIDED = ("shm", "cuda_ipc")
 FAKES: dict[str, Callable[[Path], Transport]] = {
@@ -120,7 +126,7 @@ class Lane:
 
 @asynccontextmanager
 async def _lane(transport: Transport, *, shape: PageShape = SHAPE, pages: int = 64) -> AsyncIterator[Lane]:
-    make = OpenPool if transport.name == "cuda_ipc" else SharedPool
+    make = OpenPool if transport.name in ("cuda_ipc", "nccl") else SharedPool
     source, target = make(shape, pages), make(shape, pages)
     source.buffer[:] = np.random.default_rng(5).bytes(len(source.buffer))
     receiver = await transport.receive(target, RECEIVER)

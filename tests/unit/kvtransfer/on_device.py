@@ -4,7 +4,8 @@ Where no GPU is at hand the driver is a fake over the host's memory; where there
 for the two calls that CUDA refuses within one process: opening memory that the process itself exported."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
@@ -15,6 +16,7 @@ import baton_kernels
 from engine.cuda.device import find_gpu
 from kvtransfer.cuda_driver import HANDLE_BYTES, CudaDriver, Driver, DriverError
 from kvtransfer.device_pool import DevicePool
+from kvtransfer.nccl_library import UNIQUE_BYTES, Broken
 from kvtransfer.transfer import PageShape
 
 _numbers = itertools.count(1)
@@ -140,3 +142,65 @@ class OpenPool(DevicePool):
         offset, length = self.shape.place(first_layer, layers)
         begin = page * self.shape.page_bytes + offset
         return HostBytes(self.memory[begin : begin + length])
+
+
+class FakeFabric:
+    """Communicators within this process: a block handed over is copied by whoever receives it."""
+
+    def __init__(self) -> None:
+        self._meetings: dict[bytes, _Meeting] = {}
+
+    def available(self) -> str:
+        return ""
+
+    def unique(self) -> bytes:
+        name = next(_numbers).to_bytes(UNIQUE_BYTES, "big")
+        self._meetings[name] = _Meeting()
+        return name
+
+    def join(self, unique: bytes, rank: int, device: torch.device) -> "FakePair":
+        meeting = self._meetings[unique]
+        meeting.both.wait(10.0)
+        return FakePair(meeting)
+
+
+class _Meeting:
+    def __init__(self) -> None:
+        self.both = threading.Barrier(2)
+        self.changed = threading.Condition()
+        self.offered: torch.Tensor | None = None
+        self.aborted = False
+
+
+class FakePair:
+    def __init__(self, meeting: _Meeting) -> None:
+        self._meeting = meeting
+
+    def send(self, block: torch.Tensor) -> None:
+        """Waits until it was taken."""
+        self._wait(lambda: self._meeting.offered is None, lambda: self._put(block))
+        self._wait(lambda: self._meeting.offered is not block, lambda: None)
+
+    def receive(self, block: torch.Tensor) -> None:
+        def take() -> None:
+            assert self._meeting.offered is not None
+            block.copy_(self._meeting.offered)
+            self._put(None)
+
+        self._wait(lambda: self._meeting.offered is not None, take)
+
+    def abort(self) -> None:
+        with self._meeting.changed:
+            self._meeting.aborted = True
+            self._meeting.changed.notify_all()
+
+    def _put(self, block: torch.Tensor | None) -> None:
+        self._meeting.offered = block
+        self._meeting.changed.notify_all()
+
+    def _wait(self, ready: Callable[[], bool], act: Callable[[], None]) -> None:
+        with self._meeting.changed:
+            self._meeting.changed.wait_for(lambda: ready() or self._meeting.aborted)
+            if self._meeting.aborted:
+                raise Broken("aborted")
+            act()

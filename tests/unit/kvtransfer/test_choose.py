@@ -11,6 +11,13 @@ from mesh.messages import KvHello
 BOTH = KvHello(1, "class", "pairs-32-64-v1", 4096, "host a", 1000, 1, ("shm", "tcp"))
 
 
+def test_gpus_of_two_hosts_or_users_use_nccl_and_those_of_one_map_each_other() -> None:
+    gpu = replace(BOTH, transports=("cuda_ipc", "nccl"))
+    assert choose(gpu, gpu).transport == "cuda_ipc"
+    for other in (replace(gpu, host="host b"), replace(gpu, uid=5)):
+        assert choose(gpu, other).transport == "nccl" and "cuda_ipc: another" in choose(gpu, other).why
+
+
 def test_one_host_and_one_user_share_memory():
     choice = choose(BOTH, BOTH)
     assert choice.transport == "shm" and "same host" in choice.why

@@ -48,7 +48,7 @@ def test_values_become_the_types_of_their_fields(tmp_path: Path) -> None:
 
 def test_what_a_worker_allows_follows_its_device() -> None:
     cpu, cuda = DecodeConfig(), DecodeConfig(device="cuda")
-    assert (cpu.allowed_transports, cuda.allowed_transports) == (("shm", "tcp"), ("cuda_ipc",))
+    assert (cpu.allowed_transports, cuda.allowed_transports) == (("shm", "tcp"), ("cuda_ipc", "nccl"))
     assert DecodeConfig(transports=("tcp",)).allowed_transports == ("tcp",)
 
 

@@ -1,0 +1,210 @@
+"""Pages between GPU pools of any two hosts over NCCL, decode's half.
+
+Two-sided: frames come over a TCP connection, the bytes behind them over a communicator of just these two workers, into
+a block beside the pool. Only when a block is complete is it decided, on the event loop, which of its spans a landing
+still wants: those are scattered into their pages at once, the others go nowhere. So not one byte reaches a page after
+`close`. The connection's end aborts the communicator. NCCL encrypts nothing: for networks that are one's own."""
+
+import asyncio
+import hmac
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from random import SystemRandom
+
+import torch
+
+from kvtransfer.blocking import finish_or_discard, settled
+from kvtransfer.cuda_ipc import on_device
+from kvtransfer.device_pool import DevicePool, grouped
+from kvtransfer.nccl_library import Broken, Communicator, Fabric, Nccl
+from kvtransfer.nccl_wire import COUNT_BYTES, as_spans, portion_bytes, unpack_portion
+from kvtransfer.nccl_writer import NcclWriter, connect
+from kvtransfer.tcp_connection import Landings
+from kvtransfer.transfer import Arrived, Pool, Span
+from kvtransfer.wire import HELLO_BYTES, TOKEN_BYTES, Frame, Handle, Hello, Malformed, Welcome
+
+KIND = b"NCC1"
+_LOOK_SECONDS = 0.05  # while a block is awaited, whether the writer is still there
+
+
+class NcclTransport:
+    """A `Transport` between any two workers with GPUs. Tokens are secrets: hence the system's random source."""
+
+    name = "nccl"
+
+    def __init__(
+        self,
+        random: SystemRandom,
+        *,
+        host: str = "127.0.0.1",
+        fabric: Fabric | None = None,
+        handshake_seconds: float = 5.0,
+    ) -> None:
+        self._random, self._host = random, host
+        self._fabric = fabric or Nccl()
+        self._handshake_seconds = handshake_seconds
+
+    def available(self) -> str:
+        try:
+            wildcard = self._host == "" or ipaddress.ip_address(self._host).is_unspecified
+        except ValueError:
+            wildcard = False  # a name
+        if wildcard:
+            return f"nccl listens on {self._host!r}, which nobody can dial: set transport_host to this host's address"
+        return self._fabric.available()
+
+    async def receive(self, pool: Pool, incarnation: int) -> "NcclReceiver":
+        receiver = NcclReceiver(
+            on_device(pool), incarnation, self._random, fabric=self._fabric, seconds=self._handshake_seconds
+        )
+        await receiver.listen(self._host)
+        return receiver
+
+    async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> NcclWriter:
+        seconds = self._handshake_seconds
+        return await connect(handle, KIND, on_device(pool), incarnation, fabric=self._fabric, seconds=seconds)
+
+
+class NcclReceiver:
+    name = "nccl"
+    one_sided = False
+
+    def __init__(
+        self, pool: DevicePool, incarnation: int, random: SystemRandom, *, fabric: Fabric, seconds: float
+    ) -> None:
+        self.refused: Counter[str] = Counter()  # connections, by reason
+        self.landings = Landings(pool)
+        self._pool, self._incarnation, self._random = pool, incarnation, random
+        self._fabric, self._seconds = fabric, seconds
+        self._tokens: dict[int, bytes] = {}  # by writer incarnation
+        self._talks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._address = ""
+
+    async def listen(self, host: str) -> None:
+        self._server = await asyncio.start_server(self._accepted, host, 0)
+        bound = self._server.sockets[0].getsockname()
+        self._address = f"{bound[0]}:{bound[1]}"
+
+    def handle(self, writer: int) -> bytes:
+        token = self._tokens.setdefault(writer, self._random.randbytes(TOKEN_BYTES))
+        return Handle(KIND, token, self._incarnation, self._address).pack()
+
+    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
+        self.landings.open(ticket, pages, arrived)
+
+    def close(self, ticket: bytes) -> None:
+        self.landings.close(ticket)
+
+    async def silent(self, writer: int, seconds: float) -> bool:
+        return True  # what it still sends reaches no page
+
+    def kill(self, writer: int) -> bool:
+        return False  # it may be on another host
+
+    async def aclose(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for talk in list(self._talks):
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    # ---- one writer's connection, from its greeting to its end
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = asyncio.ensure_future(self._talk(reader, writer))
+        self._talks.add(talk)
+        talk.add_done_callback(self._talks.discard)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        thread = ThreadPoolExecutor(1, thread_name_prefix="baton-nccl")
+        try:
+            unique = await self._welcome(reader, writer)
+            if unique is not None:
+                pair = await finish_or_discard(
+                    thread, lambda: self._fabric.join(unique, 0, self._pool.driver.device), lambda late: late.abort()
+                )
+                await self._receive(reader, pair, thread)
+        except Malformed:
+            self.refused["malformed"] += 1
+        except (OSError, EOFError, TimeoutError):
+            pass  # it went away
+        finally:
+            thread.shutdown(wait=False)
+            writer.close()
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
+        """None: refused."""
+        async with asyncio.timeout(self._seconds):
+            hello = Hello.unpack(await reader.readexactly(HELLO_BYTES))
+        known = hmac.compare_digest(self._tokens.get(hello.writer, b""), hello.token)
+        if not known or hello.receiver != self._incarnation:
+            self.refused["token"] += 1
+            return None
+        welcome = Welcome(hello.shape == self._pool.shape, self._incarnation, self._pool.pages, self._pool.shape)
+        writer.write(welcome.pack())
+        if not welcome.accepted:
+            self.refused["shape"] += 1
+            return None
+        unique = self._fabric.unique()
+        writer.write(unique)
+        return unique
+
+    async def _receive(self, reader: asyncio.StreamReader, pair: Communicator, thread: ThreadPoolExecutor) -> None:
+        """Portion by portion, until the connection or the communicator ends."""
+        try:
+            while True:
+                head = await reader.readexactly(COUNT_BYTES)
+                frames = unpack_portion(await reader.readexactly(portion_bytes(head)), self._pool.shape)
+                spans = as_spans(frames)
+                blocks = [self._pool.blocks.room(group) for group in grouped(spans, self._pool.shape)]
+                await _filled(reader, pair, thread, blocks)
+                self._land(frames, spans, blocks)
+        finally:
+            pair.abort()
+
+    def _land(self, frames: Sequence[Frame], spans: Sequence[Span], blocks: Sequence[torch.Tensor]) -> None:
+        """On the event loop and at once, so that no landing ends in between."""
+        wanted = [self.landings.wants(frame) for frame in frames]
+        targets = [
+            replace(span, target=landing.pages[span.index]) if landing is not None else span
+            for span, landing in zip(spans, wanted, strict=True)
+        ]
+        for group, block in zip(grouped(spans, self._pool.shape), blocks, strict=True):
+            rows = [row for row, place in enumerate(group.places) if wanted[place] is not None]
+            if rows:
+                placed = [targets[group.places[row]] for row in rows]
+                with self._pool.driver.beside():
+                    self._pool.blocks.scatter(placed, [block[rows] if len(rows) < len(block) else block])
+        for frame, landing in zip(frames, wanted, strict=True):
+            if landing is None or self.landings.wants(frame) is None:
+                self.landings.discarded_bytes += frame.length
+            else:
+                self.landings.complete(frame, landing)
+
+
+async def _filled(
+    reader: asyncio.StreamReader, pair: Communicator, thread: ThreadPoolExecutor, blocks: Sequence[torch.Tensor]
+) -> None:
+    """The connection's end, noticed meanwhile, ends the wait for what will never come."""
+
+    def receive() -> None:
+        for block in blocks:
+            pair.receive(block)
+
+    filling = asyncio.wrap_future(thread.submit(receive))
+    try:
+        while not filling.done():
+            await asyncio.wait([filling], timeout=_LOOK_SECONDS)
+            if not filling.done() and (reader.at_eof() or reader.exception() is not None):
+                raise Broken("the writer hung up in the middle of a portion")
+    except BaseException:
+        pair.abort()
+        await settled([filling])
+        raise
+    filling.result()

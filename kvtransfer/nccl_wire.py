@@ -1,0 +1,40 @@
+"""What goes over an NCCL writer's control connection before the bytes go over NCCL: the frames of one portion.
+
+Both ends derive from the frames alone which blocks follow and in which order, so neither needs an answer."""
+
+import struct
+from collections.abc import Sequence
+
+from kvtransfer.transfer import PageShape, Span
+from kvtransfer.wire import FRAME_BYTES, Frame, Malformed
+
+_COUNT = struct.Struct("<4sI")
+COUNT_BYTES = _COUNT.size
+MOST_FRAMES = 1 << 16
+
+
+def pack_portion(ticket: bytes, spans: Sequence[Span], round: int, sums: Sequence[int], shape: PageShape) -> bytes:
+    raw = bytearray(_COUNT.pack(b"BPOR", len(spans)))
+    for one, checksum in zip(spans, sums, strict=True):
+        length = shape.place(one.first_layer, one.layers)[1]
+        raw += Frame(ticket, one.index, one.first_layer, one.layers, round, checksum, length).pack()
+    return bytes(raw)
+
+
+def portion_bytes(head: bytes) -> int:
+    """How many bytes of frames follow."""
+    magic: bytes
+    count: int
+    magic, count = _COUNT.unpack(head)
+    if magic != b"BPOR" or not 0 < count <= MOST_FRAMES:
+        raise Malformed(f"a portion begins with {head!r}")
+    return count * FRAME_BYTES
+
+
+def unpack_portion(raw: bytes, shape: PageShape) -> list[Frame]:
+    return [Frame.unpack(raw[at : at + FRAME_BYTES], shape) for at in range(0, len(raw), FRAME_BYTES)]
+
+
+def as_spans(frames: Sequence[Frame]) -> list[Span]:
+    """Without pages, which only the landing knows."""
+    return [Span(frame.index, 0, 0, frame.first_layer, frame.layers) for frame in frames]

@@ -1,0 +1,133 @@
+"""NCCL, prefill's half: spans gathered into blocks on the device, their frames over TCP, the blocks over NCCL.
+
+One thread per writer does it all, in the order of the calls. A write returns when NCCL has read the blocks; a cancelled
+one no earlier than the write it began. A receiver that hangs up breaks the writer and aborts what waits for it."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from kvtransfer.blocking import finish, finish_or_discard
+from kvtransfer.device_pool import DevicePool, check_spans, portions
+from kvtransfer.nccl_library import UNIQUE_BYTES, Communicator, Fabric
+from kvtransfer.nccl_wire import MOST_FRAMES, pack_portion
+from kvtransfer.transfer import Span, TransferError
+from kvtransfer.wire import TICKET_BYTES, WELCOME_BYTES, Handle, Hello, Malformed, Welcome
+
+
+class NcclWriter:
+    name = "nccl"
+    one_sided = False
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        pair: Communicator,
+        source: DevicePool,
+        target_pages: int,
+        sender: ThreadPoolExecutor,
+    ) -> None:
+        self.bytes_written = 0
+        self._connection, self._pair, self._source = connection, pair, source
+        self._target_pages, self._sender = target_pages, sender
+        self._broken = ""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(connection, self._lost, "nccl: the receiver closed the connection")
+
+    async def write(self, ticket: bytes, spans: Sequence[Span], round: int) -> tuple[int, ...]:
+        if len(ticket) != TICKET_BYTES:
+            raise ValueError(f"a ticket has {TICKET_BYTES} bytes, not {len(ticket)}")
+        self._check()
+        try:
+            sums = await finish(self._sender, lambda: self._send(ticket, spans, round))
+        except IndexError:
+            raise
+        except (OSError, RuntimeError) as error:
+            self._lost(f"nccl: {error}")
+            raise TransferError(f"nccl: {error}") from error
+        self._check()
+        self.bytes_written += sum(self._source.shape.place(span.first_layer, span.layers)[1] for span in spans)
+        return sums
+
+    def close(self) -> None:
+        self._lost("this writer was closed")
+
+    def _send(self, ticket: bytes, spans: Sequence[Span], round: int) -> tuple[int, ...]:
+        """In the sender's thread."""
+        check_spans(spans, self._source.shape, self._source.pages, self._target_pages)
+        sums = list[int]()
+        for part in portions(spans, self._source.shape, most=MOST_FRAMES):
+            with self._source.driver.beside():
+                blocks, found = self._source.blocks.gather(part)
+            self._connection.sendall(pack_portion(ticket, part, round, found, self._source.shape))
+            for block in blocks:
+                self._pair.send(block)
+            sums += found
+        return tuple(sums)
+
+    def _check(self) -> None:
+        if self._broken:
+            raise TransferError(self._broken)
+
+    def _lost(self, reason: str) -> None:
+        """Idempotent. The socket goes behind what the thread still does with it."""
+        if self._broken:
+            return
+        self._broken = reason
+        self._loop.remove_reader(self._connection)
+        self._pair.abort()
+        self._sender.submit(self._connection.close)
+        self._sender.shutdown(wait=False)
+
+
+async def connect(
+    raw: bytes, kind: bytes, pool: DevicePool, incarnation: int, *, fabric: Fabric, seconds: float
+) -> NcclWriter:
+    def dial() -> tuple[socket.socket, Communicator, int]:
+        """In a thread. The receiver joins as soon as it has welcomed us."""
+        connection: socket.socket | None = None
+        try:
+            handle = Handle.unpack(raw)
+            if handle.kind != kind:
+                raise Malformed(f"a handle of {handle.kind!r}, not of nccl")
+            host, _, port = handle.address.rpartition(":")
+            connection = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(Hello(handle.token, incarnation, handle.receiver, pool.shape).pack())
+            welcome = Welcome.unpack(_take(connection, WELCOME_BYTES))
+            if not welcome.accepted or welcome.shape != pool.shape:
+                raise Malformed(f"our pages are {pool.shape}, the receiver's {welcome.shape}")
+            if welcome.receiver != handle.receiver:
+                raise Malformed("another process answers at the receiver's address")
+            return connection, fabric.join(_take(connection, UNIQUE_BYTES), 1, pool.driver.device), welcome.pages
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, OSError | ValueError):
+                raise TransferError(f"nccl: the receiver cannot be reached: {error}") from error
+            raise
+
+    sender = ThreadPoolExecutor(1, thread_name_prefix="baton-nccl")
+    try:
+        connection, pair, pages = await finish_or_discard(sender, dial, _discard)
+    except BaseException:
+        sender.shutdown(wait=False)
+        raise
+    return NcclWriter(connection, pair, pool, pages, sender)
+
+
+def _take(connection: socket.socket, count: int) -> bytes:
+    raw = bytearray()
+    while len(raw) < count:
+        piece = connection.recv(count - len(raw))
+        if not piece:
+            raise Malformed("the receiver refused us: a stale handle, or another release")
+        raw += piece
+    return bytes(raw)
+
+
+def _discard(dialled: tuple[socket.socket, Communicator, int]) -> None:
+    connection, pair, _ = dialled
+    pair.abort()
+    connection.close()
