@@ -147,10 +147,18 @@ class FakeCore:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def generation() -> dict[str, object]:
+    """What the model's makers recommend; a test may say something."""
+    return {}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, generation: dict[str, object]) -> Path:
     model = tmp_path / "model"
     model.mkdir()
     byte_tokenizer().save(str(model / "tokenizer.json"))
+    if generation:
+        (model / "generation_config.json").write_text(json.dumps(generation))
     (model / "config.json").write_text(
         json.dumps({"max_position_embeddings": 512, "vocab_size": 261, "eos_token_id": END})
     )

@@ -209,6 +209,18 @@ async def test_the_default_temperature_is_one_and_zero_is_kept(client: openai.As
     assert [handle.spec.sampling.temperature for handle in core.handles] == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("generation", [{"temperature": 0.6, "top_k": 20, "top_p": 0.9, "min_p": 0.1}])
+async def test_what_a_request_leaves_open_the_models_folder_decides(client: openai.AsyncOpenAI, core: Any) -> None:
+    await client.completions.create(model="tiny", prompt="x")
+    own: Any = {"top_k": 0, "min_p": 0.0}
+    await client.completions.create(model="tiny", prompt="x", temperature=0, top_p=1.0, extra_body=own)
+    asked = [handle.spec.sampling for handle in core.handles]
+    assert [(one.temperature, one.top_k, one.top_p, one.min_p) for one in asked] == [
+        (0.6, 20, 0.9, 0.1),
+        (0.0, 0, 1.0, 0.0),
+    ]
+
+
 async def test_chat_logprobs_carry_tokens_bytes_and_the_likeliest(client: openai.AsyncOpenAI, core: Any) -> None:
     core.reply = "é".encode()
     answer = await client.chat.completions.create(
