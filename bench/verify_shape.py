@@ -15,10 +15,12 @@ from typing import Any
 
 from bench.handoff import make_once
 from cli.supervisor import MeshFailed
-from cli.verify.alone import Alone
+from cli.verify.alone import PAGE_TOKENS as ALONE_PAGE_TOKENS
+from cli.verify.alone import on_cpu
 from cli.verify.answers import compare
 from cli.verify.asks import Ask, single
 from cli.verify.meshed import ask_mesh
+from engine.opened import open_model
 from mesh.config import default_cache_folder
 from mesh.messages import Sampling
 
@@ -59,8 +61,9 @@ async def verify_shape(threads: int) -> dict[str, Any]:
     loop, cache = asyncio.get_running_loop(), default_cache_folder()
     say(f"threads: the engine alone {threads}, prefill worker {threads}, decode worker {threads}")
     folder: Path = await asyncio.to_thread(make_once, cache)
-    alone = Alone(folder, cache, path=PATH, most_slots=LONG_TOKENS + LONG_ANSWER, threads=threads)
-    asks = questions(alone.model.weights.config.vocab)
+    model = open_model(folder, cache, product_path=PATH, page_tokens=ALONE_PAGE_TOKENS)
+    alone = on_cpu(model, most_slots=LONG_TOKENS + LONG_ANSWER, threads=threads)
+    asks = questions(model.weights.config.vocab)
     began = loop.time()
     expected = []
     for ask in asks:
@@ -71,7 +74,7 @@ async def verify_shape(threads: int) -> dict[str, Any]:
     outcome = await ask_mesh(
         settings(threads), asks, batch=PROMPTS, folder=folder, answer_seconds=ANSWER_SECONDS, head_start_seconds=2.0
     )
-    together_seconds, identity = loop.time() - began, alone.model.identity
+    together_seconds, identity = loop.time() - began, alone.identity
     say(f"together: batches up to {outcome.decode['largest_batch']}, {together_seconds:.0f} s")
     if outcome.numerics != (identity.numerics, identity.fingerprint):
         raise MeshFailed(f"the mesh computes in class {outcome.numerics}, this process in {identity}")

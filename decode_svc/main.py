@@ -2,17 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from random import SystemRandom
 
-import baton_kernels
 from decode_svc.pace import Pace
 from decode_svc.speculation import Source, Speculation
 from decode_svc.worker import DecodeWorker
-from engine.model.forward import Product
-from engine.opened import OpenedModel, open_on
+from engine.opened import Opened, open_on
 from engine.pages import PagePool
 from kvtransfer.choose import choose
 from kvtransfer.transfer import PageShape
@@ -34,17 +31,21 @@ async def serve(config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RU
         await serve_worker(worker)
 
 
+def as_it_is(model: Opened) -> Opened:
+    return model
+
+
 @asynccontextmanager
 async def open_worker(
     config: DecodeConfig,
     telemetry: Telemetry,
     *,
     rules: Rules = RULES,
-    product: Product = baton_kernels.product,
+    spoil: Callable[[Opened], Opened] = as_it_is,
     pace: Pace | None = None,
 ) -> AsyncIterator[DecodeWorker]:
-    """A worker that listens and waits to be run. `product` is another one only where `verify` shows that it notices,
-    `pace` where drafts shall come whatever they cost."""
+    """A worker that listens and waits to be run. `spoil` changes the model only where `verify` shows that it notices,
+    `pace` is given where drafts shall come whatever they cost."""
     if config.model is None:
         raise ConfigError("model: name a Hugging Face model folder")
     model = await asyncio.to_thread(
@@ -58,9 +59,9 @@ async def open_worker(
     )
     shape = PageShape(model.segments, model.layout)
     pool = make_pool(config.device, shape, config.pages(shape.page_bytes))
-    if isinstance(model, OpenedModel):
-        model = replace(model, product=product)
-    runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, max_batch=config.max_batch)
+    runner = spoil(model).runner(
+        pool.buffer, threads=config.thread_count, cores=config.cores, max_batch=config.max_batch
+    )
     transports = make_transports(
         config.allowed_transports,
         device=config.device,

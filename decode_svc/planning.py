@@ -29,7 +29,7 @@ class Planning:
     ) -> None:
         self._requests, self._growth, self._speculation = requests, growth, speculation
         self._page_tokens, self._chunk_tokens = page_tokens, chunk_tokens
-        self.steps, self.largest_batch = 0, 0  # since the start
+        self.steps = self.steps_ahead = self.largest_batch = 0  # since the start
 
     def plan(self) -> Plan:
         chosen, copies = self._choose()
@@ -62,6 +62,7 @@ class Planning:
             moved = replace(piece, tokens=(0,), start=piece.stop, position=piece.position + 1, pages=table)
             pieces.append(replace(moved, follows=True))
         self.steps += bool(pieces)
+        self.steps_ahead += bool(pieces)
         return Plan(self.steps, tuple(pieces)) if pieces else None
 
     def _choose(self) -> tuple[list[tuple[Request, Chunk | None]], Copies]:

@@ -316,14 +316,15 @@ class DecodeWorker:
         return bool(self.requests)
 
     def counts(self) -> dict[str, int]:
-        """Since the start: admissions by who prefilled them, bytes given pages, steps, drafts that were verified and
-        those that were accepted. Now: states of pages."""
+        """Since the start: admissions by who prefilled them, bytes given pages, steps and those of them launched before
+        the one in front was read, drafts that were verified and those that were accepted. Now: states of pages."""
         return {
             "admitted_remote": self.landings.whole,
             "admitted_patched": self.landings.admitted - self.landings.whole,
             "admitted_local": self._local,
             "bytes_landed": self.landings.bytes_landed,
             "steps": self._planning.steps,
+            "steps_ahead": self._planning.steps_ahead,
             "largest_batch": self._planning.largest_batch,
             "drafted": self._speculation.drafted,
             "accepted": self._speculation.accepted,

@@ -1,36 +1,42 @@
 """The reference: the engine alone in this process, one request at a time.
 
-Batch 1, the whole prompt in one chunk, no prefix cache, pages of 32: the plainest way through the same runner. Answers
-are kept, so that a prompt which several cells ask is computed once per product path."""
+Batch 1, the whole prompt in one chunk, no prefix cache, pages of 32, on a GPU launch by launch: the plainest way
+through the same runner. Answers are kept: a prompt which several cells ask is computed once per product path."""
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import baton_kernels
 from cli.verify.answers import Best, best
 from cli.verify.asks import Ask
-from engine.opened import OpenedModel, open_model
+from engine.identity import Identity
+from engine.opened import OpenedModel
 from engine.plan import Piece, Plan
+from engine.runner import CpuRunner
+
+if TYPE_CHECKING:
+    from engine.cuda.opened import OpenedOnDevice
+    from engine.cuda.runner import CudaRunner
 
 PAGE_TOKENS = 32
 
 
 class Alone:
-    def __init__(
-        self, folder: Path, cache_folder: Path, *, path: str, most_slots: int, threads: int | None = None
-    ) -> None:
-        self.model: OpenedModel = open_model(folder, cache_folder, product_path=path, page_tokens=PAGE_TOKENS)
-        self._pages = tuple(range(-(-most_slots // PAGE_TOKENS)))
-        pool = np.zeros(len(self._pages) * self.model.page_bytes, np.uint8)
-        self._runner = self.model.runner(pool, threads=threads or len(os.sched_getaffinity(0)))
+    """Whoever makes it closes it."""
+
+    def __init__(self, identity: Identity, runner: "CpuRunner | CudaRunner", pages: int) -> None:
+        self.identity = identity
+        self._runner, self._pages = runner, tuple(range(pages))
         self._known: dict[Ask, tuple[Best, ...]] = {}
 
     def run_body(self, body: str) -> None:
-        """From now on, in this whole process."""
-        baton_kernels.choose(body)
+        """From now on, in this whole process. On a GPU it is always `eager`, which the model was opened with."""
+        if isinstance(self._runner, CpuRunner):
+            baton_kernels.choose(body)
 
     def answer(self, ask: Ask) -> tuple[Best, ...]:
         if ask not in self._known:
@@ -60,3 +66,18 @@ class Alone:
             out.append(best(one.token, one.logprob, one.top_ids, one.top_logprobs))
             tokens, start = (one.token,), piece.stop
         return out
+
+
+def on_cpu(model: OpenedModel, *, most_slots: int, threads: int | None = None) -> Alone:
+    """`model` with pages of PAGE_TOKENS."""
+    pages = -(-most_slots // PAGE_TOKENS)
+    pool = np.zeros(pages * model.page_bytes, np.uint8)
+    return Alone(model.identity, model.runner(pool, threads=threads or len(os.sched_getaffinity(0))), pages)
+
+
+def on_gpu(model: "OpenedOnDevice", *, most_slots: int) -> Alone:
+    import torch
+
+    pages = -(-most_slots // PAGE_TOKENS)
+    pool = torch.zeros(pages * model.page_bytes, dtype=torch.uint8, device=model.weights.device)
+    return Alone(model.identity, replace(model, body="eager").runner(pool, threads=1), pages)

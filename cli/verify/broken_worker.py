@@ -4,20 +4,21 @@ It is the worker that serves, opened the same way; only what the fault file name
 bit of a landed page that flips between prefill's checksum and decode's check."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-import baton_kernels
 from cli.serve import Parent, Set, begin, run_service
-from cli.verify.faults import Damage, Fault, split_by_batch
-from decode_svc.main import open_worker
+from cli.verify.faults import Damage, Fault
+from cli.verify.wrong_product import with_wrong_product
+from decode_svc.main import as_it_is, open_worker
 from decode_svc.peers import Peer
 from decode_svc.worker import DecodeWorker
 from mesh.config import DecodeConfig
 from mesh.messages import Message, Written
-from mesh.rules import Rules
+from mesh.rules import RULES
 from mesh.serving import run_together
 from mesh.settings import Settings
 from mesh.telemetry import Telemetry
@@ -29,8 +30,8 @@ def main(fault: Annotated[Path, typer.Argument()], settings: Set = None, parent:
 
 
 async def _serve(config: DecodeConfig, telemetry: Telemetry, *, fault: Fault) -> None:
-    product = split_by_batch if fault.split_product else baton_kernels.product
-    async with open_worker(config, telemetry, rules=Rules(checksum=fault.checks), product=product) as worker:
+    spoil = with_wrong_product if fault.split_product else as_it_is
+    async with open_worker(config, telemetry, rules=replace(RULES, checksum=fault.checks), spoil=spoil) as worker:
         _damage_landings(worker, {damage.prompt: damage for damage in fault.damages})
         await run_together(worker.run(), worker.attachments.register())
 
@@ -45,11 +46,18 @@ def _damage_landings(worker: DecodeWorker, damages: dict[tuple[int, ...], Damage
             damage = damages.get(request.job.prompt)
             if damage is not None and message.first_layer == 0 and damage.page in message.pages:
                 page = request.landing.pages[damage.page - request.landing.first_page]
-                landings.pool.view(page, 0, 1)[damage.offset] ^= damage.mask
+                _flip(landings.pool, page * landings.pool.shape.page_bytes + damage.offset, damage.mask)
                 del damages[request.job.prompt]
         tell(peer, message)
 
     landings.on_message = on_message  # type: ignore[method-assign]
+
+
+def _flip(pool: Any, place: int, mask: int) -> None:
+    """In the host's memory or a GPU's, whichever the pool has."""
+    memory = pool.buffer
+    memory[place] = int(memory[place]) ^ mask
+    int(memory[place])  # read back: on a GPU that waits for the write, which other streams would not
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ async def check(
     )
     if outcome.bodies != {("prefill", parts.prefill), ("decode", parts.decode)}:
         raise MeshFailed(f"the workers run {sorted(outcome.bodies)} and were told {parts}")
-    identity = alone.model.identity
+    identity = alone.identity
     if outcome.numerics != (identity.numerics, identity.fingerprint):
         raise MeshFailed(f"the mesh computes in class {outcome.numerics}, this process in {identity}")
     differences = [compare(*pair) for pair in zip(expected, outcome.answers, strict=True)]

@@ -15,7 +15,7 @@ import typer
 from cli.output import emit_json, say
 from cli.supervisor import MeshFailed
 from cli.up import run_until_signal
-from cli.verify.alone import Alone
+from cli.verify.alone import PAGE_TOKENS, Alone, on_cpu
 from cli.verify.asks import LONGEST, MOST_TOKENS, asks_of
 from cli.verify.bodies import fingerprints, paths
 from cli.verify.cells import every_cell, pairwise_cover
@@ -23,6 +23,7 @@ from cli.verify.checks import Checked, Models, check
 from cli.verify.drafts import ensure_draft
 from cli.verify.sabotage import Sabotage, Spoilt, sabotage
 from engine.builtin import ensure_random
+from engine.opened import open_model
 from mesh.config import ConfigError, default_cache_folder
 
 DIFFERENT, UNKNOWN = 1, 2
@@ -75,7 +76,8 @@ async def _verify(full: bool, spoil: Sabotage | None, seed: int, json: bool, sta
 
 
 def _open(stack: ExitStack, folder: Path, cache: Path, path: str) -> Alone:
-    alone = Alone(folder, cache, path=path, most_slots=LONGEST + MOST_TOKENS)
+    model = open_model(folder, cache, product_path=path, page_tokens=PAGE_TOKENS)
+    alone = on_cpu(model, most_slots=LONGEST + MOST_TOKENS)
     stack.callback(alone.close)
     return alone
 

@@ -52,8 +52,11 @@ class Fault:
         return cls(damages=damages, **raw)
 
 
-def choose_damage(weights: Weights, prompt: Sequence[int], first: int, *, page_tokens: int, seed: int) -> Damage:
-    """`first` is the token that follows the prompt: its row is the first that reads the landed pages."""
+def choose_damage(
+    weights: Weights, prompt: Sequence[int], first: int, *, page_tokens: int, seed: int, on_gpu: bool = False
+) -> Damage:
+    """`first` is the token that follows the prompt: its row is the first that reads the landed pages. `weights` on path
+    `pairs` do for a GPU too: its queries and keys differ from theirs in the last bits, what weighs is the same."""
     random, config = Random(seed), weights.config
     q, keys = _first_layer(weights, [*prompt, first], page_tokens)
     group = config.heads // config.kv_heads
@@ -68,7 +71,8 @@ def choose_damage(weights: Weights, prompt: Sequence[int], first: int, *, page_t
     dim = int(random.choice(np.argsort(effect)[-config.head_dim // 4 :].tolist()))
     bit, size = _EXPONENT[weights.path]
     bit += random.randrange(_LOW_BITS)
-    place = _place(weights.path, head // group, dim, slot % page_tokens, page_tokens, config.head_dim)
+    tile = "gpu" if on_gpu else weights.path
+    place = _place(tile, head // group, dim, slot % page_tokens, page_tokens, config.head_dim)
     return Damage(
         prompt=tuple(prompt),
         page=slot // page_tokens,
@@ -76,27 +80,6 @@ def choose_damage(weights: Weights, prompt: Sequence[int], first: int, *, page_t
         mask=1 << bit % 8,
         weight=float(shares[head, slot]),
     )
-
-
-def split_by_batch(
-    path: str,
-    x: Floats,
-    packed: NDArray[np.uint8],
-    n: int,
-    out: Floats,
-    bias: Floats | None = None,
-    residual: Floats | None = None,
-) -> None:
-    """A wrong product: its chain over k is cut after a third as soon as it has more than one row."""
-    if len(x) == 1:
-        kernels.product(path, x, packed, n, out, bias, residual)
-        return
-    low, high, third = x.copy(), x.copy(), x.shape[1] // 3
-    low[:, third:], high[:, :third] = 0.0, 0.0
-    parts = np.empty_like(out), np.empty_like(out)
-    kernels.product(path, low, packed, n, parts[0])
-    kernels.product(path, high, packed, n, parts[1], bias, residual)
-    np.add(*parts, out=out)
 
 
 def _first_layer(weights: Weights, tokens: Sequence[int], page_tokens: int) -> tuple[Floats, Floats]:
@@ -138,9 +121,11 @@ def _first_layer(weights: Weights, tokens: Sequence[int], page_tokens: int) -> t
     return q[-1], pool.view(np.float32)[slot // page_tokens * (size // 4) + places]
 
 
-def _place(path: str, head: Place, dim: Place, slot: Place, page_tokens: int, head_dim: int) -> Place:
+def _place(tile_of: str, head: Place, dim: Place, slot: Place, page_tokens: int, head_dim: int) -> Place:
     """Which element of a page's first layer holds this key element; slot counts inside the page."""
     tile = head * (page_tokens * head_dim)
-    if path == "pairs":
+    if tile_of == "gpu":
+        return tile + slot * head_dim + dim
+    if tile_of == "pairs":
         return tile + (dim // 2 * page_tokens + slot) * 2 + dim % 2
     return tile + dim * page_tokens + slot

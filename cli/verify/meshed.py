@@ -28,7 +28,7 @@ START_SECONDS = 60.0
 ANSWER_SECONDS = 90.0  # for one request, the wait for others included
 STEP_TOKENS = 512  # of a prefill step
 POOL_TOKENS = 32 * 1024  # enough that nobody is preempted
-_READY = re.compile(r"(prefill|decode) ready at (\S+) .* body (\S+)")
+READY = re.compile(r"(prefill|decode) ready at (\S+) .* body (\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ async def ask_mesh(
         async def one(client: Client, number: int, ask: Ask) -> tuple[Best, ...]:
             await asyncio.sleep(head_start_seconds if number else 0)
             async with turn:
-                return await _ask(client, ask, f"verify-{number}", classes, answer_seconds)
+                return await answer_of(client, ask, f"verify-{number}", classes, answer_seconds)
 
         try:
             async with Client(gateway) as client, asyncio.TaskGroup() as group:
@@ -134,7 +134,7 @@ async def _stats(address: str) -> str:
         return f"does not tell its counts: {error}"
 
 
-async def _ask(
+async def answer_of(
     client: Client, ask: Ask, name: str, classes: set[tuple[str, str]], answer_seconds: float
 ) -> tuple[Best, ...]:
     out: list[Best] = []
@@ -177,7 +177,7 @@ async def _mesh(
 
     def on_line(name: str, line: str) -> None:
         last_lines.append(f"    {name}: {line}")
-        if found := _READY.search(line):
+        if found := READY.search(line):
             workers[found[1], name] = found[2], found[3]
 
     async with running_mesh(mesh, services, on_line, START_SECONDS):

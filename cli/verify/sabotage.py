@@ -21,6 +21,8 @@ from cli.verify.cells import Cell
 from cli.verify.checks import Checked, Models, check
 from cli.verify.faults import Fault, choose_damage
 from cli.verify.meshed import Spoiled
+from engine.model.weights import Weights, open_weights
+from mesh.config import default_cache_folder
 from mesh.messages import Sampling
 
 SEEDS = 20
@@ -62,7 +64,8 @@ async def _sabotage(
     else:
         with tempfile.TemporaryDirectory(prefix="baton-verify-") as scratch:
             file = Path(scratch) / "fault.json"
-            fault = await asyncio.to_thread(_fault, kind, asks, references[clean.roles.path], seed)
+            weights = open_weights(models.model, default_cache_folder(), product_path="pairs")
+            fault = await asyncio.to_thread(_fault, kind, asks, references[clean.roles.path], weights, seed)
             if kind is Sabotage.PAGE:
                 repaired = await check(
                     cell, asks, references, models=models, spoiled=Spoiled(replace(fault, checks=True).write(file))
@@ -87,13 +90,11 @@ def _damaged_asks(seed: int) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
-def _fault(kind: Sabotage, asks: tuple[Ask, ...], alone: Alone, seed: int) -> Fault:
+def _fault(kind: Sabotage, asks: tuple[Ask, ...], alone: Alone, weights: Weights, seed: int) -> Fault:
     if kind is Sabotage.BATCH:
         return Fault(split_product=True)
     damages = []
     for number, ask in enumerate(asks):
         first = alone.answer(ask)[0].token
-        damages.append(
-            choose_damage(alone.model.weights, ask.prompt, first, page_tokens=_CELL.page, seed=seed * SEEDS + number)
-        )
+        damages.append(choose_damage(weights, ask.prompt, first, page_tokens=_CELL.page, seed=seed * SEEDS + number))
     return Fault(damages=tuple(damages), checks=False)

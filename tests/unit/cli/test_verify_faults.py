@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import baton_kernels
-from cli.verify.alone import Alone
+from cli.verify.alone import PAGE_TOKENS, on_cpu
 from cli.verify.asks import Ask
-from cli.verify.faults import LEAST_WEIGHT, Damage, Fault, choose_damage, split_by_batch
+from cli.verify.faults import LEAST_WEIGHT, Damage, Fault, choose_damage
+from cli.verify.wrong_product import split_by_batch
 from engine.builtin import tiny
+from engine.opened import open_model
 from engine.plan import Piece, Plan
 from engine.runner import CpuRunner
 from mesh.messages import Sampling
@@ -25,9 +27,9 @@ def test_the_damaged_bit_changes_a_finite_key_and_the_next_rows_logits(
     tmp_path: Path, family: str, page_tokens: int, path: str
 ) -> None:
     folder = tiny(tmp_path / "model", family, dtype="bf16")
-    alone = Alone(folder, tmp_path / "cache", path=path, most_slots=96, threads=1)
+    model = open_model(folder, tmp_path / "cache", product_path=path, page_tokens=PAGE_TOKENS)
+    alone = on_cpu(model, most_slots=96, threads=1)
     first = alone.answer(Ask(PROMPT, GREEDY))[0].token
-    model = alone.model
     size = baton_kernels.layer_bytes(path, page_tokens, model.weights.config.kv_heads, model.weights.config.head_dim)
     pool = np.zeros(6 * model.weights.config.layers * size, np.uint8)
     runner = CpuRunner(model.weights, pool_buffer=pool, page_tokens=page_tokens, threads=1)

@@ -49,7 +49,24 @@ async def test_decode_goes_on_from_pages_that_came_layer_by_layer(folder: Any) -
 
 def test_a_paths_name_is_the_exact_one_or_fast() -> None:
     gpu = Gpu("a GPU", (9, 0), 1 << 30, "13.0")
-    assert gpu_path("auto", gpu, {}) == "cuda-sm90" == gpu_path("fast", gpu, {"BATON_PRODUCT_PATH": "cuda-sm90"})
-    assert gpu_path("fast", gpu, {}) == "fast"
+    exact = ("cuda-sm90", "graph")
+    assert gpu_path("auto", gpu, {}) == exact == gpu_path("fast", gpu, {"BATON_PRODUCT_PATH": "cuda-sm90"})
+    assert gpu_path("fast", gpu, {}) == ("fast", "graph")
     with pytest.raises(ModelError, match=r"BATON_PRODUCT_PATH.*'pairs' is no path of a GPU"):
         gpu_path("auto", gpu, {"BATON_PRODUCT_PATH": "pairs"})
+
+
+def test_a_step_runs_as_a_graph_unless_the_variable_says_eager(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu("a GPU", (9, 0), 1 << 30, "13.0")
+    assert gpu_path("auto", gpu, {"BATON_PRODUCT_PATH": "auto:eager"}) == ("cuda-sm90", "eager")
+    with pytest.raises(ModelError, match=r"no body 'avx2'.*cuda-sm90:eager, cuda-sm90:graph"):
+        gpu_path("auto", gpu, {"BATON_PRODUCT_PATH": "cuda-sm90:avx2"})
+    told = list[bool]()
+    monkeypatch.setattr("engine.cuda.runner.Graphs", lambda device, *, enabled: told.append(enabled))
+    home = folder("qwen2")
+    for body in ("eager", "graph"):
+        model = open_on_device(
+            home, home.parent / "cache", torch.device("cpu"), path="cuda-sm90", page_tokens=16, body=body
+        )
+        model.runner(torch.zeros(model.page_bytes, dtype=torch.uint8), threads=1).close()
+    assert told == [False, True]

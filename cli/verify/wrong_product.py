@@ -1,0 +1,77 @@
+"""A product whose sum depends on the batch, on a CPU and on a GPU: what the sabotage `batch` gives a decode worker.
+
+Its chain over k is cut after a third as soon as it has more than one row. The model's identity stays: the worker says
+that it computes what everybody computes, and only its tokens show that it does not."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+import baton_kernels as kernels
+from engine.opened import Opened, OpenedModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from engine.cuda.products import Products
+
+Floats = NDArray[np.float32]
+
+
+def with_wrong_product(model: Opened) -> Opened:
+    if isinstance(model, OpenedModel):
+        return replace(model, product=split_by_batch)
+    from engine.cuda.opened import OpenedOnDevice  # imports torch and triton
+
+    assert isinstance(model, OpenedOnDevice)
+    return replace(model, products=SplitOnDevice(model.products))
+
+
+def split_by_batch(
+    path: str,
+    x: Floats,
+    packed: NDArray[np.uint8],
+    n: int,
+    out: Floats,
+    bias: Floats | None = None,
+    residual: Floats | None = None,
+) -> None:
+    if len(x) == 1:
+        kernels.product(path, x, packed, n, out, bias, residual)
+        return
+    low, high, third = x.copy(), x.copy(), x.shape[1] // 3
+    low[:, third:], high[:, :third] = 0.0, 0.0
+    parts = np.empty_like(out), np.empty_like(out)
+    kernels.product(path, low, packed, n, parts[0])
+    kernels.product(path, high, packed, n, parts[1], bias, residual)
+    np.add(*parts, out=out)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOnDevice:
+    """`Products` of a GPU around the right ones."""
+
+    right: "Products"
+
+    def product(
+        self,
+        x: "torch.Tensor",
+        weight: "torch.Tensor",
+        out: "torch.Tensor",
+        bias: "torch.Tensor | None" = None,
+        residual: "torch.Tensor | None" = None,
+    ) -> None:
+        if len(x) == 1:
+            self.right.product(x, weight, out, bias, residual)
+            return
+        low, high, third = x.clone(), x.clone(), x.shape[1] // 3
+        low[:, third:], high[:, :third] = 0.0, 0.0
+        part = out.new_empty(out.shape)
+        self.right.product(low, weight, part)
+        self.right.product(high, weight, out, bias, residual)  # the residual may be `out`
+        out += part
+
+    def gated(self, x: "torch.Tensor", weight: "torch.Tensor", out: "torch.Tensor") -> None:
+        self.right.gated(x, weight, out)
