@@ -119,3 +119,10 @@ def _call(name: str, *arguments: object) -> None:
     if code:
         library.ncclGetErrorString.restype = ctypes.c_char_p
         raise Broken(f"{name} failed: {library.ncclGetErrorString(code).decode()} ({code})")
+
+
+def version() -> int:
+    """23004 is 2.30.4."""
+    found = ctypes.c_int()
+    _call("ncclGetVersion", ctypes.byref(found))
+    return found.value

@@ -6,6 +6,7 @@ through the same runner. Answers are kept: a prompt which several cells ask is c
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,7 @@ class Alone:
     def __init__(self, identity: Identity, runner: "CpuRunner | CudaRunner", pages: int) -> None:
         self.identity = identity
         self._runner, self._pages = runner, tuple(range(pages))
+        self._turn = Lock()
         self._known: dict[Ask, tuple[Best, ...]] = {}
 
     def run_body(self, body: str) -> None:
@@ -44,7 +46,8 @@ class Alone:
         return self._known[ask]
 
     def answers(self, asks: Sequence[Ask]) -> tuple[tuple[Best, ...], ...]:
-        return tuple(self.answer(ask) for ask in asks)
+        with self._turn:  # cells that are checked side by side share this engine
+            return tuple(self.answer(ask) for ask in asks)
 
     def close(self) -> None:
         self._runner.close()

@@ -14,7 +14,10 @@ LONGEST = 2000  # tokens of a prompt
 TOKENS = {1: (8, 24), 8: (8, 32), 64: (16, 64)}  # of an answer, by the cell's batch: a full one needs long answers
 MOST_TOKENS = max(most for _, most in TOKENS.values())
 TOP_LOGPROBS = 3
-PROMPTS = {1: 14, 8: 24, 64: 72}  # in a cell, by its batch
+PROMPTS = {  # in a cell, by its device and batch
+    "cpu": {1: 14, 8: 24, 64: 72},
+    "cuda": {1: 14, 8: 24, 64: 64},
+}
 _VOCABULARY = 256  # the byte tokens of the random model
 
 
@@ -38,10 +41,11 @@ class Ask:
 
 
 def asks_of(cell: Cell, seed: int) -> tuple[Ask, ...]:
-    random = Random(f"{seed} {cell}")
+    """On a GPU cells of one batch ask the same, so that the reference, which computes row by row, does it once."""
+    random = Random(f"{seed} {cell}" if cell.device == "cpu" else f"{seed} {cell.device} {cell.batch}")
     start = _tokens(random, 320)  # a beginning that some prompts of the cell share
     asks: list[Ask] = [Ask(_tokens(random, LONGEST - random.choice((0, 0, 1, 700))), _sampling(random, cell))]
-    while len(asks) < PROMPTS[cell.batch]:
+    while len(asks) < PROMPTS[cell.device][cell.batch]:
         kind = random.random()
         if kind < 0.1:  # a prompt that was there before, asked otherwise
             prompt = random.choice(asks[1:] or asks).prompt
@@ -70,7 +74,7 @@ def _tokens(random: Random, count: int) -> tuple[int, ...]:
 def _sampling(random: Random, cell: Cell) -> Sampling:
     """Half of them greedy. Reals are what the wire's 32 bits make of them. Lookup finds drafts only in a text that
     repeats itself: long answers do, and greedy ones more."""
-    lookup = cell.speculation == "lookup"
+    lookup = cell.speculation == "lookup" or cell.device == "cuda"
     greedy = random.random() < (0.8 if lookup else 0.5)
     return Sampling(
         temperature=0.0 if greedy else single(random.choice((0.4, 0.8, 1.0, 1.3))),

@@ -3,11 +3,15 @@
 In every cell prefill, decode and the engine alone run three different bodies of one path where there are as many: pages
 that one wrote are read by another, and a third says what must come out. Every body of `pairs` has its turn in
 prefill and in decode. Tiles are emulated by every body but `amx`, so that path is checked where there
-are none, too."""
+are none, too.
+
+On a GPU a body is `graph` or `eager`: prefill and decode run one each, and the engine alone is always eager."""
 
 from dataclasses import dataclass
 
 import baton_kernels
+
+GPU_BODIES = ("eager", "graph")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +22,12 @@ class Roles:
     prefill: str
     decode: str
     alone: str
+    around: tuple[tuple[str, str, str], ...] = ()  # (tier, variable, value) that its workers need besides
 
     def environment(self, tier: str) -> tuple[tuple[str, str], ...]:
         """What makes a worker of this tier run its body."""
-        return (("BATON_PRODUCT_PATH", f"{self.path}:{getattr(self, tier)}"),)
+        more = tuple((name, value) for whose, name, value in self.around if whose == tier)
+        return (("BATON_PRODUCT_PATH", f"{self.path}:{getattr(self, tier)}"), *more)
 
 
 def bodies(path: str) -> tuple[str, ...]:
@@ -37,6 +43,8 @@ def paths() -> tuple[str, ...]:
 def roles(chosen: str) -> Roles:
     """`chosen` names prefill's body."""
     path, _, body = chosen.partition(":")
+    if path.startswith("cuda-"):
+        return Roles(path, prefill=body, decode=next(one for one in GPU_BODIES if one != body), alone="eager")
     return turn(path, body, bodies(path))
 
 

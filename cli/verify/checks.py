@@ -1,8 +1,8 @@
 """One cell checked: its mesh's answers against the engine alone, and its workers' counts against what must be."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from cli.verify.answers import compare
 from cli.verify.asks import Ask
 from cli.verify.bodies import Roles, roles
 from cli.verify.cells import Cell
+from cli.verify.gpu import two_ranks
 from cli.verify.meshed import Outcome, Spoiled, ask_mesh, settings_of
 
 
@@ -75,6 +76,7 @@ class Checked:
         cell = self.cell
         return {
             "transport": cell.transport,
+            "device": cell.device,
             "chunk": cell.chunk,
             "page": cell.page,
             "batch": cell.batch,
@@ -97,13 +99,35 @@ class Checked:
         }
 
 
+async def check_all(
+    asked: Sequence[tuple[Cell, Sequence[Ask]]], references: Mapping[str, Alone], *, models: Models, abreast: int
+) -> AsyncIterator[Checked]:
+    """As they are done."""
+    turn = asyncio.Semaphore(abreast)
+
+    async def one(cell: Cell, asks: Sequence[Ask]) -> Checked:
+        async with turn:
+            return await check(cell, asks, references, models=models)
+
+    tasks = [asyncio.ensure_future(one(cell, asks)) for cell, asks in asked]
+    try:
+        for done in asyncio.as_completed(tasks):
+            yield await done
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def check(
     cell: Cell, asks: Sequence[Ask], references: Mapping[str, Alone], *, models: Models, spoiled: Spoiled | None = None
 ) -> Checked:
-    """The reference is computed first, so that the mesh has the machine to itself."""
+    """The reference is computed first: on a CPU the mesh then has the machine to itself."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     parts = roles(cell.path)
+    if cell.transport == "nccl":
+        parts = replace(parts, around=two_ranks())
     alone = references[parts.path]
     alone.run_body(parts.alone)
     expected = await asyncio.to_thread(alone.answers, asks)

@@ -24,8 +24,8 @@ from cli.verify.cells import Cell
 from mesh.grpc_stats import read_stats
 from mesh.settings import read_settings
 
-START_SECONDS = 60.0
-ANSWER_SECONDS = 90.0  # for one request, the wait for others included
+START_SECONDS = 180.0  # where a GPU's kernels were never compiled before, each worker does it
+ANSWER_SECONDS = 180.0  # for one request, the wait for others included
 STEP_TOKENS = 512  # of a prefill step
 POOL_TOKENS = 32 * 1024  # enough that nobody is preempted
 READY = re.compile(r"(prefill|decode) ready at (\S+) .* body (\S+)")
@@ -74,7 +74,8 @@ def settings_of(cell: Cell) -> dict[str, str]:
     return {
         "mesh.prefill_workers": str(cell.workers),
         "mesh.decode_workers": str(cell.workers),
-        "worker.product_path": cell.path.partition(":")[0],  # and the body by the environment
+        "worker.device": cell.device,
+        "worker.product_path": cell.path.partition(":")[0] if cell.device == "cpu" else "auto",  # body: environment
         "worker.speculation": cell.speculation,
         "worker.transports": cell.transport,
         "worker.chunk_tokens": str(cell.chunk),

@@ -6,7 +6,7 @@ product whose sum depends on the batch, on every path that computes with bf16: `
 
 import asyncio
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -21,12 +21,13 @@ from cli.verify.cells import Cell
 from cli.verify.checks import Checked, Models, check
 from cli.verify.faults import Fault, choose_damage
 from cli.verify.meshed import Spoiled
+from cli.verify.parts import Part
 from engine.model.weights import Weights, open_weights
 from mesh.config import default_cache_folder
 from mesh.messages import Sampling
 
 SEEDS = 20
-_CELL = Cell(transport="shm", chunk=128, page=32, batch=8, workers=1, cache=False, speculation="off", path="")
+_CELL = Cell(transport="shm", chunk=128, page=32, batch=8, workers=1, cache=False, speculation="off", path="pairs")
 
 
 class Sabotage(Enum):
@@ -43,11 +44,19 @@ class Spoilt:
     wanted: int  # at least
 
 
-async def sabotage(kind: Sabotage, references: Mapping[str, Alone], *, models: Models, seed: int) -> list[Spoilt]:
+async def sabotage(kind: Sabotage, part: Part, *, models: Models, seed: int) -> list[Spoilt]:
     """MeshFailed when the clean cell is not clean, or when a repair that must work does not."""
-    names = ("pairs", "amx") if kind is Sabotage.BATCH else ("pairs",)
-    cells = [replace(_CELL, path=f"{name}:{bodies(name)[-1]}") for name in names]
-    return [await _sabotage(kind, cell, references, models=models, seed=seed) for cell in cells]
+    return [
+        await _sabotage(kind, cell, part.references, models=models, seed=seed)
+        for cell in sabotaged_cells(kind, list(part.references))
+    ]
+
+
+def sabotaged_cells(kind: Sabotage, paths: Sequence[str]) -> list[Cell]:
+    """On a GPU decode, who is sabotaged, runs graphs."""
+    wanted = ("pairs", "amx") if kind is Sabotage.BATCH else ("pairs",)
+    on_gpu = [replace(_CELL, transport="cuda_ipc", path=f"{path}:eager") for path in paths if path.startswith("cuda-")]
+    return [replace(_CELL, path=f"{path}:{bodies(path)[-1]}") for path in paths if path in wanted] + on_gpu
 
 
 async def _sabotage(
@@ -65,7 +74,7 @@ async def _sabotage(
         with tempfile.TemporaryDirectory(prefix="baton-verify-") as scratch:
             file = Path(scratch) / "fault.json"
             weights = open_weights(models.model, default_cache_folder(), product_path="pairs")
-            fault = await asyncio.to_thread(_fault, kind, asks, references[clean.roles.path], weights, seed)
+            fault = await asyncio.to_thread(_fault, kind, cell, asks, references[clean.roles.path], weights, seed)
             if kind is Sabotage.PAGE:
                 repaired = await check(
                     cell, asks, references, models=models, spoiled=Spoiled(replace(fault, checks=True).write(file))
@@ -90,7 +99,7 @@ def _damaged_asks(seed: int) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
-def _fault(kind: Sabotage, asks: tuple[Ask, ...], alone: Alone, weights: Weights, seed: int) -> Fault:
+def _fault(kind: Sabotage, cell: Cell, asks: tuple[Ask, ...], alone: Alone, weights: Weights, seed: int) -> Fault:
     if kind is Sabotage.BATCH:
         return Fault(split_product=True)
     damages = []

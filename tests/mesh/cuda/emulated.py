@@ -163,9 +163,8 @@ def install(put: Callable[[object, str, object], None] = setattr) -> None:
     put(engine.cuda.opened, "open_on_gpu", _open)
     put(kvtransfer.device_pool, "CudaDriver", SharedDriver)
     put(kvtransfer.nccl, "Nccl", SocketFabric)
-    put(
-        mesh.rules, "RULES", replace(mesh.rules.RULES, progress_seconds=60.0)
-    )  # before a service reads it: this is slow
+    # Before a service reads them: the interpreter is slow.
+    put(mesh.rules, "RULES", replace(mesh.rules.RULES, progress_seconds=60.0))
     torch.set_num_threads(1)
 
 

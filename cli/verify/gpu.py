@@ -1,0 +1,95 @@
+"""What `verify` checks on this machine's GPU, and what it leaves out and why.
+
+Torch is imported only where there is a GPU. Every worker of a cell takes the first GPU that it sees; for NCCL, which
+before 2.30 refuses two ranks on one GPU, the tiers take one each where the machine has two."""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.verify.alone import PAGE_TOKENS, Alone, on_gpu
+from cli.verify.bodies import GPU_BODIES
+from cli.verify.cells import FACTORS, Factors
+from engine.cuda import device
+from mesh.config import ConfigError, DecodeConfig
+
+TWO_ON_ONE = 23000  # the first NCCL that takes two ranks on one GPU
+ABREAST = 3  # cells checked at a time: most of each is starting workers, which waits for imports and compilers
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    path: str
+    factors: Factors
+    left_out: tuple[str, ...]  # and why
+
+
+def look(draft: Path) -> OnGpu:
+    """ConfigError when there is no GPU to be used."""
+    found = device.find_gpu()
+    if found.gpu is None or found.why_not:
+        raise ConfigError(f"device: cuda cannot be verified here: {found.why_not}")
+    refused = {"transport nccl": nccl_obstacle(), "speculation draft": draft_obstacle(draft)}
+    out = {name: why for name, why in refused.items() if why}
+    factors = {
+        name: tuple(level for level in levels if f"{name} {level}" not in out)
+        for name, levels in FACTORS["cuda"].items()
+    }
+    path = found.gpu.exact_path
+    every = factors | {"path": tuple(f"{path}:{body}" for body in reversed(GPU_BODIES))}
+    return OnGpu(path, every, tuple(f"{name}: {why}" for name, why in out.items()))
+
+
+def open_alone(path: str, folder: Path, cache: Path, *, most_slots: int) -> Alone:
+    """On the first GPU, whatever the environment says about paths."""
+    import torch
+
+    from engine.cuda.opened import open_on_device
+
+    here = torch.device("cuda", torch.cuda.current_device())
+    model = open_on_device(folder, cache, here, path=path, page_tokens=PAGE_TOKENS)
+    return on_gpu(model, most_slots=most_slots)
+
+
+def draft_obstacle(draft: Path) -> str:
+    """What the configuration says to a draft model on a GPU; empty when it takes one."""
+    try:
+        DecodeConfig(device="cuda", speculation="draft", draft=draft)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def nccl_obstacle() -> str:
+    """Why NCCL cannot join two workers of this machine; empty when it can."""
+    from kvtransfer.nccl_library import Nccl, version
+
+    if why := Nccl().available():
+        return why
+    if version() >= TWO_ON_ONE or len(visible()) > 1:
+        return ""
+    return f"NCCL {version()} takes one rank on a GPU; two workers need {TWO_ON_ONE} or a second GPU"
+
+
+def two_ranks(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str, str], ...]:
+    """What the workers of a cell over NCCL need: (tier, variable, value)."""
+    gpus = visible(environment)
+    if len(gpus) > 1:
+        return ("prefill", _VISIBLE, gpus[0]), ("decode", _VISIBLE, gpus[1])
+    return tuple((tier, "NCCL_MULTI_RANK_GPU_ENABLE", "1") for tier in ("prefill", "decode"))
+
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The GPUs' names as the variable knows them."""
+    if said := environment.get(_VISIBLE):
+        return said.split(",")
+    with suppress(ImportError):
+        import torch
+
+        return [str(index) for index in range(torch.cuda.device_count())]
+    return []
