@@ -12,6 +12,7 @@ MODULES = {
     "exactness": "bench.gpu.exactness",
     "steps": "bench.gpu.steps",
     "mesh": "bench.gpu.mesh",
+    "verify": "bench.gpu.verify",
 }
 
 

@@ -101,13 +101,16 @@ class Checked:
 
 async def check_all(
     asked: Sequence[tuple[Cell, Sequence[Ask]]], references: Mapping[str, Alone], *, models: Models, abreast: int
-) -> AsyncIterator[Checked]:
-    """As they are done."""
+) -> AsyncIterator[tuple[Cell, Checked | Exception]]:
+    """As they are done, so many at a time; what kept a cell from being checked in its place."""
     turn = asyncio.Semaphore(abreast)
 
-    async def one(cell: Cell, asks: Sequence[Ask]) -> Checked:
+    async def one(cell: Cell, asks: Sequence[Ask]) -> tuple[Cell, Checked | Exception]:
         async with turn:
-            return await check(cell, asks, references, models=models)
+            try:
+                return cell, await check(cell, asks, references, models=models)
+            except Exception as error:
+                return cell, error
 
     tasks = [asyncio.ensure_future(one(cell, asks)) for cell, asks in asked]
     try:

@@ -88,7 +88,9 @@ async def _verify(
         covers = [every_cell(part.factors) if full else pairwise_cover(seed, part.factors) for part in parts]
         for part, cells in zip(parts, covers, strict=True):
             asked = [(cell, asks_of(cell, seed)) for cell in cells]
-            async for one in check_all(asked, part.references, models=models, abreast=part.abreast):
+            async for _, one in check_all(asked, part.references, models=models, abreast=part.abreast):
+                if isinstance(one, Exception):
+                    raise one
                 done.append(one)
                 say(f"{len(done):>3}/{sum(map(len, covers))}  {one.line}")
         prints = {path: of_bodies for part in parts for path, of_bodies in part.fingerprints.items()}
