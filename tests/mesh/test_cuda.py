@@ -15,7 +15,7 @@ if importlib.util.find_spec("triton") is None:
 pytestmark = pytest.mark.mesh
 FOLDER = Path(__file__).parent / "cuda"
 ROOT = FOLDER.parents[2]
-TESTS = 8
+TESTS = 9
 
 
 def test_a_mesh_whose_workers_have_a_gpu_is_exact_in_the_interpreter() -> None:

@@ -53,6 +53,17 @@ async def test_requests_together_get_the_bits_of_each_alone_over_both_transports
 
 
 @in_one_loop
+async def test_a_prompt_whose_pages_are_cached_on_both_tiers_gets_the_same_bits_and_moves_none(
+    mesh: GpuMesh, alone: Alone
+) -> None:
+    whole = TOGETHER[-1]
+    assert len(whole.prompt) == PAGE_TOKENS
+    landed = (await mesh.counts("decode-0"))["bytes_landed"]
+    assert not compare(await asyncio.to_thread(alone.answer, whole), await mesh.answer(whole))
+    assert (await mesh.counts("decode-0"))["bytes_landed"] == landed
+
+
+@in_one_loop
 async def test_another_seed_is_noticed(mesh: GpuMesh, alone: Alone) -> None:
     one = TOGETHER[1]
     answer = await mesh.answer(replace(one, sampling=replace(one.sampling, seed=77)))
