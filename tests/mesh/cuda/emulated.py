@@ -13,7 +13,6 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -148,23 +147,22 @@ def _bytes(block: torch.Tensor) -> memoryview:
     return memoryview(block.numpy()).cast("B")
 
 
-def install(put: Callable[[object, str, object], None] = setattr) -> None:
-    """From now on this process has a GPU."""
+def install() -> None:
+    """From now on this process has a GPU. Nothing that asks for one may have been imported yet."""
     import engine.cuda.device
+
+    assert "engine.opened" not in sys.modules
+    found = Found(GPU, "")
+    engine.cuda.device.find_gpu = lambda: found
     import engine.cuda.opened
-    import engine.opened
     import kvtransfer.device_pool
     import kvtransfer.nccl
     import mesh.rules
 
-    found = Found(GPU, "")
-    put(engine.cuda.device, "find_gpu", lambda: found)
-    put(engine.opened, "find_gpu", lambda: found)
-    put(engine.cuda.opened, "open_on_gpu", _open)
-    put(kvtransfer.device_pool, "CudaDriver", SharedDriver)
-    put(kvtransfer.nccl, "Nccl", SocketFabric)
-    # Before a service reads them: the interpreter is slow.
-    put(mesh.rules, "RULES", replace(mesh.rules.RULES, progress_seconds=60.0))
+    engine.cuda.opened.open_on_gpu = _open
+    kvtransfer.device_pool.CudaDriver = SharedDriver
+    kvtransfer.nccl.Nccl = SocketFabric
+    mesh.rules.RULES = replace(mesh.rules.RULES, progress_seconds=60.0)  # the interpreter is slow
     torch.set_num_threads(1)
 
 
