@@ -73,7 +73,7 @@ class DecodeWorker:
         self.pages, self.pool, self.requests = pages, pool, dict[int, Request]()
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
         self._runner, self._hello, self._telemetry, self._rules = runner, hello, telemetry, rules
-        self._speculation = speculation
+        self._speculation, self._receivers = speculation, receivers
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._flights = Flights()
@@ -317,7 +317,10 @@ class DecodeWorker:
 
     def counts(self) -> dict[str, int]:
         """Since the start: admissions by who prefilled them, bytes given pages, steps, drafts that were verified and
-        those that were accepted. Now: states of pages."""
+        those that were accepted, writers' connections that came to nothing. Now: states of pages."""
+        refused = {
+            f"refused_{name}_{why}": n for name, one in self._receivers.items() for why, n in one.refused.items()
+        }
         return {
             "admitted_remote": self.landings.whole,
             "admitted_patched": self.landings.admitted - self.landings.whole,
@@ -328,6 +331,7 @@ class DecodeWorker:
             "drafted": self._speculation.drafted,
             "accepted": self._speculation.accepted,
             **{f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()},
+            **refused,
         }
 
     def _say_hello(self, address: str) -> Hello:
