@@ -1,4 +1,4 @@
-"""Receiver and writer of `test_nccl.py`: this process receives, a child of it writes, and is killed in the end; or, with
+"""Receiver and writer of `test_nccl.py`: this process receives, a child of it writes, and is killed in the end. Or, with
 `desert`, the child is killed when it was welcomed and this process waits for it to join."""
 
 import asyncio
