@@ -1,5 +1,6 @@
-"""Receiver and writer of `test_nccl.py`: this process receives, a child of it writes, and is killed in the end. Or, with
-`desert`, the child is killed when it was welcomed and this process waits for it to join."""
+"""Receiver and writer of `test_nccl.py`: this process receives, a child of it writes, and is killed in the end.
+
+With `desert` the child is killed when it was welcomed and this process waits for it to join."""
 
 import asyncio
 import random
