@@ -5,7 +5,6 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +49,7 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
         "tile": f"{constants.get('ROWS')} rows, {launch.warps} warps", "block": constants.get("BLOCK", 0),
     }  # fmt: skip
     try:
-        source = ASTSource(launch.kernel, *_specialised(launch))
-        options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": False}
-        built = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+        done = built(launch, architecture)
     except Exception as error:
         # Whatever it is, the gate reports it beside the others; the innermost cause says most.
         while error.__cause__ is not None and isinstance(error.__cause__, Exception):
@@ -63,8 +60,8 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
             seconds=time.perf_counter() - began,
             wrong=(reason,),
         )  # fmt: skip
-    ptx, shared = built.asm["ptx"], int(built.metadata.shared)
-    registers, spill_bytes = _resources(built.asm["cubin"])
+    ptx, shared = done.asm["ptx"], int(done.metadata.shared)
+    registers, spill_bytes = _resources(done.asm["cubin"])
     wrong = [f"no {kind} in its code" for kind in launch.instructions if kind not in ptx]
     if shared > SHARED_LIMIT_BYTES[architecture]:
         wrong.append(f"{shared} bytes of shared memory, {SHARED_LIMIT_BYTES[architecture]} are there")
@@ -76,10 +73,22 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
         registers=registers,
         spill_bytes=spill_bytes,
         kinds=tuple(kind for kind in _KINDS if kind in ptx),
-        matrix=tuple(sorted(set(re.findall(r"(?<=nvidia_mma<)\{[^}]*\}", built.asm["ttgir"])))),
+        matrix=tuple(sorted(set(re.findall(r"(?<=nvidia_mma<)\{[^}]*\}", done.asm["ttgir"])))),
         seconds=time.perf_counter() - began,
         wrong=tuple(wrong),
     )
+
+
+def built(launch: Launch, architecture: int) -> Any:
+    """Triton's own result."""
+    source = ASTSource(launch.kernel, *_specialised(launch))
+    options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": False}
+    return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+
+
+def tool(name: str) -> Path:
+    """Of NVIDIA's, those that come with Triton."""
+    return Path(triton.__file__).parent / "backends/nvidia/bin" / name
 
 
 def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list[list[Any]]]]:
@@ -111,18 +120,13 @@ def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[t
     return signature, constants, attributes
 
 
-@cache
-def _cuobjdump() -> str:
-    return str(Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump")
-
-
 def _resources(cubin: bytes) -> tuple[int, int]:
     """Registers of a thread, and bytes that it keeps in local memory."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         said = subprocess.run(
-            [_cuobjdump(), "-res-usage", file.name], capture_output=True, text=True, check=True
+            [str(tool("cuobjdump")), "-res-usage", file.name], capture_output=True, text=True, check=True
         ).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", said)
     if found is None:
