@@ -46,12 +46,12 @@ def test_other_split_boundaries_give_other_bits(monkeypatch):
     assert not same_bits(batch.attend(across=True), before)
 
 
-@pytest.mark.parametrize("together", [1, 3, 8])
+@pytest.mark.parametrize("together", [3, 8])
 def test_many_splits_merge_to_the_same_bits_however_many_are_fetched_together(monkeypatch, together):
     """8, 9 and 20 of them: whole groups and a rest."""
-    monkeypatch.setattr(attention, "SPLIT", 64)
+    monkeypatch.setattr(attention, "SPLIT", 32)
     monkeypatch.setattr(attention, "flight", lambda group, dim: together)
-    batch = cases.make(attention.Shape(2, 1, 16, 64, "bf16", (510, 575, 1278), (3, 1, 2)), "cpu")
+    batch = cases.make(attention.Shape(2, 1, 16, 64, "fp8", (254, 287, 638), (3, 1, 2)), "cpu")
     assert same_bits(batch.attend(across=False), batch.attend(across=True))
 
 
