@@ -10,7 +10,7 @@ import baton_kernels
 from decode_svc.pace import Pace
 from decode_svc.speculation import Source, Speculation
 from decode_svc.worker import DecodeWorker
-from engine.begin import about, introduce, open_configured
+from engine.begin import about, introduce, memory_bytes, open_configured, pool_pages
 from engine.model.forward import Product
 from engine.opened import OpenedModel
 from engine.pages import PagePool
@@ -47,7 +47,8 @@ async def open_worker(
     `pace` where drafts shall come whatever they cost."""
     model = await open_configured(config)
     shape = PageShape(model.segments, model.layout)
-    pool = make_pool(config.device, shape, config.pages(shape.page_bytes))
+    pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
+    pool = make_pool(config.device, shape, pages)
     if isinstance(model, OpenedModel):
         model = replace(model, product=product)
     runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, max_batch=config.max_batch)

@@ -5,7 +5,9 @@ The pool, the runner over its memory and the loop are each tier's own (`main.py`
 
 import asyncio
 
+from engine.cuda.device import find_gpu
 from engine.opened import Opened, open_on
+from mesh import host
 from mesh.config import ConfigError, WorkerConfig
 from mesh.messages import Hello, Load, PrefixChange, Tier
 
@@ -22,6 +24,24 @@ async def open_configured(config: WorkerConfig) -> Opened:
         page_tokens=config.page_tokens,
         draft=config.draft_folder,
     )
+
+
+def pool_pages(config: WorkerConfig, page_bytes: int, *, memory_bytes: int) -> int:
+    """How many pages the pool has. ConfigError where it would not fit, before the system ends somebody for it."""
+    pages = config.pages(page_bytes)
+    if pages * page_bytes > memory_bytes:
+        name = "pool_bytes" if config.pool_pages is None else "pool_pages"
+        raise ConfigError(
+            f"{name}: {pages} pages of {page_bytes} bytes are {pages * page_bytes} bytes, and "
+            f"{'the GPU' if config.device == 'cuda' else 'this host'} has {memory_bytes}; lower {name}"
+        )
+    return pages
+
+
+def memory_bytes(device: str) -> int:
+    """All there is for a pool on this device, whoever uses it now."""
+    found = find_gpu().gpu if device == "cuda" else None
+    return found.memory_bytes if found is not None else host.memory_bytes()
 
 
 def introduce(tier: Tier, incarnation: int, config: WorkerConfig, model: Opened) -> Hello:

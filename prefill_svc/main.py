@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import SystemRandom
 
-from engine.begin import about, introduce, open_configured
+from engine.begin import about, introduce, memory_bytes, open_configured, pool_pages
 from engine.pages import PagePool
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
@@ -36,7 +36,8 @@ async def open_worker(
     """A worker that listens and waits for somebody to run it."""
     model = await open_configured(config)
     shape = PageShape(model.segments, model.layout)
-    pool = make_pool(config.device, shape, config.pages(shape.page_bytes))
+    pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
+    pool = make_pool(config.device, shape, pages)
     runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, layer_group=config.layer_group)
     transports = make_transports(
         config.allowed_transports,
