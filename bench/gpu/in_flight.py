@@ -4,13 +4,10 @@ them to in the end.
 A loop of dependent loads pays the memory's latency for each; loads that are issued before the first of them is used
 share it. Counted along the code as it is laid out: a lower bound where branches jump."""
 
-import os
 import re
-import subprocess
-import tempfile
 
 from baton_kernels.triton.launch import Launch
-from bench.gpu.compiled import built, tool
+from bench.gpu.compiled import build, said_of
 
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9.]+)\s*([^;]*);")
 _REGISTER = re.compile(r"(?<![\w.])R(\d+)(\.64)?")
@@ -18,7 +15,7 @@ _REGISTER = re.compile(r"(?<![\w.])R(\d+)(\.64)?")
 
 def loads_in_flight(launch: Launch, architecture: int) -> int:
     """The most global loads that are issued before a result of one of them is used."""
-    return most_together(machine_code(built(launch, architecture).asm["cubin"]))
+    return most_together(said_of(build(launch, architecture).asm["cubin"], "-sass"))
 
 
 def most_together(code: str) -> int:
@@ -36,15 +33,6 @@ def most_together(code: str) -> int:
             count += 1
             most = max(most, count)
     return most
-
-
-def machine_code(cubin: bytes) -> str:
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        finds_disassembler = {**os.environ, "PATH": f"{tool('cuobjdump').parent}:{os.environ['PATH']}"}
-        command = [str(tool("cuobjdump")), "-sass", file.name]
-        return subprocess.run(command, env=finds_disassembler, capture_output=True, text=True, check=True).stdout
 
 
 def _registers(operands: str) -> set[int]:
