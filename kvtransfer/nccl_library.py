@@ -48,7 +48,8 @@ class Fabric(Protocol):
         """Empty when usable here, else the reason why not."""
 
     def unique(self) -> bytes:
-        """Names a communicator that does not exist yet; a secret between its two ranks."""
+        """Names a communicator that does not exist yet; a secret between its two ranks. NCCL listens for both in a
+        thread of its own, which stays when one never comes: nothing of ours waits for it."""
 
     def pair(self, unique: bytes, rank: int, device: torch.device) -> Communicator: ...
 
@@ -74,7 +75,8 @@ class Pair:
     def __init__(self, unique: bytes, rank: int, device: torch.device) -> None:
         self._unique, self._rank, self._device = _Unique.from_buffer_copy(unique), rank, device
         self._handle = ctypes.c_void_p()
-        self._turn, self._over = Lock(), Event()  # the lock: no call on what `abort` has freed
+        self._turn = Lock()  # no call on what `abort` has freed
+        self._over, self._freed = Event(), Event()
 
     def join(self) -> None:
         with torch.cuda.device(self._device):
@@ -100,13 +102,15 @@ class Pair:
         self._through("ncclCommInitRankConfig", ctypes.byref(self._handle), *ranks, ctypes.byref(config))
 
     def _end(self) -> None:
-        with self._turn:
-            handle, self._handle = self._handle, ctypes.c_void_p()
-            if handle:
-                try:
+        try:
+            with self._turn:
+                handle, self._handle = self._handle, ctypes.c_void_p()
+                if handle:
                     _call("ncclCommAbort", handle)
-                except Broken as error:  # nobody waits for this
-                    log.warning("nccl: %s", error)
+        except Broken as error:  # nobody can do anything about it
+            log.warning("nccl: %s", error)
+        finally:
+            self._freed.set()
 
     def _pass(self, name: str, block: torch.Tensor) -> None:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
@@ -119,7 +123,16 @@ class Pair:
         self._check()
 
     def _through(self, name: str, *arguments: object) -> None:
-        """A call, and until NCCL is through with it: on the stream or, joining, with the other rank."""
+        """A call, and until NCCL is through with it: on the stream or, joining, with the other rank. Aborted: not
+        before its threads have ended, which may still put a copy into our block on the stream."""
+        try:
+            self._wait(name, *arguments)
+        except Broken:
+            if self._over.is_set():
+                self._freed.wait()
+            raise
+
+    def _wait(self, name: str, *arguments: object) -> None:
         with self._turn:
             self._check()
             _call(name, *arguments)

@@ -72,7 +72,7 @@ async def write(handle: str) -> None:
         torch.cuda.set_device(1)
     pool = DevicePool(SHAPE, PAGES)
     pool.memory.random_(0, 256)
-    writer = await NcclTransport(random.SystemRandom()).connect(bytes.fromhex(handle), pool, 1)
+    writer = await NcclTransport(random.SystemRandom(), handshake_seconds=30.0).connect(bytes.fromhex(handle), pool, 1)
     spans = [Span(index, PAGES - 1 - index, index, 2, 3) for index in range(PAGES)]
     print(*await writer.write(TICKET, spans, 0), flush=True)
     await asyncio.sleep(600)  # until it is killed

@@ -209,6 +209,8 @@ class FakeLibrary:
 
     def __init__(self) -> None:
         self.progress, self.calls, self.config = 7, list[str](), None
+        self.letting_go = threading.Event()
+        self.letting_go.set()
 
     def __getattr__(self, name: str):
         def call(*arguments: object) -> int:
@@ -217,6 +219,8 @@ class FakeLibrary:
                 arguments[0]._obj.value = 0xC0
                 self.config = arguments[4]._obj
                 return 7
+            if name == "ncclCommAbort":
+                self.letting_go.wait(5)
             if name == "ncclCommGetAsyncError":
                 arguments[1]._obj.value = self.progress
             return 0
@@ -255,9 +259,18 @@ def test_an_abort_ends_a_join_that_is_in_progress_and_frees_the_communicator_onc
     pair.abort()
     thread.join(5)
     assert not thread.is_alive() and "aborted" in str(raised[0])
-    for ending in [thread for thread in threading.enumerate() if thread.name == "baton-nccl-end"]:
-        ending.join(5)
-    assert library.calls.count("ncclCommAbort") == 1
+    assert library.calls.count("ncclCommAbort") == 1 and library.calls[-1] == "ncclCommAbort"
+
+
+def test_whoever_was_waiting_goes_on_only_when_nccl_has_let_go_of_its_block(library):
+    library.letting_go.clear()
+    pair, thread, raised = begun(library)
+    pair.abort()
+    thread.join(0.2)
+    assert thread.is_alive() and not raised
+    library.letting_go.set()
+    thread.join(5)
+    assert not thread.is_alive() and raised
 
 
 def test_negative_control_without_the_abort_a_join_in_progress_goes_on_waiting(library):
