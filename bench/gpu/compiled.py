@@ -50,12 +50,7 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
         "tile": f"{constants.get('ROWS')} rows, {launch.warps} warps", "block": constants.get("BLOCK", 0),
     }  # fmt: skip
     try:
-        source = ASTSource(launch.kernel, *_specialised(launch))
-        options = {
-            "num_warps": launch.warps, "num_stages": launch.stages, "maxnreg": launch.registers,
-            "enable_fp_fusion": False,
-        }  # fmt: skip
-        built = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+        built = build(launch, architecture)
     except Exception as error:
         # Whatever it is, the gate reports it beside the others; the innermost cause says most.
         while error.__cause__ is not None and isinstance(error.__cause__, Exception):
@@ -89,6 +84,25 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
     )
 
 
+def build(launch: Launch, architecture: int) -> Any:
+    """Triton's own result."""
+    source = ASTSource(launch.kernel, *_specialised(launch))
+    options = {
+        "num_warps": launch.warps, "num_stages": launch.stages, "maxnreg": launch.registers,
+        "enable_fp_fusion": False,
+    }  # fmt: skip
+    return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+
+
+def said_of(cubin: bytes, about: str) -> str:
+    """What NVIDIA's tool says of machine code."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([tool, about, file.name], capture_output=True, text=True, check=True).stdout
+
+
 def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list[list[Any]]]]:
     """Types, constants and known divisors of the arguments, as Triton itself would specialise such a call."""
     signature: dict[str, str] = {}
@@ -120,7 +134,7 @@ def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[t
 
 def _resources(cubin: bytes) -> tuple[int, int]:
     """Registers of a thread, and bytes that it keeps in local memory."""
-    said = _said_of(cubin, "-res-usage")
+    said = said_of(cubin, "-res-usage")
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", said)
     if found is None:
         raise RuntimeError(f"cuobjdump says nothing about registers: {said!r}")
@@ -130,12 +144,4 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 def _waits_for_each(ptx: str, cubin: bytes) -> bool:
     """Where the assembler cannot prove that sums stay in place it ends a group of instructions behind each of them."""
-    return len(re.findall(r"HGMMA.*gsb0", _said_of(cubin, "-sass"))) > ptx.count("wgmma.commit_group")
-
-
-def _said_of(cubin: bytes, about: str) -> str:
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        return subprocess.run([tool, about, file.name], capture_output=True, text=True, check=True).stdout
+    return len(re.findall(r"HGMMA.*gsb0", said_of(cubin, "-sass"))) > ptx.count("wgmma.commit_group")

@@ -18,6 +18,7 @@ from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, block
 from baton_kernels.triton.layout import PageShape, read_page
 
 SPLIT = 1024  # slots per merge
+_FLIGHT_FLOATS = 8192  # 64 in each thread of four warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,11 @@ def attend(
 def partial_floats(rows: int, heads: int, dim: int, max_pages: int, page_tokens: int) -> int:
     """Size of `partials` for block tables of so many pages."""
     return rows * heads * blocks(max_pages * page_tokens, SPLIT) * (dim + 2)
+
+
+def flight(group: int, dim: int) -> int:
+    """Splits that are fetched together before the first of them is merged: as many as registers can be spared for."""
+    return max(1, min(8, _FLIGHT_FLOATS // (power_of_2(group) * power_of_2(dim, 16))))
 
 
 def reference(
@@ -211,5 +217,5 @@ def launches(
             kernel=finish_rows,
             grid=(sequences * most_rows, shape.kv_heads, 1),
             arguments={**parts, **lengths, "out": out, "splits": splits},
-            constants={**sizes, "MOST_ROWS": most_rows, "GROUPS": power_of_2(group)},
+            constants={**sizes, "MOST_ROWS": most_rows, "GROUPS": power_of_2(group), "FLIGHT": flight(group, dim)},
         )

@@ -225,8 +225,10 @@ def finish_rows(
     SPLIT: tl.constexpr,
     MOST_ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
+    FLIGHT: tl.constexpr,
 ):
-    """Merges what the programs of a row's splits have left, in ascending order."""
+    """Merges what the programs of a row's splits have left, in ascending order. FLIGHT splits are on their way from
+    memory together, for a merge takes far less time than what it waits for."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     sequence = tl.program_id(0) // MOST_ROWS
     token = tl.program_id(0) % MOST_ROWS
@@ -239,14 +241,21 @@ def finish_rows(
     sum_acc = tl.zeros([GROUPS, DIMS], tl.float32)
     sum_top = tl.full([GROUPS], float("-inf"), tl.float32)
     sum_total = tl.zeros([GROUPS], tl.float32)
-    for split in range((tl.load(starts + sequence) + token) // SPLIT + 1):
-        at = row * splits + split
-        acc = tl.load(partial_acc + at[:, None] * DIM + d[None, :], mask=wanted, other=0.0)
-        top = tl.load(partial_top + at, mask=g < GROUP, other=float("-inf"))
-        total = tl.load(partial_total + at, mask=g < GROUP, other=0.0)
-        if split > 0:
-            sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
-        else:
-            sum_acc, sum_top, sum_total = acc, top, total
+    end = (tl.load(starts + sequence) + token) // SPLIT + 1
+    seen = tl.minimum(end, splits)  # the same, but no compiler knows: a branch that holds no load back
+    for first in range(0, end, FLIGHT):
+        parts = ()
+        for ahead in tl.static_range(FLIGHT):
+            split = tl.full([GROUPS], first + ahead, tl.int32)
+            there = (g < GROUP) & (split < end)
+            at = row * splits + split
+            acc = tl.load(partial_acc + at[:, None] * DIM + d[None, :], mask=there[:, None] & (d < DIM), other=0.0)
+            top = tl.load(partial_top + at, mask=there, other=float("-inf"))
+            total = tl.load(partial_total + at, mask=there, other=0.0)
+            parts += (acc, top, total)  # type: ignore[assignment]
+        for ahead in tl.static_range(FLIGHT):
+            if first + ahead < seen:
+                acc, top, total = parts[3 * ahead], parts[3 * ahead + 1], parts[3 * ahead + 2]
+                sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
     own = tl.where(g < GROUP, sum_total, 1.0)
     tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / own[:, None]).to(tl.bfloat16), mask=wanted)

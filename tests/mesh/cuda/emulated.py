@@ -78,11 +78,6 @@ class SocketFabric:
     def unique(self) -> bytes:
         return secrets.token_bytes(UNIQUE_BYTES)
 
-    def join(self, unique: bytes, rank: int, device: torch.device) -> "SocketPair":
-        pair = self.pair(unique, rank, device)
-        pair.join()
-        return pair
-
     def pair(self, unique: bytes, rank: int, device: torch.device) -> "SocketPair":
         return SocketPair(b"\0" + unique[:100], listens=rank == 0)
 
