@@ -14,7 +14,8 @@ from bench.gpu.figures import Figure, show
 from bench.gpu.random_model import DRY, LLAMA_8B, on_device
 from engine.acceptance import accepted
 from engine.cuda.products import products_for
-from engine.cuda.runner import CudaRunner, page_shape
+from engine.cuda.runner import CudaRunner
+from engine.cuda.shares import page_shapes
 from engine.cuda.weights import DeviceWeights
 from engine.plan import Piece, Plan, Sampled
 from mesh.messages import Sampling
@@ -92,7 +93,7 @@ def _group(
 ) -> list[Answer]:
     longest = max(map(len, prompts)) + tokens + way.drafts + 1
     each = -(-longest // PAGE_TOKENS)
-    size = len(prompts) * each * page_shape(weights, PAGE_TOKENS).page_bytes
+    size = len(prompts) * each * page_shapes(weights, draft, PAGE_TOKENS)[0].page_bytes
     pool = torch.full((size,), 0xFF, dtype=torch.uint8, device=weights.device)  # what is not written is no number
     runner = CudaRunner(
         weights, pool=pool, page_tokens=PAGE_TOKENS, products=products_for("exact"), graphs=way.graphs,

@@ -14,7 +14,8 @@ from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, ours, show
 from bench.gpu.random_model import DRY, LLAMA_8B, on_device
 from engine.cuda.products import products_for
-from engine.cuda.runner import CudaRunner, page_shape
+from engine.cuda.runner import CudaRunner
+from engine.cuda.shares import page_shapes
 from engine.cuda.weights import DeviceWeights
 from engine.plan import Piece, Plan
 from mesh.messages import Sampling
@@ -59,7 +60,7 @@ def _floor_bytes(weights: DeviceWeights, batch: int, context: int) -> int:
 @contextmanager
 def _runner(weights: DeviceWeights, batch: int, slots: int, path: str, graphs: bool) -> Iterator[CudaRunner]:
     pages = batch * -(-slots // PAGE_TOKENS)
-    nbytes = pages * page_shape(weights, PAGE_TOKENS).page_bytes
+    nbytes = pages * page_shapes(weights, draft, PAGE_TOKENS)[0].page_bytes
     pool = torch.zeros(nbytes, dtype=torch.uint8, device=weights.device)
     runner = CudaRunner(
         weights,
