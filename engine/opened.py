@@ -113,9 +113,7 @@ def open_on(
         )
     from engine.cuda.opened import open_on_gpu  # imports torch and triton, which take seconds
 
-    return open_on_gpu(
-        found.gpu, folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft
-    )
+    return open_on_gpu(found.gpu, folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft)
 
 
 def open_model(

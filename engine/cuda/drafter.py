@@ -43,7 +43,7 @@ class DeviceDrafter:
     def propose(self, pieces: Sequence[Piece], sampled: Sequence[Sequence[Sampled]]) -> Proposing:
         """Reads what the step made of the other pieces and proposes behind each one's last token."""
         readings = open_readings(pieces, sampled, self._limits)
-        asking = [replace(one.rows, key=key) for key, one in enumerate(readings) if one.propose]
+        asking = [_asking(one.rows, key) for key, one in enumerate(readings) if one.propose]
         wanted = [one.propose for one in readings if one.propose]
         self._read([one.rows for one in readings if not one.propose])
         self._read([_all_but_last(one) for one in asking if len(one.tokens) > _USUAL_ROWS])
@@ -64,6 +64,12 @@ class DeviceDrafter:
             said[number, : len(asking)].copy_(self.steps.tokens(len(asking)))
         host = self._lane.host_words(said.numel()).view(shape)
         return host.copy_(said, non_blocking=True)
+
+
+def _asking(rows: Piece, key: int) -> Piece:
+    """Under a key of its own in these rounds. Nobody looks at the draft's logprobs."""
+    assert rows.sampling is not None
+    return replace(rows, key=key, sampling=replace(rows.sampling, top_logprobs=None))
 
 
 def _all_but_last(piece: Piece) -> Piece:

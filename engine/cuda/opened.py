@@ -12,9 +12,9 @@ from engine.cuda.identity import identify
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
 from engine.cuda.shares import layout_name, page_shapes
-from engine.cuda.weights import DeviceWeights, load_weights, why_not_on_gpu
+from engine.cuda.weights import DeviceWeights, check_draft_on_gpu, load_weights
 from engine.identity import Identity
-from engine.model.drafts import REMEDY, check_draft
+from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
 from engine.model.paths import VARIABLE
 
@@ -29,9 +29,7 @@ class OpenedOnDevice:
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
         """What a page holds: (layers, bytes of each), the model's and behind them its draft's."""
-        return tuple(
-            (one.layers, one.layer_bytes) for one in page_shapes(self.weights, self.draft, self.page_tokens)
-        )
+        return tuple((one.layers, one.layer_bytes) for one in page_shapes(self.weights, self.draft, self.page_tokens))
 
     @property
     def page_bytes(self) -> int:
@@ -89,8 +87,7 @@ def open_on_device(
 def _open_draft(folder: Path, cache_folder: Path, model: DeviceWeights, model_folder: Path) -> DeviceWeights:
     """On the same device and path as the model."""
     check_draft(folder, model.config, model_folder)
-    if reason := why_not_on_gpu(folder):
-        raise ModelError(folder, "draft", reason, f"Convert it to bf16. {REMEDY}")
+    check_draft_on_gpu(folder)
     return load_weights(folder, cache_folder, model.device)
 
 

@@ -1,5 +1,5 @@
 """The pages of a GPU's pool: one page id covers `page_tokens` tokens of all layers, contiguous,
-[layers][2][kv_heads][tile]. A page may hold the layers of two models, one behind the other: a shape is one model's share.
+[layers][2][kv_heads][tile]. A page may hold the layers of two models, one's behind the other's: a shape is one share.
 
 A bf16 tile is [page_tokens][dim]. An fp8 tile is [page_tokens][dim] e4m3 bytes, then one fp32 scale per token:
 scales belong to a token and a head, never to a page that still fills. The layout's name goes into the handshake of
@@ -38,9 +38,10 @@ class PageShape:
             raise KernelError(f"dim: heads of {self.dim} are beyond what fp8 pages hold (128)")
         if self.layers < 1 or self.kv_heads < 1:
             raise KernelError(f"layers, kv_heads: {self.layers} and {self.kv_heads} must be at least 1")
-        if self.first_byte % ALIGN_BYTES or self.other_bytes % ALIGN_BYTES or not 0 <= self.first_byte <= self.other_bytes:
-            at = f"{self.first_byte} of {self.other_bytes} bytes"
-            raise KernelError(f"first_byte, other_bytes: layers cannot begin behind {at} of another model")
+        aligned = self.first_byte % ALIGN_BYTES == self.other_bytes % ALIGN_BYTES == 0
+        if not aligned or not 0 <= self.first_byte <= self.other_bytes:
+            share = f"{self.first_byte} of {self.other_bytes}"
+            raise KernelError(f"first_byte, other_bytes: {share} are no multiples of {ALIGN_BYTES} that fit")
 
     @property
     def name(self) -> str:

@@ -33,9 +33,7 @@ class Engine:
         from engine.cuda.shares import page_shapes
 
         self.pool = torch.full((pages * page_shapes(weights, draft, 16)[0].page_bytes,), 0xFF, dtype=torch.uint8)
-        self.runner = CudaRunner(
-            weights, draft=draft, pool=self.pool, page_tokens=16, products=products_for(path)
-        )
+        self.runner = CudaRunner(weights, draft=draft, pool=self.pool, page_tokens=16, products=products_for(path))
         self.table = tuple(range(pages))
 
     def piece(self, tokens: Sequence[int], start: int = 0, *, sampled: int | None = None, **more: Any) -> Piece:

@@ -215,5 +215,3 @@ def test_a_plan_that_names_a_draft_where_there_is_none_is_refused(engine: Build,
     ours = engine(model)
     with pytest.raises(ValueError, match="names a draft model, and none was opened"):
         run(ours.runner, ours.piece(words(3), sampled=0, drafting=Drafting(0)))
-
-
