@@ -191,15 +191,21 @@ def test_a_draft_that_wrote_over_the_models_layers_would_be_noticed(
 
 def test_nothing_is_proposed_beyond_pages_context_or_the_end(engine: Build, model: Any, draft: Any) -> None:
     ours = engine(replace(model, config=replace(model.config, context=34)), draft)
-    sampling = replace(GREEDY, max_tokens=100)
-    first = run(ours.runner, ours.piece(words(2), sampled=1, sampling=sampling, pages=(20,))).sampled[0][0]
-    stop = replace(sampling, stop_ids=(first.token,))
-    cases = [(14, sampling, 1, 2), (2, stop, 1, 0), (2, replace(sampling, max_tokens=2), 1, 0), (31, sampling, 3, 2)]
-    pieces = [
-        ours.piece(words(rows), key=at, sampled=1, sampling=wish, pages=TABLES[at][:pages], drafting=Drafting(0, (), 9))
-        for at, (rows, wish, pages, _) in enumerate(cases)
-    ]
-    assert [len(one) for one in run(ours.runner, *pieces).proposed] == [count for *_, count in cases]
+    ours.pool.zero_()  # as if the text in front had been read
+    endless = replace(GREEDY, max_tokens=100)
+
+    def piece(key: int, slot: int, pages: int, sampling: Sampling = endless) -> Piece:
+        table, drafting = TABLES[key][:pages], Drafting(slot, (), 9)
+        return ours.piece([7], slot, key=key, sampling=sampling, pages=table, drafting=drafting)
+
+    token = run(ours.runner, replace(piece(0, 3, 1), drafting=None)).sampled[0][0].token
+    pieces = (
+        piece(0, 13, 1),
+        piece(1, 30, 3),
+        piece(2, 3, 1, replace(endless, max_tokens=3)),
+        piece(3, 3, 1, replace(endless, stop_ids=(token,))),
+    )
+    assert [len(one) for one in run(ours.runner, *pieces).proposed] == [2, 2, 1, 0]
 
 
 def test_a_step_that_follows_one_with_drafts_finds_its_token(engine: Build, model: Any, draft: Any) -> None:
