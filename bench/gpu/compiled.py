@@ -5,7 +5,6 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # of one
 _TYPES = {
     torch.bfloat16: "bf16", torch.float32: "fp32", torch.uint8: "u8", torch.int32: "i32", torch.int64: "i64",
 }  # fmt: skip
+_LEFT_LOADING = re.compile(r"ttg\.async_wait .*num = (\d+)")  # groups of loads that a wait leaves under way
 _KINDS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk.tensor", "cp.async.cg", "atom.")
 
 
@@ -51,7 +51,10 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
     }  # fmt: skip
     try:
         source = ASTSource(launch.kernel, *_specialised(launch))
-        options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": False}
+        options = {
+            "num_warps": launch.warps, "num_stages": launch.stages, "maxnreg": launch.registers,
+            "enable_fp_fusion": False,
+        }  # fmt: skip
         built = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
     except Exception as error:
         # Whatever it is, the gate reports it beside the others; the innermost cause says most.
@@ -63,9 +66,13 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
             seconds=time.perf_counter() - began,
             wrong=(reason,),
         )  # fmt: skip
-    ptx, shared = built.asm["ptx"], int(built.metadata.shared)
+    ptx, layouts, shared = built.asm["ptx"], built.asm["ttgir"], int(built.metadata.shared)
     registers, spill_bytes = _resources(built.asm["cubin"])
     wrong = [f"no {kind} in its code" for kind in launch.instructions if kind not in ptx]
+    if "wgmma" in launch.instructions and _waits_for_each(ptx, built.asm["cubin"]):
+        wrong.append("its matrix instructions are waited for one by one")
+    if "cp.async" in launch.instructions and not any(map(int, _LEFT_LOADING.findall(layouts))):
+        wrong.append("nothing is loaded ahead of what is worked on")
     if shared > SHARED_LIMIT_BYTES[architecture]:
         wrong.append(f"{shared} bytes of shared memory, {SHARED_LIMIT_BYTES[architecture]} are there")
     if spill_bytes:
@@ -76,7 +83,7 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
         registers=registers,
         spill_bytes=spill_bytes,
         kinds=tuple(kind for kind in _KINDS if kind in ptx),
-        matrix=tuple(sorted(set(re.findall(r"(?<=nvidia_mma<)\{[^}]*\}", built.asm["ttgir"])))),
+        matrix=tuple(sorted(set(re.findall(r"(?<=nvidia_mma<)\{[^}]*\}", layouts)))),
         seconds=time.perf_counter() - began,
         wrong=tuple(wrong),
     )
@@ -111,21 +118,24 @@ def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[t
     return signature, constants, attributes
 
 
-@cache
-def _cuobjdump() -> str:
-    return str(Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump")
-
-
 def _resources(cubin: bytes) -> tuple[int, int]:
     """Registers of a thread, and bytes that it keeps in local memory."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        said = subprocess.run(
-            [_cuobjdump(), "-res-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
+    said = _said_of(cubin, "-res-usage")
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", said)
     if found is None:
         raise RuntimeError(f"cuobjdump says nothing about registers: {said!r}")
     registers, stack, local = map(int, found.groups())
     return registers, stack + local
+
+
+def _waits_for_each(ptx: str, cubin: bytes) -> bool:
+    """Where the assembler cannot prove that sums stay in place it ends a group of instructions behind each of them."""
+    return len(re.findall(r"HGMMA.*gsb0", _said_of(cubin, "-sass"))) > ptx.count("wgmma.commit_group")
+
+
+def _said_of(cubin: bytes, about: str) -> str:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([tool, about, file.name], capture_output=True, text=True, check=True).stdout

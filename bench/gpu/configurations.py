@@ -92,6 +92,8 @@ def _products(architecture: int) -> Iterator[Launch]:
             yield from products.launches(architecture, x, weight, out, *more, gated=False)
         half = empty(rows, n, dtype=torch.bfloat16)
         yield from products.launches(architecture, x, weight, half, None, None, gated=False)
+    for rows in (config.rows for config in products.CONFIGS_GATED[architecture]):
+        x, half = empty(rows, k, dtype=torch.bfloat16), empty(rows, n, dtype=torch.bfloat16)
         both = empty(2 * n, k, dtype=torch.bfloat16)
         yield from products.launches(architecture, x, both, half, None, None, gated=True)
 

@@ -27,6 +27,7 @@ class Launch:
     constants: dict[str, Any]
     warps: int = 4
     stages: int = 3
+    registers: int | None = None  # of a thread, at most; None: as many as the assembler thinks best
     instructions: tuple[str, ...] = ()  # what the generated code must contain
     family: str = ""  # launches of one family must give a row the same bits
 
@@ -37,6 +38,7 @@ class Launch:
                 **self.constants,
                 num_warps=self.warps,
                 num_stages=self.stages,
+                maxnreg=self.registers,
                 enable_fp_fusion=False,
             )
 

@@ -17,7 +17,7 @@ if importlib.util.find_spec("triton") is None:
 
 from baton_kernels.triton.attention import SPLIT
 from baton_kernels.triton.launch import ARCHITECTURES, Launch
-from bench.gpu import configurations
+from bench.gpu import compiled, configurations
 from bench.gpu.compiled import SHARED_LIMIT_BYTES, Compiled, compile_launch
 from bench.gpu.orders import unlike_orders
 
@@ -74,6 +74,21 @@ def test_a_kernel_without_the_instructions_it_was_written_for_is_refused() -> No
     product = launches(80, "product 64x16")[0]
     done = compile_launch(dataclasses.replace(product, instructions=("wgmma",)), 80)
     assert done.wrong == ("no wgmma in its code",)
+
+
+def test_attention_that_loads_nothing_ahead_is_refused() -> None:
+    decode = launches(90, "attend decode gpu-bf16-16-64")[0]
+    done = compile_launch(dataclasses.replace(decode, stages=3), 90)
+    assert done.wrong == ("nothing is loaded ahead of what is worked on",)
+
+
+@pytest.mark.parametrize(("groups", "refused"), [(2, False), (1, True)])
+def test_matrix_instructions_that_are_waited_for_one_by_one_are_refused(
+    groups: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "HGMMA.64x16x16 R24, gdesc[UR20], R24 ;\nHGMMA.64x16x16 R24, gdesc[UR4], R24, gsb0 ;\n" * 2
+    monkeypatch.setattr(compiled, "_said_of", lambda cubin, about: code if about == "-sass" else "")
+    assert compiled._waits_for_each("wgmma.commit_group.sync.aligned;\n" * groups, b"") == refused
 
 
 def test_a_kernel_that_does_not_compile_is_reported_with_its_reason() -> None:
