@@ -45,8 +45,9 @@ class DeviceDrafter:
         readings = open_readings(pieces, sampled, self._limits)
         asking = [_asking(one.rows, key) for key, one in enumerate(readings) if one.propose]
         wanted = [one.propose for one in readings if one.propose]
-        self._read([one.rows for one in readings if not one.propose])
-        self._read([_all_but_last(one) for one in asking if len(one.tokens) > _USUAL_ROWS])
+        texts = [one.rows for one in readings if not one.propose]
+        texts += [_all_but_last(one) for one in asking if len(one.tokens) > _USUAL_ROWS]
+        self._read(texts)  # what there is to catch up goes first, so that all rounds are of forms that come again
         first = [_last_row(one) if len(one.tokens) > _USUAL_ROWS else one for one in asking]
         return Proposing(tuple(pieces), tuple(readings), self._rounds(first, wanted))
 
