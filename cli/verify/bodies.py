@@ -10,8 +10,7 @@ On a GPU a body is `graph` or `eager`: prefill and decode run one each, and the 
 from dataclasses import dataclass
 
 import baton_kernels
-
-GPU_BODIES = ("eager", "graph")
+from engine.cuda.device import BODIES as GPU_BODIES
 
 
 @dataclass(frozen=True, slots=True)

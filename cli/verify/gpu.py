@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.verify.alone import PAGE_TOKENS, Alone, on_gpu
-from cli.verify.bodies import GPU_BODIES
 from cli.verify.cells import FACTORS, Factors
 from engine.cuda import device
-from mesh.config import ConfigError, DecodeConfig
+from mesh.config import ConfigError
 
 TWO_ON_ONE = 23000  # the first NCCL that takes two ranks on one GPU
 ABREAST = 3  # cells checked at a time: most of each is starting workers, which waits for imports and compilers
@@ -26,20 +25,18 @@ class OnGpu:
     left_out: tuple[str, ...]  # and why
 
 
-def look(draft: Path) -> OnGpu:
+def look() -> OnGpu:
     """ConfigError when there is no GPU to be used."""
     found = device.find_gpu()
     if found.gpu is None or found.why_not:
         raise ConfigError(f"device: cuda cannot be verified here: {found.why_not}")
-    refused = {"transport nccl": nccl_obstacle(), "speculation draft": draft_obstacle(draft)}
-    out = {name: why for name, why in refused.items() if why}
+    why_not, path = nccl_obstacle(), found.gpu.exact_path
     factors = {
-        name: tuple(level for level in levels if f"{name} {level}" not in out)
-        for name, levels in FACTORS["cuda"].items()
+        **FACTORS["cuda"],
+        "transport": tuple(one for one in FACTORS["cuda"]["transport"] if one != "nccl" or not why_not),
+        "path": tuple(f"{path}:{body}" for body in device.BODIES),
     }
-    path = found.gpu.exact_path
-    every = factors | {"path": tuple(f"{path}:{body}" for body in reversed(GPU_BODIES))}
-    return OnGpu(path, every, tuple(f"{name}: {why}" for name, why in out.items()))
+    return OnGpu(path, factors, (f"transport nccl: {why_not}",) if why_not else ())
 
 
 def open_alone(path: str, folder: Path, cache: Path, *, most_slots: int) -> Alone:
@@ -51,15 +48,6 @@ def open_alone(path: str, folder: Path, cache: Path, *, most_slots: int) -> Alon
     here = torch.device("cuda", torch.cuda.current_device())
     model = open_on_device(folder, cache, here, path=path, page_tokens=PAGE_TOKENS)
     return on_gpu(model, most_slots=most_slots)
-
-
-def draft_obstacle(draft: Path) -> str:
-    """What the configuration says to a draft model on a GPU; empty when it takes one."""
-    try:
-        DecodeConfig(device="cuda", speculation="draft", draft=draft)
-    except ConfigError as error:
-        return str(error)
-    return ""
 
 
 def nccl_obstacle() -> str:

@@ -35,7 +35,7 @@ def on_this_cpu(models: Models) -> Part:
 
 def on_this_gpu(models: Models) -> Part:
     """ConfigError when there is none to be used."""
-    here = gpu.look(models.draft)
+    here = gpu.look()
     alone = gpu.open_alone(here.path, models.model, default_cache_folder(), most_slots=MOST_SLOTS)
     prints = {here.path: {"triton": alone.identity.fingerprint}}
     return Part(here.factors, {here.path: alone}, prints, gpu.ABREAST, here.left_out)

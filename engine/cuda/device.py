@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 LEAST_CAPABILITY = (8, 0)  # bf16 matrix instructions and cp.async
+BODIES = ("eager", "graph")  # of every path: decode's steps launch by launch, or as CUDA graphs, with the same bits
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
 

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import torch
 
-from baton_kernels.triton import PageShape
-from engine.cuda.device import Gpu
+from engine.cuda.device import BODIES, Gpu
 from engine.cuda.identity import identify
 from engine.cuda.products import Products, products_for
-from engine.cuda.runner import CudaRunner, page_shape
-from engine.cuda.weights import DeviceWeights, load_weights
+from engine.cuda.runner import CudaRunner
+from engine.cuda.shares import layout_name, page_shapes
+from engine.cuda.weights import DeviceWeights, check_draft_on_gpu, load_weights
 from engine.identity import Identity
+from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
 from engine.model.paths import VARIABLE
-
-BODIES = ("eager", "graph")  # decode steps launch by launch, or as CUDA graphs: the same bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +25,21 @@ class OpenedOnDevice:
     identity: Identity
     page_tokens: int
     products: Products
+    draft: DeviceWeights | None = None  # changes no token, so it is no part of the identity
     body: str = "graph"
 
     @property
-    def shape(self) -> PageShape:
-        return page_shape(self.weights, self.page_tokens)
-
-    @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        return ((self.shape.layers, self.shape.layer_bytes),)
+        """What a page holds: (layers, bytes of each), the model's and behind them its draft's."""
+        return tuple((one.layers, one.layer_bytes) for one in page_shapes(self.weights, self.draft, self.page_tokens))
 
     @property
     def page_bytes(self) -> int:
-        return self.shape.page_bytes
+        return sum(layers * size for layers, size in self.segments)
 
     @property
     def layout(self) -> str:
-        return self.shape.name
+        return layout_name(self.weights, self.draft, self.page_tokens)
 
     @property
     def context_tokens(self) -> int:
@@ -60,6 +57,7 @@ class OpenedOnDevice:
         """The host only launches: `threads` and `cores` are the CPU's."""
         return CudaRunner(
             self.weights,
+            draft=self.draft,
             pool=memory,
             page_tokens=self.page_tokens,
             products=self.products,
@@ -69,18 +67,35 @@ class OpenedOnDevice:
         )
 
 
-def open_on_gpu(gpu: Gpu, folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int) -> OpenedOnDevice:
+def open_on_gpu(
+    gpu: Gpu, folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
+) -> OpenedOnDevice:
     path, body = gpu_path(product_path, gpu)
     device = torch.device("cuda", torch.cuda.current_device())
-    return open_on_device(folder, cache_folder, device, path=path, page_tokens=page_tokens, body=body)
+    return open_on_device(folder, cache_folder, device, path=path, page_tokens=page_tokens, draft=draft, body=body)
 
 
 def open_on_device(
-    folder: Path, cache_folder: Path, device: torch.device, *, path: str, page_tokens: int, body: str = "graph"
+    folder: Path,
+    cache_folder: Path,
+    device: torch.device,
+    *,
+    path: str,
+    page_tokens: int,
+    draft: Path | None = None,
+    body: str = "graph",
 ) -> OpenedOnDevice:
     weights = load_weights(folder, cache_folder, device)
+    drafting = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
     identity = identify(weights.model_hash, path, device)
-    return OpenedOnDevice(weights, identity, page_tokens, products_for(path), body)
+    return OpenedOnDevice(weights, identity, page_tokens, products_for(path), drafting, body)
+
+
+def _open_draft(folder: Path, cache_folder: Path, model: DeviceWeights, model_folder: Path) -> DeviceWeights:
+    """On the same device and path as the model."""
+    check_draft(folder, model.config, model_folder)
+    check_draft_on_gpu(folder)
+    return load_weights(folder, cache_folder, model.device)
 
 
 def gpu_path(product_path: str, gpu: Gpu, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:

@@ -196,7 +196,7 @@ def launches(
             "q": q, "kv": pool if shape.fp8 else pool.view(torch.bfloat16), "scales": pool.view(torch.float32),
             "tables": tables,
             **lengths, "out": out, **parts, "sequences": sequences, "max_pages": max_pages, "splits": splits,
-            "layer_offset": layer * shape.layer_bytes // element, "page_stride": shape.page_bytes // element,
+            "layer_offset": shape.layer_byte(layer) // element, "page_stride": shape.page_bytes // element,
             "scale": scale * 1.4426950408889634,
         },
         constants={

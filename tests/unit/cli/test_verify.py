@@ -24,7 +24,6 @@ from engine.builtin import tiny
 from engine.cuda import device
 from engine.cuda.device import Found, Gpu
 from engine.model.checkpoint import Checkpoint
-from mesh.config import ConfigError, DecodeConfig
 from mesh.settings import read_settings
 
 TIERS = ("gateway", "prefill", "decode")
@@ -63,12 +62,9 @@ def test_the_cover_holds_every_pair_of_settings(seed: int) -> None:
     assert len(set(cells)) == len(cells)
 
 
-@pytest.mark.parametrize("speculation", [("off", "lookup"), ("off", "draft", "lookup")])
 @pytest.mark.parametrize("transport", [("cuda_ipc",), ("cuda_ipc", "nccl")])
-def test_a_gpu_has_a_cover_of_its_own_of_what_it_can_do(
-    speculation: tuple[str, ...], transport: tuple[str, ...]
-) -> None:
-    factors = {**GPU, "speculation": speculation, "transport": transport}
+def test_a_gpu_has_a_cover_of_its_own_of_what_it_can_do(transport: tuple[str, ...]) -> None:
+    factors = {**GPU, "transport": transport}
     cells = pairwise_cover(command.SEED, factors)
     assert not missing_pairs(cells, factors) and len(cells) <= 16
     assert {cell.device for cell in cells} == {"cuda"}
@@ -283,29 +279,15 @@ def test_two_ranks_of_nccl_take_a_gpu_each_where_there_are_two() -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["", "NCCL 22809 takes one rank on a GPU"])
-def test_what_a_gpu_cannot_do_is_left_out_and_said(
-    obstacle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_gpu_cannot_do_is_left_out_and_said(obstacle: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Found(Gpu("a GPU", (10, 0), 1 << 30, "13.0"), "")
     monkeypatch.setattr(device, "find_gpu", lambda: found)
     monkeypatch.setattr(gpu, "nccl_obstacle", lambda: obstacle)
-    monkeypatch.setattr(gpu, "draft_obstacle", lambda draft: "a draft model is refused")
-    here = gpu.look(tmp_path)
-    assert here.factors["path"] == ("cuda-sm100:graph", "cuda-sm100:eager")
+    here = gpu.look()
+    assert here.factors["path"] == ("cuda-sm100:eager", "cuda-sm100:graph")
     assert here.factors["transport"] == (("cuda_ipc",) if obstacle else ("cuda_ipc", "nccl"))
-    assert here.factors["speculation"] == ("off", "lookup")
-    drafts = "speculation draft: a draft model is refused"
-    assert here.left_out == ((f"transport nccl: {obstacle}", drafts) if obstacle else (drafts,))
-
-
-def test_drafts_on_a_gpu_are_checked_as_soon_as_the_configuration_takes_them(tmp_path: Path) -> None:
-    model = tiny(tmp_path / "model", "llama3", dtype="bf16")
-    try:
-        DecodeConfig(device="cuda", model=model, draft=model, speculation="draft")
-    except ConfigError as error:
-        assert gpu.draft_obstacle(model) == str(error)
-    else:
-        assert gpu.draft_obstacle(model) == ""
+    assert here.factors["speculation"] == ("off", "draft", "lookup")
+    assert here.left_out == ((f"transport nccl: {obstacle}",) if obstacle else ())
 
 
 def test_without_a_gpu_it_cannot_be_verified_and_the_command_says_why(
@@ -313,7 +295,7 @@ def test_without_a_gpu_it_cannot_be_verified_and_the_command_says_why(
 ) -> None:
     monkeypatch.setattr(device, "find_gpu", lambda: Found(None, "no NVIDIA driver"))
     with pytest.raises(SystemExit) as ended, command.anything_else_is_unknown():
-        gpu.look(Path())
+        gpu.look()
     assert ended.value.code == 2 and "no NVIDIA driver" in capsys.readouterr().err
     assert command.absent(command.Devices.ALL) == ["device cuda: no NVIDIA driver"]
     assert command.absent(command.Devices.CPU) == []
