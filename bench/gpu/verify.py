@@ -40,9 +40,8 @@ async def _check(*, real: bool) -> None:
                 note(f"{cell} FAILED: {one}")
                 continue
             done.append(one)
-            show(
-                Figure(f"answers that differ: {str(cell).strip()}", len(one.differing), f"of {one.prompts}", at_most=0)
-            )
+            name = f"answers that differ: {str(cell).strip()}"
+            show(Figure(name, len(one.differing), f"of {one.prompts}", at_most=0))
             if not (one.handed_off and one.speculated):
                 note(one.line)
     show(Figure("cells with other bytes than landed, local prefill or without drafts", _odd(done), "", at_most=0))

@@ -12,11 +12,15 @@ from mesh.messages import Sampling
 
 LONGEST = 2000  # tokens of a prompt
 TOKENS = {1: (8, 24), 8: (8, 32), 64: (16, 64)}  # of an answer, by the cell's batch: a full one needs long answers
-MOST_TOKENS = max(most for _, most in TOKENS.values())
+REPEATING = {  # tokens of an answer in which lookup shall find drafts, by device and batch
+    "cpu": {1: 64, 8: 64, 64: 64},
+    "cuda": {1: 128, 8: 64, 64: 64},
+}
+MOST_TOKENS = max(most for of_device in REPEATING.values() for most in of_device.values())
 TOP_LOGPROBS = 3
 PROMPTS = {  # in a cell, by its device and batch
     "cpu": {1: 14, 8: 24, 64: 72},
-    "cuda": {1: 14, 8: 24, 64: 64},
+    "cuda": {1: 14, 8: 24, 64: 64},  # the same in all cells of a batch, see asks_of
 }
 _VOCABULARY = 256  # the byte tokens of the random model
 
@@ -82,7 +86,7 @@ def _sampling(random: Random, cell: Cell) -> Sampling:
         top_p=1.0 if greedy else single(random.choice((1.0, 0.95, 0.7))),
         min_p=0.0 if greedy else single(random.choice((0.0, 0.0, 0.05))),
         seed=random.getrandbits(64),
-        max_tokens=MOST_TOKENS if lookup else random.randint(*TOKENS[cell.batch]),
+        max_tokens=REPEATING[cell.device][cell.batch] if lookup else random.randint(*TOKENS[cell.batch]),
         top_logprobs=TOP_LOGPROBS,
     )
 

@@ -58,6 +58,7 @@ async def test_a_prompt_whose_pages_are_cached_on_both_tiers_gets_the_same_bits_
 ) -> None:
     whole = TOGETHER[-1]
     assert len(whole.prompt) == PAGE_TOKENS
+    await mesh.answer(whole)
     landed = (await mesh.counts("decode-0"))["bytes_landed"]
     assert not compare(await asyncio.to_thread(alone.answer, whole), await mesh.answer(whole))
     assert (await mesh.counts("decode-0"))["bytes_landed"] == landed

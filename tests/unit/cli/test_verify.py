@@ -11,7 +11,7 @@ import baton_kernels
 from cli.supervisor import MeshFailed, Service, serve_arguments
 from cli.verify import command, gpu
 from cli.verify.answers import Best, best, compare
-from cli.verify.asks import LONGEST, MOST_TOKENS, PROMPTS, TOKENS, asks_of, single
+from cli.verify.asks import LONGEST, PROMPTS, REPEATING, TOKENS, asks_of, single
 from cli.verify.bodies import Roles, paths, roles, turn
 from cli.verify.cells import FACTORS, LEAST_CELLS, Cell, every_cell, every_pair, missing_pairs, pairwise_cover
 from cli.verify.checks import Checked
@@ -106,7 +106,7 @@ def test_the_usual_run_asks_enough_and_of_every_kind() -> None:
     greedy = sum(ask.sampling.temperature == 0 for ask in everything)
     assert 0.3 * len(everything) < greedy < 0.7 * len(everything)
     for cell, asks in asked.items():
-        least, most = (MOST_TOKENS,) * 2 if cell.speculation == "lookup" else TOKENS[cell.batch]
+        least, most = (REPEATING["cpu"][cell.batch],) * 2 if cell.speculation == "lookup" else TOKENS[cell.batch]
         assert all(least <= ask.sampling.max_tokens <= most for ask in asks)
         assert len({ask.prompt for ask in asks}) < len(asks) or cell.batch == 1, "no prompt comes twice"
 
