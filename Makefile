@@ -50,7 +50,7 @@ check: $(DEV) ## lint, format, types, layers, generated code
 # ---- what Baton promises, measured
 
 .PHONY: verify
-verify: $(DEV) ## equal bits: one process against the mesh (5 minutes; with a GPU 4 more for its cells)
+verify: $(DEV) ## equal bits: one process against the mesh (5 minutes, and a GPU's cells)
 	@$(BIN)/baton verify --json $(ARGS)
 
 .PHONY: verify-full

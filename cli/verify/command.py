@@ -51,8 +51,8 @@ def verify(
 
     Starts a mesh for each cell of a pairwise cover over transport, chunk, page size, batch, workers, prefix cache,
     speculation, product path and kernel body, and asks it hundreds of prompts. Prefill, decode and the engine alone run
-    different bodies; matrix tiles are emulated where the processor has none. Five minutes on two cores. On a machine
-    with a GPU, four minutes more for a cover of its own, whose bodies are graph and eager.
+    different bodies; matrix tiles are emulated where the processor has none. Five minutes on two cores. A GPU has a
+    cover of its own, whose bodies are graph and eager; what this machine cannot check is left out and named.
 
     Example: baton verify --json
 
