@@ -18,6 +18,7 @@ ROOT = FOLDER.parents[2]
 TESTS = 9
 
 
+@pytest.mark.timeout(900)
 def test_a_mesh_whose_workers_have_a_gpu_is_exact_in_the_interpreter() -> None:
     paths = os.pathsep.join(str(ROOT / name) for name in ("", "kernels", "protos"))
     done = subprocess.run(
