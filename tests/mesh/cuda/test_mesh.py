@@ -28,7 +28,7 @@ def ask(number: int, tokens: int, *, answer: int = 5) -> Ask:
 
 
 TOGETHER = (ask(0, 5, answer=12), ask(1, 33), ask(2, 16))  # the first still runs when the others join it
-LONG = ask(9, 6 * CHUNK_TOKENS + 3, answer=2)
+LONG = ask(9, 5 * CHUNK_TOKENS + 3, answer=2)
 DURATION = 300  # tokens: an answer that is cancelled long before its end
 
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.mesh
 CELL = Cell(
     transport="cuda_ipc", chunk=16, page=16, batch=8, workers=1, cache=False, speculation="off", path="cuda-sm90:eager"
 )
-GREEDY = Sampling(max_tokens=4, top_logprobs=3)
+GREEDY = Sampling(max_tokens=3, top_logprobs=3)
 ASKS = (
     Ask((5, 6, 7, 8) * 6, GREEDY),
     Ask(tuple(range(40, 60)), replace(GREEDY, temperature=0.5, seed=3)),
