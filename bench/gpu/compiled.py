@@ -51,8 +51,7 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
     }  # fmt: skip
     try:
         source = ASTSource(launch.kernel, *_specialised(launch))
-        options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": False}
-        built = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+        built = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=launch.options)
     except Exception as error:
         # Whatever it is, the gate reports it beside the others; the innermost cause says most.
         while error.__cause__ is not None and isinstance(error.__cause__, Exception):

@@ -50,13 +50,14 @@ class Config:
     block: int  # slots per step of the running maximum
     warps: int
     stages: int
+    registers: int = 0  # of a thread: see Launch
 
 
 INSTRUCTIONS = {80: ("mma.sync", "cp.async"), 90: ("wgmma", "cp.async"), 100: ("tcgen05.mma", "cp.async")}
 _DECODE = {80: Config(64, 32, 8, 4), 90: Config(64, 64, 4, 3), 100: Config(64, 64, 8, 2)}
 _PREFILL = {80: Config(64, 32, 8, 2), 90: Config(128, 64, 8, 2), 100: Config(64, 64, 8, 2)}
 _DECODE_FP8 = {80: Config(32, 32, 8, 4), 90: Config(64, 32, 4, 4), 100: Config(64, 32, 8, 4)}
-_PREFILL_FP8 = {80: Config(32, 32, 8, 2), 90: Config(128, 32, 8, 2), 100: Config(64, 32, 8, 2)}
+_PREFILL_FP8 = {80: Config(32, 32, 8, 2, 255), 90: Config(128, 32, 8, 2), 100: Config(64, 32, 8, 2, 255)}
 _WIDE = {80: Config(32, 32, 8, 2), 90: Config(64, 32, 8, 2)}  # heads beyond 128
 
 
@@ -199,6 +200,7 @@ def launches(
         },
         warps=config.warps,
         stages=config.stages,
+        registers=config.registers,
         instructions=INSTRUCTIONS[arch],
         family=f"attention over {shape.name}",
     )  # fmt: skip
