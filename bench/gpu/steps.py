@@ -60,7 +60,7 @@ def _floor_bytes(weights: DeviceWeights, batch: int, context: int) -> int:
 def _runner(weights: DeviceWeights, batch: int, slots: int, path: str, graphs: bool) -> Iterator[CudaRunner]:
     pages = batch * -(-slots // PAGE_TOKENS)
     nbytes = pages * page_shape(weights, PAGE_TOKENS).page_bytes
-    pool = torch.zeros(nbytes, dtype=torch.uint8, device=weights.device)
+    pool = torch.randn(nbytes // 2, dtype=torch.bfloat16, device=weights.device).view(torch.uint8)
     runner = CudaRunner(
         weights,
         pool=pool,
@@ -76,7 +76,7 @@ def _runner(weights: DeviceWeights, batch: int, slots: int, path: str, graphs: b
 
 
 def _step_ms(runner: CudaRunner, batch: int, context: int, steps: int) -> float:
-    """The pages hold zeros: what attention reads is as long as real text."""
+    """The pages hold random numbers: what attention reads is as long as real text."""
     each = -(-(context + steps + WARM) // PAGE_TOKENS)
 
     def plan(number: int) -> Plan:

@@ -53,11 +53,11 @@ def architecture(tensor: torch.Tensor) -> int:
         if INTERPRETED:
             return 90
         raise KernelError(f"these kernels need a CUDA device, this tensor is on {tensor.device}")
-    return _architecture_of(tensor.device.index or 0)
+    return architecture_of(tensor.device.index or 0)
 
 
 @cache
-def _architecture_of(device: int) -> int:
+def architecture_of(device: int) -> int:
     major, minor = torch.cuda.get_device_capability(device)
     if major < 8:
         raise KernelError(f"the GPU kernels need compute capability 8.0, this device has {major}.{minor}")
