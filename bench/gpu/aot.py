@@ -3,8 +3,8 @@ the code.
 
 Refused are: what does not compile, spills registers, wants more shared memory than the architecture has, lacks the
 instructions that it was written for, or sums a row in another order than the kernel that must give the same bits.
-Nothing is cached, so each run compiles what it reports; but on a GPU's own machine the section `gate` keeps the programs
-where the kernels' first launches find them. Status 1 when anything is refused."""
+Nothing is cached, so each run compiles what it reports; but on a GPU's own machine the section `gate` keeps the
+programs where the kernels' first launches find them. Status 1 when anything is refused."""
 
 import argparse
 import json

@@ -1,8 +1,8 @@
 """Times on a device, and the two limits that kernels are compared with, measured when they are needed.
 
-Before each run a buffer much larger than the second-level cache is written: no run finds its inputs there, and it takes
-so long that everything timed is queued before the device gets to it, so the host's part of a launch does not count. On a
-CPU (the dry run, in Triton's interpreter) a call is timed once: it shows that the code runs and nothing else."""
+Before each run a buffer much larger than the second-level cache is written: no run finds its inputs there, and it
+takes so long that everything timed is queued before the device gets to it: the host's part of a launch does not count.
+On a CPU (the dry run, in Triton's interpreter) a call is timed once: it shows that the code runs and nothing else."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Other people's kernels on the same inputs as ours. Where a peer is not installed there is a note, and no figure.
 
-`python -m bench.gpu.peers` calls FlashInfer once, small: at its first call it has nvcc compile its kernels, which the run
-lets it do beside other sections."""
+`python -m bench.gpu.peers` calls FlashInfer once, small: at its first call it has nvcc compile its kernels, which the
+run lets it do beside other sections."""
 
 import importlib.util
 from collections.abc import Callable

@@ -11,7 +11,7 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 LEAST_FREE_BYTES = 32 << 30  # twice the largest model
-_VARIABLE = "BATON_GPU_FOLDER"
+_VARIABLE = "GPU_RUN_FOLDER"  # no BATON_: those are settings, and unknown ones are refused
 
 
 @contextmanager

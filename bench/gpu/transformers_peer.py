@@ -1,7 +1,7 @@
 """`python -m bench.gpu.transformers_peer`: transformers' continuous batching of the prompts that stdin names.
 
 A process of its own, started by the section `mesh` once our workers are gone. Says one JSON line, or why there is none:
-an answer that failed or is short is no figure, since transformers would return the others as if nothing had happened."""
+an answer that failed or is short makes no figure, though transformers returns the others as if nothing had happened."""
 
 import inspect
 import json

@@ -27,7 +27,9 @@ class Launch:
     constants: dict[str, Any]
     warps: int = 4
     stages: int = 3
-    registers: int = 0  # of a thread at most; 0: the assembler's choice, which may spill a little for more programs at once
+    registers: int = (
+        0  # of a thread at most; 0: the assembler's choice, which may spill a little for more programs at once
+    )
     instructions: tuple[str, ...] = ()  # what the generated code must contain
     family: str = ""  # launches of one family must give a row the same bits
 
