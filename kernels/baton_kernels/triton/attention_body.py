@@ -88,7 +88,11 @@ def _merge(sum_acc, sum_top, sum_total, acc, top, total):
     return tl.where(unseen[:, None], sum_acc, merged_acc), most, tl.where(unseen, sum_total, merged_total)
 
 
-@triton.jit(do_not_specialize=["sequences", "max_pages", "splits", "tiles"])
+@triton.jit(
+    do_not_specialize=["sequences", "max_pages", "splits", "tiles"],
+    # Those of some sequences lie anywhere, as do these parts of the partial results.
+    do_not_specialize_on_alignment=["tables", "starts", "counts", "first_row", "partial_top", "partial_total"],
+)
 def attend_tile(
     q,
     kv,
@@ -205,7 +209,10 @@ def attend_tile(
         tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / own[:, None]).to(tl.bfloat16), mask=wanted)
 
 
-@triton.jit(do_not_specialize=["splits", "most_rows"])
+@triton.jit(
+    do_not_specialize=["splits", "most_rows"],
+    do_not_specialize_on_alignment=["starts", "counts", "first_row", "partial_top", "partial_total"],
+)
 def finish_rows(
     partial_acc,
     partial_top,
