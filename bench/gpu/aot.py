@@ -53,8 +53,8 @@ def gate(architectures: Sequence[int], *, small: bool, processes: int, keep: boo
     work = [(arch, index) for arch in architectures for index, _ in enumerate(chosen(arch))]
     context = get_context("spawn")
     with tempfile.TemporaryDirectory() as cache:
-        initial = (None, ()) if keep else (_use_cache, (cache,))
-        with ProcessPoolExecutor(processes, mp_context=context, initializer=initial[0], initargs=initial[1]) as pool:
+        start = _nothing if keep else partial(_use_cache, cache)
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=start) as pool:
             done = []
             for one in pool.map(partial(_compile, small), work):
                 done.append(one)
@@ -84,6 +84,10 @@ def report(done: Sequence[Compiled], refused: Sequence[str]) -> dict[str, object
         "refused": list(refused),
         "compiled": [asdict(one) for one in done],
     }
+
+
+def _nothing() -> None:
+    """Triton's own cache is used."""
 
 
 def _use_cache(folder: str) -> None:

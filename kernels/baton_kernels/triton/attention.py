@@ -197,7 +197,7 @@ def launches(
         constants={
             **sizes, "PAGE": shape.page_tokens, "TILE": shape.tile_bytes // element, "FP8": shape.fp8,
             "ROWS": config.rows,
-            "BLOCK": config.block, "ACROSS": across,
+            "BLOCK": config.block, "ACROSS": across, "ONE_TILE": across and tiles == 1,
             "SEQUENCES": 1 if across else power_of_2(sequences, _LEAST_SEQUENCES), "UPCAST": INTERPRETED,
         },
         warps=config.warps,

@@ -123,12 +123,16 @@ def attend_tile(
     BLOCK: tl.constexpr,
     SPLIT: tl.constexpr,
     ACROSS: tl.constexpr,
+    ONE_TILE: tl.constexpr,  # of every sequence: decode has no registers to spare
     SEQUENCES: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     GROUP: tl.constexpr = HEADS // KV_HEADS
     kv_head = tl.program_id(1)
-    if ACROSS:
+    if ONE_TILE:
+        sequence = tl.program_id(0)
+        tile = 0
+    elif ACROSS:
         sequence = tl.program_id(0) // tiles
         tile = tl.program_id(0) % tiles
     else:  # find whose tile this is; the last tiles see most slots and go first
