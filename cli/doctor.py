@@ -55,6 +55,7 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
         "transports": [],
         "class": None,
         "fingerprint": None,
+        "draft": None,
         "problems": [],
     }
     checks: tuple[Callable[[], None], ...] = (
@@ -63,6 +64,7 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
         lambda: _gpu(report, worker),
         lambda: _transports(report, worker),
         lambda: _class(report, worker),
+        lambda: _draft(report, worker),
         lambda: _memory(report, worker),
     )
     for check in checks:
@@ -155,6 +157,22 @@ def _class(report: Report, worker: DecodeConfig) -> None:
     report["class"], report["fingerprint"] = identity.numerics, identity.fingerprint
 
 
+def _draft(report: Report, worker: DecodeConfig) -> None:
+    from engine.model.config import read_config
+    from engine.model.drafts import check_draft
+
+    worker = with_model(worker)
+    folder, model = worker.draft_folder, worker.model
+    if folder is None or model is None or (worker.device == "cuda" and not report["gpu"]["usable"]):
+        return
+    check_draft(folder, read_config(model), model)
+    if worker.device == "cuda":
+        from engine.cuda.weights import check_draft_on_gpu
+
+        check_draft_on_gpu(folder)
+    report["draft"] = str(folder)
+
+
 def _memory(report: Report, worker: DecodeConfig) -> None:
     limits = [report["memory"]["available_bytes"], report["memory"]["container_limit_bytes"]]
     room = min(limit for limit in limits if limit is not None)
@@ -188,6 +206,7 @@ def _show(report: Report) -> None:
         *([("forced", f"BATON_PRODUCT_PATH={report['forced']}")] if report["forced"] else []),
         ("class", report["class"] or "unknown"),
         ("fingerprint", report["fingerprint"] or "unknown"),
+        ("draft", report["draft"] or "none"),
     ]
     for name, value in lines:
         print(f"{name:<12} {value}")

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from mesh.host import container_limit_bytes
+
 FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16")
 ASK_SECONDS = 10.0  # how long a compiler or driver may take to say its version
 
@@ -41,7 +43,7 @@ def memory() -> dict[str, Any]:
     return {
         "total_bytes": int(fields.get("MemTotal", 0)) * 1024,
         "available_bytes": int(fields.get("MemAvailable", 0)) * 1024,
-        "container_limit_bytes": _container_limit(),
+        "container_limit_bytes": container_limit_bytes(),
         "locked_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
         "open_files_limit": None if files == resource.RLIM_INFINITY else files,
     }
@@ -51,14 +53,6 @@ def gpu() -> dict[str, Any]:
     tool = shutil.which("nvidia-smi")
     names = _output(tool, "--query-gpu=name,memory.total", "--format=csv,noheader").splitlines() if tool else []
     return {"devices": [name.strip() for name in names if name.strip()]}
-
-
-def _container_limit() -> int | None:
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _text(file).strip()
-        if text.isdecimal() and int(text) < 1 << 60:  # version 1 says "no limit" with a huge number
-            return int(text)
-    return None
 
 
 def _pairs(file: str) -> list[tuple[str, str, str]]:

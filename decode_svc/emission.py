@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from decode_svc.requests import Request
 from engine.plan import Piece, Sampled
-from mesh.messages import End, Token, TokenOf, Tokens
+from mesh.messages import End, Prefilled, Token, TokenOf, Tokens
 from mesh.session import Session
 
 
@@ -29,9 +29,8 @@ def extend(request: Request, piece: Piece, verified: Sequence[Sampled]) -> list[
     """The text grows by what a step's verified rows yielded, up to the request's end; returns the new tokens. Filled
     are only slots whose tokens are in the text: what a refused draft left behind is written again."""
     if piece.position < request.next_position:
-        verified = verified[
-            :1
-        ]  # a new attempt brought tokens along during the step; later rows may not stand behind them
+        # A new attempt brought tokens along during the step; later rows may not stand behind them.
+        verified = verified[:1]
     first, tokens = piece.stop - piece.sampled, list[Token]()
     request.filled = piece.stop if not verified else first
     for row, best in enumerate(verified):
@@ -46,3 +45,12 @@ def extend(request: Request, piece: Piece, verified: Sequence[Sampled]) -> list[
             if end is not End.NONE:
                 break
     return tokens
+
+
+def prefilled_here(request: Request, now_seconds: float) -> Prefilled:
+    return Prefilled(
+        request.ticket,
+        cached_tokens=min(request.cached, len(request.job.prompt)),
+        queued_seconds=max(0.0, request.running_seconds - request.opened_seconds),
+        computed_seconds=now_seconds - request.running_seconds,
+    )

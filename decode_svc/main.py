@@ -1,6 +1,5 @@
 """A decode worker as a process: model, pool, transports and network put together, then its loop."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,16 +10,17 @@ import baton_kernels
 from decode_svc.pace import Pace
 from decode_svc.speculation import Source, Speculation
 from decode_svc.worker import DecodeWorker
+from engine.begin import about, introduce, memory_bytes, open_configured, pool_pages
 from engine.model.forward import Product
-from engine.opened import OpenedModel, open_on
+from engine.opened import OpenedModel
 from engine.pages import PagePool
 from kvtransfer.choose import choose
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
-from mesh.config import ConfigError, DecodeConfig
+from mesh.config import DecodeConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
-from mesh.messages import Hello, KvHello, Load, PrefixChange, Tier
+from mesh.messages import KvHello, Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.telemetry import Telemetry
@@ -45,19 +45,10 @@ async def open_worker(
 ) -> AsyncIterator[DecodeWorker]:
     """A worker that listens and waits to be run. `product` is another one only where `verify` shows that it notices,
     `pace` where drafts shall come whatever they cost."""
-    if config.model is None:
-        raise ConfigError("model: name a Hugging Face model folder")
-    model = await asyncio.to_thread(
-        open_on,
-        config.device,
-        config.model,
-        config.cache_folder,
-        product_path=config.product_path,
-        page_tokens=config.page_tokens,
-        draft=config.draft_folder,
-    )
+    model = await open_configured(config)
     shape = PageShape(model.segments, model.layout)
-    pool = make_pool(config.device, shape, config.pages(shape.page_bytes))
+    pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
+    pool = make_pool(config.device, shape, pages)
     if isinstance(model, OpenedModel):
         model = replace(model, product=product)
     runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, max_batch=config.max_batch)
@@ -68,27 +59,15 @@ async def open_worker(
         may_kill=config.may_kill,
         rules=rules,
     )
-    incarnation, identity = SystemRandom().getrandbits(64), model.identity
+    incarnation = SystemRandom().getrandbits(64)
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     worker = DecodeWorker(
         GrpcNetwork(setting="decode.address", also=stats_service(lambda: worker.counts())),
         runner,
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
-        hello=Hello(
-            tier=Tier.DECODE,
-            incarnation=incarnation,
-            address="",
-            numerics=identity.numerics,
-            fingerprint=identity.fingerprint,
-            model=config.model_name,
-            model_hash=identity.model_hash,
-            page_tokens=config.page_tokens,
-            context_tokens=model.context_tokens,
-            load=Load(),
-            prefix=PrefixChange(0),
-        ),
-        kv_hello=say_hello(incarnation, identity.numerics, shape, list(transports)),
+        hello=introduce(Tier.DECODE, incarnation, config, model),
+        kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
         receivers=receivers,
         choose=pair,
         gateways=config.gateways,
@@ -106,8 +85,7 @@ async def open_worker(
         rules=rules,
     )
     address = await worker.listen(config.address)
-    about = f"class {identity.numerics} fingerprint {identity.fingerprint} body {model.body}"
-    log.info("decode ready at %s %s", address, about)
+    log.info("decode ready at %s %s", address, about(model))
     try:
         yield worker
     finally:

@@ -1,10 +1,13 @@
-"""Open: how a request comes to a decode worker, what a later attempt takes over, and who is refused.
+"""What gateways say to a decode worker: how a request comes, what a later attempt takes over, who is refused, and how
+it goes again, by Cancel or with its gateway.
 
-Step 2 of a request's life as decode sees it; the only message that raises an attempt here. Refused is only what can
-never fit, or not while pages stay quarantined that nobody may prove: never for lack of free pages. A request that runs
-keeps its pages and goes on under the new attempt; any other begins anew, at its old place among those who wait."""
+Step 2 of a request's life as decode sees it; Open is the only message that raises an attempt here. Refused is only
+what can never fit, or not while pages stay quarantined that nobody may prove: never for lack of free pages. A request
+that runs keeps its pages and goes on under the new attempt; any other begins anew, at its old place among those who
+wait."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from decode_svc.emission import Emission
@@ -12,8 +15,10 @@ from decode_svc.landings import Landings
 from decode_svc.requests import Request, Stage
 from engine.batch import pages_needed
 from engine.pages import PagePool
-from mesh.messages import Full, FullKind, Open
+from mesh.messages import Cancel, Full, FullKind, Message, Open
 from mesh.session import Session
+
+log = logging.getLogger("baton.decode")
 
 
 class Opening:
@@ -26,12 +31,48 @@ class Opening:
         *,
         page_tokens: int,
         drop: Callable[[Request], None],
+        changed: Callable[[], None],
     ) -> None:
         self._requests, self._pages, self._landings, self._emission = requests, pages, landings, emission
-        self._page_tokens, self._drop = page_tokens, drop
+        self._page_tokens, self._drop, self._changed = page_tokens, drop, changed
         self._loop = asyncio.get_running_loop()
 
-    def open(self, gateway: Session, message: Open) -> None:
+    def on_message(self, gateway: Session, message: Message) -> None:
+        match message:
+            case Open():
+                self._open(gateway, message)
+            case Cancel():
+                request = self._requests.get(message.request)
+                if request and request.ticket.attempt <= message.attempt:
+                    log.debug("request %d: cancelled while %s", request.key, request.stage.value)
+                    self._drop(request)
+            case _:
+                raise TypeError(f"{type(message).__name__} is no message to a decode worker")
+        self._changed()
+
+    def gateway_ended(self, gateway: Session) -> None:
+        for request in list(self._requests.values()):
+            if request.gateway is gateway:
+                self._drop(request)
+        self._changed()
+
+    def fits(self, request: Request) -> bool:
+        """Into what is left of the pool besides pages that nobody may ever prove."""
+        return self._need(request) <= self._pages.pages - self._landings.quarantine.stuck_pages
+
+    def hopeless(self) -> list[Request]:
+        """Waiting requests that do not fit any more."""
+        if not self._landings.quarantine.stuck_pages:
+            return []
+        waiting = [r for r in self._requests.values() if r.stage in (Stage.OPEN, Stage.LOCAL)]
+        return [r for r in waiting if not self.fits(r)]
+
+    def admit_local(self) -> list[Request]:
+        """Prompts that are prefilled here and have room now, oldest first; returns those that began."""
+        local = sorted((r for r in self._requests.values() if r.stage is Stage.LOCAL), key=lambda r: r.seniority)
+        return [request for request in local if self._begin(request)]
+
+    def _open(self, gateway: Session, message: Open) -> None:
         job, old = message.job, self._requests.get(message.job.ticket.request)
         if old is not None and old.ticket.attempt >= job.ticket.attempt and self._landings.same(old.ticket, job.ticket):
             return
@@ -60,22 +101,6 @@ class Opening:
             self._emission.show(request, request.produced[position])
         self._emission.flush()
         return True
-
-    def fits(self, request: Request) -> bool:
-        """Into what is left of the pool besides pages that nobody may ever prove."""
-        return self._need(request) <= self._pages.pages - self._landings.quarantine.stuck_pages
-
-    def hopeless(self) -> list[Request]:
-        """Waiting requests that do not fit any more."""
-        if not self._landings.quarantine.stuck_pages:
-            return []
-        waiting = [r for r in self._requests.values() if r.stage in (Stage.OPEN, Stage.LOCAL)]
-        return [r for r in waiting if not self.fits(r)]
-
-    def admit_local(self) -> list[Request]:
-        """Prompts that are prefilled here and have room now, oldest first; returns those that began."""
-        local = sorted((r for r in self._requests.values() if r.stage is Stage.LOCAL), key=lambda r: r.seniority)
-        return [request for request in local if self._begin(request)]
 
     def _begin(self, request: Request) -> bool:
         shared = self._landings.find(request)

@@ -58,6 +58,7 @@ class Pace:
         self._extra: dict[int, float] = {}  # batch bucket -> what one draft for each request adds, as a share
         self._drafted: dict[int, int] = {}  # batch bucket -> drafted steps since the last plain one
         self._tried: dict[int, int] = {}  # batch bucket -> trial steps so far
+        self._warm: set[int] = set()  # batch buckets that drafted before
         self._since_probe = 0
 
     def lengths(self, candidates: Sequence[Candidate]) -> list[int]:
@@ -100,6 +101,8 @@ class Pace:
                 self._extra[bucket] = extra - FORGET * (extra - guess)
             return
         self._drafted[bucket] = self._drafted.get(bucket, 0) + 1
+        if bucket not in self._warm:  # a first step may warm caches up; on a GPU it compiles and captures
+            return self._warm.add(bucket)
         each, plain = drafts / batch, self.plain_seconds(batch)
         if each >= 0.5 and plain > 0:
             share = min(max(0.0, (seconds / plain - 1) / each), 4.0)

@@ -2,17 +2,17 @@
 
 One loop, one step at a time for all running requests: a row for each in decode with its drafts, and a chunk of a
 prompt that is prefilled here (*local*), so that a long prompt stretches nobody's gap by more than a chunk. What a step
-holds is planning.py's, how requests come opening.py's, how their pages do landings.py's and growth.py's, and what is
-guessed ahead speculation.py's. Emission goes from the attempt's base on, the token that prefill sampled included: two
-streams race, the gateway sorts it out."""
+holds is planning.py's, how requests come and go opening.py's, how their pages do landings.py's and growth.py's, what is
+guessed ahead speculation.py's, and what the worker says of itself account.py's. Emission goes from the attempt's base
+on, the token that prefill sampled included: two streams race, the gateway sorts it out."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
 from itertools import repeat
 
-from decode_svc.emission import Emission, extend
+from decode_svc.account import Account
+from decode_svc.emission import Emission, extend, prefilled_here
 from decode_svc.flights import Flight, Flights
 from decode_svc.growth import Growth
 from decode_svc.landings import Landings
@@ -20,32 +20,25 @@ from decode_svc.opening import Opening
 from decode_svc.peers import Choose, Peer, Peers
 from decode_svc.planning import Planning
 from decode_svc.requests import Request, Stage
-from decode_svc.room import crowd
 from decode_svc.speculation import Speculation
 from engine.pages import PagePool
 from engine.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
 from mesh.attach import Attachments
 from mesh.messages import (
-    Cancel,
     End,
     Full,
     FullKind,
     Hello,
     KvHello,
-    Load,
     Lost,
     Message,
-    Open,
-    Prefilled,
     PrefixChange,
     Reason,
     Tier,
 )
 from mesh.network import Channel, Network
 from mesh.rules import RULES, Rules
-from mesh.session import Session
-from mesh.speed import Speed
 from mesh.telemetry import Telemetry
 
 log = logging.getLogger("baton.decode")
@@ -79,8 +72,6 @@ class DecodeWorker:
         self._flights = Flights()
         self._read_seconds = 0.0  # when the last step was read
         self._emission = Emission()
-        self._speed = Speed()
-        self._local = 0
         self.landings = Landings(
             self.requests,
             pages,
@@ -112,6 +103,15 @@ class DecodeWorker:
             self._emission,
             page_tokens=hello.page_tokens,
             drop=self._drop,
+            changed=self._work.set,
+        )
+        self._account = Account(
+            self.requests,
+            pages,
+            landings=self.landings,
+            planning=self._planning,
+            speculation=speculation,
+            receivers=receivers,
         )
         self.peers = Peers(
             kv_hello,
@@ -129,8 +129,8 @@ class DecodeWorker:
             incarnation=hello.incarnation,
             rules=rules,
             hello=self._say_hello,
-            on_message=self._from_gateway,
-            on_end=self._gateway_ended,
+            on_message=self._opening.on_message,
+            on_end=self._opening.gateway_ended,
         )
 
     async def listen(self, address: str) -> str:
@@ -163,7 +163,7 @@ class DecodeWorker:
         for request in self._opening.hopeless():
             self._refuse(request)
         for request in self._opening.admit_local():
-            self._local += 1
+            self._account.admitted_local += 1
             self._speculation.admitted(request)
 
     def plan(self) -> Plan:
@@ -183,7 +183,9 @@ class DecodeWorker:
     async def read(self, flight: Flight) -> Result:
         began = self._loop.time()
         result = await flight.result
-        self._measure(flight.plan, self._loop.time() - max(began, self._read_seconds))
+        seconds = self._loop.time() - max(began, self._read_seconds)
+        self._account.measure(flight.plan, seconds)
+        self._speculation.measure(flight.plan, seconds)
         self._read_seconds = self._loop.time()
         return result
 
@@ -198,49 +200,19 @@ class DecodeWorker:
             self._speculation.settle(request, piece, len(tokens), proposed)
             self._publish(request)
             if tokens and request.prefill is None and tokens[0].position == request.job.base:
-                request.gateway.send(self._about(request))
+                request.gateway.send(prefilled_here(request, self._loop.time()))
             for token in tokens:
                 self._emission.show(request, token)
             if tokens and tokens[-1].end is not End.NONE:
                 self._drop(request)
         self._emission.flush()
 
-    def _about(self, request: Request) -> Prefilled:
-        """Of a prompt that was prefilled here."""
-        return Prefilled(
-            request.ticket,
-            cached_tokens=min(request.cached, len(request.job.prompt)),
-            queued_seconds=max(0.0, request.running_seconds - request.opened_seconds),
-            computed_seconds=self._loop.time() - request.running_seconds,
-        )
-
     def retire(self, flight: Flight) -> None:
         """The step is over: pages that nobody needs any more are free."""
         self.pages.release(self._flights.end(flight))
 
     def report(self) -> None:
-        self.attachments.report(self._load(), *self.pages.changes())
-
-    # ---- from the gateway
-
-    def _from_gateway(self, gateway: Session, message: Message) -> None:
-        match message:
-            case Open():
-                self._opening.open(gateway, message)
-            case Cancel():
-                request = self.requests.get(message.request)
-                if request and request.ticket.attempt <= message.attempt:
-                    log.debug("request %d: cancelled while %s", request.key, request.stage.value)
-                    self._drop(request)
-            case _:
-                raise TypeError(f"{type(message).__name__} is no message to a decode worker")
-        self._work.set()
-
-    def _gateway_ended(self, gateway: Session) -> None:
-        for request in list(self.requests.values()):
-            if request.gateway is gateway:
-                self._drop(request)
-        self._work.set()
+        self.attachments.report(self._account.load(), *self.pages.changes())
 
     # ---- from landings
 
@@ -299,40 +271,19 @@ class DecodeWorker:
     def _publish(self, request: Request) -> None:
         self._speculation.published(request, self._growth.publish(request))
 
-    def _measure(self, plan: Plan, seconds: float) -> None:
-        guesses = sum(max(0, piece.sampled - 1) for piece in plan.pieces)
-        self._speed.measure(plan.rows - guesses, seconds)
-        self._speculation.measure(plan, seconds)
-
     def _record(self, name: str, request: Request, start: float, end: float, **attributes: int) -> None:
         self._telemetry.record(name, request.job.traceparent, start, end, **attributes)
-
-    def _load(self) -> Load:
-        waiting, running, queued = crowd(self.requests.values())
-        return Load(waiting, running, queued, self.pages.available, self.pages.pages, self._speed.tokens_per_second)
 
     @property
     def busy(self) -> bool:
         return bool(self.requests)
 
     def counts(self) -> dict[str, int]:
-        """Since the start: admissions by who prefilled them, bytes given pages, steps, drafts that were verified and
-        those that were accepted. Now: states of pages."""
-        return {
-            "admitted_remote": self.landings.whole,
-            "admitted_patched": self.landings.admitted - self.landings.whole,
-            "admitted_local": self._local,
-            "bytes_landed": self.landings.bytes_landed,
-            "steps": self._planning.steps,
-            "largest_batch": self._planning.largest_batch,
-            "drafted": self._speculation.drafted,
-            "accepted": self._speculation.accepted,
-            **{f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()},
-        }
+        return self._account.counts()
 
     def _say_hello(self, address: str) -> Hello:
         prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
-        return self._hello.at(address, self._load(), prefix)
+        return self._hello.at(address, self._account.load(), prefix)
 
     async def aclose(self) -> None:
         self.peers.close()

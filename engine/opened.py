@@ -3,7 +3,6 @@
 Both tiers begin with this. The page pool's memory belongs to whoever moves pages, so the runner is made afterwards,
 over the memory that is handed in."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +10,7 @@ from typing import Any, Protocol
 import baton_kernels
 from engine.cuda.device import find_gpu
 from engine.identity import Identity, identify
-from engine.model.config import read_config
+from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
 from engine.model.forward import Product
 from engine.model.weights import Weights, open_weights
@@ -114,7 +113,7 @@ def open_on(
         )
     from engine.cuda.opened import open_on_gpu  # imports torch and triton, which take seconds
 
-    return open_on_gpu(found.gpu, folder, cache_folder, product_path=product_path, page_tokens=page_tokens)
+    return open_on_gpu(found.gpu, folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft)
 
 
 def open_model(
@@ -126,24 +125,7 @@ def open_model(
 
 
 def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path) -> Weights:
-    """It must say the same tokens, wherever the model may be; on the model's path if its weights allow."""
-    config = read_config(folder)
-    if config.vocab != model.config.vocab:
-        problem = f"has a vocabulary of {config.vocab} tokens where the model has {model.config.vocab}"
-        raise ModelError(folder, "draft", problem, _REMEDY)
-    if config.context < model.config.context:
-        problem = f"has a context of {config.context} tokens where the model has {model.config.context}"
-        raise ModelError(folder, "draft", problem, _REMEDY)
-    if _vocabulary(folder) != _vocabulary(model_folder):
-        raise ModelError(folder, "draft", f"has another tokenizer than the model in {model_folder}", _REMEDY)
+    """On the model's path if its weights allow."""
+    check_draft(folder, model.config, model_folder)
     path = "auto" if model.path == "fp32" else model.path
     return open_weights(folder, cache_folder, product_path=path)
-
-
-def _vocabulary(folder: Path) -> object:
-    """Which text each token id stands for; None where the folder has no tokenizer."""
-    file = folder / "tokenizer.json"
-    return json.loads(file.read_bytes())["model"].get("vocab") if file.exists() else None
-
-
-_REMEDY = "Set `draft` to a smaller model of the same family and tokenizer, or leave it out."

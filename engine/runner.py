@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels
-from engine.drafting import Drafter
+from engine.drafter import Drafter
 from engine.following import Following
 from engine.model.forward import Forward, Pages, Product
 from engine.model.rows import Limits, Rows

@@ -29,7 +29,7 @@ from gateway.openai_fields import read_body
 from gateway.openai_types import ChatRequest, CompletionRequest
 from gateway.spec import Core
 from gateway.sse import DONE, encode, frame
-from mesh.errors import BatonError, BodyTooLarge, Cancelled, InvalidRequest
+from mesh.errors import BatonError, BodyTooLarge, Cancelled, InvalidRequest, UnsupportedMedia
 
 BODY_BYTES = 32 * 2**20
 Clock = Callable[[], float]  # seconds since 1970, for `created`
@@ -188,9 +188,7 @@ class _Gone(Exception):
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
-    kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"application/json")
-    if kind.split(b";")[0].strip().lower() != b"application/json":
-        raise InvalidRequest(None, "content-type must be application/json")
+    _check_form(dict(scope["headers"]))
     parts: list[bytes] = []
     size = 0
     while True:
@@ -203,6 +201,17 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
             raise BodyTooLarge(f"the body is larger than {BODY_BYTES} bytes")
         if not message.get("more_body"):
             return b"".join(parts)
+
+
+def _check_form(headers: dict[bytes, bytes]) -> None:
+    kind = headers.get(b"content-type", b"application/json")
+    if kind.split(b";")[0].strip().lower() != b"application/json":
+        raise UnsupportedMedia(f"content-type is {kind.decode('latin-1')!r}, must be application/json")
+    coding = headers.get(b"content-encoding", b"identity")
+    if coding.strip().lower() not in (b"identity", b""):
+        raise UnsupportedMedia(
+            f"content-encoding is {coding.decode('latin-1')!r}: send the body as it is, uncompressed"
+        )
 
 
 async def _watch(receive: Receive, reply: Reply) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.assets import Assets
 from gateway.spec import Core, RequestSpec
-from mesh.errors import BatonError, ContextTooLong, InvalidRequest, ResourceExhausted, UnknownModel
+from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Sampling
 
 CHOICES = 128
@@ -94,8 +94,9 @@ def accept(asked: Asked, core: Core, assets: Assets, random: Random) -> Accepted
     pool = core.largest_pool_tokens
     room = (min(context, pool) if pool else context) - len(asked.prompt)
     if room < 1:
-        raise _too_large(
-            f"the prompt of {len(asked.prompt)} tokens leaves no room in the largest decode pool of {pool}"
+        raise PoolTooSmall(
+            asked.prompt_field,
+            f"the prompt of {len(asked.prompt)} tokens leaves no room in the largest decode pool of {pool}",
         )
     max_tokens = room if asked.max_tokens is None else check.between("max_tokens", asked.max_tokens, 1)
     min_tokens = check.between("min_tokens", asked.min_tokens or 0, 0, max_tokens)
@@ -106,8 +107,9 @@ def accept(asked: Asked, core: Core, assets: Assets, random: Random) -> Accepted
             f"context of {context} tokens; shorten the prompt or lower {check.name('max_tokens')}",
         )
     if max_tokens > room:
-        raise _too_large(
-            f"prompt and max_tokens need {len(asked.prompt) + max_tokens} tokens; the largest pool has {pool}"
+        name = check.name("max_tokens")
+        raise PoolTooSmall(
+            name, f"prompt and {name} need {len(asked.prompt) + max_tokens} tokens; the largest pool has {pool}"
         )
     _check_stops(check, assets)
     choices = check.between("n", 1 if asked.n is None else asked.n, 1, CHOICES)
@@ -191,10 +193,6 @@ def _check_stops(check: "_Check", assets: Assets) -> None:
     if any(not string or len(string) > STOP_CHARACTERS for string in stop):
         raise check.wrong("stop", f"holds a string that is empty or longer than {STOP_CHARACTERS} characters")
     check.ids("stop_token_ids", check.asked.stop_token_ids, assets.vocabulary)
-
-
-def _too_large(message: str) -> BatonError:
-    return ResourceExhausted(f"{message}; shorten the prompt or lower max_tokens", field="max_tokens")
 
 
 class _Check:

@@ -11,12 +11,13 @@ from typing import Any
 from gateway.assets import Assets
 from gateway.limits import Asked, check_length
 from gateway.openai_types import ChatRequest, Common, CompletionRequest, Json
-from gateway.tools import declared, names_of, said_calls
+from gateway.tools import check_answered, declared, names_of, said_calls
 from mesh.errors import ContextTooLong, InvalidRequest
 
 LONG_CHARACTERS = 16_384  # some milliseconds of tokenizing
 LONG_TALK = 64  # messages; some milliseconds of a template
 PROMPTS = 256
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ async def chat_ids(
         name = min(reserved)
         raise InvalidRequest("chat_template_kwargs", f"chat_template_kwargs must not set {name}")
     checked = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    check_answered(checked)
     if assets.why_no_tools is not None and (tools or any(message.get("tool_calls") for message in checked)):
         name = "tools" if tools else "messages"
         raise InvalidRequest(name, f"model {assets.name!r} cannot be given tools: {assets.why_no_tools}")
@@ -98,8 +100,8 @@ async def chat_ids(
 
 def _message(message: Json, where: str) -> Json:
     """What templates expect: a role, and content as one text."""
-    if not isinstance(message.get("role"), str):
-        raise InvalidRequest(f"{where}.role", f"{where}.role must be text such as 'user'")
+    if message.get("role") not in ROLES:
+        raise InvalidRequest(f"{where}.role", f"{where}.role must be one of {', '.join(ROLES)}")
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(_part(part, f"{where}.content[{index}]") for index, part in enumerate(content))

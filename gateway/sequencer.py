@@ -13,7 +13,7 @@ from gateway.requests import Phase, Request
 from gateway.router import Local, Need, Route, route
 from gateway.spec import RequestSpec
 from gateway.workers import Worker, Workers
-from mesh.errors import BatonError, ClassUnavailable, DeadlineExceeded, ResourceExhausted, Unavailable, WorkersDied
+from mesh.errors import BatonError, ClassUnavailable, DeadlineExceeded, PoolTooSmall, Unavailable, WorkersDied
 from mesh.hashing import block_hashes
 from mesh.messages import (
     Cancel,
@@ -205,10 +205,10 @@ class Sequencer:
         elif decodes and all(request.refused.get(d.incarnation) is FullKind.EVER for d in decodes):
             tokens = len(request.spec.prompt) + request.spec.sampling.max_tokens
             what = f"prompt and max_tokens need {tokens} tokens; no worker's pool has that"
-            self.end(request, ResourceExhausted(what))
+            self.end(request, PoolTooSmall("max_tokens", what))
         elif self._local is Local.NEVER and self._too_large(request):
             what = f"the prompt's {len(request.spec.prompt)} tokens exceed every prefill worker's pool"
-            self.end(request, ResourceExhausted(what))
+            self.end(request, PoolTooSmall("prompt", what))
         else:
             request.phase, request.prefill, request.decode = Phase.WAITING, None, None
             if request.patience is None:

@@ -51,6 +51,21 @@ def said_calls(message: Json, where: str) -> Json:
     return message | {"tool_calls": [_said(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(calls)]}
 
 
+def check_answered(messages: Sequence[Json]) -> None:
+    """A tool's answer belongs to a call that was made before it."""
+    called = set[str]()
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            ids = [call.get("id") for call in message.get("tool_calls") or ()]
+            called.update(one for one in ids if isinstance(one, str))
+        if message["role"] == "tool":
+            where, given = f"messages[{index}].tool_call_id", message.get("tool_call_id")
+            if not isinstance(given, str):
+                raise InvalidRequest(where, f"{where} must be the id of the call that this message answers")
+            if given not in called:
+                raise InvalidRequest(where, f"{where} is {given!r}; no assistant message before it has such a call")
+
+
 def why_no_tools(template: ChatTemplate) -> str | None:
     """None: the template tells the model of tools, and writes calls as they are read here."""
     tool = {"type": "function", "function": {"name": _PROBE, "description": "", "parameters": {"type": "object"}}}

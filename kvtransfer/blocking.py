@@ -1,7 +1,7 @@
 """Blocking work in a thread, under an event loop that may cancel whoever waits for it.
 
 A copy that runs cannot be called back, and its source must not change under it: a cancelled caller waits for its end
-first. A connection that comes too late is closed."""
+first. A connection that comes too late is closed. What waits for another process is told to stop."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_LOOK_SECONDS = 0.05
 
 
 async def finish(executor: Executor, call: Callable[[], T]) -> T:
@@ -32,6 +33,30 @@ async def finish_or_discard(executor: Executor, call: Callable[[], T], discard: 
         if not work.cancel():
             work.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
         raise
+
+
+async def attend(
+    executor: Executor,
+    call: Callable[[], T],
+    *,
+    look: Callable[[], None],
+    end: Callable[[], None],
+    seconds: float | None = None,
+) -> T:
+    """The call's result. What `look` raises meanwhile, the deadline and a cancellation make `end` end the call, and
+    are raised when it has ended."""
+    future = asyncio.wrap_future(executor.submit(call))
+    try:
+        async with asyncio.timeout(seconds):
+            while not future.done():
+                await asyncio.wait([future], timeout=_LOOK_SECONDS)
+                if not future.done():
+                    look()
+    except BaseException:
+        end()
+        await settled([future])
+        raise
+    return future.result()
 
 
 async def settled(futures: Iterable["asyncio.Future[Any]"]) -> None:

@@ -6,54 +6,34 @@ by layer group while the next one is computed; a write returns when the device i
 may use one GPU, or two that can reach each other."""
 
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
-from random import SystemRandom
 
 from kvtransfer.cuda_driver import DriverError
 from kvtransfer.device_pool import Blocks, DevicePool, check_spans, portions, read_handle
-from kvtransfer.shm import MappedReceiver, SharedMemory
-from kvtransfer.shm_writer import Attach, Copies, MappedWriter, connect
+from kvtransfer.mapped import MappedTransport
+from kvtransfer.mapped_writer import Attach, Copies
 from kvtransfer.transfer import PageShape, Pool, Span, TransferError
 
-KIND = b"CIP1"
 
-
-class CudaIpc:
-    """A `Transport` between processes of one user on one host whose pools are on a GPU."""
-
+class CudaIpc(MappedTransport):
     name = "cuda_ipc"
+    kind = b"CIP1"
 
-    def __init__(
-        self,
-        random: SystemRandom,
-        *,
-        folder: Path | None = None,
-        may_kill: bool = True,
-        handshake_seconds: float = 5.0,
-    ) -> None:
-        self._random, self._folder = random, folder or Path(tempfile.gettempdir())
-        self._may_kill, self._handshake_seconds = may_kill, handshake_seconds
+    def mappable(self, pool: Pool) -> DevicePool:
+        return on_device(pool)
 
-    def available(self) -> str:
-        return SharedMemory(self._random, folder=self._folder).available()  # it needs the same of the kernel
+    def into(self, pool: Pool) -> Attach:
+        source = on_device(pool)
 
-    async def receive(self, pool: Pool, incarnation: int) -> MappedReceiver:
-        return MappedReceiver(
-            self.name,
-            KIND,
-            on_device(pool),
-            incarnation,
-            random=self._random,
-            folder=self._folder,
-            may_kill=self._may_kill,
-            handshake_seconds=self._handshake_seconds,
-        )
+        def attach(fd: int, shape: PageShape, pages: int) -> Copies:
+            try:
+                copies = DeviceCopies(source, read_handle(fd), shape, pages)
+            except RuntimeError as error:
+                raise DriverError(f"its GPU memory cannot be mapped: {error}") from error
+            os.close(fd)  # the mapping does not need it any more
+            return copies
 
-    async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> MappedWriter:
-        into, seconds = into_device(on_device(pool)), self._handshake_seconds
-        return await connect(handle, into, pool.shape, incarnation, name=self.name, kind=KIND, seconds=seconds)
+        return attach
 
 
 def on_device(pool: Pool) -> DevicePool:
@@ -85,15 +65,3 @@ class DeviceCopies:
 
     def close(self) -> None:
         self._source.driver.unmap(self._memory)
-
-
-def into_device(source: DevicePool) -> Attach:
-    def attach(fd: int, shape: PageShape, pages: int) -> Copies:
-        try:
-            copies = DeviceCopies(source, read_handle(fd), shape, pages)
-        except RuntimeError as error:
-            raise DriverError(f"its GPU memory cannot be mapped: {error}") from error
-        os.close(fd)  # the mapping does not need it any more
-        return copies
-
-    return attach

@@ -5,6 +5,7 @@ arrive in order, in two halves, and find their page by ticket when the first hal
 a simulated cluster; tests hold writes back, lose and damage them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -102,6 +103,7 @@ class MemoryReceiver:
     def __init__(
         self, fabric: Fabric, pool: Pool, incarnation: int, *, name: str, one_sided: bool, rules: Rules
     ) -> None:
+        self.refused: Counter[str] = Counter()  # nobody: there is no handshake
         self.name, self.one_sided, self.pool = name, one_sided, pool
         self.fabric, self._rules = fabric, rules
         self._handle = f"{name} {incarnation:x}".encode()

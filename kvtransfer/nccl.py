@@ -3,31 +3,35 @@
 Two-sided: frames come over a TCP connection, the bytes behind them over a communicator of just these two workers, into
 a block beside the pool. Only when a block is complete is it decided, on the event loop, which of its spans a landing
 still wants: those are scattered into their pages at once, the others go nowhere. So not one byte reaches a page after
-`close`. The connection's end aborts the communicator. NCCL encrypts nothing: for networks that are one's own."""
+`close`. The connection's end aborts the communicator, be it joined or still joining, and with it the thread that waits.
+NCCL encrypts nothing: for networks that are one's own."""
 
 import asyncio
 import hmac
 import ipaddress
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from random import SystemRandom
 
 import torch
 
-from kvtransfer.blocking import finish_or_discard, settled
+from kvtransfer.blocking import attend, finish
 from kvtransfer.cuda_ipc import on_device
 from kvtransfer.device_pool import DevicePool, grouped
 from kvtransfer.nccl_library import Broken, Communicator, Fabric, Nccl
 from kvtransfer.nccl_wire import COUNT_BYTES, as_spans, portion_bytes, unpack_portion
-from kvtransfer.nccl_writer import NcclWriter, connect
+from kvtransfer.nccl_writer import NcclWriter, connect, notice_silence
 from kvtransfer.tcp_connection import Landings
 from kvtransfer.transfer import Arrived, Pool, Span
 from kvtransfer.wire import HELLO_BYTES, TOKEN_BYTES, Frame, Handle, Hello, Malformed, Welcome
 
+log = logging.getLogger("baton.kvtransfer")
+
 KIND = b"NCC1"
-_LOOK_SECONDS = 0.05  # while a block is awaited, whether the writer is still there
 
 
 class NcclTransport:
@@ -122,48 +126,60 @@ class NcclReceiver:
         talk.add_done_callback(self._talks.discard)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        notice_silence(writer.get_extra_info("socket"))
         thread = ThreadPoolExecutor(1, thread_name_prefix="baton-nccl")
         try:
-            unique = await self._welcome(reader, writer)
+            unique = await self._welcome(reader, writer, thread)
             if unique is not None:
-                pair = await finish_or_discard(
-                    thread, lambda: self._fabric.join(unique, 0, self._pool.driver.device), lambda late: late.abort()
-                )
-                await self._receive(reader, pair, thread)
-        except Malformed:
-            self.refused["malformed"] += 1
-        except (OSError, EOFError, TimeoutError):
-            pass  # it went away
+                await self._serve(reader, unique, thread)
+        except Malformed as error:
+            self._refuse("malformed", error)
+        except TimeoutError:
+            self._refuse("late", f"no greeting, or not joined, within {self._seconds:g} s")
+        except (OSError, EOFError) as error:
+            self._refuse("gone", error)
         finally:
             thread.shutdown(wait=False)
             writer.close()
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
+    def _refuse(self, reason: str, why: object) -> None:
+        self.refused[reason] += 1
+        log.warning("nccl: a writer's connection came to nothing (%s): %s", reason, why)
+
+    async def _welcome(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, thread: ThreadPoolExecutor
+    ) -> bytes | None:
         """None: refused."""
         async with asyncio.timeout(self._seconds):
             hello = Hello.unpack(await reader.readexactly(HELLO_BYTES))
         known = hmac.compare_digest(self._tokens.get(hello.writer, b""), hello.token)
         if not known or hello.receiver != self._incarnation:
-            self.refused["token"] += 1
+            self._refuse("token", "a stale handle, or a stranger")
             return None
         welcome = Welcome(hello.shape == self._pool.shape, self._incarnation, self._pool.pages, self._pool.shape)
         writer.write(welcome.pack())
         if not welcome.accepted:
-            self.refused["shape"] += 1
+            self._refuse("shape", f"its pages are {hello.shape}")
             return None
-        unique = self._fabric.unique()
+        unique = await finish(thread, self._fabric.unique)
         writer.write(unique)
         return unique
 
-    async def _receive(self, reader: asyncio.StreamReader, pair: Communicator, thread: ThreadPoolExecutor) -> None:
-        """Portion by portion, until the connection or the communicator ends."""
+    async def _serve(self, reader: asyncio.StreamReader, unique: bytes, thread: ThreadPoolExecutor) -> None:
+        """Joined with the writer, then portion by portion, until the connection or the communicator ends."""
+        pair = self._fabric.pair(unique, 0, self._pool.driver.device)
+
+        async def while_there(call: Callable[[], None], seconds: float | None = None) -> None:
+            await attend(thread, call, look=lambda: _check_there(reader), end=pair.abort, seconds=seconds)
+
         try:
-            while True:
-                head = await reader.readexactly(COUNT_BYTES)
+            await while_there(pair.join, self._seconds)
+            while head := await _head(reader):
                 frames = unpack_portion(await reader.readexactly(portion_bytes(head)), self._pool.shape)
                 spans = as_spans(frames)
-                blocks = [self._pool.blocks.room(group) for group in grouped(spans, self._pool.shape)]
-                await _filled(reader, pair, thread, blocks)
+                with self._pool.driver.beside():  # memory that no step's kernel may still be using
+                    blocks = [self._pool.blocks.room(group) for group in grouped(spans, self._pool.shape)]
+                await while_there(partial(_fill, pair, blocks))
                 self._land(frames, spans, blocks)
         finally:
             pair.abort()
@@ -188,23 +204,21 @@ class NcclReceiver:
                 self.landings.complete(frame, landing)
 
 
-async def _filled(
-    reader: asyncio.StreamReader, pair: Communicator, thread: ThreadPoolExecutor, blocks: Sequence[torch.Tensor]
-) -> None:
-    """The connection's end, noticed meanwhile, ends the wait for what will never come."""
-
-    def receive() -> None:
-        for block in blocks:
-            pair.receive(block)
-
-    filling = asyncio.wrap_future(thread.submit(receive))
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """Of the next portion; empty when the writer has hung up between two."""
     try:
-        while not filling.done():
-            await asyncio.wait([filling], timeout=_LOOK_SECONDS)
-            if not filling.done() and (reader.at_eof() or reader.exception() is not None):
-                raise Broken("the writer hung up in the middle of a portion")
-    except BaseException:
-        pair.abort()
-        await settled([filling])
-        raise
-    filling.result()
+        return await reader.readexactly(COUNT_BYTES)
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise
+        return b""
+
+
+def _fill(pair: Communicator, blocks: Sequence[torch.Tensor]) -> None:
+    for block in blocks:
+        pair.receive(block)
+
+
+def _check_there(reader: asyncio.StreamReader) -> None:
+    if reader.at_eof() or reader.exception() is not None:
+        raise Broken("the writer hung up while it was joining, or in the middle of a portion")

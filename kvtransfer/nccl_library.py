@@ -1,17 +1,26 @@
 """Two-rank communicators of NCCL, through ctypes: the library that torch has loaded already, never a second one.
 
-One communicator joins one prefill with one decode worker: windows, growing and shrinking would be collective. A send
-that waits for a peer that died ends only by `abort`, from any thread. Tests hand in another `Fabric`."""
+One communicator joins one prefill with one decode worker: windows, growing and shrinking would be collective. All are
+non-blocking: NCCL's calls return at once, joining and connecting go on in its own threads, and whoever waits here asks
+how far they are. So a wait for a peer that died or never came, while joining as in a copy, ends by `abort`, from any
+thread. Tests hand in another `Fabric`."""
 
 import ctypes
+import logging
 from functools import cache
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Protocol
 
 import torch
 
+log = logging.getLogger("baton.kvtransfer")
+
 UNIQUE_BYTES = 128
 _UINT8 = 1
+_IN_PROGRESS = 7
+_LOOK_SECONDS = 0.001  # how often a call in progress is asked for
+# Of NCCL's configuration only what version 2.14 had, which every later one reads.
+_CONFIG_MAGIC, _CONFIG_VERSION, _CONFIG_UNSET = 0xCAFEBEEF, 21400, -(1 << 31)
 
 
 class Broken(OSError):
@@ -19,14 +28,19 @@ class Broken(OSError):
 
 
 class Communicator(Protocol):
+    """Not joined yet when it is made. One thread calls everything but `abort`; Broken when it was aborted meanwhile."""
+
+    def join(self) -> None:
+        """Returns when the other rank has joined too."""
+
     def send(self, block: torch.Tensor) -> None:
-        """Returns when the block may change. Broken when it was aborted meanwhile."""
+        """Returns when the block may change."""
 
     def receive(self, block: torch.Tensor) -> None:
         """Returns when the block is filled."""
 
     def abort(self) -> None:
-        """Idempotent: ends what waits, and the communicator."""
+        """At any time, from any thread, idempotent: ends what waits, and the communicator. Does not wait itself."""
 
 
 class Fabric(Protocol):
@@ -34,10 +48,10 @@ class Fabric(Protocol):
         """Empty when usable here, else the reason why not."""
 
     def unique(self) -> bytes:
-        """Names a communicator that does not exist yet; a secret between its two ranks."""
+        """Names a communicator that does not exist yet; a secret between its two ranks. NCCL listens for both in a
+        thread of its own, which stays when one never comes: nothing of ours waits for it."""
 
-    def join(self, unique: bytes, rank: int, device: torch.device) -> Communicator:
-        """Waits for the other rank."""
+    def pair(self, unique: bytes, rank: int, device: torch.device) -> Communicator: ...
 
 
 class Nccl:
@@ -53,20 +67,22 @@ class Nccl:
         _call("ncclGetUniqueId", ctypes.byref(unique))
         return bytes(unique)
 
-    def join(self, unique: bytes, rank: int, device: torch.device) -> Communicator:
-        handle = ctypes.c_void_p()
-        named = _Unique.from_buffer_copy(unique)
-        with torch.cuda.device(device):
+    def pair(self, unique: bytes, rank: int, device: torch.device) -> "Pair":
+        return Pair(unique, rank, device)
+
+
+class Pair:
+    def __init__(self, unique: bytes, rank: int, device: torch.device) -> None:
+        self._unique, self._rank, self._device = _Unique.from_buffer_copy(unique), rank, device
+        self._handle = ctypes.c_void_p()
+        self._turn = Lock()  # no call on what `abort` has freed
+        self._over, self._freed = Event(), Event()
+
+    def join(self) -> None:
+        with torch.cuda.device(self._device):
             torch.cuda.synchronize()  # a thread that has not used the device yet has no context
-            _call("ncclCommInitRank", ctypes.byref(handle), ctypes.c_int(2), named, ctypes.c_int(rank))
-            return _Pair(handle, 1 - rank)
-
-
-class _Pair:
-    def __init__(self, handle: ctypes.c_void_p, peer: int) -> None:
-        self._handle, self._peer = handle, peer
-        self._stream = torch.cuda.Stream(priority=-1)
-        self._turn, self._over = Lock(), False
+            self._stream = torch.cuda.Stream(priority=-1)
+            self._meet()
 
     def send(self, block: torch.Tensor) -> None:
         self._pass("ncclSend", block)
@@ -75,29 +91,62 @@ class _Pair:
         self._pass("ncclRecv", block)
 
     def abort(self) -> None:
-        with self._turn:
-            if not self._over:
-                self._over = True
-                _call("ncclCommAbort", self._handle)
+        """It frees memory, for which the device must come to rest: not in the caller's time."""
+        if not self._over.is_set():
+            self._over.set()
+            Thread(target=self._end, name="baton-nccl-end", daemon=True).start()
 
-    def _pass(self, call: str, block: torch.Tensor) -> None:
-        with torch.cuda.device(block.device), torch.cuda.stream(self._stream):
-            with self._turn:  # not while it is aborted
-                if self._over:
-                    raise Broken("the communicator was aborted")
-                _call(
-                    call,
-                    ctypes.c_void_p(block.data_ptr()),
-                    ctypes.c_size_t(block.numel()),
-                    ctypes.c_int(_UINT8),
-                    ctypes.c_int(self._peer),
-                    self._handle,
-                    ctypes.c_void_p(self._stream.cuda_stream),
-                )
+    def _meet(self) -> None:
+        config = _Config(ctypes.sizeof(_Config), _CONFIG_MAGIC, _CONFIG_VERSION, 0, _CONFIG_UNSET)
+        ranks = (ctypes.c_int(2), self._unique, ctypes.c_int(self._rank))
+        self._through("ncclCommInitRankConfig", ctypes.byref(self._handle), *ranks, ctypes.byref(config))
+
+    def _end(self) -> None:
+        try:
+            with self._turn:
+                handle, self._handle = self._handle, ctypes.c_void_p()
+                if handle:
+                    _call("ncclCommAbort", handle)
+        except Broken as error:  # nobody can do anything about it
+            log.warning("nccl: %s", error)
+        finally:
+            self._freed.set()
+
+    def _pass(self, name: str, block: torch.Tensor) -> None:
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            place = (ctypes.c_void_p(block.data_ptr()), ctypes.c_size_t(block.numel()), ctypes.c_int(_UINT8))
+            stream = ctypes.c_void_p(self._stream.cuda_stream)
+            self._through(name, *place, ctypes.c_int(1 - self._rank), self._handle, stream)
             done = torch.cuda.Event(blocking=True)
             done.record(self._stream)
         done.synchronize()
-        if self._over:
+        self._check()
+
+    def _through(self, name: str, *arguments: object) -> None:
+        """A call, and until NCCL is through with it: on the stream or, joining, with the other rank. Aborted: not
+        before its threads have ended, which may still put a copy into our block on the stream."""
+        try:
+            self._wait(name, *arguments)
+        except Broken:
+            if self._over.is_set():
+                self._freed.wait()
+            raise
+
+    def _wait(self, name: str, *arguments: object) -> None:
+        with self._turn:
+            self._check()
+            _call(name, *arguments)
+        state = ctypes.c_int()
+        while True:
+            with self._turn:
+                self._check()
+                _call("ncclCommGetAsyncError", self._handle, ctypes.byref(state))
+            if state.value != _IN_PROGRESS:
+                return _expect(name, state.value)
+            self._over.wait(_LOOK_SECONDS)
+
+    def _check(self) -> None:
+        if self._over.is_set():
             raise Broken("the communicator was aborted")
 
 
@@ -107,6 +156,18 @@ class _Unique(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint8 * UNIQUE_BYTES)]
 
 
+class _Config(ctypes.Structure):
+    """The first members of `ncclConfig_t`; the size says where ours end."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        ("blocking", ctypes.c_int),
+        ("cga_cluster_size", ctypes.c_int),  # a later version's, where ours has padding
+    ]
+
+
 @cache
 def _library() -> ctypes.CDLL:
     torch.cuda.init()
@@ -114,8 +175,14 @@ def _library() -> ctypes.CDLL:
 
 
 def _call(name: str, *arguments: object) -> None:
-    library = _library()
-    code = getattr(library, name)(*arguments)
+    """Returns when it is done, or has begun."""
+    code = getattr(_library(), name)(*arguments)
+    if code != _IN_PROGRESS:
+        _expect(name, code)
+
+
+def _expect(name: str, code: int) -> None:
     if code:
+        library = _library()
         library.ncclGetErrorString.restype = ctypes.c_char_p
         raise Broken(f"{name} failed: {library.ncclGetErrorString(code).decode()} ({code})")

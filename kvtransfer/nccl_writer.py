@@ -1,19 +1,24 @@
 """NCCL, prefill's half: spans gathered into blocks on the device, their frames over TCP, the blocks over NCCL.
 
 One thread per writer does it all, in the order of the calls. A write returns when NCCL has read the blocks; a cancelled
-one no earlier than the write it began. A receiver that hangs up breaks the writer and aborts what waits for it."""
+one no earlier than the write it began. A receiver that hangs up, while the two are joining or later, breaks the writer
+and aborts what waits for it."""
 
 import asyncio
+import select
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from kvtransfer.blocking import finish, finish_or_discard
+from kvtransfer.blocking import attend, finish, finish_or_discard
 from kvtransfer.device_pool import DevicePool, check_spans, portions
-from kvtransfer.nccl_library import UNIQUE_BYTES, Communicator, Fabric
+from kvtransfer.nccl_library import UNIQUE_BYTES, Broken, Communicator, Fabric
 from kvtransfer.nccl_wire import MOST_FRAMES, pack_portion
 from kvtransfer.transfer import Span, TransferError
 from kvtransfer.wire import TICKET_BYTES, WELCOME_BYTES, Handle, Hello, Malformed, Welcome
+
+# A host that vanished without a word is noticed after so long, by whichever of the two speaks.
+_IDLE_SECONDS, _PROBES, _SILENT_MILLISECONDS = 4, 6, 10_000
 
 
 class NcclWriter:
@@ -84,37 +89,61 @@ class NcclWriter:
 async def connect(
     raw: bytes, kind: bytes, pool: DevicePool, incarnation: int, *, fabric: Fabric, seconds: float
 ) -> NcclWriter:
-    def dial() -> tuple[socket.socket, Communicator, int]:
+    def dial() -> tuple[socket.socket, int, bytes]:
         """In a thread. The receiver joins as soon as it has welcomed us."""
-        connection: socket.socket | None = None
+        handle = Handle.unpack(raw)
+        if handle.kind != kind:
+            raise Malformed(f"a handle of {handle.kind!r}, not of nccl")
+        host, _, port = handle.address.rpartition(":")
+        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
         try:
-            handle = Handle.unpack(raw)
-            if handle.kind != kind:
-                raise Malformed(f"a handle of {handle.kind!r}, not of nccl")
-            host, _, port = handle.address.rpartition(":")
-            connection = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            notice_silence(connection)
             connection.sendall(Hello(handle.token, incarnation, handle.receiver, pool.shape).pack())
             welcome = Welcome.unpack(_take(connection, WELCOME_BYTES))
             if not welcome.accepted or welcome.shape != pool.shape:
                 raise Malformed(f"our pages are {pool.shape}, the receiver's {welcome.shape}")
             if welcome.receiver != handle.receiver:
                 raise Malformed("another process answers at the receiver's address")
-            return connection, fabric.join(_take(connection, UNIQUE_BYTES), 1, pool.driver.device), welcome.pages
-        except BaseException as error:
-            if connection is not None:
-                connection.close()
-            if isinstance(error, OSError | ValueError):
-                raise TransferError(f"nccl: the receiver cannot be reached: {error}") from error
+            return connection, welcome.pages, _take(connection, UNIQUE_BYTES)
+        except BaseException:
+            connection.close()
             raise
 
     sender = ThreadPoolExecutor(1, thread_name_prefix="baton-nccl")
     try:
-        connection, pair, pages = await finish_or_discard(sender, dial, _discard)
+        connection, pages, unique = await finish_or_discard(sender, dial, lambda late: late[0].close())
+        pair = fabric.pair(unique, 1, pool.driver.device)
+        try:
+            await attend(sender, pair.join, look=lambda: _check_there(connection), end=pair.abort, seconds=seconds)
+        except BaseException:
+            connection.close()
+            raise
+    except (OSError, ValueError) as error:
+        sender.shutdown(wait=False)
+        why = str(error) or f"not joined within {seconds:g} s"
+        raise TransferError(f"nccl: the receiver cannot be reached: {why}") from error
     except BaseException:
         sender.shutdown(wait=False)
         raise
     return NcclWriter(connection, pair, pool, pages, sender)
+
+
+def notice_silence(connection: socket.socket) -> None:
+    """A process that dies closes its connection; a host that does, says nothing."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MILLISECONDS)
+
+
+def _check_there(connection: socket.socket) -> None:
+    """It says nothing after its welcome: what can be read is its end."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    if poll.poll(0):
+        raise Broken("it hung up while the two were joining")
 
 
 def _take(connection: socket.socket, count: int) -> bytes:
@@ -125,9 +154,3 @@ def _take(connection: socket.socket, count: int) -> bytes:
             raise Malformed("the receiver refused us: a stale handle, or another release")
         raw += piece
     return bytes(raw)
-
-
-def _discard(dialled: tuple[socket.socket, Communicator, int]) -> None:
-    connection, pair, _ = dialled
-    pair.abort()
-    connection.close()

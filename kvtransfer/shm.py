@@ -1,245 +1,51 @@
-"""Shared memory, decode's half: hand the pool's memfd to the prefill processes of this host, and know their deaths.
+"""Pages between pools in the shared memory of one host: the writer maps decode's pool and copies straight in.
 
-A writer connects to a socket in a private folder, is of our uid, shows the token that its handle carried, and gets the
-descriptor. From then on it copies pages straight in (`shm_writer.py`), so nothing here can stop a late write: pages of
-an ended landing stay quarantined until `silent` proves by pidfd that the writer's process is gone. The socket stays
-open as a death notice for both sides and carries nothing more."""
+What it shares with a GPU's memory, handshake, death notice and quarantine, is in `mapped.py` and `mapped_writer.py`."""
 
-import asyncio
-import hmac
-import os
-import socket
-import sys
-import tempfile
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from random import SystemRandom
-from typing import Protocol
+from collections.abc import Sequence
 
-from kvtransfer.peer import Process, credentials, open_process, stranger
-from kvtransfer.pool import SharedPool
-from kvtransfer.shm_folder import make_folder, remove_folder
-from kvtransfer.shm_writer import MappedWriter, connect, into_shared_memory
-from kvtransfer.transfer import Arrived, PageShape, Pool
-from kvtransfer.wire import HELLO_BYTES, TOKEN_BYTES, Handle, Hello, Malformed, Welcome
+import numpy as np
 
-KIND = b"SHM1"
-_WAITING = 64  # connections that have not shown their token yet
+import baton_kernels
+from kvtransfer.mapped import MappedTransport
+from kvtransfer.mapped_writer import Attach
+from kvtransfer.pool import KEY_BYTES, SharedPool, attach, page_addresses, span_table
+from kvtransfer.transfer import Pool, Span
 
 
-class SharedMemory:
-    """A `Transport` between processes of one user on one host. Tokens are secrets: hence the system's random source."""
-
+class SharedMemory(MappedTransport):
     name = "shm"
+    kind = b"SHM1"
 
-    def __init__(
-        self,
-        random: SystemRandom,
-        *,
-        folder: Path | None = None,
-        may_kill: bool = True,
-        handshake_seconds: float = 5.0,
-    ) -> None:
-        """Sockets live in private folders inside `folder` (default: the system's folder for temporary files)."""
-        self._random = random
-        self._folder = folder or Path(tempfile.gettempdir())
-        self._may_kill = may_kill
-        self._handshake_seconds = handshake_seconds
-
-    def available(self) -> str:
-        if sys.platform != "linux":
-            return f"shared memory needs Linux (memfd, pidfd), this is {sys.platform}"
-        try:
-            os.close(os.memfd_create("baton-probe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-            os.close(os.pidfd_open(os.getpid()))
-        except OSError as error:
-            return f"the kernel or a sandbox refuses memfd or pidfd ({error.strerror}): allow both or use tcp"
-        if not os.access(self._folder, os.W_OK | os.X_OK):
-            return f"no socket can be made in {self._folder}: point TMPDIR to a folder that this user may write"
-        return ""
-
-    async def receive(self, pool: Pool, incarnation: int) -> "MappedReceiver":
+    def mappable(self, pool: Pool) -> SharedPool:
         if not isinstance(pool, SharedPool):
             raise TypeError(f"shared memory receives into a SharedPool, not into {type(pool).__name__}")
-        return MappedReceiver(
-            self.name,
-            KIND,
-            pool,
-            incarnation,
-            random=self._random,
-            folder=self._folder,
-            may_kill=self._may_kill,
-            handshake_seconds=self._handshake_seconds,
-        )
+        return pool
 
-    async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> MappedWriter:
-        into, seconds = into_shared_memory(pool), self._handshake_seconds
-        return await connect(handle, into, pool.shape, incarnation, name=self.name, kind=KIND, seconds=seconds)
+    def into(self, pool: Pool) -> Attach:
+        return lambda fd, shape, pages: HostCopies(pool, attach(fd, shape, pages))
 
 
-class Mappable(Protocol):
-    """A pool whose descriptor lets another process reach its memory."""
+class HostCopies:
+    """Into a pool in shared memory."""
 
-    fd: int
-    pages: int
-    shape: PageShape
+    def __init__(self, source: Pool, target: SharedPool) -> None:
+        self._source = source  # kept: its memory must outlive the copies
+        self._target = target
+        self._from, self._to = page_addresses(source), page_addresses(target)
 
+    def copy(self, spans: Sequence[Span]) -> tuple[int, ...]:
+        table = span_table(spans, self._source, self._target.pages)
+        source, target, layers = table[:, 0], table[:, 1], table[:, 2:]
+        sums = np.zeros(len(spans), np.uint64)
+        for first, count in np.unique(layers, axis=0).tolist():
+            same = np.flatnonzero((layers == (first, count)).all(axis=1))
+            offset, length = self._source.shape.place(first, count)
+            from_, to = self._from[source[same]] + offset, self._to[target[same]] + offset
+            part = np.zeros(len(same), np.uint64)
+            baton_kernels.scatter(to, from_, length, np.full(len(same), offset // KEY_BYTES), part)
+            sums[same] = part
+        return tuple(sums.tolist())
 
-@dataclass(slots=True)
-class _Peer:
-    """One writer incarnation."""
-
-    token: bytes | None = None  # handed out and not used yet
-    process: Process | None = None  # since it got the descriptor; it may write as long as this process lives
-    sockets: set[socket.socket] = field(default_factory=set)
-
-
-class MappedReceiver:
-    """Of shared memory, and of a GPU's (cuda_ipc.py): only what the descriptor opens differs."""
-
-    one_sided = True
-
-    def __init__(
-        self,
-        name: str,
-        kind: bytes,
-        pool: Mappable,
-        incarnation: int,
-        *,
-        random: SystemRandom,
-        folder: Path,
-        may_kill: bool,
-        handshake_seconds: float,
-    ) -> None:
-        self.refused: Counter[str] = Counter()  # connections, by reason
-        self.name, self._kind = name, kind
-        self._pool = pool
-        self._incarnation = incarnation
-        self._random = random
-        self._may_kill = may_kill
-        self._handshake_seconds = handshake_seconds
-        self._peers: dict[int, _Peer] = {}
-        self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}  # accepted, token not shown yet
-        self._loop = asyncio.get_running_loop()
-        self._path, self._listener = make_folder(folder, random)
-        self._loop.add_reader(self._listener, self._accept)
-
-    def handle(self, writer: int) -> bytes:
-        """Good for one connection; a later call replaces a handle that was not used."""
-        token = self._random.randbytes(TOKEN_BYTES)
-        self._peers.setdefault(writer, _Peer()).token = token
-        return Handle(self._kind, token, self._incarnation, str(self._path)).pack()
-
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
-        """Nothing to do: the writer learns the pages by Landing and tells by Written."""
-
-    def close(self, ticket: bytes) -> None:
-        """Nothing can be done: a late write lands. The pages' owner waits for proof."""
-
-    async def silent(self, writer: int, seconds: float) -> bool:
-        """True only when the writer's process is dead, or never had the descriptor and now never gets it."""
-        peer = self._peers.get(writer)
-        if peer is None or peer.process is None:
-            self._peers.pop(writer, None)  # a handle that was not used so far opens nothing any more
-            return True
-        return await peer.process.ended(seconds)
-
-    def kill(self, writer: int) -> bool:
-        peer = self._peers.get(writer)
-        return self._may_kill and peer is not None and peer.process is not None and peer.process.kill()
-
-    async def aclose(self) -> None:
-        if self._listener.fileno() < 0:
-            return
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
-        remove_folder(self._path)
-        for connection in list(self._waiting):
-            self._drop(connection)
-        for peer in self._peers.values():
-            for connection in list(peer.sockets):
-                self._hang_up(peer, connection)
-            if peer.process is not None:
-                peer.process.close()
-        self._peers.clear()
-
-    # ---- the handshake, in its order
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        connection.setblocking(False)
-        reason = stranger(credentials(connection), os.geteuid())
-        if reason or len(self._waiting) >= _WAITING:
-            self.refused["stranger" if reason else "crowd"] += 1
-            connection.close()
-            return
-        late = self._loop.call_later(self._handshake_seconds, self._drop, connection, "late")
-        self._waiting[connection] = late
-        self._loop.add_reader(connection, self._greeted, connection)
-
-    def _greeted(self, connection: socket.socket) -> None:
-        try:
-            raw = connection.recv(HELLO_BYTES + 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            raw = b""
-        if not raw:  # went away without a word
-            return self._drop(connection)
-        try:
-            self._admit(connection, Hello.unpack(raw))
-        except Malformed:
-            self._drop(connection, "malformed")
-
-    def _admit(self, connection: socket.socket, hello: Hello) -> None:
-        peer = self._peers.get(hello.writer)
-        known = peer is not None and peer.token is not None and hmac.compare_digest(peer.token, hello.token)
-        if peer is None or not known or hello.receiver != self._incarnation:
-            return self._drop(connection, "token")
-        welcome = Welcome(hello.shape == self._pool.shape, self._incarnation, self._pool.pages, self._pool.shape)
-        try:
-            if not welcome.accepted:
-                connection.send(welcome.pack())
-                return self._drop(connection, "shape")
-            if not self._watch(hello.writer, peer, connection):  # before it can write
-                return self._drop(connection, "process")
-            socket.send_fds(connection, [welcome.pack()], [self._pool.fd])
-        except OSError:  # it died in between; if it had the descriptor, its process is watched
-            return self._drop(connection, "gone")
-        peer.token = None
-        self._waiting.pop(connection).cancel()
-        peer.sockets.add(connection)
-        self._loop.remove_reader(connection)
-        self._loop.add_reader(connection, self._hang_up, peer, connection)
-
-    def _watch(self, writer: int, peer: _Peer, connection: socket.socket) -> bool:
-        """Open the pidfd of a new writer; an incarnation is one process, so another one is refused."""
-        pid = credentials(connection).pid
-        if peer.process is None:
-            peer.process = Process(pid, open_process(connection, pid), lambda: self._forget(writer))
-        return peer.process.pid == pid
-
-    def _forget(self, writer: int) -> None:
-        """The process is dead: nothing it could still use is left here."""
-        peer = self._peers.pop(writer, None)
-        if peer is not None:
-            for connection in list(peer.sockets):
-                self._hang_up(peer, connection)
-
-    def _hang_up(self, peer: _Peer, connection: socket.socket) -> None:
-        """It closed its end, or sent something, which no writer does. No proof of anything."""
-        self._loop.remove_reader(connection)
-        connection.close()
-        peer.sockets.discard(connection)
-
-    def _drop(self, connection: socket.socket, reason: str = "") -> None:
-        if reason:
-            self.refused[reason] += 1
-        self._waiting.pop(connection).cancel()
-        self._loop.remove_reader(connection)
-        connection.close()
+    def close(self) -> None:
+        self._target.close()

@@ -8,6 +8,7 @@ Invariants: a receiver lets bytes into a page only between `open` and `close` of
 says that it cannot (`one_sided`), and then the owner of the pages keeps them in quarantine until `silent` says that
 this writer is gone. A write is complete for its sender when the source may change (its buffer was read)."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -89,6 +90,7 @@ class Receiver(Protocol):
 
     name: str
     one_sided: bool
+    refused: Counter[str]  # connections that came to nothing, by reason
 
     def handle(self, writer: int) -> bytes:
         """What the writer with this incarnation needs to connect; belongs to this incarnation of the pool."""

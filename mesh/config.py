@@ -97,8 +97,6 @@ class WorkerConfig(CommonConfig):
             _check_choice_on("transports", transport, TRANSPORTS, self.device)
         _check_choice_on("product_path", self.product_path, PRODUCT_PATHS, self.device)
         _check_choice("speculation", self.speculation, SPECULATION)
-        if self.speculation == "draft" and self.device == "cuda":
-            raise ConfigError('speculation: on a GPU drafts come from the text, not a draft model; take "auto"')
         if self.speculation == "draft" and self.model is not None and self.draft is None:
             raise ConfigError('speculation: "draft" needs a draft model; set `draft` to its folder, or take "auto"')
         if self.page_tokens not in PAGE_TOKENS:
@@ -114,7 +112,7 @@ class WorkerConfig(CommonConfig):
     @property
     def draft_folder(self) -> Path | None:
         """The draft model that this worker opens, whose layers its pages have."""
-        return self.draft if self.speculation in ("auto", "draft") and self.device == "cpu" else None
+        return self.draft if self.speculation in ("auto", "draft") else None
 
     @property
     def allowed_transports(self) -> tuple[str, ...]:

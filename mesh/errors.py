@@ -48,6 +48,14 @@ class BodyTooLarge(BatonError):
     reason = "BODY_TOO_LARGE"
 
 
+class UnsupportedMedia(BatonError):
+    """A body in a form that is not read here."""
+
+    grpc_status = grpc.StatusCode.INVALID_ARGUMENT
+    http_status = 415
+    reason = "UNSUPPORTED_MEDIA_TYPE"
+
+
 class ContextTooLong(BatonError):
     """Prompt and answer together exceed the model's context."""
 
@@ -75,12 +83,16 @@ class Unauthenticated(BatonError):
     reason = "UNAUTHENTICATED"
 
 
-class ResourceExhausted(BatonError):
-    """Larger than any worker's pool, or more than a limit allows."""
+class PoolTooSmall(BatonError):
+    """Larger than any worker's pool: trying again helps only when somebody starts a larger one."""
 
-    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
-    http_status = 429
-    reason = "RESOURCE_EXHAUSTED"
+    grpc_status = grpc.StatusCode.INVALID_ARGUMENT
+    http_status = 400
+    reason = "POOL_TOO_SMALL"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{message}; shorten the prompt or lower max_tokens, or give the workers more pool_bytes")
+        self.field = field
 
 
 class ClassUnavailable(BatonError):

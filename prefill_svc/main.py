@@ -1,19 +1,18 @@
 """A prefill worker as a process: model, pool, transports and network put together, then its loop."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import SystemRandom
 
-from engine.opened import open_on
+from engine.begin import about, introduce, memory_bytes, open_configured, pool_pages
 from engine.pages import PagePool
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
-from mesh.config import ConfigError, PrefillConfig
+from mesh.config import PrefillConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
-from mesh.messages import Hello, Load, PrefixChange, Tier
+from mesh.messages import Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.telemetry import Telemetry
@@ -35,19 +34,10 @@ async def open_worker(
     config: PrefillConfig, telemetry: Telemetry, *, rules: Rules = RULES, bytes_per_second: float | None = None
 ) -> AsyncIterator[PrefillWorker]:
     """A worker that listens and waits for somebody to run it."""
-    if config.model is None:
-        raise ConfigError("model: name a Hugging Face model folder")
-    model = await asyncio.to_thread(
-        open_on,
-        config.device,
-        config.model,
-        config.cache_folder,
-        product_path=config.product_path,
-        page_tokens=config.page_tokens,
-        draft=config.draft_folder,
-    )
+    model = await open_configured(config)
     shape = PageShape(model.segments, model.layout)
-    pool = make_pool(config.device, shape, config.pages(shape.page_bytes))
+    pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
+    pool = make_pool(config.device, shape, pages)
     runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, layer_group=config.layer_group)
     transports = make_transports(
         config.allowed_transports,
@@ -56,26 +46,14 @@ async def open_worker(
         bytes_per_second=bytes_per_second,
         rules=rules,
     )
-    incarnation, identity = SystemRandom().getrandbits(64), model.identity
+    incarnation = SystemRandom().getrandbits(64)
     worker = PrefillWorker(
         GrpcNetwork(setting="prefill.address", also=stats_service(lambda: worker.counts())),
         runner,
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
-        hello=Hello(
-            tier=Tier.PREFILL,
-            incarnation=incarnation,
-            address="",
-            numerics=identity.numerics,
-            fingerprint=identity.fingerprint,
-            model=config.model_name,
-            model_hash=identity.model_hash,
-            page_tokens=config.page_tokens,
-            context_tokens=model.context_tokens,
-            load=Load(),
-            prefix=PrefixChange(0),
-        ),
-        kv_hello=say_hello(incarnation, identity.numerics, shape, list(transports)),
+        hello=introduce(Tier.PREFILL, incarnation, config, model),
+        kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
         transports=transports,
         gateways=config.gateways,
         telemetry=telemetry,
@@ -85,8 +63,7 @@ async def open_worker(
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)
-    about = f"class {identity.numerics} fingerprint {identity.fingerprint} body {model.body}"
-    log.info("prefill ready at %s %s", address, about)
+    log.info("prefill ready at %s %s", address, about(model))
     try:
         yield worker
     finally:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from baton_kernels.triton.launch import Launch
 
 SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # of one block
+_LEFT_LOADING = re.compile(r"ttg\.async_wait .*num = (\d+)")  # groups of loads that a wait leaves under way
 _KINDS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk.tensor", "cp.async.cg", "atom.")
 
 
@@ -46,8 +46,7 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
         "tile": f"{constants.get('ROWS')} rows, {launch.warps} warps", "block": constants.get("BLOCK", 0),
     }  # fmt: skip
     try:
-        with as_if_on(architecture):
-            built = launch.kernel.warmup(grid=launch.grid, **launch.arguments, **launch.constants, **launch.options)
+        built = build(launch, architecture)
     except Exception as error:
         # Whatever it is, the gate reports it beside the others; the innermost cause says most.
         while error.__cause__ is not None and isinstance(error.__cause__, Exception):
@@ -58,9 +57,13 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
             seconds=time.perf_counter() - began,
             wrong=(reason,),
         )  # fmt: skip
-    ptx, shared = built.asm["ptx"], int(built.metadata.shared)
+    ptx, layouts, shared = built.asm["ptx"], built.asm["ttgir"], int(built.metadata.shared)
     registers, spill_bytes = _resources(built.asm["cubin"])
     wrong = [f"no {kind} in its code" for kind in launch.instructions if kind not in ptx]
+    if "wgmma" in launch.instructions and _waits_for_each(ptx, built.asm["cubin"]):
+        wrong.append("its matrix instructions are waited for one by one")
+    if "cp.async" in launch.instructions and not any(map(int, _LEFT_LOADING.findall(layouts))):
+        wrong.append("nothing is loaded ahead of what is worked on")
     if shared > SHARED_LIMIT_BYTES[architecture]:
         wrong.append(f"{shared} bytes of shared memory, {SHARED_LIMIT_BYTES[architecture]} are there")
     if spill_bytes:
@@ -71,10 +74,25 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
         registers=registers,
         spill_bytes=spill_bytes,
         kinds=tuple(kind for kind in _KINDS if kind in ptx),
-        matrix=tuple(sorted(set(re.findall(r"(?<=nvidia_mma<)\{[^}]*\}", built.asm["ttgir"])))),
+        matrix=tuple(sorted(set(re.findall(r"(?<=nvidia_mma<)\{[^}]*\}", layouts)))),
         seconds=time.perf_counter() - began,
         wrong=tuple(wrong),
     )
+
+
+def build(launch: Launch, architecture: int) -> Any:
+    """Triton's own result, as a launch on such a device would have it built, under the same key in the cache."""
+    with as_if_on(architecture):
+        return launch.kernel.warmup(grid=launch.grid, **launch.arguments, **launch.constants, **launch.options)
+
+
+def said_of(cubin: bytes, about: str) -> str:
+    """What NVIDIA's tool says of machine code."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([tool, about, file.name], capture_output=True, text=True, check=True).stdout
 
 
 class _Device:
@@ -95,7 +113,7 @@ class _Device:
 
 @contextmanager
 def as_if_on(architecture: int) -> Iterator[None]:
-    """Kernels are compiled as a launch on such a device would have them compiled, under the same key in the cache."""
+    """Triton takes a device of this architecture for the current one."""
     config = triton.runtime.driver
     before = config._active  # none yet, where there is no GPU
     config.set_active(_Device(architecture))
@@ -105,21 +123,16 @@ def as_if_on(architecture: int) -> Iterator[None]:
         config.set_active(before)
 
 
-@cache
-def _cuobjdump() -> str:
-    return str(Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump")
-
-
 def _resources(cubin: bytes) -> tuple[int, int]:
     """Registers of a thread, and bytes that it keeps in local memory."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        said = subprocess.run(
-            [_cuobjdump(), "-res-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
+    said = said_of(cubin, "-res-usage")
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", said)
     if found is None:
         raise RuntimeError(f"cuobjdump says nothing about registers: {said!r}")
     registers, stack, local = map(int, found.groups())
     return registers, stack + local
+
+
+def _waits_for_each(ptx: str, cubin: bytes) -> bool:
+    """Where the assembler cannot prove that sums stay in place it ends a group of instructions behind each of them."""
+    return len(re.findall(r"HGMMA.*gsb0", said_of(cubin, "-sass"))) > ptx.count("wgmma.commit_group")

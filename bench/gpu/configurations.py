@@ -8,7 +8,17 @@ from typing import Any
 
 import torch
 
-from baton_kernels.triton import activation, attention, norm, products, rotary, sampling, speculation, transfer
+from baton_kernels.triton import (
+    activation,
+    attention,
+    likeliest,
+    norm,
+    products,
+    rotary,
+    sampling,
+    speculation,
+    transfer,
+)
 from baton_kernels.triton.launch import Launch
 from baton_kernels.triton.layout import PageShape
 
@@ -93,6 +103,8 @@ def _products(architecture: int) -> Iterator[Launch]:
             yield from products.launches(architecture, x, weight, out, *more, gated=False)
         half = empty(rows, n, dtype=torch.bfloat16)
         yield from products.launches(architecture, x, weight, half, None, None, gated=False)
+    for rows in (config.rows for config in products.CONFIGS_GATED[architecture]):
+        x, half = empty(rows, k, dtype=torch.bfloat16), empty(rows, n, dtype=torch.bfloat16)
         both = empty(2 * n, k, dtype=torch.bfloat16)
         yield from products.launches(architecture, x, both, half, None, None, gated=True)
 
@@ -132,7 +144,7 @@ def _sampling() -> Iterator[Launch]:
                 logits, one, whole, one, one, empty(ROWS, dtype=torch.int64), whole, whole,
                 empty(sampling.scratch_floats(ROWS, vocab)), whole, one, one, allowed,
             )  # fmt: skip
-        yield from sampling.top_launches(logits, one, whole, _ints(ROWS, 20), empty(ROWS, 20))
+        yield from likeliest.launches(logits, one, whole, _ints(ROWS, 20), empty(ROWS, 20))
     for most in (4, 8):
         yield from speculation.launches(
             _ints(ROWS), _ints(SEQUENCES, most), _ints(SEQUENCES), _ints(SEQUENCES), _ints(SEQUENCES), _ints(SEQUENCES)

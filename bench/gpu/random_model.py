@@ -32,6 +32,14 @@ def on_device(config: ModelConfig, device: torch.device, seed: int = 1) -> Devic
     return assemble(config, f"random {seed}", placed, *tables)
 
 
+def as_draft(weights: DeviceWeights, noise: float, seed: int = 2) -> DeviceWeights:
+    """The same model but for its head, to which so much of its own deviation is added: a draft that is often right
+    and often not."""
+    draw = torch.Generator(weights.device).manual_seed(seed)
+    added = torch.empty_like(weights.head).normal_(0, noise * float(weights.head.float().std()), generator=draw)
+    return replace(weights, head=weights.head + added, model_hash=f"{weights.model_hash} and noise {noise}")
+
+
 def _drawn(one: Fused, draw: torch.Generator, device: torch.device) -> torch.Tensor:
     if not one.is_matrix:
         return torch.ones(one.rows, device=device)

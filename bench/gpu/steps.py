@@ -2,10 +2,12 @@
 
 The floor of a step is what it must read at least, all weights once and every request's keys and values, at the copy
 bandwidth measured just before. Steps follow each other without waiting, as in a worker: N + 1 is launched before N's
-tokens are read."""
+tokens are read. Steps with a draft model wait for each other: they are worth it when they yield more tokens than the
+plain steps that they take the time of."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 
 import torch
@@ -14,15 +16,17 @@ from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, ours, show
 from bench.gpu.random_model import DRY, LLAMA_8B, on_device
 from engine.cuda.products import products_for
-from engine.cuda.runner import CudaRunner, page_shape
+from engine.cuda.runner import CudaRunner
+from engine.cuda.shares import page_shapes
 from engine.cuda.weights import DeviceWeights
-from engine.plan import Piece, Plan
+from engine.plan import Drafting, Piece, Plan
 from mesh.messages import Sampling
 
 PAGE_TOKENS = 16
 CONTEXT, STEPS, WARM = 1024, 40, 8
 POINTS = ((1, 0.80), (8, None), (64, 0.70))  # batch, least share of the floor
-SAMPLING = Sampling(temperature=0.8, top_p=0.9, seed=1)
+SAMPLING = Sampling(temperature=0.8, top_p=0.9, seed=1, max_tokens=1 << 20)
+DRAFTS, DRAFT_LAYERS = 4, 2  # a small model of the model's width: the same kernels, so nothing is compiled for it
 
 
 def measure(clock: Clock) -> None:
@@ -47,6 +51,20 @@ def measure(clock: Clock) -> None:
         if {(batch, "graph"), (batch, "fast")} <= times.keys():
             price = times[batch, "graph"] / times[batch, "fast"]
             show(Figure(f"price of exactness, batch {batch}", price, "of the fast path's time"))
+    draft = on_device(replace(weights.config, layers=DRAFT_LAYERS), clock.device, seed=2)
+    for batch, _ in POINTS[:2] if clock.real else ((1, None),):
+        with (
+            ours(f"batch {batch}, with a draft model"),
+            _runner(weights, batch, context + 2 * (steps + WARM), "exact", True, draft) as one,
+        ):
+            ms = _drafting_ms(one, batch, context, steps)
+            show(Figure(f"step with {DRAFTS} drafts verified and proposed, batch {batch}", ms, "ms"))
+            if (batch, "graph") in times:
+                cost = ms / times[batch, "graph"]
+                show(
+                    Figure(f"step with {DRAFTS} drafts, batch {batch}", cost, f"plain steps; yields up to {DRAFTS + 1}")
+                )
+    del draft
     with ours("prefill"):
         _prefill(clock, weights)
 
@@ -57,12 +75,15 @@ def _floor_bytes(weights: DeviceWeights, batch: int, context: int) -> int:
 
 
 @contextmanager
-def _runner(weights: DeviceWeights, batch: int, slots: int, path: str, graphs: bool) -> Iterator[CudaRunner]:
+def _runner(
+    weights: DeviceWeights, batch: int, slots: int, path: str, graphs: bool, draft: DeviceWeights | None = None
+) -> Iterator[CudaRunner]:
     pages = batch * -(-slots // PAGE_TOKENS)
-    nbytes = pages * page_shape(weights, PAGE_TOKENS).page_bytes
+    nbytes = pages * page_shapes(weights, draft, PAGE_TOKENS)[0].page_bytes
     pool = torch.randn(nbytes // 2, dtype=torch.bfloat16, device=weights.device).view(torch.uint8)
     runner = CudaRunner(
         weights,
+        draft=draft,
         pool=pool,
         page_tokens=PAGE_TOKENS,
         products=products_for(path),
@@ -102,6 +123,35 @@ def _step_ms(runner: CudaRunner, batch: int, context: int, steps: int) -> float:
     for number in range(WARM, WARM + steps):
         launched = runner.launch(plan(number), layers=False)
     runner.finish(launched, None)
+    return (perf_counter() - began) * 1000 / steps
+
+
+def _drafting_ms(runner: CudaRunner, batch: int, context: int, steps: int) -> float:
+    """Of a step that verifies drafts and has as many proposed behind it; that these are wrong changes no time."""
+    each = -(-(context + 2 * (steps + WARM)) // PAGE_TOKENS)
+
+    def step(number: int) -> None:
+        start = context + number
+        pieces = (
+            Piece(
+                key,
+                (5,) * (DRAFTS + 1),
+                start,
+                tuple(range(key * each, key * each + each)),
+                DRAFTS + 1,
+                number,
+                SAMPLING,
+                Drafting(start, (), DRAFTS),
+            )
+            for key in range(batch)
+        )
+        runner.compute(Plan(number, tuple(pieces)))
+
+    for number in range(WARM):
+        step(number)
+    began = perf_counter()
+    for number in range(WARM, WARM + steps):
+        step(number)
     return (perf_counter() - began) * 1000 / steps
 
 

@@ -61,11 +61,15 @@ def form_of(pieces: Sequence[Piece], *, page_tokens: int, context: int) -> Form:
 
 def padded(form: Form, *, max_batch: int) -> Form | None:
     """The form of the graph that such a step uses; None for a step that has none and runs launch by launch."""
-    if form.longest or form.sampled != form.rows or form.sequences > max_batch:
+    if form.longest or not form.sampled or form.sequences > max_batch:
         return None
     sequences, most = _power_of_2(form.sequences), _power_of_2(form.most)
     rows = sequences if most == 1 else max(sequences, _power_of_2(form.rows))
-    return replace(form, rows=rows, few=rows, most=most, sequences=sequences, few_sequences=sequences, sampled=rows)
+    sampled = rows
+    if form.sampled < form.rows:
+        sampled = _power_of_2(form.sampled)
+        rows = max(rows, 2 * sampled)  # equally many would mean: every row, in order
+    return replace(form, rows=rows, few=rows, most=most, sequences=sequences, few_sequences=sequences, sampled=sampled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,13 @@ class Graphs:
         self._graphs.clear()
 
     def _captured(self, launches: Launches) -> torch.cuda.CUDAGraph:
+        """Into the current stream's calls, not by torch's context manager: that waits for the device and gives all
+        cached memory back first, while requests wait for their next token."""
         graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.current_stream()
         # Other threads copy pages meanwhile; what they call must not spoil this capture.
-        with torch.cuda.graph(graph, pool=self._memory, stream=stream, capture_error_mode="thread_local"):
+        graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
+        try:
             launches()
+        finally:
+            graph.capture_end()
         return graph

@@ -4,6 +4,7 @@ Sampling wishes are spread over the sampled rows as the CPU's sampler spreads th
 names the place of its token among that step's, so the host need not have seen it."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ def fill(words: Words, form: Form, pieces: Sequence[Piece], limits: Limits, *, l
 
 def view(words: Words, place: Place, name: str) -> NDArray[np.generic]:
     """One array of the block, in its own type."""
-    length = place.words * int(np.prod(place.shape))
+    length = place.words * prod(place.shape)
     part = words[place.first : place.first + length]
     if place.words == 2:
         return part.view(np.int64).reshape(place.shape)

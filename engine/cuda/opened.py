@@ -7,13 +7,14 @@ from pathlib import Path
 
 import torch
 
-from baton_kernels.triton import PageShape
 from engine.cuda.device import Gpu
 from engine.cuda.identity import identify
 from engine.cuda.products import products_for
-from engine.cuda.runner import CudaRunner, page_shape
-from engine.cuda.weights import DeviceWeights, load_weights
+from engine.cuda.runner import CudaRunner
+from engine.cuda.shares import layout_name, page_shapes
+from engine.cuda.weights import DeviceWeights, check_draft_on_gpu, load_weights
 from engine.identity import Identity
+from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
 from engine.model.paths import VARIABLE
 
@@ -23,22 +24,20 @@ class OpenedOnDevice:
     weights: DeviceWeights
     identity: Identity
     page_tokens: int
-
-    @property
-    def shape(self) -> PageShape:
-        return page_shape(self.weights, self.page_tokens)
+    draft: DeviceWeights | None = None  # changes no token, so it is no part of the identity
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        return ((self.shape.layers, self.shape.layer_bytes),)
+        """What a page holds: (layers, bytes of each), the model's and behind them its draft's."""
+        return tuple((one.layers, one.layer_bytes) for one in page_shapes(self.weights, self.draft, self.page_tokens))
 
     @property
     def page_bytes(self) -> int:
-        return self.shape.page_bytes
+        return sum(layers * size for layers, size in self.segments)
 
     @property
     def layout(self) -> str:
-        return self.shape.name
+        return layout_name(self.weights, self.draft, self.page_tokens)
 
     @property
     def body(self) -> str:
@@ -60,6 +59,7 @@ class OpenedOnDevice:
         """The host only launches: `threads` and `cores` are the CPU's."""
         return CudaRunner(
             self.weights,
+            draft=self.draft,
             pool=memory,
             page_tokens=self.page_tokens,
             products=products_for(self.identity.path),
@@ -68,17 +68,27 @@ class OpenedOnDevice:
         )
 
 
-def open_on_gpu(gpu: Gpu, folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int) -> OpenedOnDevice:
+def open_on_gpu(
+    gpu: Gpu, folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
+) -> OpenedOnDevice:
     path = gpu_path(product_path, gpu)
     device = torch.device("cuda", torch.cuda.current_device())
-    return open_on_device(folder, cache_folder, device, path=path, page_tokens=page_tokens)
+    return open_on_device(folder, cache_folder, device, path=path, page_tokens=page_tokens, draft=draft)
 
 
 def open_on_device(
-    folder: Path, cache_folder: Path, device: torch.device, *, path: str, page_tokens: int
+    folder: Path, cache_folder: Path, device: torch.device, *, path: str, page_tokens: int, draft: Path | None = None
 ) -> OpenedOnDevice:
     weights = load_weights(folder, cache_folder, device)
-    return OpenedOnDevice(weights, identify(weights.model_hash, path, device), page_tokens)
+    drafting = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
+    return OpenedOnDevice(weights, identify(weights.model_hash, path, device), page_tokens, drafting)
+
+
+def _open_draft(folder: Path, cache_folder: Path, model: DeviceWeights, model_folder: Path) -> DeviceWeights:
+    """On the same device and path as the model."""
+    check_draft(folder, model.config, model_folder)
+    check_draft_on_gpu(folder)
+    return load_weights(folder, cache_folder, model.device)
 
 
 def gpu_path(product_path: str, gpu: Gpu, environment: Mapping[str, str] = os.environ) -> str:

@@ -70,6 +70,11 @@ def why_not_on_gpu(folder: Path) -> str:
     return ""
 
 
+def check_draft_on_gpu(folder: Path) -> None:
+    if reason := why_not_on_gpu(folder):
+        raise ModelError(folder, "draft", reason, "Convert the draft to bf16, or leave `draft` out.")
+
+
 def load_weights(folder: Path, cache: Path, device: torch.device) -> DeviceWeights:
     if reason := why_not_on_gpu(folder):
         raise ModelError(folder, "device", reason, 'Convert the checkpoint to bf16, or set device = "cpu".')

@@ -1,15 +1,20 @@
-"""Receiver and writer of `test_nccl.py`: this process receives, a child of it writes, and is killed in the end."""
+"""Receiver and writer of `test_nccl.py`: this process receives, a child of it writes, and is killed in the end.
+
+With `desert` the child is killed when it was welcomed and this process waits for it to join."""
 
 import asyncio
 import random
 import subprocess
 import sys
+import threading
 
 import torch
 
 from kvtransfer.device_pool import DevicePool
 from kvtransfer.nccl import NcclTransport
+from kvtransfer.nccl_library import UNIQUE_BYTES
 from kvtransfer.transfer import Arrived, PageShape, Span
+from kvtransfer.wire import WELCOME_BYTES, Handle, Hello
 
 SHAPE, PAGES, TICKET = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32, bytes(32)
 
@@ -34,16 +39,52 @@ async def receive() -> None:
     await receiver.aclose()
 
 
+async def wait_in_vain() -> None:
+    pool = DevicePool(SHAPE, PAGES)
+    receiver = await NcclTransport(random.SystemRandom(), handshake_seconds=30.0).receive(pool, 2)
+    command = [sys.executable, "-m", "tests.gpu.nccl_peers", "desert", receiver.handle(1).hex()]
+    child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    await child.stdout.readline()
+    await asyncio.sleep(2.0)
+    print("joining" if receiver._talks else "not joining", flush=True)
+    child.kill()
+    await child.wait()
+    async with asyncio.timeout(10):  # sooner than the handshake would be over
+        while receiver._talks or any(thread.name.startswith("baton-nccl") for thread in threading.enumerate()):
+            await asyncio.sleep(0.01)
+    print(*receiver.refused, flush=True)
+    await receiver.aclose()
+    pool.checksums(range(PAGES), 0, 6)  # the device is as it was
+
+
+async def desert(handle: str) -> None:
+    """Greets, is welcomed, and does not join."""
+    target = Handle.unpack(bytes.fromhex(handle))
+    reader, writer = await asyncio.open_connection(*target.address.split(":"))
+    writer.write(Hello(target.token, 1, target.receiver, SHAPE).pack())
+    await reader.readexactly(WELCOME_BYTES + UNIQUE_BYTES)
+    print("welcomed", flush=True)
+    await asyncio.sleep(600)  # until it is killed
+
+
 async def write(handle: str) -> None:
     if torch.cuda.device_count() > 1:
         torch.cuda.set_device(1)
     pool = DevicePool(SHAPE, PAGES)
     pool.memory.random_(0, 256)
-    writer = await NcclTransport(random.SystemRandom()).connect(bytes.fromhex(handle), pool, 1)
+    writer = await NcclTransport(random.SystemRandom(), handshake_seconds=30.0).connect(bytes.fromhex(handle), pool, 1)
     spans = [Span(index, PAGES - 1 - index, index, 2, 3) for index in range(PAGES)]
     print(*await writer.write(TICKET, spans, 0), flush=True)
     await asyncio.sleep(600)  # until it is killed
 
 
 if __name__ == "__main__":
-    asyncio.run(write(sys.argv[1]) if len(sys.argv) > 1 else receive())
+    match sys.argv[1:]:
+        case []:
+            asyncio.run(receive())
+        case ["desert"]:
+            asyncio.run(wait_in_vain())
+        case ["desert", handle]:
+            asyncio.run(desert(handle))
+        case [handle]:
+            asyncio.run(write(handle))

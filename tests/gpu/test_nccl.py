@@ -41,8 +41,16 @@ def test_a_block_that_a_rank_sends_itself_arrives_whole(device):
 def test_two_processes_hand_pages_over_and_an_end_breaks_the_wait(device):
     if version() < TWO_ON_ONE and torch.cuda.device_count() < 2:
         pytest.skip(f"NCCL {version()} takes one rank on a GPU; two need {TWO_ON_ONE} or a second GPU")
+    assert said() == ["equal", "broken"]
+
+
+def test_a_writer_that_is_killed_while_it_should_join_leaves_no_wait_in_the_receiver(device):
+    assert said("desert") == ["joining", "gone"]
+
+
+def said(*arguments: str) -> list[str]:
     environment = os.environ | {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-    command = [sys.executable, "-m", "tests.gpu.nccl_peers"]
+    command = [sys.executable, "-m", "tests.gpu.nccl_peers", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["equal", "broken"]
+    return done.stdout.split()

@@ -15,13 +15,19 @@ pytest.importorskip("triton", reason="triton is not installed: pip install 'bato
 import torch
 
 from baton_kernels import KernelError
-from bench.gpu.exactness import check, prompt
-from bench.gpu.random_model import LLAMA_8B, on_device
+from bench.gpu.exactness import Tally, check, prompt
+from bench.gpu.random_model import LLAMA_8B, as_draft, on_device
 from engine.cuda import identity
 from engine.cuda.device import find_gpu
+from engine.cuda.products import products_for
+from engine.cuda.runner import CudaRunner
+from engine.cuda.shares import page_shapes
+from engine.plan import Result
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.device_pool import DevicePool
 from kvtransfer.transfer import PageShape
+from mesh.messages import Sampling
+from tests.unit.engine.speculating import Talk, talk
 
 ROOT = Path(__file__).parents[2]
 SHAPE, PAGES = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32
@@ -30,7 +36,34 @@ SHAPE, PAGES = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32
 def test_an_answer_is_the_same_in_whatever_way_it_is_made(device):
     weights = on_device(replace(LLAMA_8B, layers=2, vocab=32000), torch.device(device))
     prompts = [prompt(length, number) for number, length in enumerate((5, 40, 333, 1100))]
-    assert set(check(weights, prompts, 12, batch=4).values()) == {0}
+    tally = Tally()
+    assert set(check(weights, prompts, 12, batch=4, tally=tally).values()) == {0}
+    assert 0 < tally.right < tally.verified  # of a draft model's proposals
+
+
+def test_a_draft_proposes_the_same_in_graphs_and_launch_by_launch(device):
+    """Wrong proposals would change no answer: so they are looked at themselves."""
+    weights = on_device(replace(LLAMA_8B, layers=2, vocab=32000), torch.device(device))
+    assert proposals(weights, graphs=True) == proposals(weights, graphs=False)
+
+
+def proposals(weights, *, graphs):
+    draft, noted = as_draft(weights, 0.25), list[Result]()
+    pool = torch.zeros(96 * page_shapes(weights, draft, 16)[0].page_bytes, dtype=torch.uint8, device=weights.device)
+    exact = products_for("exact")
+    runner = CudaRunner(weights, draft=draft, pool=pool, page_tokens=16, products=exact, graphs=graphs)
+
+    class Noting:
+        def compute(self, plan):
+            noted.append(runner.compute(plan))
+            return noted[-1]
+
+    wishes = [Sampling(temperature=0.8 * (at % 2), seed=at, max_tokens=16 + at) for at in range(3)]
+    pages = [tuple(range(32 * at, 32 * at + 32)) for at in range(3)]
+    talk(Noting(), [Talk(prompt(7 + 40 * at, at), wishes[at], pages[at], 2 + at) for at in range(3)], 16)
+    runner.close()
+    assert any(any(result.proposed) for result in noted)
+    return noted
 
 
 def test_this_device_passes_the_self_test_of_its_exact_path(device):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.router import Local
-from mesh.errors import ResourceExhausted
+from mesh.errors import PoolTooSmall
 from mesh.messages import Full, FullKind, Landing, Lost, Message, Reason, Sampling, Tier
 from mesh.rules import RULES
 from tests.sim.cluster import Client, Cluster
@@ -160,7 +160,7 @@ def test_what_fits_into_no_pool_is_refused_at_once_and_harms_nobody() -> None:
         huge = cluster.ask(prompt(2, 8), Sampling(max_tokens=25))
         huge.may_fail = True
         assert await cluster.until(lambda: huge.ended, 0.1)
-        assert isinstance(huge.error, ResourceExhausted) and "33 tokens" in str(huge.error)
+        assert isinstance(huge.error, PoolTooSmall) and "33 tokens" in str(huge.error)
         assert await cluster.finish() == []
         assert fine.error is None
 

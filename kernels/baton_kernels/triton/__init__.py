@@ -8,10 +8,11 @@ the chunking or the number of splits. Importing this package imports triton; imp
 from baton_kernels.triton.activation import swiglu
 from baton_kernels.triton.attention import attend
 from baton_kernels.triton.layout import PageShape
+from baton_kernels.triton.likeliest import top_logprobs
 from baton_kernels.triton.norm import rmsnorm
 from baton_kernels.triton.products import product, product_gated
 from baton_kernels.triton.rotary import rotate_write
-from baton_kernels.triton.sampling import sample, top_logprobs
+from baton_kernels.triton.sampling import sample
 from baton_kernels.triton.speculation import verify
 from baton_kernels.triton.transfer import gather, read_spans, scatter, write_spans
 

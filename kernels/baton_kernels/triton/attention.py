@@ -19,6 +19,7 @@ from baton_kernels.triton.layout import PageShape, read_page
 
 SPLIT = 1024  # slots per merge
 _LEAST_SEQUENCES = 64  # of a prompt's program: one serves every smaller batch
+_FLIGHT_FLOATS = 8192  # 64 in each thread of four warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,16 @@ class Config:
     block: int  # slots per step of the running maximum
     warps: int
     stages: int
-    registers: int = 0  # of a thread: see Launch
 
 
 INSTRUCTIONS = {80: ("mma.sync", "cp.async"), 90: ("wgmma", "cp.async"), 100: ("tcgen05.mma", "cp.async")}
-_DECODE = {80: Config(64, 32, 8, 4), 90: Config(64, 64, 4, 3), 100: Config(64, 64, 8, 2)}
-_PREFILL = {80: Config(64, 32, 8, 2), 90: Config(128, 64, 8, 2), 100: Config(64, 64, 8, 2)}
-_DECODE_FP8 = {80: Config(32, 32, 8, 4), 90: Config(64, 32, 4, 4), 100: Config(64, 32, 8, 4)}
-_PREFILL_FP8 = {80: Config(32, 32, 8, 2, 255), 90: Config(128, 32, 8, 2), 100: Config(64, 32, 8, 2, 255)}
-_WIDE = {80: Config(32, 32, 8, 2), 90: Config(64, 32, 8, 2)}  # heads beyond 128
+# Five stages, because a load that needs another (its page's number) first takes two: so a block is worked on while the
+# next two are on their way.
+_DECODE = {80: Config(64, 32, 8, 5), 90: Config(64, 64, 4, 5), 100: Config(64, 64, 8, 5)}
+_PREFILL = {80: Config(64, 32, 8, 5), 90: Config(128, 64, 8, 5), 100: Config(64, 64, 8, 5)}
+_DECODE_FP8 = {80: Config(32, 32, 8, 5), 90: Config(64, 32, 4, 5), 100: Config(64, 32, 8, 5)}
+_PREFILL_FP8 = {80: Config(32, 32, 8, 5), 90: Config(128, 32, 8, 5), 100: Config(64, 32, 8, 5)}
+_WIDE = {80: Config(32, 32, 8, 5), 90: Config(64, 32, 8, 5)}  # heads beyond 128
 
 
 def config_for(arch: int, shape: PageShape, *, decode: bool) -> Config:
@@ -101,6 +103,11 @@ def attend(
 def partial_floats(rows: int, heads: int, dim: int, max_pages: int, page_tokens: int) -> int:
     """Size of `partials` for block tables of so many pages."""
     return rows * heads * blocks(max_pages * page_tokens, SPLIT) * (dim + 2)
+
+
+def flight(group: int, dim: int) -> int:
+    """Splits that are fetched together before the first of them is merged: as many as registers can be spared for."""
+    return max(1, min(8, _FLIGHT_FLOATS // (power_of_2(group) * power_of_2(dim, 16))))
 
 
 def reference(
@@ -191,7 +198,7 @@ def launches(
             "tables": tables,
             **lengths, "out": out, **parts, "sequences": sequences, "max_pages": max_pages, "splits": splits,
             "tiles": tiles,
-            "layer_offset": layer * shape.layer_bytes // element, "page_stride": shape.page_bytes // element,
+            "layer_offset": shape.layer_byte(layer) // element, "page_stride": shape.page_bytes // element,
             "scale": scale * 1.4426950408889634,
         },
         constants={
@@ -202,7 +209,7 @@ def launches(
         },
         warps=config.warps,
         stages=config.stages,
-        registers=config.registers,
+        registers=255,  # with fewer it would keep some of its sums in memory
         instructions=INSTRUCTIONS[arch],
         family=f"attention over {shape.name}",
     )  # fmt: skip
@@ -212,5 +219,5 @@ def launches(
             kernel=finish_rows,
             grid=(sequences * most_rows, shape.kv_heads, 1),
             arguments={**parts, **lengths, "out": out, "splits": splits, "most_rows": most_rows},
-            constants={**sizes, "GROUPS": power_of_2(group)},
+            constants={**sizes, "GROUPS": power_of_2(group), "FLIGHT": flight(group, dim)},
         )

@@ -16,50 +16,57 @@ def _walk(
     top,
     total,
     query,
-    kv,
+    keys,
     scales,
     table,
-    k_tile,
-    v_tile,
     page_stride,
     scale,
     sees,
     known,
     begin,
     end,
+    VALUES: tl.constexpr,
     DIM: tl.constexpr,
     DIMS: tl.constexpr,
     PAGE: tl.constexpr,
     FP8: tl.constexpr,
     BLOCK: tl.constexpr,
+    LIMITED: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Blocks [begin, end) of one split. What lies behind `known` is never read; what a row must not see is -inf."""
+    """Blocks [begin, end) of one split, `VALUES` elements behind each key its value. If LIMITED, what lies behind
+    `known` is never read, and what a row must not see is -inf; else all rows see all of it."""
     d = tl.arange(0, DIMS)
     for block in range(begin, end, BLOCK):
-        slots = block + tl.arange(0, BLOCK)
+        slots = tl.multiple_of(block, BLOCK) + tl.arange(0, BLOCK)
         there = slots < known
-        base = tl.load(table + slots // PAGE, mask=there, other=0).to(tl.int64) * page_stride
-        at = base[:, None] + (slots % PAGE * DIM)[:, None] + d[None, :]
-        if DIM == DIMS:
-            wanted = there[:, None]
+        if LIMITED:
+            page = tl.load(table + slots // PAGE, mask=there, other=0)
         else:
-            wanted = there[:, None] & (d < DIM)[None, :]
-        k = tl.load(kv + k_tile + at, mask=wanted, other=0)
-        v = tl.load(kv + v_tile + at, mask=wanted, other=0)
+            page = tl.load(table + slots // PAGE)
+        base = page.to(tl.int64) * page_stride
+        at = keys + (base + slots % PAGE * DIM)[:, None] + d[None, :]
+        if LIMITED or DIM != DIMS:
+            wanted = (there | (not LIMITED))[:, None] & (d < DIM)[None, :]
+            k = tl.load(at, mask=wanted, other=0)
+            v = tl.load(at + VALUES, mask=wanted, other=0)
+        else:
+            k = tl.load(at)
+            v = tl.load(at + VALUES)
         if FP8:
             k = widen(k)
             v = widen(v)
-            scale_at = (base + PAGE * DIM) // 4 + slots % PAGE
-            k_scale = tl.load(scales + k_tile // 4 + scale_at, mask=there, other=0)
-            v_scale = tl.load(scales + v_tile // 4 + scale_at, mask=there, other=0)
+            scale_at = scales + (base + PAGE * DIM) // 4 + slots % PAGE
+            k_scale = tl.load(scale_at, mask=there, other=0)
+            v_scale = tl.load(scale_at + VALUES // 4, mask=there, other=0)
         if UPCAST:
             scores = tl.dot(query.to(tl.float32), tl.trans(k).to(tl.float32))
         else:
             scores = tl.dot(query, tl.trans(k))
         if FP8:
             scores = scores * k_scale[None, :]
-        scores = tl.where(slots[None, :] <= sees[:, None], scores, float("-inf"))
+        if LIMITED:
+            scores = tl.where(slots[None, :] <= sees[:, None], scores, float("-inf"))
         most = tl.maximum(top, tl.max(scores, 1) * scale)
         base_of_row = tl.where(most == float("-inf"), 0.0, most)
         p = tl.exp2(tl.fma(scores, scale, -base_of_row[:, None]))
@@ -158,8 +165,9 @@ def attend_tile(
     known = start + count
     end = tl.minimum(known, start + (tile * ROWS + ROWS - 1) // GROUP + 1)
     table = tables + sequence.to(tl.int64) * max_pages
-    k_tile = layer_offset + kv_head * TILE
-    v_tile = layer_offset + (KV_HEADS + kv_head) * TILE
+    keys = kv + layer_offset + kv_head * TILE
+    if FP8:
+        scales += (layer_offset + kv_head * TILE) // 4
     if ACROSS:
         first_split = tl.program_id(2)
         last_split = first_split + 1
@@ -178,29 +186,17 @@ def attend_tile(
         acc = tl.zeros([ROWS, DIMS], tl.float32)
         top = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
+        seen_whole = begin
+        if not ACROSS and DIM <= 128:  # a prompt's rows see most of their blocks whole; wider ones lack the registers
+            seen_whole = tl.maximum(begin, tl.minimum(stop, (start + tile * ROWS // GROUP + 1) // BLOCK * BLOCK))
+            acc, top, total = _walk(
+                acc, top, total, query, keys, scales, table, page_stride, scale, sees, known, begin, seen_whole,
+                KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, False, UPCAST,
+            )  # fmt: skip
         acc, top, total = _walk(
-            acc,
-            top,
-            total,
-            query,
-            kv,
-            scales,
-            table,
-            k_tile,
-            v_tile,
-            page_stride,
-            scale,
-            sees,
-            known,
-            begin,
-            stop,
-            DIM,
-            DIMS,
-            PAGE,
-            FP8,
-            BLOCK,
-            UPCAST,
-        )
+            acc, top, total, query, keys, scales, table, page_stride, scale, sees, known, seen_whole, stop,
+            KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, True, UPCAST,
+        )  # fmt: skip
         if ACROSS:
             part = row * splits + split
             tl.store(partial_acc + part[:, None] * DIM + d[None, :], acc, mask=wanted)
@@ -209,6 +205,13 @@ def attend_tile(
         else:
             sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
     if not ACROSS:
+        # The places of the rows are worked out again, by a tile that the compiler cannot know to be the same: kept over
+        # the loops they would take registers that the sums need.
+        again = tile + tl.load(counts + sequence, volatile=True) - count
+        r = again * ROWS + tl.arange(0, ROWS)
+        token = r // GROUP
+        row = (first + token).to(tl.int64) * HEADS + kv_head * GROUP + r % GROUP
+        wanted = (token < count)[:, None] & (d < DIM)[None, :]
         own = tl.where(token < count, sum_total, 1.0)
         tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / own[:, None]).to(tl.bfloat16), mask=wanted)
 
@@ -233,8 +236,10 @@ def finish_rows(
     DIMS: tl.constexpr,
     SPLIT: tl.constexpr,
     GROUPS: tl.constexpr,
+    FLIGHT: tl.constexpr,
 ):
-    """Merges what the programs of a row's splits have left, in ascending order."""
+    """Merges what the programs of a row's splits have left, in ascending order. FLIGHT splits are on their way from
+    memory together, for a merge takes far less time than what it waits for."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     sequence = tl.program_id(0) // most_rows
     token = tl.program_id(0) % most_rows
@@ -247,14 +252,21 @@ def finish_rows(
     sum_acc = tl.zeros([GROUPS, DIMS], tl.float32)
     sum_top = tl.full([GROUPS], float("-inf"), tl.float32)
     sum_total = tl.zeros([GROUPS], tl.float32)
-    for split in range((tl.load(starts + sequence) + token) // SPLIT + 1):
-        at = row * splits + split
-        acc = tl.load(partial_acc + at[:, None] * DIM + d[None, :], mask=wanted, other=0.0)
-        top = tl.load(partial_top + at, mask=g < GROUP, other=float("-inf"))
-        total = tl.load(partial_total + at, mask=g < GROUP, other=0.0)
-        if split > 0:
-            sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
-        else:
-            sum_acc, sum_top, sum_total = acc, top, total
+    end = (tl.load(starts + sequence) + token) // SPLIT + 1
+    seen = tl.minimum(end, splits)  # the same, but no compiler knows: a branch that holds no load back
+    for first in range(0, end, FLIGHT):
+        parts = ()
+        for ahead in tl.static_range(FLIGHT):
+            split = tl.full([GROUPS], first + ahead, tl.int32)
+            there = (g < GROUP) & (split < end)
+            at = row * splits + split
+            acc = tl.load(partial_acc + at[:, None] * DIM + d[None, :], mask=there[:, None] & (d < DIM), other=0.0)
+            top = tl.load(partial_top + at, mask=there, other=float("-inf"))
+            total = tl.load(partial_total + at, mask=there, other=0.0)
+            parts += (acc, top, total)  # type: ignore[assignment]
+        for ahead in tl.static_range(FLIGHT):
+            if first + ahead < seen:
+                acc, top, total = parts[3 * ahead], parts[3 * ahead + 1], parts[3 * ahead + 2]
+                sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
     own = tl.where(g < GROUP, sum_total, 1.0)
     tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / own[:, None]).to(tl.bfloat16), mask=wanted)

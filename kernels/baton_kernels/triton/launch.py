@@ -27,17 +27,16 @@ class Launch:
     constants: dict[str, Any]
     warps: int = 4
     stages: int = 3
-    registers: int = (
-        0  # of a thread at most; 0: the assembler's choice, which may spill a little for more programs at once
-    )
+    registers: int | None = None  # of a thread, at most; None: as many as the assembler thinks best
     instructions: tuple[str, ...] = ()  # what the generated code must contain
     family: str = ""  # launches of one family must give a row the same bits
 
     @property
     def options(self) -> dict[str, Any]:
         """The compiler's, beside the constants."""
-        most = {"maxnreg": self.registers} if self.registers else {}
-        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": False, **most}
+        return {
+            "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers, "enable_fp_fusion": False,
+        }  # fmt: skip
 
     def run(self) -> None:
         if all(self.grid):

@@ -1,5 +1,5 @@
 """The pages of a GPU's pool: one page id covers `page_tokens` tokens of all layers, contiguous,
-[layers][2][kv_heads][tile].
+[layers][2][kv_heads][tile]. A page may hold the layers of two models, one's behind the other's: a shape is one share.
 
 A bf16 tile is [page_tokens][dim]. An fp8 tile is [page_tokens][dim] e4m3 bytes, then one fp32 scale per token:
 scales belong to a token and a head, never to a page that still fills. The layout's name goes into the handshake of
@@ -13,6 +13,7 @@ from baton_kernels.library import KernelError
 
 PAGE_TOKENS = (16, 32, 64)
 KV_TYPES = ("bf16", "fp8")
+ALIGN_BYTES = 64  # of a share, so that kernels know how offsets divide
 FP8_LARGEST = 448.0
 
 
@@ -23,6 +24,8 @@ class PageShape:
     dim: int
     page_tokens: int = 16
     kv_type: str = "bf16"
+    first_byte: int = 0  # of a page's, where this model's layers begin
+    other_bytes: int = 0  # of a page: what another model's layers take, before or behind
 
     def __post_init__(self) -> None:
         if self.page_tokens not in PAGE_TOKENS:
@@ -35,6 +38,10 @@ class PageShape:
             raise KernelError(f"dim: heads of {self.dim} are beyond what fp8 pages hold (128)")
         if self.layers < 1 or self.kv_heads < 1:
             raise KernelError(f"layers, kv_heads: {self.layers} and {self.kv_heads} must be at least 1")
+        aligned = self.first_byte % ALIGN_BYTES == self.other_bytes % ALIGN_BYTES == 0
+        if not aligned or not 0 <= self.first_byte <= self.other_bytes:
+            share = f"{self.first_byte} of {self.other_bytes}"
+            raise KernelError(f"first_byte, other_bytes: {share} are no multiples of {ALIGN_BYTES} that fit")
 
     @property
     def name(self) -> str:
@@ -54,7 +61,11 @@ class PageShape:
 
     @property
     def page_bytes(self) -> int:
-        return self.layers * self.layer_bytes
+        return self.layers * self.layer_bytes + self.other_bytes
+
+    def layer_byte(self, layer: int) -> int:
+        """Of a page's, where this layer begins."""
+        return self.first_byte + layer * self.layer_bytes
 
     def check_pool(self, pool: torch.Tensor) -> int:
         """How many pages the pool holds."""
@@ -80,7 +91,7 @@ def write_token(
     pool: torch.Tensor, shape: PageShape, layer: int, page: int, offset: int, k: torch.Tensor, v: torch.Tensor
 ) -> None:
     """Reference: puts k and v [kv_heads, dim] of one token into its page."""
-    at = page * shape.page_bytes + layer * shape.layer_bytes
+    at = page * shape.page_bytes + shape.layer_byte(layer)
     tiles = pool[at : at + shape.layer_bytes].view(2, shape.kv_heads, shape.tile_bytes)
     for tile, x in zip(tiles, (k, v), strict=True):
         elements, scale = as_stored(x, shape.kv_type)
@@ -95,7 +106,7 @@ def write_token(
 
 def read_page(pool: torch.Tensor, shape: PageShape, layer: int, page: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Reference: K and V [page_tokens, kv_heads, dim] of one layer of a page, as float32, scales multiplied in."""
-    at = page * shape.page_bytes + layer * shape.layer_bytes
+    at = page * shape.page_bytes + shape.layer_byte(layer)
     tiles = pool[at : at + shape.layer_bytes].cpu().view(2, shape.kv_heads, shape.tile_bytes)
     if shape.fp8:
         elements = tiles[..., : shape.page_tokens * shape.dim].contiguous().view(torch.float8_e4m3fn).float()

@@ -2,9 +2,8 @@
 
 Weights are the left operand of the matrix instruction (64 or 128 outputs), activations the right one: a step of few
 rows pads to 16 rows, not 64, and streams weights at the speed of memory. Each output is one chain over k in
-ascending steps of the instruction (16 elements each), in one accumulator, never split: the width of the tile on the
-activations' side, the only thing that follows the number of rows, takes no part in it. Tiles come through tensor
-descriptors (TMA from sm_90 on)."""
+ascending steps of the instruction (16 elements each), in one accumulator, never split: the sizes of the tile, which
+follow the number of rows, take no part in it. Tiles come through tensor descriptors (TMA from sm_90 on)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from baton_kernels.triton.activation import gate_up
 from baton_kernels.triton.activation import reference as swiglu_reference
 from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, blocks, check, check_rank, run
 
-BLOCK_K = 64  # the same in every configuration
 SHAPES = (  # rows, n, k
     (1, 64, 64),
     (3, 96, 200),
@@ -36,16 +34,34 @@ class Config:
 
     outputs: int
     rows: int
+    depth: int  # elements of k in one turn of the loop
     warps: int
     stages: int
 
 
-_FEW = (Config(64, 16, 4, 8), Config(64, 32, 4, 6), Config(64, 64, 4, 5))
+# Of few rows two programs fit on a multiprocessor; a turn brings them 16 KB of weights, since a turn's own cost is what
+# keeps a program from its share of the memory's speed. Of many rows a tile must be large, since the tiles' way from the
+# second-level cache is what limits the matrix units.
+_PLAIN = (
+    Config(64, 16, 128, 4, 5),
+    Config(64, 32, 128, 4, 4),
+    Config(64, 64, 128, 4, 3),
+    Config(64, 128, 64, 4, 4),
+)
+_GATED = (  # two tiles of weights
+    Config(64, 16, 64, 4, 5),
+    Config(64, 32, 64, 4, 5),
+    Config(64, 64, 64, 4, 4),
+    Config(128, 128, 64, 8, 4),
+)
+_AMPERE = (Config(64, 16, 64, 4, 6), Config(64, 32, 64, 4, 5), Config(64, 64, 64, 8, 5))
 CONFIGS = {
-    80: (Config(64, 16, 4, 6), Config(64, 32, 4, 5), Config(64, 64, 8, 5), Config(128, 128, 8, 4)),
-    90: (*_FEW, Config(128, 128, 8, 4)),
-    100: (*_FEW, Config(128, 128, 8, 4)),
+    80: (*_AMPERE, Config(128, 128, 64, 8, 4)),
+    90: (*_PLAIN, Config(128, 256, 64, 8, 4)),
+    100: (*_PLAIN, Config(128, 128, 64, 8, 4)),
 }
+CONFIGS_GATED = {80: (*_AMPERE, Config(64, 128, 64, 8, 4)), 90: _GATED, 100: _GATED}
+_INTERPRETED_DEPTH = 64  # there the depth decides in which order a product is summed
 INSTRUCTIONS = {
     80: ("mma.sync", "cp.async"),
     90: ("wgmma", "cp.async.bulk.tensor"),
@@ -103,6 +119,7 @@ def _product(
     DESCRIPTORS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
+    tl.assume(k > 0)  # a loop that may not run at all has its matrix instructions waited for one by one
     # Programs run down columns of ABREAST tiles of outputs, so that tiles in flight share weights and rows.
     row_tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(0) // (ABREAST * row_tiles)
@@ -142,6 +159,18 @@ def _product(
                 acc_up = tl.dot(up, right, acc_up)
     if GATED:
         acc = gate_up(acc, acc_up)
+    if ROWS > 128:  # in halves: with what is added to it the whole tile would not fit into the registers
+        halves = tl.permute(tl.reshape(acc, [OUTPUTS, 2, ROWS // 2]), [0, 2, 1])
+        first, second = tl.split(halves)
+        half = row + tl.arange(0, ROWS // 2)
+        _put(first, o, half, bias, residual, out, rows, n, BIAS, RESIDUAL)
+        _put(second, o, half + ROWS // 2, bias, residual, out, rows, n, BIAS, RESIDUAL)
+    else:
+        _put(acc, o, r, bias, residual, out, rows, n, BIAS, RESIDUAL)
+
+
+@triton.jit
+def _put(acc, o, r, bias, residual, out, rows, n, BIAS: tl.constexpr, RESIDUAL: tl.constexpr):
     if BIAS:
         acc = acc + tl.load(bias + o, mask=o < n, other=0.0)[:, None]
     to = r[None, :].to(tl.int64) * n + o[:, None]
@@ -177,7 +206,8 @@ def launches(
         check("residual", residual, torch.float32, (rows, n))
     if rows == 0:
         return
-    config, descriptors = config_for(arch, rows), arch >= 90
+    config, descriptors = config_for(arch, rows, gated=gated), arch >= 90
+    depth = _INTERPRETED_DEPTH if INTERPRETED else config.depth
     name = (
         "product_gated"
         if gated
@@ -188,13 +218,13 @@ def launches(
         kernel=_product,
         grid=(blocks(n, config.outputs) * blocks(rows, config.rows), 1, 1),
         arguments={
-            "x": TensorDescriptor.from_tensor(x, [config.rows, BLOCK_K]) if descriptors else x,
-            "weight": TensorDescriptor.from_tensor(weight, [config.outputs, BLOCK_K]) if descriptors else weight,
+            "x": TensorDescriptor.from_tensor(x, [config.rows, depth]) if descriptors else x,
+            "weight": TensorDescriptor.from_tensor(weight, [config.outputs, depth]) if descriptors else weight,
             "bias": out if bias is None else bias, "residual": out if residual is None else residual, "out": out,
             "rows": rows, "n": n, "k": k,
         },
         constants={
-            "OUTPUTS": config.outputs, "ROWS": config.rows, "BLOCK_K": BLOCK_K, "GATED": gated,
+            "OUTPUTS": config.outputs, "ROWS": config.rows, "BLOCK_K": depth, "GATED": gated,
             "BIAS": bias is not None,
             "RESIDUAL": residual is not None, "ABREAST": 8,
             "DESCRIPTORS": descriptors, "UPCAST": INTERPRETED,
@@ -206,6 +236,7 @@ def launches(
     )  # fmt: skip
 
 
-def config_for(arch: int, rows: int) -> Config:
+def config_for(arch: int, rows: int, *, gated: bool) -> Config:
     """The first whose tile holds all rows, else the largest."""
-    return next((config for config in CONFIGS[arch] if rows <= config.rows), CONFIGS[arch][-1])
+    configs = (CONFIGS_GATED if gated else CONFIGS)[arch]
+    return next((config for config in configs if rows <= config.rows), configs[-1])

@@ -169,7 +169,7 @@ def launches(
             "qkv": qkv, "cos": cos, "sin": sin, "slots": slots, "sequence_of": sequence_of, "tables": tables,
             "pool": pool,
             "q_out": q_out, "q_norm": cos if q_norm is None else q_norm, "k_norm": cos if k_norm is None else k_norm,
-            "eps": eps, "max_pages": max_pages, "layer_offset": layer * shape.layer_bytes,
+            "eps": eps, "max_pages": max_pages, "layer_offset": shape.layer_byte(layer),
             "page_stride": shape.page_bytes,
         },
         constants={

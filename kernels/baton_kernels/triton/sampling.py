@@ -1,20 +1,15 @@
 """Logits to tokens on the device: the CPU sampler's rules and noise, without sorting.
 
-First every piece of the vocabulary reports its maximum, its share of the mass and its best noisy score. The best of
-all is the answer wherever no filter is set. Under filters it is the answer if it is kept; else nothing ranked behind
-it is kept either, so the search goes on among what is ranked before it: a few passes. Masses are sums of whole
-multiples of 2^-40, so they are the same in any order. Logprobs are of the raw distribution: before masks,
-temperature and filters."""
+The programs are in `sampling_body.py`: a survey of the vocabulary in pieces, then one program for each row that settles
+its token. Logprobs are of the raw distribution: before masks, temperature and filters."""
 
 from collections.abc import Iterator
 
 import torch
-import triton
-import triton.language as tl
 
 from baton_kernels.library import KernelError
 from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, power_of_2, run
-from baton_kernels.triton.noise import gumbel, log, noise_key
+from baton_kernels.triton.sampling_body import settle, survey
 
 PIECE = 2048  # tokens of one program of the survey; takes part in the bits of logprobs
 SHAPES = ((1, 1), (3, 17), (5, 700), (4, 5003))  # rows, vocab
@@ -45,238 +40,6 @@ def sample(
 
 def scratch_floats(rows: int, vocab: int) -> int:
     return rows * _FIELDS * blocks(vocab, PIECE)
-
-
-def top_logprobs(
-    logits: torch.Tensor,  # float32 [rows, vocab]
-    log_totals: torch.Tensor,  # float32 [rows]
-    wanted: torch.Tensor,  # int32 [rows]
-    *,
-    ids: torch.Tensor,  # int32 [rows, most], -1 beyond a row's own number
-    logprobs: torch.Tensor,  # float32 [rows, most], -inf beyond
-) -> None:
-    """The most likely tokens of the raw distribution, best first, ties to the lowest id."""
-    architecture(logits)
-    run(list(top_launches(logits, log_totals, wanted, ids, logprobs)))
-
-
-@triton.jit
-def _scaled(logits, allowed, row, ids, vocab, words, heat, MASKED: tl.constexpr):
-    """The scores that filters see; -inf outside the vocabulary and where a mask forbids."""
-    inside = ids < vocab
-    x = tl.load(logits + row * vocab + ids, mask=inside, other=float("-inf"))
-    if heat > 0:
-        x = tl.div_rn(x, heat)
-    x = tl.where(x == 0.0, 0.0, x)  # one zero, not two
-    if MASKED:
-        word = tl.load(allowed + row * words + ids // 32, mask=inside, other=0)
-        x = tl.where(((word >> (ids % 32)) & 1) != 0, x, float("-inf"))
-    return x
-
-
-@triton.jit
-def _best(score, ids):
-    """The largest and its lowest id."""
-    most = tl.max(score, 0)
-    return most, tl.min(tl.where(score == most, ids, 0x7FFFFFFF), 0)
-
-
-@triton.jit
-def _better(best, token, new_best, new_token):
-    wins = (new_best > best) | ((new_best == best) & (new_token < token))
-    return tl.where(wins, new_best, best), tl.where(wins, new_token, token)
-
-
-@triton.jit
-def _noisy(x, ids, key, heat):
-    if heat > 0:
-        x = x + gumbel(key, ids)
-    return x
-
-
-@triton.jit(do_not_specialize=["pieces", "words"])
-def _survey(
-    logits,
-    temperature,
-    seed,
-    choice,
-    position,
-    allowed,
-    scratch,
-    vocab,
-    words,
-    pieces,
-    PIECE: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    piece = tl.program_id(1)
-    ids = piece * PIECE + tl.arange(0, PIECE)
-    heat = tl.load(temperature + row)
-    raw = tl.load(logits + row * vocab + ids, mask=ids < vocab, other=float("-inf"))
-    top = tl.max(raw, 0)
-    mass = tl.sum(tl.exp(raw - tl.where(top == float("-inf"), 0.0, top)), 0)
-    x = _scaled(logits, allowed, row, ids, vocab, words, heat, MASKED)
-    key = noise_key(tl.load(seed + row).to(tl.uint64), tl.load(choice + row), tl.load(position + row))
-    best, token = _best(_noisy(x, ids, key, heat), ids)
-    to = scratch + row * 5 * pieces + piece
-    tl.store(to, top)
-    tl.store(to + pieces, mass)
-    tl.store(to + 2 * pieces, tl.max(x, 0))
-    tl.store(to + 3 * pieces, best)
-    tl.store(to + 4 * pieces, token.to(tl.float32, bitcast=True))
-
-
-@triton.jit
-def _ordered(x):
-    """float32 -> uint32 that compare alike."""
-    bits = x.to(tl.uint32, bitcast=True)
-    return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
-
-
-@triton.jit
-def _share(x, top):
-    """e^(x - top) in units of 2^-40."""
-    return (tl.exp(x - top) * 1099511627776.0).to(tl.int64)
-
-
-@triton.jit
-def _kth(logits, allowed, row, vocab, words, heat, k, MASKED: tl.constexpr, BLOCK: tl.constexpr):
-    """The k-th largest score as an ordered number, found digit by digit, and how many of its equals are among the k."""
-    digits = tl.arange(0, 256)
-    found = tl.zeros([1], tl.uint32)
-    for place in tl.static_range(4):
-        histogram = tl.zeros([256], tl.int32)
-        for at in range(0, vocab, BLOCK):
-            ids = at + tl.arange(0, BLOCK)
-            number = _ordered(_scaled(logits, allowed, row, ids, vocab, words, heat, MASKED))
-            digit_of = ((number >> (24 - 8 * place)) & 0xFF).to(tl.int32)
-            in_race = ids < vocab
-            if place > 0:
-                in_race = in_race & ((number >> (32 - 8 * place)) == found)
-            histogram += tl.histogram(digit_of, 256, mask=in_race)
-        from_here_up = tl.sum(histogram, 0) - tl.cumsum(histogram, 0) + histogram
-        digit = tl.sum((from_here_up >= k).to(tl.int32), 0) - 1
-        k -= tl.sum(tl.where(digits > digit, histogram, 0), 0)
-        found = (found << 8) | digit.to(tl.uint32)
-    return tl.max(found, 0), k
-
-
-@triton.jit(do_not_specialize=["pieces", "words"])
-def _settle(
-    logits,
-    temperature,
-    top_k,
-    top_p,
-    min_p,
-    seed,
-    choice,
-    position,
-    allowed,
-    scratch,
-    tokens,
-    logprobs,
-    log_totals,
-    vocab,
-    words,
-    pieces,
-    PIECES: tl.constexpr,
-    MASKED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, PIECES)
-    part = scratch + row * 5 * pieces + at
-    own = at < pieces
-    raw_tops = tl.load(part, mask=own, other=float("-inf"))
-    raw_top = tl.max(raw_tops, 0)
-    masses = tl.load(part + pieces, mask=own, other=0.0)
-    log_total = raw_top + tl.max(log(tl.sum(masses * tl.exp(raw_tops - raw_top), 0) + tl.zeros([1], tl.float32)), 0)
-    top = tl.max(tl.load(part + 2 * pieces, mask=own, other=float("-inf")), 0)
-    bests = tl.load(part + 3 * pieces, mask=own, other=float("-inf"))
-    names = tl.load(part + 4 * pieces, mask=own, other=0.0).to(tl.int32, bitcast=True)
-    _, token = _best(bests, tl.where(own, names, 0x7FFFFFFF))
-
-    heat = tl.load(temperature + row)
-    k = tl.load(top_k + row)
-    p = tl.load(top_p + row)
-    least = tl.load(min_p + row)
-    limited = (k > 0) & (k < vocab)
-    if (heat > 0) & (limited | (p < 1.0) | (least > 0.0)):
-        key = noise_key(tl.load(seed + row).to(tl.uint64), tl.load(choice + row), tl.load(position + row))
-        if not limited:
-            k = vocab
-        whole = tl.full(
-            [1], 0x7FFFFFFFFFFFFFFF, tl.int64
-        )  # what of the mass top-k leaves; everything passes while top-p is off
-        if p < 1.0:
-            kth = tl.zeros([1], tl.uint32)
-            equals = tl.zeros([1], tl.int32)
-            if limited:
-                kth_number, equal_count = _kth(logits, allowed, row, vocab, words, heat, k, MASKED, BLOCK)
-                kth += kth_number
-                equals += equal_count
-            whole = tl.zeros([1], tl.int64)
-            per_equal = tl.zeros([1], tl.int64)
-            for start in range(0, vocab, BLOCK):
-                ids = start + tl.arange(0, BLOCK)
-                x = _scaled(logits, allowed, row, ids, vocab, words, heat, MASKED)
-                number = _ordered(x)
-                share = tl.where(ids < vocab, _share(x, top), 0)
-                whole += tl.sum(tl.where(number > kth, share, 0), 0)
-                per_equal = tl.maximum(per_equal, tl.max(tl.where(number == kth, share, 0), 0))
-            whole += per_equal * equals
-        limit = tl.max(whole, 0).to(tl.float64) * p.to(tl.float64)
-        searching = True
-        while searching:
-            score = tl.load(logits + row * vocab + token)
-            score = tl.div_rn(score, heat)
-            ahead = 0
-            mass = tl.zeros([1], tl.int64)
-            next_best = float("-inf")
-            next_token = 0x7FFFFFFF
-            for start in range(0, vocab, BLOCK):
-                ids = start + tl.arange(0, BLOCK)
-                x = _scaled(logits, allowed, row, ids, vocab, words, heat, MASKED)
-                before = (x > score) | ((x == score) & (ids < token))
-                before_count = tl.sum(before.to(tl.int32), 0)
-                if before_count > 0:
-                    ahead += before_count
-                    mass += tl.sum(tl.where(before, _share(x, top), 0), 0)
-                    block_best, block_token = _best(tl.where(before, _noisy(x, ids, key, heat), float("-inf")), ids)
-                    next_best, next_token = _better(next_best, next_token, block_best, block_token)
-            kept = (ahead < k) & (tl.exp(score - top) >= least)
-            if p < 1.0:
-                kept = kept & (tl.max(mass, 0).to(tl.float64) < limit)
-            searching = (ahead > 0) & (kept == 0)
-            if searching:
-                token = next_token
-    tl.store(tokens + row, token)
-    tl.store(logprobs + row, tl.load(logits + row * vocab + token) - log_total)
-    tl.store(log_totals + row, log_total)
-
-
-@triton.jit(do_not_specialize=["most"])
-def _top(logits, log_totals, wanted, ids_out, logprobs, vocab, most, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    total = tl.load(log_totals + row)
-    count = tl.minimum(tl.load(wanted + row), vocab)
-    last = float("inf")
-    token = -1
-    for i in range(most):
-        best = float("-inf")
-        best_token = 0x7FFFFFFF
-        if i < count:
-            for start in range(0, vocab, BLOCK):
-                ids = start + tl.arange(0, BLOCK)
-                x = tl.load(logits + row * vocab + ids, mask=ids < vocab, other=float("-inf"))
-                behind = (ids < vocab) & ((x < last) | ((x == last) & (ids > token)))
-                block_best, block_token = _best(tl.where(behind, x, float("-inf")), tl.where(behind, ids, 0x7FFFFFFF))
-                best, best_token = _better(best, best_token, block_best, block_token)
-            last = best
-            token = best_token
-        tl.store(ids_out + row * most + i, tl.where(i < count, best_token, -1))
-        tl.store(logprobs + row * most + i, tl.where(i < count, best - total, float("-inf")))
 
 
 def launches(
@@ -326,14 +89,14 @@ def launches(
     masked = "" if allowed is None else " masked"
     yield Launch(
         name=f"sample survey{masked}",
-        kernel=_survey,
+        kernel=survey,
         grid=(rows, pieces, 1),
         arguments={"logits": logits, "temperature": temperature, **noise, **shared},
         constants={"PIECE": PIECE, "MASKED": allowed is not None},
     )
     yield Launch(
         name=f"sample settle{masked}",
-        kernel=_settle,
+        kernel=settle,
         grid=(rows, 1, 1),
         arguments={
             "logits": logits, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
@@ -343,27 +106,4 @@ def launches(
         constants={"PIECES": power_of_2(pieces), "MASKED": allowed is not None, "BLOCK": 4096},
         warps=8,
         registers=255,  # a row has one program: a second one on its multiprocessor would be worth no spill
-    )  # fmt: skip
-
-
-def top_launches(
-    logits: torch.Tensor, log_totals: torch.Tensor, wanted: torch.Tensor, ids: torch.Tensor, logprobs: torch.Tensor
-) -> Iterator[Launch]:
-    rows, vocab = check_rank("logits", logits, 2)
-    _, most = check_rank("ids", ids, 2)
-    check("logits", logits, torch.float32, (rows, vocab))
-    check("log_totals", log_totals, torch.float32, (rows,))
-    check("wanted", wanted, torch.int32, (rows,))
-    check("ids", ids, torch.int32, (rows, most))
-    check("logprobs", logprobs, torch.float32, (rows, most))
-    yield Launch(
-        name="top_logprobs",
-        kernel=_top,
-        grid=(rows, 1, 1),
-        arguments={
-            "logits": logits, "log_totals": log_totals, "wanted": wanted, "ids_out": ids, "logprobs": logprobs,
-            "vocab": vocab, "most": most,
-        },
-        constants={"BLOCK": 4096},
-        warps=16,
     )  # fmt: skip

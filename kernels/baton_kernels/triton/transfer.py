@@ -180,7 +180,7 @@ def launches(
     into_pool: bool,
 ) -> Iterator[Launch]:
     count, ratio = check_rank("pages", pages, 2)
-    if cpu_page_tokens and (shape.fp8 or cpu_page_tokens % shape.page_tokens):
+    if cpu_page_tokens and (shape.fp8 or shape.other_bytes or cpu_page_tokens % shape.page_tokens):
         raise KernelError(f"cpu_page_tokens: {cpu_page_tokens} does not go with pages of layout {shape.name}")
     if ratio != (cpu_page_tokens // shape.page_tokens if cpu_page_tokens else 1):
         raise KernelError(f"pages: {ratio} pages of {shape.page_tokens} tokens do not make one of the buffer's")
@@ -191,7 +191,7 @@ def launches(
     check("data", data, torch.uint8, (count, span_bytes(shape, layers, cpu_page_tokens)))
     check("sums", sums, torch.int64, (count,))
     if not cpu_page_tokens:
-        first_byte = first_layer * shape.layer_bytes
+        first_byte = shape.layer_byte(first_layer)
         yield _plain(pool, shape.page_bytes, first_byte, pages.view(-1), data, sums, into_pool=into_pool)
         return
     words, layer_words = data.shape[1] // 8, ratio * shape.layer_bytes // 8
@@ -202,7 +202,7 @@ def launches(
         arguments={
             "pool": pool.view(torch.int32), "pages": pages, "data": data.view(torch.int64),
             "sums": sums, "words": words, "first_word": first_layer * layer_words,
-            "first_pool": first_layer * shape.layer_bytes // 4, "page_stride": shape.page_bytes // 4,
+            "first_pool": shape.layer_byte(first_layer) // 4, "page_stride": shape.page_bytes // 4,
         },
         constants={
             "INTO_POOL": into_pool, "CPU_TOKENS": cpu_page_tokens, "RATIO": ratio, "PAGE": shape.page_tokens,

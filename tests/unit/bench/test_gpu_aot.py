@@ -17,8 +17,9 @@ if importlib.util.find_spec("triton") is None:
 
 from baton_kernels.triton.attention import SPLIT
 from baton_kernels.triton.launch import ARCHITECTURES, Launch
-from bench.gpu import configurations
+from bench.gpu import compiled, configurations
 from bench.gpu.compiled import SHARED_LIMIT_BYTES, Compiled, compile_launch
+from bench.gpu.in_flight import loads_in_flight, most_together
 from bench.gpu.orders import unlike_orders
 
 ROOT = Path(__file__).parents[3]
@@ -76,6 +77,21 @@ def test_a_kernel_without_the_instructions_it_was_written_for_is_refused() -> No
     assert done.wrong == ("no wgmma in its code",)
 
 
+def test_attention_that_loads_nothing_ahead_is_refused() -> None:
+    decode = launches(90, "attend decode gpu-bf16-16-64")[0]
+    done = compile_launch(dataclasses.replace(decode, stages=3), 90)
+    assert done.wrong == ("nothing is loaded ahead of what is worked on",)
+
+
+@pytest.mark.parametrize(("groups", "refused"), [(2, False), (1, True)])
+def test_matrix_instructions_that_are_waited_for_one_by_one_are_refused(
+    groups: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "HGMMA.64x16x16 R24, gdesc[UR20], R24 ;\nHGMMA.64x16x16 R24, gdesc[UR4], R24, gsb0 ;\n" * 2
+    monkeypatch.setattr(compiled, "said_of", lambda cubin, about: code if about == "-sass" else "")
+    assert compiled._waits_for_each("wgmma.commit_group.sync.aligned;\n" * groups, b"") == refused
+
+
 def test_a_kernel_that_does_not_compile_is_reported_with_its_reason() -> None:
     product = launches(90, "product 64x16")[0]
     done = compile_launch(dataclasses.replace(product, constants={**product.constants, "ROWS": 24}), 90)
@@ -92,3 +108,25 @@ def test_decode_and_prefill_that_sum_a_row_in_unlike_orders_are_refused(changed:
 def test_splits_are_whole_blocks() -> None:
     for architecture in ARCHITECTURES:
         assert all(SPLIT % one.constants["BLOCK"] == 0 for one in launches(architecture, "attend prefill"))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_splits_are_merged_in_turn_while_those_behind_are_on_their_way(architecture: int) -> None:
+    """Of each split at least its accumulators, its maximum and its sum."""
+    finish = launches(architecture, "attend finish gpu-bf16-16-128-v1 heads 32/8")[0]
+    assert finish.constants["FLIGHT"] == 8
+    alone = dataclasses.replace(finish, constants={**finish.constants, "FLIGHT": 1})
+    assert loads_in_flight(finish, architecture) >= 3 * 7 > loads_in_flight(alone, architecture)
+
+
+def test_loads_are_together_until_a_result_is_used() -> None:
+    code = """
+        /*0010*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0020*/              @!P0 LDG.E R8, desc[UR4][R2.64+0x10] ;
+        /*0030*/                   IADD3 R9, R3, 0x1, RZ ;
+        /*0040*/                   LDG.E R10, desc[UR4][R2.64+0x20] ;
+        /*0050*/                   FADD R11, R7, R9 ;
+        /*0060*/                   LDG.E R12, desc[UR4][R2.64+0x30] ;
+    """
+    assert most_together(code) == 3
+    assert most_together(code.replace("R3, 0x1", "R5, 0x1")) == 2

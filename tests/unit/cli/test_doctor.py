@@ -7,6 +7,7 @@ import pytest
 
 from cli import doctor, machine
 from cli.ports import free_address
+from engine.builtin import tiny
 from engine.cuda.device import Found
 from mesh.config import DecodeConfig, GatewayConfig
 
@@ -43,6 +44,19 @@ def test_a_broken_model_hides_nothing_else(gateway: GatewayConfig, tmp_path: Pat
     assert report["class"] is None
     assert "config.json" in problems(report)
     assert report["transports"] and report["processor"]["cores"] > 0
+
+
+def test_a_draft_that_cannot_go_with_the_model_is_a_problem_and_hides_nothing(
+    gateway: GatewayConfig, tmp_path: Path
+) -> None:
+    model = tiny(tmp_path / "model", "llama2", dtype="bf16")
+    drafts = [tiny(tmp_path / "fit", "llama2", seed=2), tiny(tmp_path / "unfit", "llama2", vocab=200)]
+    fit, unfit = (
+        doctor.examine(gateway, DecodeConfig(model=model, draft=draft, cache_folder=tmp_path)) for draft in drafts
+    )
+    assert fit["draft"] == str(drafts[0]) and fit["problems"] == []
+    assert unfit["draft"] is None and "vocabulary of 200" in problems(unfit)
+    assert unfit["class"] == fit["class"] is not None
 
 
 def test_a_gpu_that_cannot_be_used_is_a_problem_only_where_one_is_asked_for(

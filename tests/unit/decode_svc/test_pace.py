@@ -74,6 +74,16 @@ def test_at_batch_32_bound_by_bandwidth_it_stays_on() -> None:
     assert all(run(new(), 32, 60, bandwidth_bound, 0.7)[10:])
 
 
+def test_a_first_step_that_has_to_warm_up_does_not_keep_drafts_off() -> None:
+    late = [5.0]
+
+    def cost(batch: int, each: float) -> float:
+        return bandwidth_bound(batch, each) + (late.pop() if each and late else 0.0)
+
+    lengths = run(new(), 1, 40, cost, 0.8)
+    assert not late and all(lengths[PLAIN_STEPS:])
+
+
 def test_when_the_batch_shrinks_it_drafts_again() -> None:
     pace = new()
     run(pace, 1, 12, compute_bound, 0.6)

@@ -2,14 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from engine.acceptance import accepted, next_slot
 from engine.batch import pages_needed
-from engine.plan import Drafting, Piece, Plan, Sampled
-from engine.runner import CpuRunner
+from engine.plan import Drafting, Piece, Plan, Result, Sampled
 from mesh.messages import End, Sampling
 
 Lookup = Callable[[Sequence[int], int], Sequence[int]]  # text so far and how many to propose at most
+
+
+class Computes(Protocol):
+    """The runner of any device."""
+
+    def compute(self, plan: Plan) -> Result: ...
 
 
 @dataclass
@@ -61,7 +67,7 @@ class Talk:
             self.drafts = tuple(self.lookup(self.text(), max(0, min(self.propose, left))))
 
 
-def talk(runner: CpuRunner, talks: Sequence[Talk], page_tokens: int = 32) -> None:
+def talk(runner: Computes, talks: Sequence[Talk], page_tokens: int = 32) -> None:
     """All of them to their ends, in one batch."""
     step = 0
     while running := [(key, one) for key, one in enumerate(talks) if not one.ended]:

@@ -4,12 +4,13 @@ import socket
 from typing import Any
 
 import httpx2 as httpx
+import msgspec
 import openai
 import pytest
 
 from gateway.http_server import serve_http
 from gateway.tokens import Tokens
-from mesh.errors import ResourceExhausted
+from mesh.errors import Unavailable
 from mesh.grpc_network import AddressError
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -49,6 +50,8 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         (with_chat(messages=["hi"]), "messages[0]"),
         (with_chat(messages=[{"content": "hi"}]), "messages[0].role"),
         (with_chat(messages=[{"role": "user"}]), "messages[0].content"),
+        (with_chat(messages=[{"role": "User", "content": "hi"}]), "messages[0].role"),
+        (with_chat(messages=[{"role": "function", "content": "hi"}]), "messages[0].role"),
         (with_chat(messages=[{"role": "user", "content": 3}]), "messages[0].content"),
         (
             with_chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
@@ -144,11 +147,20 @@ async def test_a_body_that_is_no_json_object_is_refused(url: str, body: bytes) -
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_another_content_type_is_refused(url: str) -> None:
-    async with httpx.AsyncClient() as http:
-        answer = await http.post(f"{url}/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
-    assert answer.status_code == 400
-    assert "content-type" in answer.json()["error"]["message"]
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [("content-type", "text/plain"), ("content-encoding", "gzip"), ("content-encoding", "GZIP, br")],
+)
+async def test_a_body_in_another_form_is_refused_with_the_headers_name(
+    url: str, core: Any, header: str, value: str
+) -> None:
+    body = msgspec.json.encode(TEXT)
+    answer = await post(url, "/v1/completions", body, **{header: value})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (415, "invalid_request_error")
+    assert header in error["message"] and value in error["message"] and core.handles == []
+    fine = {"content-type": "application/json; charset=utf-8", "content-encoding": "identity"}
+    assert (await post(url, "/v1/completions", body, **fine)).status_code == 200
 
 
 async def test_an_endless_body_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,12 +212,26 @@ async def test_unknown_paths_and_methods_are_nested_errors_too(url: str) -> None
     assert wrong.json()["error"]["code"] == 405
 
 
-async def test_what_no_pool_can_hold_is_refused_at_the_door(url: str, core: Any) -> None:
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (with_text(max_tokens=100), "max_tokens"),
+        (with_chat(max_completion_tokens=100), "max_completion_tokens"),
+        (with_text(prompt="x" * 64), "prompt"),
+        (with_chat(messages=[{"role": "user", "content": "x" * 64}]), "messages"),
+    ],
+)
+async def test_what_no_pool_can_hold_is_refused_at_the_door_by_name(
+    url: str, core: Any, request_: Any, field: str
+) -> None:
     core.largest_pool_tokens = 64
-    answer = await post(url, *with_text(max_tokens=100))
-    assert answer.status_code == 429
-    assert "64" in answer.json()["error"]["message"]
-    assert (await post(url, *with_text(prompt="x" * 64))).status_code == 429
+    answer = await post(url, *request_)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["reason"]) == (400, field, "POOL_TOO_SMALL")
+    assert "64" in error["message"] and "pool_bytes" in error["message"] and core.handles == []
+    assert answer.headers["x-should-retry"] == "false"
+    core.largest_pool_tokens = 640
+    assert (await post(url, *request_)).status_code == 200
 
 
 async def test_a_refused_second_prompt_cancels_the_first(url: str, core: Any) -> None:
@@ -213,11 +239,11 @@ async def test_a_refused_second_prompt_cancels_the_first(url: str, core: Any) ->
 
     def once(spec: Any) -> Any:
         if core.handles:
-            raise ResourceExhausted("enough")
+            raise Unavailable("enough")
         return submit(spec)
 
     core.submit = once
-    assert (await post(url, *with_text(prompt=["a", "b"]))).status_code == 429
+    assert (await post(url, *with_text(prompt=["a", "b"]))).status_code == 503
     assert core.handles[0].cancelled
 
 

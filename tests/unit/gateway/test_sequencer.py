@@ -12,7 +12,7 @@ from gateway.router import Local
 from gateway.sequencer import Sequencer
 from gateway.spec import RequestSpec
 from gateway.workers import Worker, Workers
-from mesh.errors import BatonError, ResourceExhausted, WorkersDied
+from mesh.errors import BatonError, PoolTooSmall, WorkersDied
 from mesh.messages import (
     Cancel,
     End,
@@ -231,7 +231,7 @@ def test_full_ever_everywhere_is_an_error_and_full_now_is_patience() -> None:
         for _ in range(2):
             assert request.ticket is not None
             d.sequencer.on_full(d.workers[d.serving(request)[1]], Full(request.ticket, kind))
-    assert never.phase is Phase.ENDED and isinstance(d.ended[0], ResourceExhausted)
+    assert never.phase is Phase.ENDED and isinstance(d.ended[0], PoolTooSmall)
     assert later.phase is Phase.WAITING
     d.sequencer.on_room(d.workers["d2"])
     assert later.phase is Phase.OPEN and d.serving(later)[1] == "d2"

@@ -26,6 +26,11 @@ TEMPLATE = (
 ADD: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 CALL = b'<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 HI: Any = [{"role": "user", "content": "hi"}]
+SAID: Any = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}],
+}
 
 
 @pytest.fixture
@@ -96,10 +101,9 @@ async def test_a_call_that_is_cut_off_stays_text(client: openai.AsyncOpenAI, cor
 
 
 async def test_earlier_calls_and_results_reach_the_template(client: openai.AsyncOpenAI, core: Any) -> None:
-    said = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     messages: Any = [
         *HI,
-        {"role": "assistant", "content": None, "tool_calls": [said]},
+        SAID,
         {"role": "tool", "tool_call_id": "c1", "content": "2"},
     ]
     await client.chat.completions.create(model="tiny", messages=messages, tools=[ADD])
@@ -123,6 +127,10 @@ async def test_earlier_calls_and_results_reach_the_template(client: openai.Async
             "messages[0].tool_calls[0].function.arguments",
         ),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function.name"),
+        ({"messages": [*HI, {"role": "tool", "content": "2"}]}, "messages[1].tool_call_id"),
+        ({"messages": [*HI, {"role": "tool", "content": "2", "tool_call_id": "c9"}]}, "messages[1].tool_call_id"),
+        ({"messages": [*HI, SAID, {"role": "tool", "content": "2", "tool_call_id": "c2"}]}, "messages[2].tool_call_id"),
+        ({"messages": [{"role": "tool", "content": "2", "tool_call_id": "c1"}, SAID]}, "messages[0].tool_call_id"),
     ],
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(

@@ -145,9 +145,12 @@ class OpenPool(DevicePool):
 
 
 class FakeFabric:
-    """Communicators within this process: a block handed over is copied by whoever receives it."""
+    """Communicators within this process: a block handed over is copied by whoever receives it. Joining waits for the
+    other rank, for ever unless it is aborted. `deaf`: like NCCL's blocking communicators, it hears no abort then."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, deaf: bool = False) -> None:
+        self.deaf = deaf
+        self.joining = 0
         self._meetings: dict[bytes, _Meeting] = {}
 
     def available(self) -> str:
@@ -158,23 +161,42 @@ class FakeFabric:
         self._meetings[name] = _Meeting()
         return name
 
-    def join(self, unique: bytes, rank: int, device: torch.device) -> "FakePair":
-        meeting = self._meetings[unique]
-        meeting.both.wait(10.0)
-        return FakePair(meeting)
+    def hear(self) -> None:
+        """What a deaf one left behind ends now."""
+        self.deaf = False
+        for meeting in self._meetings.values():
+            meeting.end()
+
+    def pair(self, unique: bytes, rank: int, device: torch.device) -> "FakePair":
+        return FakePair(self, self._meetings.setdefault(unique, _Meeting()), rank)
 
 
 class _Meeting:
     def __init__(self) -> None:
-        self.both = threading.Barrier(2)
+        self.ranks: set[int] = set()
         self.changed = threading.Condition()
         self.offered: torch.Tensor | None = None
         self.aborted = False
 
+    def end(self) -> None:
+        with self.changed:
+            self.aborted = True
+            self.changed.notify_all()
+
 
 class FakePair:
-    def __init__(self, meeting: _Meeting) -> None:
-        self._meeting = meeting
+    def __init__(self, fabric: FakeFabric, meeting: _Meeting, rank: int) -> None:
+        self._fabric, self._meeting, self._rank = fabric, meeting, rank
+
+    def join(self) -> None:
+        self._fabric.joining += 1
+        try:
+            with self._meeting.changed:
+                self._meeting.ranks.add(self._rank)
+                self._meeting.changed.notify_all()
+            self._wait(lambda: len(self._meeting.ranks) == 2, lambda: None)
+        finally:
+            self._fabric.joining -= 1
 
     def send(self, block: torch.Tensor) -> None:
         """Waits until it was taken."""
@@ -190,9 +212,8 @@ class FakePair:
         self._wait(lambda: self._meeting.offered is not None, take)
 
     def abort(self) -> None:
-        with self._meeting.changed:
-            self._meeting.aborted = True
-            self._meeting.changed.notify_all()
+        if not self._fabric.deaf:
+            self._meeting.end()
 
     def _put(self, block: torch.Tensor | None) -> None:
         self._meeting.offered = block

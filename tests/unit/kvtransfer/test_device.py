@@ -1,6 +1,5 @@
-"""Pools on a GPU and what is special about their transports: portions, handles, and writers that die in mid-portion."""
+"""Pools on a GPU and what is special about their transports: portions and handles."""
 
-import asyncio
 import os
 import random
 
@@ -75,26 +74,6 @@ async def test_a_stale_memory_handle_is_a_transfer_error(new_lane, tmp_path):
         lane.target.driver.free(lane.target.memory)
         with pytest.raises(TransferError, match="no such memory"):
             await transport.connect(handle, lane.source, 7)
-
-
-async def test_a_writer_that_dies_in_mid_portion_leaves_no_wait_and_no_byte():
-    transport = NcclTransport(random.SystemRandom(), fabric=FakeFabric())
-    source, target = OpenPool(SHAPE, 4), OpenPool(SHAPE, 4)
-    source.memory.fill_(9)
-    receiver = await transport.receive(target, 2)
-    receiver.open(TICKET, {0: 0}, lambda arrived: None)
-    writer = await transport.connect(receiver.handle(1), source, 1)
-    writer._connection.sendall(pack_portion(TICKET, [Span(0, 0, 0, 0, 6)], 0, [1], SHAPE))
-    await asyncio.sleep(0.05)
-    assert receiver._talks  # waits for the block
-    writer.close()
-    async with asyncio.timeout(5):
-        while receiver._talks:
-            await asyncio.sleep(0.01)
-    assert not target.memory.any()
-    await receiver.aclose()
-    for pool in (source, target):
-        pool.close()
 
 
 def test_a_host_that_nobody_can_dial_is_refused_by_the_settings_name():

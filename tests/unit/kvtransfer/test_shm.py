@@ -8,9 +8,9 @@ import stat
 
 import pytest
 
+from kvtransfer.mapped_folder import make_folder, remove_folder, sweep
 from kvtransfer.peer import Credentials, stranger
 from kvtransfer.shm import SharedMemory
-from kvtransfer.shm_folder import make_folder, remove_folder, sweep
 from kvtransfer.transfer import Span, TransferError
 from kvtransfer.wire import Handle, Hello
 

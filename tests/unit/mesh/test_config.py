@@ -52,12 +52,6 @@ def test_what_a_worker_allows_follows_its_device() -> None:
     assert DecodeConfig(transports=("tcp",)).allowed_transports == ("tcp",)
 
 
-def test_a_draft_model_stays_closed_on_a_gpu(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    assert DecodeConfig(draft=tmp_path).draft_folder == tmp_path
-    assert DecodeConfig(draft=tmp_path, device="cuda").draft_folder is None
-
-
 def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text("{}")
@@ -85,7 +79,6 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[worker]\ndevice = 'gpu'", "'gpu' is not one of cpu, cuda"),
         ("[worker]\ndevice = 'cuda'\nproduct_path = 'amx'", "'amx' goes with device = \"cpu\"; .* one of auto, fast"),
         ("[worker]\nproduct_path = 'fast'", "product_path: 'fast' goes with device = \"cuda\""),
-        ("[decode]\ndevice = 'cuda'\nspeculation = 'draft'", "speculation: on a GPU drafts come from the text"),
         ("[worker]\ngateways = ['here']", "'here' is not host:port"),
         ("[prefill]\nstep_tokens = 64", r"step_tokens: 64 is less than chunk_tokens \(512\)"),
         ("[gateway]\nhttp_address = '127.0.0.1:70000'", "'127.0.0.1:70000' is not host:port"),
@@ -155,7 +148,8 @@ def test_the_pool_is_counted_in_pages_or_in_bytes() -> None:
 def test_a_draft_is_opened_only_where_it_is_used(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for speculation, opened in (("auto", tmp_path), ("draft", tmp_path), ("lookup", None), ("off", None)):
-        assert DecodeConfig(draft=tmp_path, speculation=speculation).draft_folder == opened
+        for device in ("cpu", "cuda"):
+            assert DecodeConfig(draft=tmp_path, speculation=speculation, device=device).draft_folder == opened
     assert PrefillConfig().draft_folder is None
 
 

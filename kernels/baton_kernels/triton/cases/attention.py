@@ -11,6 +11,7 @@ from baton_kernels.triton.launch import blocks
 from baton_kernels.triton.layout import PageShape, write_token
 
 LAYER, UNTOUCHED = 1, 7.0
+OTHERS = {"first_byte": 128, "other_bytes": 192}  # another model's share of each page, before and behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Batch:
 
 def make(case: Shape, device: str, seed: int = 0) -> Batch:
     draw = torch.Generator().manual_seed(seed)
-    shape = PageShape(2, case.kv_heads, case.dim, case.page_tokens, case.kv_type)
+    shape = PageShape(2, case.kv_heads, case.dim, case.page_tokens, case.kv_type, **OTHERS)
     most = max(blocks(s + c, case.page_tokens) for s, c in zip(case.starts, case.counts, strict=True)) + 1
     sequences = len(case.starts)
     tables = torch.randperm(sequences * most, generator=draw).view(sequences, most).int()

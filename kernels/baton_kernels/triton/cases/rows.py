@@ -4,6 +4,7 @@ import torch
 
 from baton_kernels.triton import activation, norm, rotary, speculation
 from baton_kernels.triton.cases.agree import BF16, agree, same_bits
+from baton_kernels.triton.cases.attention import OTHERS
 from baton_kernels.triton.layout import PageShape, read_page, write_token
 
 
@@ -28,7 +29,7 @@ def check_swiglu(rows: int, width: int, device: str) -> None:
 
 def check_rotary(heads: int, kv_heads: int, dim: int, page_tokens: int, kv_type: str, norms: bool, device: str) -> None:
     draw = torch.Generator().manual_seed(dim)
-    shape, layer, rows = PageShape(2, kv_heads, dim, page_tokens, kv_type), 1, 7
+    shape, layer, rows = PageShape(2, kv_heads, dim, page_tokens, kv_type, **OTHERS), 1, 7
     slots = torch.tensor([0, 1, 2, page_tokens, -1, 5, page_tokens + 3], dtype=torch.int32)
     sequence_of = torch.tensor([0, 0, 0, 0, 0, 1, 1], dtype=torch.int32)
     tables = torch.tensor([[3, 1], [0, 5]], dtype=torch.int32)
@@ -60,6 +61,10 @@ def check_rotary(heads: int, kv_heads: int, dim: int, page_tokens: int, kv_type:
             assert torch.equal(got.isnan(), wanted.isnan()), "other places than the rows' were written"
             if not wanted.isnan().all():
                 agree(got[~wanted.isnan()], wanted[~wanted.isnan()], 2 * BF16)  # both are rounded
+    own = slice(shape.layer_byte(0), shape.layer_byte(shape.layers))
+    others = torch.ones(6, shape.page_bytes, dtype=torch.bool)
+    others[:, own] = False
+    assert (pool.cpu().view(6, -1)[others] == 0xFF).all(), "another model's layers were written"
 
 
 def check_verify(sequences: int, most: int, device: str) -> None:

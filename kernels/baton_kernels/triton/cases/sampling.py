@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from baton_kernels.triton import sampling
+from baton_kernels.triton.likeliest import top_logprobs
 
 Array = NDArray[Any]
 
@@ -59,5 +60,5 @@ def draw(logits: Array, device: str, *, n_top: int = 0, allowed: Array | None = 
     ids = torch.full((rows, n_top), -9, dtype=torch.int32, device=device)
     top = torch.full((rows, n_top), torch.nan, device=device)
     wanted = torch.full((rows,), n_top, dtype=torch.int32, device=device)
-    sampling.top_logprobs(x, totals, wanted, ids=ids, logprobs=top)
+    top_logprobs(x, totals, wanted, ids=ids, logprobs=top)
     return Drawn(*(part.cpu().numpy() for part in (tokens, logprobs, ids, top)))

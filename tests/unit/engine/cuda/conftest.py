@@ -23,14 +23,17 @@ GREEDY = Sampling()
 class Engine:
     """A runner and the steps that tests repeat."""
 
-    def __init__(self, weights: "DeviceWeights", *, pages: int = 24, path: str = "exact") -> None:
+    def __init__(
+        self, weights: "DeviceWeights", draft: "DeviceWeights | None" = None, *, pages: int = 24, path: str = "exact"
+    ) -> None:
         import torch
 
         from engine.cuda.products import products_for
-        from engine.cuda.runner import CudaRunner, page_shape
+        from engine.cuda.runner import CudaRunner
+        from engine.cuda.shares import page_shapes
 
-        self.pool = torch.full((pages * page_shape(weights, 16).page_bytes,), 0xFF, dtype=torch.uint8)
-        self.runner = CudaRunner(weights, pool=self.pool, page_tokens=16, products=products_for(path))
+        self.pool = torch.full((pages * page_shapes(weights, draft, 16)[0].page_bytes,), 0xFF, dtype=torch.uint8)
+        self.runner = CudaRunner(weights, draft=draft, pool=self.pool, page_tokens=16, products=products_for(path))
         self.table = tuple(range(pages))
 
     def piece(self, tokens: Sequence[int], start: int = 0, *, sampled: int | None = None, **more: Any) -> Piece:
@@ -76,8 +79,8 @@ def weights(folder: Callable[[str], Path]) -> "Callable[[str], DeviceWeights]":
 def engine(weights: "Callable[[str], DeviceWeights]") -> Iterator[Callable[..., Engine]]:
     built: list[Engine] = []
 
-    def build(family: str = "llama3", **options: Any) -> Engine:
-        built.append(Engine(weights(family), **options))
+    def build(family: str = "llama3", *, draft: str = "", **options: Any) -> Engine:
+        built.append(Engine(weights(family), weights(draft) if draft else None, **options))
         return built[-1]
 
     yield build

@@ -2,28 +2,32 @@
 
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from engine.builtin import tiny
 from engine.cuda.device import Gpu
-from engine.cuda.opened import gpu_path, open_on_device
+from engine.cuda.opened import OpenedOnDevice, gpu_path, open_on_device
+from engine.identity import Identity
 from engine.model.errors import ModelError
-from engine.plan import Piece, Plan
+from engine.plan import Drafting, Piece, Plan
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.transfer import PageShape, Span
 from mesh.messages import Sampling
 from tests.unit.kvtransfer.on_device import OpenPool
 
 SAMPLING = Sampling(temperature=0.8, seed=4)
-PROMPT = tuple(range(40, 64))
+PROMPT = tuple(range(40, 57))
+CPU = torch.device("cpu")
 
 
-async def test_decode_goes_on_from_pages_that_came_layer_by_layer(folder: Any) -> None:
-    home = folder("qwen2")
-    model = open_on_device(home, home.parent / "cache", torch.device("cpu"), path="cuda-sm90", page_tokens=16)
+async def test_decode_goes_on_from_pages_that_came_layer_by_layer(folder: Any, tmp_path: Path) -> None:
+    home, draft = folder("qwen2"), tiny(tmp_path / "draft", "llama3", dtype="bf16", layers=1)
+    model = open_on_device(home, home.parent / "cache", CPU, path="cuda-sm90", page_tokens=16, draft=draft)
     shape = PageShape(model.segments, model.layout)
     source, target = OpenPool(shape, 3), OpenPool(shape, 3)
     prefill, decode = (model.runner(pool.memory, threads=1, layer_group=1) for pool in (source, target))
@@ -32,19 +36,39 @@ async def test_decode_goes_on_from_pages_that_came_layer_by_layer(folder: Any) -
         receiver = await transport.receive(target, 2)
         writer = await transport.connect(receiver.handle(1), source, 1)
         groups = list[tuple[int, int]]()
-        plan = Plan(0, (Piece(7, PROMPT, 0, (0, 2), 1, 0, SAMPLING),))
+        plan = Plan(0, (Piece(7, PROMPT, 0, (0, 2), 1, 0, SAMPLING, Drafting(0)),))
         first = (await prefill.run(plan, lambda layer, count: groups.append((layer, count)))).sampled[0][0]
-        assert groups == [(0, 1), (1, 1)]
+        assert groups == [(2, 1), (0, 1), (1, 1)]  # the draft's come first: they need nothing of the model
         for layer, count in groups:
             spans = [Span(0, 0, 1, layer, count), Span(1, 2, 0, layer, count)]
             assert await writer.write(bytes(32), spans, 0) == target.checksums([1, 0], layer, count)
         writer.close()
         await receiver.aclose()
-    piece = Piece(7, (first.token,), len(PROMPT), (0, 2), 1, 1, SAMPLING)
-    moved = Piece(7, (first.token,), len(PROMPT), (1, 0), 1, 1, SAMPLING)
-    assert decode.compute(Plan(1, (moved,))) == prefill.compute(Plan(1, (piece,)))
+    rows = Piece(7, (first.token,), len(PROMPT), (0, 2), 1, 1, SAMPLING, Drafting(len(PROMPT), (), 1))
+    found = decode.compute(Plan(1, (replace(rows, pages=(1, 0)),)))
+    assert found == prefill.compute(Plan(1, (rows,))) and len(found.proposed[0]) == 1
     for one in (prefill, decode, source, target):
         one.close()
+
+
+def test_a_page_holds_the_models_layers_and_behind_them_the_drafts(weights: Any) -> None:
+    draft, identity = weights("llama3"), Identity("", "", "", "cuda-sm90")
+    plain, drafted = (OpenedOnDevice(weights("qwen2"), identity, 16, one) for one in (None, draft))
+    assert drafted.segments == (*plain.segments, (2, 2 * 2 * 16 * 16 * 2))
+    assert drafted.page_bytes == plain.page_bytes + 2 * 2048
+    assert drafted.layout == f"{plain.layout}+gpu-bf16-16-16-v1-{draft.model_hash[:16]}"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [({"vocab": 200}, "vocabulary of 200"), ({"dtype": "fp32"}, "the checkpoint is fp32 .* Convert the draft to bf16")],
+)
+def test_a_draft_that_cannot_go_with_the_model_is_refused(
+    change: dict[str, Any], problem: str, folder: Any, tmp_path: Path
+) -> None:
+    draft = tiny(tmp_path / "draft", "llama3", **({"dtype": "bf16"} | change))
+    with pytest.raises(ModelError, match=rf"draft: .*{problem}"):
+        open_on_device(folder("qwen2"), tmp_path / "cache", CPU, path="cuda-sm90", page_tokens=16, draft=draft)
 
 
 def test_a_paths_name_is_the_exact_one_or_fast() -> None:

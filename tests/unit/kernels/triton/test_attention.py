@@ -46,6 +46,15 @@ def test_other_split_boundaries_give_other_bits(monkeypatch):
     assert not same_bits(batch.attend(across=True), before)
 
 
+@pytest.mark.parametrize("together", [3, 8])
+def test_many_splits_merge_to_the_same_bits_however_many_are_fetched_together(monkeypatch, together):
+    """8, 9 and 20 of them: whole groups and a rest."""
+    monkeypatch.setattr(attention, "SPLIT", 32)
+    monkeypatch.setattr(attention, "flight", lambda group, dim: together)
+    batch = cases.make(attention.Shape(2, 1, 16, 64, "fp8", (254, 287, 638), (3, 1, 2)), "cpu")
+    assert same_bits(batch.attend(across=False), batch.attend(across=True))
+
+
 def test_wrong_arguments_are_named():
     batch = cases.make(attention.SHAPES[0], "cpu")
     with pytest.raises(KernelError, match="pool"):

@@ -102,3 +102,9 @@ def test_eight_bit_floats_are_rounded_as_torch_rounds_them():
     expected = x.to(torch.float8_e4m3fn)
     assert torch.equal(narrowed, expected.view(torch.uint8))
     assert torch.equal(widened.float(), expected.float())
+
+
+@pytest.mark.parametrize("share", [(32, 64), (128, 64), (-64, 64), (0, 96)])
+def test_a_share_of_a_page_that_cannot_be_is_refused(share):
+    with pytest.raises(KernelError, match=r"first_byte, other_bytes: .* multiples of 64 that fit"):
+        PageShape(2, 1, 32, 16, "bf16", *share)

@@ -12,13 +12,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-import numpy as np
-
-import baton_kernels
 from kvtransfer.blocking import finish, finish_or_discard
 from kvtransfer.peer import credentials, stranger
-from kvtransfer.pool import KEY_BYTES, SharedPool, attach, page_addresses, span_table
-from kvtransfer.transfer import PageShape, Pool, Span, TransferError
+from kvtransfer.transfer import PageShape, Span, TransferError
 from kvtransfer.wire import WELCOME_BYTES, Handle, Hello, Malformed, Welcome
 
 
@@ -71,36 +67,7 @@ class MappedWriter:
         self._loop.remove_reader(self._connection)
 
 
-class HostCopies:
-    """Into a pool in shared memory."""
-
-    def __init__(self, source: Pool, target: SharedPool) -> None:
-        self._source = source  # kept: its memory must outlive the copies
-        self._target = target
-        self._from, self._to = page_addresses(source), page_addresses(target)
-
-    def copy(self, spans: Sequence[Span]) -> tuple[int, ...]:
-        table = span_table(spans, self._source, self._target.pages)
-        source, target, layers = table[:, 0], table[:, 1], table[:, 2:]
-        sums = np.zeros(len(spans), np.uint64)
-        for first, count in np.unique(layers, axis=0).tolist():
-            same = np.flatnonzero((layers == (first, count)).all(axis=1))
-            offset, length = self._source.shape.place(first, count)
-            from_, to = self._from[source[same]] + offset, self._to[target[same]] + offset
-            part = np.zeros(len(same), np.uint64)
-            baton_kernels.scatter(to, from_, length, np.full(len(same), offset // KEY_BYTES), part)
-            sums[same] = part
-        return tuple(sums.tolist())
-
-    def close(self) -> None:
-        self._target.close()
-
-
 Attach = Callable[[int, PageShape, int], Copies]  # (descriptor, shape, pages): takes the descriptor over if it succeeds
-
-
-def into_shared_memory(source: Pool) -> Attach:
-    return lambda fd, shape, pages: HostCopies(source, attach(fd, shape, pages))
 
 
 async def connect(
