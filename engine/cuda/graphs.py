@@ -32,8 +32,8 @@ class Graphs:
             self._graphs[form] = self._captured(launches)
 
     def forget(self) -> None:
-        """The blocks that the graphs read and write have moved. Their memory goes with them: torch captures nothing into
-        a pool whose last graph is gone."""
+        """The blocks that the graphs read and write have moved. Their memory goes with them: torch captures nothing
+        into a pool whose last graph is gone."""
         self._graphs.clear()
         if self._enabled:
             self._memory = torch.cuda.graph_pool_handle()

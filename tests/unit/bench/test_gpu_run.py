@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu.figures import Figure, Section, as_json, markdown, read_lines
 from bench.gpu import room
+from bench.gpu.figures import Figure, Section, as_json, markdown, read_lines
 from bench.gpu.run import Work, beside, carry_out
 
 ROOT = Path(__file__).parents[3]
