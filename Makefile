@@ -94,7 +94,7 @@ gpu-test: $(DEV) ## the kernels' tests on a real GPU
 	$(BIN)/python -m pytest tests/gpu -m gpu $(ARGS)
 
 .PHONY: gpu-bench
-gpu-bench: $(DEV) ## all GPU tests and benchmarks into bench/results, in nine minutes
+gpu-bench: $(DEV) ## all GPU tests and benchmarks into bench/results, in ten minutes
 	PYTHON=$(BIN)/python bash bench/gpu/run.sh $(ARGS)
 
 .PHONY: bench

@@ -4,7 +4,8 @@ the code.
 Refused are: what does not compile, spills registers, wants more shared memory than the architecture has, lacks the
 instructions that it was written for, waits for them one by one, loads nothing ahead, or sums a row in another order
 than the kernel that must give the same bits.
-Nothing is cached: each run compiles what it reports. Status 1 when anything is refused."""
+Nothing is cached, so each run compiles what it reports; but on a GPU's own machine the section `gate` keeps the
+programs where the kernels' first launches find them. Status 1 when anything is refused."""
 
 import argparse
 import json
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument(
         "--architectures", type=int, nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES, metavar="SM"
     )
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
+    parser.add_argument("--processes", type=int, default=cores(), help="default: one per core")
     arguments = parser.parse_args()
     if INTERPRETED:
         sys.exit("bench.gpu.aot: unset TRITON_INTERPRET; under it kernels are interpreted, not compiled")
@@ -43,12 +44,18 @@ def main() -> None:
     sys.exit(bool(refused))
 
 
-def gate(architectures: Sequence[int], *, small: bool, processes: int) -> list[Compiled]:
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def gate(architectures: Sequence[int], *, small: bool, processes: int, keep: bool = False) -> list[Compiled]:
+    """`keep`: in Triton's own cache, under the very keys by which launches look there."""
     chosen = configurations.one_each if small else configurations.launches
     work = [(arch, index) for arch in architectures for index, _ in enumerate(chosen(arch))]
     context = get_context("spawn")
     with tempfile.TemporaryDirectory() as cache:
-        with ProcessPoolExecutor(processes, mp_context=context, initializer=_use_cache, initargs=(cache,)) as pool:
+        start = _nothing if keep else partial(_use_cache, cache)
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=start) as pool:
             done = []
             for one in pool.map(partial(_compile, small), work):
                 done.append(one)
@@ -78,6 +85,10 @@ def report(done: Sequence[Compiled], refused: Sequence[str]) -> dict[str, object
         "refused": list(refused),
         "compiled": [asdict(one) for one in done],
     }
+
+
+def _nothing() -> None:
+    """Triton's own cache is used."""
 
 
 def _use_cache(folder: str) -> None:

@@ -1,7 +1,8 @@
 """Times on a device, and the two limits that kernels are compared with, measured when they are needed.
 
-Between two runs a buffer larger than the second-level cache is written, so that no run finds its inputs there. On a CPU
-(the dry run, in Triton's interpreter) a call is timed once: it shows that the code runs and nothing else."""
+Before each run a buffer much larger than the second-level cache is written: no run finds its inputs there, and it
+takes so long that everything timed is queued before the device gets to it: the host's part of a launch does not count.
+On a CPU (the dry run, in Triton's interpreter) a call is timed once: it shows that the code runs and nothing else."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from time import perf_counter
 
 import torch
 
-_FLUSH_BYTES = 256 * 1024 * 1024
+_FLUSH_BYTES = 2 << 30  # about a millisecond's
 RUNS, WARM = 15, 3
 
 Call = Callable[[], object]
@@ -25,7 +26,6 @@ class Limits:
 class Clock:
     def __init__(self, device: torch.device) -> None:
         self.device, self.real = device, device.type == "cuda"
-        self._flush = torch.empty(_FLUSH_BYTES if self.real else 1, dtype=torch.uint8, device=device)
 
     def milliseconds(self, call: Call, runs: int = RUNS) -> float:
         """The median of some runs, none of which finds its inputs in the cache."""
@@ -35,9 +35,9 @@ class Clock:
             return (perf_counter() - began) * 1000
         for _ in range(WARM):
             call()
-        times = list[float]()
+        times, before = list[float](), torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=self.device)
         for _ in range(runs):
-            self._flush.zero_()
+            before.zero_()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
             call()
@@ -48,7 +48,7 @@ class Clock:
 
     def limits(self) -> Limits:
         size, n = (1 << 30, 8192) if self.real else (1 << 20, 128)
-        source = torch.zeros(size, dtype=torch.uint8, device=self.device)
+        source = torch.randint(256, (size,), dtype=torch.uint8, device=self.device)  # zeros would be cheaper to move
         target = torch.empty_like(source)
         copied = 2 * size / self.milliseconds(lambda: target.copy_(source)) * 1000
         a = torch.randn(n, n, device=self.device).bfloat16()

@@ -4,22 +4,18 @@ import re
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from baton_kernels.triton.launch import Launch
 
 SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # of one block
-_TYPES = {
-    torch.bfloat16: "bf16", torch.float32: "fp32", torch.uint8: "u8", torch.int32: "i32", torch.int64: "i64",
-}  # fmt: skip
 _LEFT_LOADING = re.compile(r"ttg\.async_wait .*num = (\d+)")  # groups of loads that a wait leaves under way
 _KINDS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk.tensor", "cp.async.cg", "atom.")
 
@@ -85,13 +81,9 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
 
 
 def build(launch: Launch, architecture: int) -> Any:
-    """Triton's own result."""
-    source = ASTSource(launch.kernel, *_specialised(launch))
-    options = {
-        "num_warps": launch.warps, "num_stages": launch.stages, "maxnreg": launch.registers,
-        "enable_fp_fusion": False,
-    }  # fmt: skip
-    return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    """Triton's own result, as a launch on such a device would have it built, under the same key in the cache."""
+    with as_if_on(architecture):
+        return launch.kernel.warmup(grid=launch.grid, **launch.arguments, **launch.constants, **launch.options)
 
 
 def said_of(cubin: bytes, about: str) -> str:
@@ -103,33 +95,32 @@ def said_of(cubin: bytes, about: str) -> str:
         return subprocess.run([tool, about, file.name], capture_output=True, text=True, check=True).stdout
 
 
-def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list[list[Any]]]]:
-    """Types, constants and known divisors of the arguments, as Triton itself would specialise such a call."""
-    signature: dict[str, str] = {}
-    constants = dict(launch.constants)
-    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
-    general = set(launch.kernel.do_not_specialize or ())
-    for index, name in enumerate(launch.kernel.arg_names):
-        divisible = False
-        if name in launch.constants:
-            signature[name] = "constexpr"
-            continue
-        value = launch.arguments[name]
-        if isinstance(value, TensorDescriptor):
-            signature[name] = f"tensordesc<{_TYPES[value.base.dtype]}{list(value.block_shape)}>"
-        elif isinstance(value, torch.Tensor):
-            signature[name] = f"*{_TYPES[value.dtype]}"
-            divisible = value.storage_offset() * value.element_size() % 16 == 0
-        elif isinstance(value, float):
-            signature[name] = "fp32"
-        elif value == 1 and name not in general:
-            signature[name], constants[name] = "constexpr", 1
-        else:
-            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-            divisible = name not in general and value % 16 == 0
-        if divisible:
-            attributes[(index,)] = [["tt.divisibility", 16]]
-    return signature, constants, attributes
+class _Device:
+    """As much of Triton's driver as compiling asks for."""
+
+    def __init__(self, architecture: int) -> None:
+        self._architecture = architecture
+
+    def get_current_device(self) -> int:
+        return 1000 + self._architecture  # kernels remember by device what they compiled
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self._architecture, 32)
+
+
+@contextmanager
+def as_if_on(architecture: int) -> Iterator[None]:
+    """Triton takes a device of this architecture for the current one."""
+    config = triton.runtime.driver
+    before = config._active  # none yet, where there is no GPU
+    config.set_active(_Device(architecture))
+    try:
+        yield
+    finally:
+        config.set_active(before)
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:

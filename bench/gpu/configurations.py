@@ -74,6 +74,7 @@ def _attention(architecture: int) -> Iterator[Launch]:
                 for rows, most_rows, room in (
                     (ROWS, 1, partials),
                     (ROWS, 4, partials),
+                    (ROWS, 16, partials),  # with many heads of one KV head: several tiles
                     (PREFILL_ROWS, PREFILL_ROWS, None),
                 ):
                     yield from attention.launches(

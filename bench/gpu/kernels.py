@@ -18,12 +18,6 @@ def measure(clock: Clock) -> None:
     limits = clock.limits()
     show(Figure("copy bandwidth", limits.bytes_per_second / 1e9, "GB/s"))
     show(Figure("bf16 matrix peak", limits.operations_per_second / 1e12, "TFLOP/s"))
-    for batch, context, least in DECODE if clock.real else ((2, 40, None),):
-        with ours(f"decode attention {batch} x {context}"):
-            _decode(clock, limits, batch, context, least)
-    for rows, least in PREFILL if clock.real else ((24, None),):
-        with ours(f"prefill attention {rows}"):
-            _prefill(clock, limits, rows, least)
     for rows in (1, 64, 8192) if clock.real else (3,):
         for outputs, inputs in PRODUCTS if clock.real else ((32, 64),):
             with ours(f"product {rows} x {outputs} x {inputs}"):
@@ -35,6 +29,12 @@ def measure(clock: Clock) -> None:
         _sample(clock, limits, *((64, 128256) if clock.real else (2, 300)))
     with ours("pages out of the pool"):
         _pages(clock, limits, 256 if clock.real else 3)
+    for batch, context, least in DECODE if clock.real else ((2, 40, None),):
+        with ours(f"decode attention {batch} x {context}"):
+            _decode(clock, limits, batch, context, least)
+    for rows, least in PREFILL if clock.real else ((24, None),):
+        with ours(f"prefill attention {rows}"):
+            _prefill(clock, limits, rows, least)
 
 
 def _share(name: str, ms: float, most_per_second: float, work: float, unit: str, least: float | None = None) -> None:
@@ -119,7 +119,7 @@ def _sample(clock: Clock, limits: Limits, rows: int, vocab: int) -> None:
 
 def _pages(clock: Clock, limits: Limits, count: int) -> None:
     shape = kernels.PageShape(32, 8, 128) if clock.real else kernels.PageShape(2, 1, 32)
-    pool = torch.zeros(count * shape.page_bytes, dtype=torch.uint8, device=clock.device)
+    pool = torch.randint(256, (count * shape.page_bytes,), dtype=torch.uint8, device=clock.device)
     pages = torch.randperm(count, generator=torch.Generator().manual_seed(1)).int().to(clock.device)
     length = shape.page_bytes // 2
     block = torch.empty(count, length, dtype=torch.uint8, device=clock.device)

@@ -1,4 +1,7 @@
-"""Other people's kernels on the same inputs as ours. Where a peer is not installed there is a note, and no figure."""
+"""Other people's kernels on the same inputs as ours. Where a peer is not installed there is a note, and no figure.
+
+`python -m bench.gpu.peers` calls FlashInfer once, small: at its first call it has nvcc compile its kernels, which the
+run lets it do beside other sections."""
 
 import importlib.util
 from collections.abc import Callable
@@ -8,7 +11,7 @@ from torch.nn import functional
 
 from bench.gpu.clock import Call
 from bench.gpu.figures import note
-from bench.gpu.workloads import PAGE_TOKENS, Attention
+from bench.gpu.workloads import PAGE_TOKENS, Attention, attention
 
 WORKSPACE_BYTES = 128 * 1024 * 1024
 
@@ -56,3 +59,13 @@ def liger_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Call | None
 
     x, weight = x.bfloat16(), weight.bfloat16()
     return lambda: LigerRMSNormFunction.apply(x, weight, eps)
+
+
+def main() -> None:
+    if (call := flashinfer_decode(attention(torch.device("cuda", torch.cuda.current_device()), 1, 64, 1))) is not None:
+        call()
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

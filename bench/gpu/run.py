@@ -6,18 +6,21 @@ a target was missed. `bench/gpu/run.sh` prepares a bare machine and calls this."
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from bench.gpu.figures import Section, as_json, markdown, read_lines
+from bench.gpu.room import room
 from engine.cuda.device import find_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,14 +36,16 @@ class Work:
 
 PYTEST = ("pytest", "-q", "-p", "no:cacheprovider", "-W", "default")  # another release's warnings are no failures
 CONFORMANCE = ("tests/unit/kvtransfer/test_conformance.py", "-k", "cuda_ipc or nccl")
-WORKS = (
-    Work("kernels", ("bench.gpu.section", "kernels"), 140),
+ABREAST = 8  # processes of tests: most of their time their kernels are being compiled
+WORKS = (  # what matters most comes first: the last ones may find no time left
+    Work("gate", ("bench.gpu.section", "gate"), 60),
     Work("tests", (*PYTEST, "-m", "gpu", "tests/gpu"), 120),
-    Work("exactness", ("bench.gpu.section", "exactness"), 60),
+    Work("exactness", ("bench.gpu.section", "exactness"), 90),
+    Work("kernels", ("bench.gpu.section", "kernels"), 130),
     Work("steps", ("bench.gpu.section", "steps"), 80),
-    Work("transports", (*PYTEST, *CONFORMANCE), 60),
     Work("mesh", ("bench.gpu.section", "mesh"), 220),
-    Work("verify", ("bench.gpu.section", "verify"), 200),  # cell by cell: what is cut off last costs least
+    Work("verify", ("bench.gpu.section", "verify"), 180),  # cell by cell: what was checked counts
+    Work("transports", (*PYTEST, *CONFORMANCE), 60),
 )
 
 
@@ -55,16 +60,18 @@ def main() -> None:
     found = find_gpu()
     if found.why_not and not arguments.dry:
         sys.exit(f"bench.gpu.run: no GPU that can be used: {found.why_not}; --dry shows that the code runs")
-    chosen = [work for work in WORKS if not arguments.only or work.name in arguments.only]
+    chosen = [_here(work) for work in WORKS if not arguments.only or work.name in arguments.only]
     if arguments.dry:
         chosen = [
             Work(work.name, (*work.module, "--dry"), work.seconds) for work in chosen if "bench" in work.module[0]
         ]
     began = perf_counter()
     sections = list[Section]()
-    for work in chosen:
-        left = arguments.total_seconds - (perf_counter() - began)
-        sections.append(carry_out(work, min(work.seconds, left), dry=arguments.dry))
+    peers = ["bench.gpu.peers"] if not arguments.dry and any(work.name == "kernels" for work in chosen) else []
+    with room(), beside(peers):
+        for work in chosen:
+            left = arguments.total_seconds - (perf_counter() - began)
+            sections.append(carry_out(work, min(work.seconds, left), dry=arguments.dry))
     about = _about(sections, dry=arguments.dry)
     report = as_json(about, sections) | {"seconds": perf_counter() - began}
     name = f"gpu-{'dry-' if arguments.dry else ''}{about['date']}"
@@ -79,6 +86,29 @@ def main() -> None:
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _here(work: Work) -> Work:
+    """Tests in several processes, where this machine's pytest can and has cores for it."""
+    many = min(ABREAST, len(os.sched_getaffinity(0)) // 2)
+    if work.name != "tests" or many < 2 or importlib.util.find_spec("xdist") is None:
+        return work
+    return Work(work.name, (*work.module, "-n", str(many)), work.seconds)
+
+
+@contextmanager
+def beside(modules: Sequence[str]) -> Iterator[None]:
+    """Processes that run as long as they like while sections do; nobody reads what they say."""
+    quiet = subprocess.DEVNULL
+    started = [
+        subprocess.Popen([sys.executable, "-m", one], cwd=ROOT, stdout=quiet, stderr=quiet, start_new_session=True)
+        for one in modules
+    ]
+    try:
+        yield
+    finally:
+        for process in started:
+            _end(process)
 
 
 def carry_out(work: Work, seconds: float, *, dry: bool) -> Section:

@@ -8,6 +8,7 @@ import torch
 from bench.gpu.clock import Clock
 
 MODULES = {
+    "gate": "bench.gpu.gate",
     "kernels": "bench.gpu.kernels",
     "exactness": "bench.gpu.exactness",
     "steps": "bench.gpu.steps",

@@ -1,6 +1,7 @@
 """`python -m bench.gpu.transformers_peer`: transformers' continuous batching of the prompts that stdin names.
 
-A process of its own, started by the section `mesh` once our workers are gone. Says one JSON line."""
+A process of its own, started by the section `mesh` once our workers are gone. Says one JSON line, or why there is none:
+an answer that failed or is short makes no figure, though transformers returns the others as if nothing had happened."""
 
 import inspect
 import json
@@ -14,18 +15,26 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 def main() -> None:
     order = json.load(sys.stdin)
+    prompts, count = order["prompts"], order["count"]
     model = AutoModelForCausalLM.from_pretrained(order["model"], dtype=torch.bfloat16).to(order["device"]).eval()
-    wishes = GenerationConfig(max_new_tokens=order["count"], do_sample=False, eos_token_id=-1, pad_token_id=0)
+    wishes = GenerationConfig(max_new_tokens=count, do_sample=False, eos_token_id=-1, pad_token_id=0)
     # Kept between the two calls where this release can: its graphs are captured in the first one.
     can_stay = "persistent_manager" in inspect.signature(model.generate_batch).parameters
     stay = {"persistent_manager": True} if can_stay else {}
-    model.generate_batch(inputs=[one[::-1] for one in order["prompts"]], generation_config=wishes, **stay)
+    model.generate_batch(inputs=[one[::-1] for one in prompts], generation_config=wishes, **stay)
     began = perf_counter()
-    answers = model.generate_batch(inputs=order["prompts"], generation_config=wishes, **stay)
+    answers = model.generate_batch(inputs=prompts, generation_config=wishes, **stay)
     seconds = perf_counter() - began
     tokens = sum(len(one.generated_tokens) for one in answers.values())
-    print(json.dumps({"tokens": tokens, "tokens_per_second": tokens / seconds}), flush=True)
-    os._exit(0)  # its manager's thread may stay
+    status = 0
+    if tokens == len(prompts) * count:
+        said = {"tokens_per_second": tokens / seconds, "attention": model.config._attn_implementation}
+        print(json.dumps(said), flush=True)
+    else:
+        errors = {str(one.error) for one in answers.values() if one.error}
+        print(f"{tokens} tokens came, not {len(prompts) * count}: {errors or 'no error'}", file=sys.stderr, flush=True)
+        status = 1
+    os._exit(status)  # its manager's thread may stay
 
 
 if __name__ == "__main__":

@@ -32,8 +32,11 @@ class Graphs:
             self._graphs[form] = self._captured(launches)
 
     def forget(self) -> None:
-        """The blocks that the graphs read and write have moved."""
+        """The blocks that the graphs read and write have moved. Their memory goes with them: torch captures nothing
+        into a pool whose last graph is gone."""
         self._graphs.clear()
+        if self._enabled:
+            self._memory = torch.cuda.graph_pool_handle()
 
     def _captured(self, launches: Launches) -> torch.cuda.CUDAGraph:
         """Into the current stream's calls, not by torch's context manager: that waits for the device and gives all

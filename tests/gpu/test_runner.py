@@ -19,6 +19,8 @@ from bench.gpu.exactness import Tally, check, prompt
 from bench.gpu.random_model import LLAMA_8B, as_draft, on_device
 from engine.cuda import identity
 from engine.cuda.device import find_gpu
+from engine.cuda.form import Form
+from engine.cuda.graphs import Graphs
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
 from engine.cuda.shares import page_shapes
@@ -64,6 +66,19 @@ def proposals(weights, *, graphs):
     runner.close()
     assert any(any(result.proposed) for result in noted)
     return noted
+
+
+def test_graphs_are_captured_again_once_their_blocks_have_moved(device):
+    form = Form(1, 1, 1, 1, 1, 0, 64, 1, False, False)
+    graphs, total = Graphs(torch.device(device)), torch.zeros(4, device=device)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(3):
+            for _ in range(3):
+                graphs.run(form, lambda: total.add_(torch.ones_like(total)))
+            graphs.forget()
+    torch.cuda.synchronize()
+    assert total.tolist() == [9.0] * 4 and graphs.replayed == 6
 
 
 def test_this_device_passes_the_self_test_of_its_exact_path(device):

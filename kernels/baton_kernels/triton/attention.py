@@ -18,6 +18,7 @@ from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, block
 from baton_kernels.triton.layout import PageShape, read_page
 
 SPLIT = 1024  # slots per merge
+_LEAST_SEQUENCES = 64  # of a prompt's program: one serves every smaller batch
 _FLIGHT_FLOATS = 8192  # 64 in each thread of four warps
 
 
@@ -196,14 +197,15 @@ def launches(
             "q": q, "kv": pool if shape.fp8 else pool.view(torch.bfloat16), "scales": pool.view(torch.float32),
             "tables": tables,
             **lengths, "out": out, **parts, "sequences": sequences, "max_pages": max_pages, "splits": splits,
+            "tiles": tiles,
             "layer_offset": shape.layer_byte(layer) // element, "page_stride": shape.page_bytes // element,
             "scale": scale * 1.4426950408889634,
         },
         constants={
             **sizes, "PAGE": shape.page_tokens, "TILE": shape.tile_bytes // element, "FP8": shape.fp8,
             "ROWS": config.rows,
-            "BLOCK": config.block, "ACROSS": across, "TILES": tiles if across else 0,
-            "SEQUENCES": 1 if across else power_of_2(sequences), "UPCAST": INTERPRETED,
+            "BLOCK": config.block, "ACROSS": across, "ONE_TILE": across and tiles == 1,
+            "SEQUENCES": 1 if across else power_of_2(sequences, _LEAST_SEQUENCES), "UPCAST": INTERPRETED,
         },
         warps=config.warps,
         stages=config.stages,
@@ -216,6 +218,6 @@ def launches(
             name=f"attend finish {shape.name} heads {heads}/{shape.kv_heads}",
             kernel=finish_rows,
             grid=(sequences * most_rows, shape.kv_heads, 1),
-            arguments={**parts, **lengths, "out": out, "splits": splits},
-            constants={**sizes, "MOST_ROWS": most_rows, "GROUPS": power_of_2(group), "FLIGHT": flight(group, dim)},
+            arguments={**parts, **lengths, "out": out, "splits": splits, "most_rows": most_rows},
+            constants={**sizes, "GROUPS": power_of_2(group), "FLIGHT": flight(group, dim)},
         )

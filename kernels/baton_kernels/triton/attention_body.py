@@ -95,7 +95,11 @@ def _merge(sum_acc, sum_top, sum_total, acc, top, total):
     return tl.where(unseen[:, None], sum_acc, merged_acc), most, tl.where(unseen, sum_total, merged_total)
 
 
-@triton.jit(do_not_specialize=["sequences", "max_pages", "splits"])
+@triton.jit(
+    do_not_specialize=["sequences", "max_pages", "splits", "tiles"],
+    # Those of some sequences lie anywhere, as do these parts of the partial results.
+    do_not_specialize_on_alignment=["tables", "starts", "counts", "first_row", "partial_top", "partial_total"],
+)
 def attend_tile(
     q,
     kv,
@@ -111,6 +115,7 @@ def attend_tile(
     sequences,
     max_pages,
     splits,
+    tiles,  # of a sequence, where every split has programs of its own
     layer_offset,
     page_stride,
     scale,
@@ -125,21 +130,24 @@ def attend_tile(
     BLOCK: tl.constexpr,
     SPLIT: tl.constexpr,
     ACROSS: tl.constexpr,
-    TILES: tl.constexpr,
+    ONE_TILE: tl.constexpr,  # of every sequence: decode has no registers to spare
     SEQUENCES: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     GROUP: tl.constexpr = HEADS // KV_HEADS
     kv_head = tl.program_id(1)
-    if ACROSS:
-        sequence = tl.program_id(0) // TILES
-        tile = tl.program_id(0) % TILES
+    if ONE_TILE:
+        sequence = tl.program_id(0)
+        tile = 0
+    elif ACROSS:
+        sequence = tl.program_id(0) // tiles
+        tile = tl.program_id(0) % tiles
     else:  # find whose tile this is; the last tiles see most slots and go first
         place = tl.num_programs(0) - 1 - tl.program_id(0)
         at = tl.arange(0, SEQUENCES)
-        tiles = tl.cdiv(tl.load(counts + at, mask=at < sequences, other=0) * GROUP, ROWS)
-        sequence = tl.sum((tl.cumsum(tiles, 0) <= place).to(tl.int32), 0)
-        tile = place - tl.sum(tl.where(at < sequence, tiles, 0), 0)
+        each = tl.cdiv(tl.load(counts + at, mask=at < sequences, other=0) * GROUP, ROWS)
+        sequence = tl.sum((tl.cumsum(each, 0) <= place).to(tl.int32), 0)
+        tile = place - tl.sum(tl.where(at < sequence, each, 0), 0)
         if sequence >= sequences:
             return
     count = tl.load(counts + sequence)
@@ -208,7 +216,10 @@ def attend_tile(
         tl.store(out + row[:, None] * DIM + d[None, :], (sum_acc / own[:, None]).to(tl.bfloat16), mask=wanted)
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit(
+    do_not_specialize=["splits", "most_rows"],
+    do_not_specialize_on_alignment=["starts", "counts", "first_row", "partial_top", "partial_total"],
+)
 def finish_rows(
     partial_acc,
     partial_top,
@@ -218,20 +229,20 @@ def finish_rows(
     first_row,
     out,
     splits,
+    most_rows,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIMS: tl.constexpr,
     SPLIT: tl.constexpr,
-    MOST_ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
     FLIGHT: tl.constexpr,
 ):
     """Merges what the programs of a row's splits have left, in ascending order. FLIGHT splits are on their way from
     memory together, for a merge takes far less time than what it waits for."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    sequence = tl.program_id(0) // MOST_ROWS
-    token = tl.program_id(0) % MOST_ROWS
+    sequence = tl.program_id(0) // most_rows
+    token = tl.program_id(0) % most_rows
     if token >= tl.load(counts + sequence):
         return
     g = tl.arange(0, GROUPS)

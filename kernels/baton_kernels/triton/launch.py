@@ -31,16 +31,16 @@ class Launch:
     instructions: tuple[str, ...] = ()  # what the generated code must contain
     family: str = ""  # launches of one family must give a row the same bits
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The compiler's, beside the constants."""
+        return {
+            "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers, "enable_fp_fusion": False,
+        }  # fmt: skip
+
     def run(self) -> None:
         if all(self.grid):
-            self.kernel[self.grid](
-                **self.arguments,
-                **self.constants,
-                num_warps=self.warps,
-                num_stages=self.stages,
-                maxnreg=self.registers,
-                enable_fp_fusion=False,
-            )
+            self.kernel[self.grid](**self.arguments, **self.constants, **self.options)
 
 
 def run(launches: Sequence[Launch]) -> None:
@@ -54,11 +54,11 @@ def architecture(tensor: torch.Tensor) -> int:
         if INTERPRETED:
             return 90
         raise KernelError(f"these kernels need a CUDA device, this tensor is on {tensor.device}")
-    return _architecture_of(tensor.device.index or 0)
+    return architecture_of(tensor.device.index or 0)
 
 
 @cache
-def _architecture_of(device: int) -> int:
+def architecture_of(device: int) -> int:
     major, minor = torch.cuda.get_device_capability(device)
     if major < 8:
         raise KernelError(f"the GPU kernels need compute capability 8.0, this device has {major}.{minor}")

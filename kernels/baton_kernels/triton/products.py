@@ -99,7 +99,7 @@ def reference_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return swiglu_reference(reference(x, weight))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # one program for any batch
 def _product(
     x,
     weight,

@@ -105,4 +105,5 @@ def launches(
         },
         constants={"PIECES": power_of_2(pieces), "MASKED": allowed is not None, "BLOCK": 4096},
         warps=8,
+        registers=255,  # a row has one program: a second one on its multiprocessor would be worth no spill
     )  # fmt: skip

@@ -82,7 +82,7 @@ def survey(
 def _ordered(x):
     """float32 -> uint32 that compare alike."""
     bits = x.to(tl.uint32, bitcast=True)
-    return tl.where(bits >= 0x80000000, ~bits, bits | 0x80000000)
+    return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
 
 
 @triton.jit

@@ -208,6 +208,7 @@ def launches(
             "INTO_POOL": into_pool, "CPU_TOKENS": cpu_page_tokens, "RATIO": ratio, "PAGE": shape.page_tokens,
             "KV_HEADS": shape.kv_heads, "DIM": shape.dim, "BLOCK": BLOCK,
         },
+        warps=8,  # with 4 some releases of the assembler spill
     )  # fmt: skip
 
 

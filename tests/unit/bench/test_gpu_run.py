@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from bench.gpu import room
 from bench.gpu.figures import Figure, Section, as_json, markdown, read_lines
-from bench.gpu.run import Work, carry_out
+from bench.gpu.run import Work, beside, carry_out
 
 ROOT = Path(__file__).parents[3]
 ABOUT = {"date": "2026-01-02", "gpu": "a GPU, 80 GiB", "software": "torch 2", "limits": "nothing", "real": True}
@@ -82,6 +84,25 @@ def test_a_part_of_ours_that_fails_fails_its_section_and_a_peers_does_not(progra
 def test_without_time_left_a_section_is_not_begun(program: type[Program]) -> None:
     done = carry_out(program.work("raise SystemExit('begun')"), 3.0, dry=False)
     assert done.problem == "no time was left for it"
+
+
+def test_a_model_lies_in_memory_only_where_there_is_plenty_and_is_gone_after_the_run(tmp_path: Path) -> None:
+    for least, inside in ((1, True), (1 << 60, False)):
+        with room.room(tmp_path, least) as folder:
+            assert room.folder() == folder and folder.is_dir() and (folder.parent == tmp_path) == inside
+        assert not folder.exists() and room.folder() != folder
+
+
+def test_what_runs_beside_the_sections_ends_with_them(program: type[Program]) -> None:
+    here = program.folder / "here"
+    program.work(f"import os, time; open({str(here)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+    with beside(["made_up"]):
+        deadline = time.monotonic() + 20
+        while not here.exists() or not here.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(here.read_text()), 0)
 
 
 @pytest.mark.skipif(
