@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests and benchmarks of the GPU lane in one command, in less than ten minutes, without a network.
+# All tests and benchmarks of the GPU lane in one command, in less than nine minutes, without a network.
 #
 #   bench/gpu/run.sh [WHEELS] [options of python -m bench.gpu.run]
 #
