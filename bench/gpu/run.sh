@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests and benchmarks of the GPU lane in one command, in less than ten minutes, without a network.
+# All tests and benchmarks of the GPU lane in one command, in less than nine minutes, without a network.
 #
 #   bench/gpu/run.sh [WHEELS] [options of python -m bench.gpu.run]
 #
@@ -7,7 +7,7 @@
 # BATON_GPU_WHEELS, is a folder of wheels for what else is missing (bench/gpu/wheels.txt lists it); they go to a folder
 # of their own, nothing is installed. Exits with 0 when all ran and no target was missed, 1 when not, 2 when it cannot run.
 set -euo pipefail
-total_seconds=560 # with what comes before the sections: a lent machine may give ten minutes
+total_seconds=530 # with what comes before the sections: nine minutes, and some seconds to write the results
 from=$PWD
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}

@@ -43,8 +43,9 @@ class Steps:
     ) -> None:
         self.graphs = Graphs(lane.device, enabled=graphs)
         self._forward, self._limits, self._lane, self._max_batch = forward, limits, lane, max_batch
-        self._words = torch.zeros(_FIRST_WORDS, dtype=torch.int32, device=lane.device)
-        self._results = torch.zeros(_FIRST_WORDS, dtype=torch.int32, device=lane.device)
+        with lane.current():  # when a block has grown, its memory is not given to another stream that would not wait
+            self._words = torch.zeros(_FIRST_WORDS, dtype=torch.int32, device=lane.device)
+            self._results = torch.zeros(_FIRST_WORDS, dtype=torch.int32, device=lane.device)
         self._last: dict[int, int] = {}  # key -> which of the last step's tokens is its one
 
     def launch(self, pieces: Sequence[Piece], written: Written, *, comes_again: bool) -> Step:
