@@ -4,6 +4,7 @@ A figure may have a target; one that misses it is missed, one that a section nev
 figures as they have them, one JSON line each, so that a section that is cut off loses only the rest."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -89,6 +90,18 @@ def read_lines(lines: Iterator[str] | Sequence[str]) -> tuple[tuple[Figure, ...]
         elif isinstance(said, dict) and "note" in said:
             notes.append(said["note"])
     return tuple(figures), tuple(notes)
+
+
+def tests_told(lines: Sequence[str]) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
+    """What pytest says it did: where all tests were skipped nothing was shown; which were, and why, are the notes."""
+    closing = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed|skipped|error)", line)), "")
+    counts = {what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|skipped|error)", closing)}
+    figures = (
+        Figure("tests passed", counts.get("passed", 0), "", at_least=1),
+        Figure("tests failed", counts.get("failed", 0) + counts.get("error", 0), "", at_most=0),
+        Figure("tests skipped", counts.get("skipped", 0), "their reasons are below"),
+    )
+    return figures, tuple(line for line in lines if line.startswith("SKIPPED"))
 
 
 def markdown(about: Mapping[str, Any], sections: Sequence[Section]) -> str:

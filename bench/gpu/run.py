@@ -19,7 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench.gpu.figures import Section, as_json, markdown, read_lines
+from bench.gpu.figures import Section, as_json, markdown, read_lines, tests_told
 from bench.gpu.room import room
 from engine.cuda.device import find_gpu
 
@@ -34,7 +34,15 @@ class Work:
     seconds: float  # at most
 
 
-PYTEST = ("pytest", "-q", "-p", "no:cacheprovider", "-W", "default")  # another release's warnings are no failures
+PYTEST = (
+    "pytest",
+    "-q",
+    "-rs",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "default",
+)  # another release's warnings are no failures
 CONFORMANCE = ("tests/unit/kvtransfer/test_conformance.py", "-k", "cuda_ipc or nccl")
 ABREAST = 8  # processes of tests: most of their time their kernels are being compiled
 WORKS = (  # what matters most comes first: the last ones may find no time left
@@ -138,7 +146,10 @@ def carry_out(work: Work, seconds: float, *, dry: bool) -> Section:
     for text in (*notes, *([f"FAILED: {problem}"] if problem else [])):
         say(f"  {text}")
     if "pytest" in work.module:
-        notes = (*notes, *[line for line in lines if " passed" in line or " failed" in line][-1:])
+        counts, skips = tests_told(lines)
+        figures, notes = (*figures, *counts), (*notes, *skips)
+        for text in skips:
+            say(f"  {text}")
     return Section(work.name, figures, notes, perf_counter() - began, problem)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bench.gpu import room
 from bench.gpu.figures import Figure, Section, as_json, markdown, read_lines
-from bench.gpu.run import Work, beside, carry_out
+from bench.gpu.run import PYTEST, Work, beside, carry_out
 
 ROOT = Path(__file__).parents[3]
 ABOUT = {"date": "2026-01-02", "gpu": "a GPU, 80 GiB", "software": "torch 2", "limits": "nothing", "real": True}
@@ -103,6 +103,17 @@ def test_what_runs_beside_the_sections_ends_with_them(program: type[Program]) ->
             time.sleep(0.05)
     with pytest.raises(ProcessLookupError):
         os.kill(int(here.read_text()), 0)
+
+
+@pytest.mark.parametrize("others", ["", "def test_here(): ..."], ids=["alone", "beside one that runs"])
+def test_tests_that_were_all_skipped_have_shown_nothing_and_each_is_named(tmp_path: Path, others: str) -> None:
+    file = tmp_path / "test_made_up.py"
+    file.write_text(f"import pytest\n@pytest.mark.skip(reason='no second GPU')\ndef test_there(): ...\n{others}\n")
+    section = carry_out(Work("tests", (*PYTEST, str(file)), 60), 60, dry=False)
+    told = {figure.name: figure.value for figure in section.figures}
+    assert told == {"tests passed": bool(others), "tests failed": 0, "tests skipped": 1}
+    assert section.failed == (not others) and not section.problem
+    assert len(section.notes) == 1 and "no second GPU" in section.notes[0]
 
 
 @pytest.mark.skipif(

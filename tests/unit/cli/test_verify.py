@@ -9,20 +9,18 @@ import pytest
 
 import baton_kernels
 from cli.supervisor import MeshFailed, Service, serve_arguments
-from cli.verify import command, gpu
+from cli.verify import command
 from cli.verify.answers import Best, best, compare
 from cli.verify.asks import LONGEST, PROMPTS, REPEATING, TOKENS, asks_of, single
-from cli.verify.bodies import Roles, paths, roles, turn
+from cli.verify.bodies import Roles, paths, turn
 from cli.verify.cells import FACTORS, LEAST_CELLS, Cell, every_cell, every_pair, missing_pairs, pairwise_cover
 from cli.verify.checks import Checked
 from cli.verify.drafts import ensure_draft
 from cli.verify.meshed import Outcome, embodied, instead, settings_of
 from cli.verify.restless_worker import Restless
-from cli.verify.sabotage import Sabotage, Spoilt, sabotaged_cells
+from cli.verify.sabotage import Sabotage, Spoilt
 from decode_svc.pace import Acceptance, Candidate
 from engine.builtin import tiny
-from engine.cuda import device
-from engine.cuda.device import Found, Gpu
 from engine.model.checkpoint import Checkpoint
 from mesh.settings import read_settings
 
@@ -30,7 +28,6 @@ TIERS = ("gateway", "prefill", "decode")
 CELL = Cell(transport="tcp", chunk=16, page=64, batch=8, workers=2, cache=True, speculation="lookup", path="pairs:avx2")
 PATHS = ("pairs:plain", "pairs:avx2", "pairs:avx512", "pairs:avx512bf16", "fp32:avx512", "amx:avx512")
 CPU = {**FACTORS["cpu"], "path": PATHS}
-GPU = {**FACTORS["cuda"], "path": ("cuda-sm90:graph", "cuda-sm90:eager")}
 PRINTS = {"pairs": {"plain": "p", "avx2": "p"}, "fp32": {"plain": "f"}}
 ANSWER = (best(5, -0.25, (5, 9), (-0.25, -1.5)), best(7, -3.0, (1, 2), (-0.5, -0.75)))
 GOOD = Checked(
@@ -60,28 +57,6 @@ def test_the_cover_holds_every_pair_of_settings(seed: int) -> None:
     assert not missing_pairs(cells, CPU)
     assert LEAST_CELLS <= len(cells) <= 24
     assert len(set(cells)) == len(cells)
-
-
-@pytest.mark.parametrize("transport", [("cuda_ipc",), ("cuda_ipc", "nccl")])
-def test_a_gpu_has_a_cover_of_its_own_of_what_it_can_do(transport: tuple[str, ...]) -> None:
-    factors = {**GPU, "transport": transport}
-    cells = pairwise_cover(command.SEED, factors)
-    assert not missing_pairs(cells, factors) and len(cells) <= 16
-    assert {cell.device for cell in cells} == {"cuda"}
-    assert {cell.transport for cell in cells} == set(transport)
-
-
-@pytest.mark.parametrize(("path", "transport"), [("pairs:avx2", "cuda_ipc"), ("cuda-sm90:graph", "shm")])
-def test_a_cell_takes_the_transports_of_its_device_only(path: str, transport: str) -> None:
-    with pytest.raises(ValueError, match=f"transport: {transport!r}"):
-        replace(CELL, path=path, transport=transport)
-
-
-def test_cells_of_one_batch_on_a_gpu_ask_the_same_of_the_one_reference() -> None:
-    cells = [cell for cell in pairwise_cover(command.SEED, GPU) if cell.batch == 64]
-    assert len(cells) > 1 and len({asks_of(cell, command.SEED) for cell in cells}) == 1
-    assert asks_of(cells[0], command.SEED) != asks_of(replace(cells[0], batch=8), command.SEED)
-    assert len(asks_of(cells[0], command.SEED)) >= 64
 
 
 def test_missing_pairs_are_told() -> None:
@@ -253,59 +228,6 @@ def test_a_cell_is_a_mesh_of_those_settings() -> None:
         assert (worker.transports, worker.page_tokens, worker.prefix_cache) == (("tcp",), 64, True)
         assert (worker.chunk_tokens, worker.product_path) == (16, "pairs")
     assert mesh.decode.max_batch == 8
-
-
-def test_a_cell_on_a_gpu_is_a_mesh_on_cuda() -> None:
-    cell = replace(CELL, path="cuda-sm90:graph", transport="nccl")
-    mesh = read_settings(overrides=settings_of(cell)).mesh()
-    for worker in (mesh.prefill, mesh.decode):
-        assert (worker.device, worker.product_path, worker.transports) == ("cuda", "auto", ("nccl",))
-
-
-def test_on_a_gpu_each_tier_runs_a_body_of_its_own_and_the_reference_is_eager() -> None:
-    assert roles("cuda-sm90:graph") == Roles("cuda-sm90", prefill="graph", decode="eager", alone="eager")
-    parts = replace(roles("cuda-sm90:eager"), around=(("decode", "ONE", "1"),))
-    assert parts.environment("decode") == (("BATON_PRODUCT_PATH", "cuda-sm90:graph"), ("ONE", "1"))
-    assert parts.environment("prefill") == (("BATON_PRODUCT_PATH", "cuda-sm90:eager"),)
-
-
-def test_two_ranks_of_nccl_take_a_gpu_each_where_there_are_two() -> None:
-    assert gpu.two_ranks({"CUDA_VISIBLE_DEVICES": "3,5"}) == (
-        ("prefill", "CUDA_VISIBLE_DEVICES", "3"),
-        ("decode", "CUDA_VISIBLE_DEVICES", "5"),
-    )
-    alone = gpu.two_ranks({"CUDA_VISIBLE_DEVICES": "3"})
-    assert alone == tuple((tier, "NCCL_MULTI_RANK_GPU_ENABLE", "1") for tier in ("prefill", "decode"))
-
-
-@pytest.mark.parametrize("obstacle", ["", "NCCL 22809 takes one rank on a GPU"])
-def test_what_a_gpu_cannot_do_is_left_out_and_said(obstacle: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Found(Gpu("a GPU", (10, 0), 1 << 30, "13.0"), "")
-    monkeypatch.setattr(device, "find_gpu", lambda: found)
-    monkeypatch.setattr(gpu, "nccl_obstacle", lambda: obstacle)
-    here = gpu.look()
-    assert here.factors["path"] == ("cuda-sm100:eager", "cuda-sm100:graph")
-    assert here.factors["transport"] == (("cuda_ipc",) if obstacle else ("cuda_ipc", "nccl"))
-    assert here.factors["speculation"] == ("off", "draft", "lookup")
-    assert here.left_out == ((f"transport nccl: {obstacle}",) if obstacle else ())
-
-
-def test_without_a_gpu_it_cannot_be_verified_and_the_command_says_why(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(device, "find_gpu", lambda: Found(None, "no NVIDIA driver"))
-    with pytest.raises(SystemExit) as ended, command.anything_else_is_unknown():
-        gpu.look()
-    assert ended.value.code == 2 and "no NVIDIA driver" in capsys.readouterr().err
-    assert command.absent(command.Devices.ALL) == ["device cuda: no NVIDIA driver"]
-    assert command.absent(command.Devices.CPU) == []
-
-
-def test_a_gpu_is_sabotaged_in_decode_while_it_runs_graphs() -> None:
-    cells = sabotaged_cells(Sabotage.BATCH, ("pairs", "fp32", "amx", "cuda-sm90"))
-    assert [roles(cell.path).path for cell in cells] == ["pairs", "amx", "cuda-sm90"]
-    assert roles(cells[-1].path).decode == "graph" and cells[-1].transport == "cuda_ipc"
-    assert [roles(cell.path).path for cell in sabotaged_cells(Sabotage.PAGE, ("cuda-sm90",))] == ["cuda-sm90"]
 
 
 def test_only_decode_workers_are_broken_and_keep_their_settings() -> None:
