@@ -18,10 +18,10 @@ import engine.builtin
 from bench.handoff import make_once, processor, say
 from bench.speculation_figures import Point, Run, acceptance, chance, misses, scripted
 from bench.speculation_runs import Ask, Bed, Fixed, Pacing
-from decode_svc.pace import Pace
-from decode_svc.speculation import PRIORS, Source
+from decode_svc.speculation.draft_length import DraftLengths
+from decode_svc.speculation.speculation import PRIORS, DraftSource
 from engine.builtin import tiny
-from engine.opened import open_model
+from engine.loaded import load_model
 from gateway.assets import load_assets
 from mesh.config import default_cache_folder
 from mesh.messages import Sampling
@@ -131,8 +131,8 @@ async def random_shape(arguments: argparse.Namespace, cache: Path, points: list[
 async def compare(name: str, decode: Decode, plain: Sequence[Ask], drafted: Sequence[Ask], rounds: int) -> Point:
     """Pairs in turns: whoever goes first in one goes second in the next. A first pair warms up, and is forgotten but
     for what the pace, which lives as long as a worker, learned in it."""
-    prior, share = PRIORS[Source.DRAFT]
-    off, pace = Fixed(0), Pace(longest=LONGEST, prior=prior, draft_share=share)
+    prior, share = PRIORS[DraftSource.DRAFT]
+    off, pace = Fixed(0), DraftLengths(longest=LONGEST, prior=prior, draft_share=share)
     pairs: list[tuple[Run, Run]] = []
     for number in range(rounds + 1):
         if number % 2:
@@ -150,7 +150,7 @@ async def compare(name: str, decode: Decode, plain: Sequence[Ask], drafted: Sequ
 
 
 def open_bed(model: Path, draft: Path, cache: Path, threads: int) -> Bed:
-    opened = open_model(model, cache, product_path="auto", page_tokens=PAGE_TOKENS, draft=draft)
+    opened = load_model(model, cache, product_path="auto", page_tokens=PAGE_TOKENS, draft=draft)
     return Bed(opened, threads=threads, requests=BATCH, slots=SLOTS)
 
 

@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from bench.speculation_figures import Run
-from decode_svc.pace import Acceptance, Candidate
+from decode_svc.speculation.draft_length import Acceptance, Candidate
 from engine.acceptance import accepted, next_slot
 from engine.batch import decode_piece, pages_needed
-from engine.opened import OpenedModel
+from engine.loaded import CpuModel
 from engine.plan import Drafting, Piece, Plan, Result
 from mesh.messages import End, Sampling
 
@@ -23,7 +23,7 @@ CHUNK = 512
 
 
 class Pacing(Protocol):
-    """decode_svc.pace.Pace, as a run uses it."""
+    """decode_svc.speculation.draft_length.Pace, as a run uses it."""
 
     def lengths(self, candidates: Sequence[Candidate]) -> list[int]: ...
 
@@ -108,7 +108,7 @@ class _Talk:
 class Bed:
     """A model, its draft and a pool for so many requests at once."""
 
-    def __init__(self, model: OpenedModel, *, threads: int, requests: int, slots: int) -> None:
+    def __init__(self, model: CpuModel, *, threads: int, requests: int, slots: int) -> None:
         self.model, self._page_tokens = model, model.page_tokens
         self._per = pages_needed(min(slots, model.context_tokens), model.page_tokens)
         pool = np.zeros(requests * self._per * model.page_bytes, np.uint8)
@@ -170,7 +170,7 @@ class Bed:
 
 
 def _measure(pace: Pacing, pieces: Sequence[Piece], seconds: float) -> None:
-    """As decode_svc.speculation: only steps that show what drafts cost in the long run."""
+    """As decode_svc.speculation.speculation: only steps that show what drafts cost in the long run."""
     drafts = sum(piece.sampled - 1 for piece in pieces)
     drafting = [piece.drafting for piece in pieces if piece.drafting]
     proposed = sum(one.propose for one in drafting)

@@ -20,7 +20,7 @@ from cli.verify.alone import on_cpu
 from cli.verify.answers import compare
 from cli.verify.asks import Ask, single
 from cli.verify.meshed import ask_mesh
-from engine.opened import open_model
+from engine.loaded import load_model
 from mesh.config import default_cache_folder
 from mesh.messages import Sampling
 
@@ -61,7 +61,7 @@ async def verify_shape(threads: int) -> dict[str, Any]:
     loop, cache = asyncio.get_running_loop(), default_cache_folder()
     say(f"threads: the engine alone {threads}, prefill worker {threads}, decode worker {threads}")
     folder: Path = await asyncio.to_thread(make_once, cache)
-    model = open_model(folder, cache, product_path=PATH, page_tokens=ALONE_PAGE_TOKENS)
+    model = load_model(folder, cache, product_path=PATH, page_tokens=ALONE_PAGE_TOKENS)
     alone = on_cpu(model, most_slots=LONG_TOKENS + LONG_ANSWER, threads=threads)
     asks = questions(model.weights.config.vocab)
     began = loop.time()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from decode_svc.requests import Stage
+from decode_svc.requests import DecodePhase
 from decode_svc.worker import DecodeWorker
 from engine.pages import PagePool
 from prefill_svc.worker import PrefillWorker
@@ -55,7 +55,7 @@ def prefill_commands(worker: PrefillWorker) -> Mapping[str, Command]:
 
     async def look() -> dict[str, Any]:
         found = worker.ledger.prompts.values()
-        return {"prompts": [{"request": p.ticket.request, "stage": p.stage.value, "done": p.done} for p in found]}
+        return {"prompts": [{"request": p.ticket.request, "stage": p.phase.value, "done": p.done} for p in found]}
 
     return {"pages": pages, "look": look}
 
@@ -67,10 +67,10 @@ def decode_commands(worker: DecodeWorker) -> Mapping[str, Command]:
         return {**count(worker.pages), "requests": len(worker.requests)}
 
     async def look(request: int | None = None) -> dict[str, Any]:
-        """Stage and pages of every request, or of one."""
+        """DecodePhase and pages of every request, or of one."""
         found = [r for r in worker.requests.values() if request in (None, r.key)]
         held = [
-            {"request": r.key, "stage": r.stage.value, "pages": r.pages, "prompt": len(r.job.prompt)} for r in found
+            {"request": r.key, "stage": r.phase.value, "pages": r.pages, "prompt": len(r.job.prompt)} for r in found
         ]
         return {"requests": held}
 
@@ -85,7 +85,7 @@ def decode_commands(worker: DecodeWorker) -> Mapping[str, Command]:
         while True:
             for request in worker.requests.values():
                 landing = request.landing
-                if request.stage is Stage.LANDING and landing and str(landing.writer) in pids:
+                if request.phase is DecodePhase.LANDING and landing and str(landing.writer) in pids:
                     valid, spans = landing.landed
                     if landed <= valid < spans:
                         os.kill(pids[str(landing.writer)], signal)

@@ -79,12 +79,12 @@ def _slow_copies(pause_seconds: float) -> None:
 
 def _without_resume() -> None:
     """The first loss of a request becomes its client's."""
-    from gateway.requests import Request
+    from gateway.requests import GatewayRequest
     from gateway.sequencer import Sequencer
 
     raise_attempt = Sequencer.raise_attempt
 
-    def give_up(self: Sequencer, request: Request, *, decode_lost: bool = False) -> None:
+    def give_up(self: Sequencer, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         if request.ticket is None:
             raise_attempt(self, request, decode_lost=decode_lost)
         else:

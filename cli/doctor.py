@@ -139,13 +139,13 @@ def _transports(report: Report, worker: DecodeConfig) -> None:
 
 
 def _class(report: Report, worker: DecodeConfig) -> None:
-    from engine.opened import open_on
+    from engine.loaded import load_on
 
     if worker.device == "cuda" and not report["gpu"]["usable"]:
         return
     folder = with_model(worker).model
     assert folder is not None
-    opened = open_on(
+    opened = load_on(
         worker.device,
         folder,
         worker.cache_folder,

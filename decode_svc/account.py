@@ -4,11 +4,11 @@ checks a mesh. Nothing in a request's life depends on the counts."""
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from decode_svc.landings import Landings
+from decode_svc.handoff.landings import Landings
+from decode_svc.handoff.room import crowd
 from decode_svc.planning import Planning
-from decode_svc.requests import Request
-from decode_svc.room import crowd
-from decode_svc.speculation import Speculation
+from decode_svc.requests import DecodeRequest
+from decode_svc.speculation.speculation import Speculation
 from engine.pages import PagePool
 from engine.plan import Plan
 from kvtransfer.transfer import Receiver
@@ -19,7 +19,7 @@ from mesh.speed import Speed
 class Account:
     def __init__(
         self,
-        requests: Mapping[int, Request],
+        requests: Mapping[int, DecodeRequest],
         pages: PagePool,
         *,
         landings: Landings,

@@ -5,7 +5,7 @@ emits again from its base on."""
 
 from collections.abc import Sequence
 
-from decode_svc.requests import Request
+from decode_svc.requests import DecodeRequest
 from engine.plan import Piece, Sampled
 from mesh.messages import End, Prefilled, Token, TokenOf, Tokens
 from mesh.session import Session
@@ -15,7 +15,7 @@ class Emission:
     def __init__(self) -> None:
         self._out: dict[Session, list[TokenOf]] = {}
 
-    def show(self, request: Request, token: Token) -> None:
+    def show(self, request: DecodeRequest, token: Token) -> None:
         request.produced[token.position] = token
         self._out.setdefault(request.gateway, []).append(TokenOf(request.ticket, token))
 
@@ -25,7 +25,7 @@ class Emission:
         self._out.clear()
 
 
-def extend(request: Request, piece: Piece, verified: Sequence[Sampled]) -> list[Token]:
+def extend(request: DecodeRequest, piece: Piece, verified: Sequence[Sampled]) -> list[Token]:
     """The text grows by what a step's verified rows yielded, up to the request's end; returns the new tokens. Filled
     are only slots whose tokens are in the text: what a refused draft left behind is written again."""
     if piece.position < request.next_position:
@@ -47,7 +47,7 @@ def extend(request: Request, piece: Piece, verified: Sequence[Sampled]) -> list[
     return tokens
 
 
-def prefilled_here(request: Request, now_seconds: float) -> Prefilled:
+def prefilled_here(request: DecodeRequest, now_seconds: float) -> Prefilled:
     return Prefilled(
         request.ticket,
         cached_tokens=min(request.cached, len(request.job.prompt)),

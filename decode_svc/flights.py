@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from decode_svc.requests import Request
+from decode_svc.requests import DecodeRequest
 from engine.plan import Plan, Result
 
 
@@ -15,7 +15,7 @@ from engine.plan import Plan, Result
 class Flight:
     plan: Plan
     result: "asyncio.Future[Result]"
-    requests: dict[int, Request]  # whose rows are in it
+    requests: dict[int, DecodeRequest]  # whose rows are in it
     doomed: list[int] = field(default_factory=list)  # pages to release when it is over
 
 
@@ -23,12 +23,12 @@ class Flights:
     def __init__(self) -> None:
         self._flying: list[Flight] = []  # in the order of their launch
 
-    def begin(self, plan: Plan, result: "asyncio.Future[Result]", requests: dict[int, Request]) -> Flight:
+    def begin(self, plan: Plan, result: "asyncio.Future[Result]", requests: dict[int, DecodeRequest]) -> Flight:
         flight = Flight(plan, result, requests, [source for source, _ in plan.copies])
         self._flying.append(flight)
         return flight
 
-    def keep(self, request: Request, pages: Iterable[int]) -> bool:
+    def keep(self, request: DecodeRequest, pages: Iterable[int]) -> bool:
         """A request ends: are its pages in a step that flies? They are released behind it."""
         for flight in reversed(self._flying):
             if flight.requests.get(request.key) is request:

@@ -6,8 +6,8 @@ preempted, so somebody always gets on. Drafts get pages that nobody else needs, 
 
 from collections.abc import Callable, Mapping
 
-from decode_svc.requests import Request, Stage
-from decode_svc.room import victim
+from decode_svc.handoff.room import victim
+from decode_svc.requests import DecodePhase, DecodeRequest
 from engine.batch import pages_needed
 from engine.pages import PagePool
 from mesh.hashing import block_hashes
@@ -18,18 +18,18 @@ Copies = list[tuple[int, int]]  # (shared page, own copy), made at the begin of 
 class Growth:
     def __init__(
         self,
-        requests: Mapping[int, Request],
+        requests: Mapping[int, DecodeRequest],
         pages: PagePool,
         *,
         page_tokens: int,
         numerics: str,
-        preempt: Callable[[Request], None],
-        starved: Callable[[Request], None],  # no page, and nobody to preempt
+        preempt: Callable[[DecodeRequest], None],
+        starved: Callable[[DecodeRequest], None],  # no page, and nobody to preempt
     ) -> None:
         self._requests, self._pages, self._page_tokens, self._numerics = requests, pages, page_tokens, numerics
         self._preempt, self._starved = preempt, starved
 
-    def grow(self, request: Request, slots: int, copies: Copies) -> bool:
+    def grow(self, request: DecodeRequest, slots: int, copies: Copies) -> bool:
         """Pages for this many slots, the next ones its own to write; False: it waits."""
         for _ in range(len(request.pages), pages_needed(slots, self._page_tokens)):
             page = self._take_one(request)
@@ -45,7 +45,7 @@ class Growth:
             request.pages[index] = page
         return True
 
-    def spare(self, request: Request, slots: int) -> int:
+    def spare(self, request: DecodeRequest, slots: int) -> int:
         """Up to this many slots for drafts; returns how many its pages cover. Nobody is preempted for a draft."""
         lacking = pages_needed(slots, self._page_tokens) - len(request.pages)
         for _ in range(lacking):
@@ -55,7 +55,7 @@ class Growth:
             request.pages.extend(taken)
         return min(slots, len(request.pages) * self._page_tokens)
 
-    def publish(self, request: Request) -> range:
+    def publish(self, request: DecodeRequest) -> range:
         """Full pages of accepted tokens may be found by others from now on; returns the indexes of the new ones."""
         full, known, size = request.filled // self._page_tokens, len(request.hashes), self._page_tokens
         if full > known:
@@ -67,7 +67,7 @@ class Growth:
                 self._pages.publish(request.pages[index], request.hashes[index])
         return range(known, full)
 
-    def _take_one(self, request: Request) -> int | None:
+    def _take_one(self, request: DecodeRequest) -> int | None:
         while (taken := self._pages.take(1)) is None:
             if self._reclaim():
                 continue
@@ -81,7 +81,7 @@ class Growth:
     def _reclaim(self) -> bool:
         """A page that a running request holds for drafts only is nobody's loss."""
         for request in self._requests.values():
-            if request.stage is Stage.RUNNING and len(request.pages) > pages_needed(
+            if request.phase is DecodePhase.RUNNING and len(request.pages) > pages_needed(
                 len(request.tokens), self._page_tokens
             ):
                 self._pages.release([request.pages.pop()])

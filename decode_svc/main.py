@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import SystemRandom
 
-from decode_svc.pace import Pace
-from decode_svc.speculation import Source, Speculation
+from decode_svc.speculation.draft_length import DraftLengths
+from decode_svc.speculation.speculation import DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
-from engine.begin import about, introduce, memory_bytes, open_configured, pool_pages
-from engine.opened import Opened
+from engine.loaded import LoadedModel
 from engine.pages import PagePool
+from engine.startup import about, load_configured, memory_bytes, pool_pages, worker_hello
 from kvtransfer.choose import choose
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
@@ -31,7 +31,7 @@ async def serve(config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RU
         await serve_worker(worker)
 
 
-def as_it_is(model: Opened) -> Opened:
+def as_it_is(model: LoadedModel) -> LoadedModel:
     return model
 
 
@@ -41,12 +41,12 @@ async def open_worker(
     telemetry: Telemetry,
     *,
     rules: Rules = RULES,
-    spoil: Callable[[Opened], Opened] = as_it_is,
-    pace: Pace | None = None,
+    spoil: Callable[[LoadedModel], LoadedModel] = as_it_is,
+    pace: DraftLengths | None = None,
 ) -> AsyncIterator[DecodeWorker]:
     """A worker that listens and waits to be run. `spoil` changes the model only where `verify` shows that it notices,
     `pace` is given where drafts shall come whatever they cost."""
-    model = await open_configured(config)
+    model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
     pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
     pool = make_pool(config.device, shape, pages)
@@ -67,7 +67,7 @@ async def open_worker(
         runner,
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
-        hello=introduce(Tier.DECODE, incarnation, config, model),
+        hello=worker_hello(Tier.DECODE, incarnation, config, model),
         kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
         receivers=receivers,
         choose=pair,
@@ -105,8 +105,8 @@ def pair(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
     return choice.transport, choice.why
 
 
-def source_of(config: DecodeConfig) -> Source:
+def source_of(config: DecodeConfig) -> DraftSource:
     """Where drafts come from: the draft model if there is one, else the text, unless one of them was named."""
     if config.draft_folder is not None:
-        return Source.DRAFT
-    return Source.LOOKUP if config.speculation in ("auto", "lookup") else Source.OFF
+        return DraftSource.DRAFT
+    return DraftSource.LOOKUP if config.speculation in ("auto", "lookup") else DraftSource.OFF

@@ -9,8 +9,8 @@ from operator import attrgetter
 
 from decode_svc.flights import Flight
 from decode_svc.growth import Copies, Growth
-from decode_svc.requests import Request, Stage
-from decode_svc.speculation import Speculation
+from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.speculation.speculation import Speculation
 from engine.batch import Chunk, Remaining, chunks, decode_piece, pages_needed, prompt_piece
 from engine.plan import Piece, Plan
 
@@ -20,7 +20,7 @@ _seniority = attrgetter("seniority")
 class Planning:
     def __init__(
         self,
-        requests: Mapping[int, Request],
+        requests: Mapping[int, DecodeRequest],
         growth: Growth,
         speculation: Speculation,
         *,
@@ -49,7 +49,7 @@ class Planning:
         known, pieces = flight.plan.pieces, list[Piece]()
         if not self._speculation.rest() or any(not len(piece.tokens) == piece.sampled == 1 for piece in known):
             return None
-        running = {request.key: request for request in self._requests.values() if request.stage is Stage.RUNNING}
+        running = {request.key: request for request in self._requests.values() if request.phase is DecodePhase.RUNNING}
         if any(flight.requests.get(key) is not request for key, request in running.items()):
             return None
         for piece in known:
@@ -65,13 +65,13 @@ class Planning:
         self.steps_ahead += bool(pieces)
         return Plan(self.steps, tuple(pieces)) if pieces else None
 
-    def _choose(self) -> tuple[list[tuple[Request, Chunk | None]], Copies]:
+    def _choose(self) -> tuple[list[tuple[DecodeRequest, Chunk | None]], Copies]:
         """Who is in the step, oldest first: None where one row is left to compute, which is never cut. Prompts share a
         budget. Whoever finds no page, or has lost its own to an older one meanwhile, is not in it."""
-        chosen, copies, budget = list[tuple[Request, Chunk | None]](), Copies(), self._chunk_tokens
-        running = sorted((r for r in self._requests.values() if r.stage is Stage.RUNNING), key=_seniority)
+        chosen, copies, budget = list[tuple[DecodeRequest, Chunk | None]](), Copies(), self._chunk_tokens
+        running = sorted((r for r in self._requests.values() if r.phase is DecodePhase.RUNNING), key=_seniority)
         for request in running:
-            if request.stage is not Stage.RUNNING:
+            if request.phase is not DecodePhase.RUNNING:
                 continue
             if request.pending == 1:
                 if self._growth.grow(request, request.filled + 1, copies):
@@ -84,7 +84,7 @@ class Planning:
                     chosen.append((request, chunk))
         return chosen, copies
 
-    def _decode(self, request: Request, length: int) -> Piece:
+    def _decode(self, request: DecodeRequest, length: int) -> Piece:
         """The last token, what is guessed behind it, and how many more to guess: as many as pages can be spared for."""
         stop = request.filled + 1
         drafts = self._speculation.drafts(request, length)
@@ -104,7 +104,7 @@ class Planning:
             drafting=self._speculation.drafting(request, propose),
         )
 
-    def _prompt(self, request: Request, chunk: Chunk) -> Piece:
+    def _prompt(self, request: DecodeRequest, chunk: Chunk) -> Piece:
         return prompt_piece(
             chunk,
             request.tokens,

@@ -6,13 +6,13 @@ their KV in the pages; the difference is what the next steps compute, one token 
 from dataclasses import dataclass, field
 from enum import Enum
 
-from decode_svc.lookup import Lookup
-from decode_svc.pace import Acceptance
+from decode_svc.speculation.draft_length import Acceptance
+from decode_svc.speculation.lookup import Lookup
 from mesh.messages import Commit, Job, Ticket, Token
 from mesh.session import Session
 
 
-class Stage(Enum):
+class DecodePhase(Enum):
     OPEN = "open"  # known, without pages: prefill's Ready comes, or has got Later
     LANDING = "landing"  # has pages that a prefill worker writes
     LOCAL = "local"  # to be prefilled here, waits for room
@@ -22,17 +22,23 @@ class Stage(Enum):
 
 
 MOVES = {
-    Stage.OPEN: {Stage.LANDING, Stage.LOCAL, Stage.ENDED},
-    Stage.LANDING: {Stage.OPEN, Stage.LOCAL, Stage.RUNNING, Stage.LOST, Stage.ENDED},
-    Stage.LOCAL: {Stage.OPEN, Stage.RUNNING, Stage.ENDED},
-    Stage.RUNNING: {Stage.ENDED},
-    Stage.LOST: {Stage.OPEN, Stage.LOCAL, Stage.ENDED},
-    Stage.ENDED: set(),
+    DecodePhase.OPEN: {DecodePhase.LANDING, DecodePhase.LOCAL, DecodePhase.ENDED},
+    DecodePhase.LANDING: {
+        DecodePhase.OPEN,
+        DecodePhase.LOCAL,
+        DecodePhase.RUNNING,
+        DecodePhase.LOST,
+        DecodePhase.ENDED,
+    },
+    DecodePhase.LOCAL: {DecodePhase.OPEN, DecodePhase.RUNNING, DecodePhase.ENDED},
+    DecodePhase.RUNNING: {DecodePhase.ENDED},
+    DecodePhase.LOST: {DecodePhase.OPEN, DecodePhase.LOCAL, DecodePhase.ENDED},
+    DecodePhase.ENDED: set(),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class PageOwner:
     """Whose write may still come to a landing or quarantined page."""
 
     ticket: Ticket
@@ -42,7 +48,7 @@ class Owner:
 
 
 @dataclass(slots=True)
-class Landing:
+class OpenLanding:
     """The pages one ticket may write, and which of their layers have arrived and been checked."""
 
     ticket: Ticket
@@ -73,8 +79,8 @@ class Landing:
         return sum(mask.bit_count() for mask in self.valid), len(self.valid) * self.all_layers.bit_count()
 
     @property
-    def owner(self) -> Owner:
-        return Owner(self.ticket, self.writer, self.transport, self.round)
+    def owner(self) -> PageOwner:
+        return PageOwner(self.ticket, self.writer, self.transport, self.round)
 
 
 @dataclass(slots=True)
@@ -90,10 +96,10 @@ class Drafts:
 
 
 @dataclass(slots=True)
-class Request:
+class DecodeRequest:
     job: Job
     gateway: Session
-    stage: Stage
+    phase: DecodePhase
     opened_seconds: float  # on this worker's clock, moved back by the age that Open named
     tokens: list[int]
     prefill: int | None = None  # incarnation; None: local
@@ -102,7 +108,7 @@ class Request:
     filled: int = 0
     produced: dict[int, Token] = field(default_factory=dict)  # position -> token, to be emitted again if asked
     passed: int | None = None  # younger landings since it got Later; None: it never did
-    landing: Landing | None = None
+    landing: OpenLanding | None = None
     landed_from: float = 0.0  # when its landing began
     running_seconds: float = 0.0
     cached: int = 0  # tokens found in the prefix cache when it was prefilled here
@@ -136,7 +142,7 @@ class Request:
         """Tokens that it may still emit."""
         return self.job.sampling.max_tokens - self.next_position
 
-    def enter(self, stage: Stage) -> None:
-        if stage not in MOVES[self.stage]:
-            raise ValueError(f"request {self.key}: no move from {self.stage.value} to {stage.value}")
-        self.stage = stage
+    def enter(self, phase: DecodePhase) -> None:
+        if phase not in MOVES[self.phase]:
+            raise ValueError(f"request {self.key}: no move from {self.phase.value} to {phase.value}")
+        self.phase = phase

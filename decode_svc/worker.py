@@ -15,12 +15,12 @@ from decode_svc.account import Account
 from decode_svc.emission import Emission, extend, prefilled_here
 from decode_svc.flights import Flight, Flights
 from decode_svc.growth import Growth
-from decode_svc.landings import Landings
-from decode_svc.opening import Opening
-from decode_svc.peers import Choose, Peer, Peers
+from decode_svc.handoff.landings import Landings
+from decode_svc.handoff.sessions import Choose, Peer, Peers
+from decode_svc.intake import Opening
 from decode_svc.planning import Planning
-from decode_svc.requests import Request, Stage
-from decode_svc.speculation import Speculation
+from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.speculation.speculation import Speculation
 from engine.pages import PagePool
 from engine.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
@@ -63,7 +63,7 @@ class DecodeWorker:
         max_batch: int,
         rules: Rules = RULES,
     ) -> None:
-        self.pages, self.pool, self.requests = pages, pool, dict[int, Request]()
+        self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
         self._runner, self._hello, self._telemetry, self._rules = runner, hello, telemetry, rules
         self._speculation = speculation
@@ -219,7 +219,7 @@ class DecodeWorker:
     def _from_prefill(self, peer: Peer, message: Message) -> None:
         self.landings.on_message(peer, message)
 
-    def _admitted(self, request: Request) -> None:
+    def _admitted(self, request: DecodeRequest) -> None:
         self._speculation.admitted(request)
         self._publish(request)
         now = request.running_seconds = self._loop.time()
@@ -232,30 +232,30 @@ class DecodeWorker:
                 self._drop(request)
         self._work.set()
 
-    def _lost(self, request: Request, reason: Reason) -> None:
+    def _lost(self, request: DecodeRequest, reason: Reason) -> None:
         request.gateway.send(Lost(request.ticket, reason))
 
     # ---- from growth
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: DecodeRequest) -> None:
         self._lost(request, Reason.PREEMPTED)
         self._drop(request)
 
-    def _starved(self, request: Request) -> None:
+    def _starved(self, request: DecodeRequest) -> None:
         """No page and nobody to preempt: wait, unless pages that nobody may prove are what is missing."""
         if not self._opening.fits(request):
             self._refuse(request)
 
-    def _refuse(self, request: Request) -> None:
+    def _refuse(self, request: DecodeRequest) -> None:
         request.gateway.send(Full(request.ticket, FullKind.NOW))
         self._drop(request)
 
     # ----
 
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: DecodeRequest) -> None:
         """Forget it: its landing is fenced, its pages are free when no step uses them."""
         self.requests.pop(request.key, None)
-        if request.stage is Stage.RUNNING:
+        if request.phase is DecodePhase.RUNNING:
             now = self._loop.time()
             guessed = {"drafted": request.drafts.drafted, "accepted": request.drafts.accepted}
             self._record("decode", request, request.running_seconds, now, steps=request.steps, **guessed)
@@ -263,15 +263,15 @@ class DecodeWorker:
                 self.pages.release(request.pages)
         else:
             self.landings.fence(request)
-        request.enter(Stage.ENDED)
+        request.enter(DecodePhase.ENDED)
         self._work.set()
 
     # ----
 
-    def _publish(self, request: Request) -> None:
+    def _publish(self, request: DecodeRequest) -> None:
         self._speculation.published(request, self._growth.publish(request))
 
-    def _record(self, name: str, request: Request, start: float, end: float, **attributes: int) -> None:
+    def _record(self, name: str, request: DecodeRequest, start: float, end: float, **attributes: int) -> None:
         self._telemetry.record(name, request.job.traceparent, start, end, **attributes)
 
     @property

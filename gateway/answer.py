@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.calls import Call, CallReader, Read
-from gateway.limits import Accepted
-from gateway.spec import Core, Handle, RequestSpec
+from gateway.core import ChoiceRequest, Core, Handle
 from gateway.stops import StopStrings
-from gateway.tokens import Detokenizer, Tokens
+from gateway.tokenizer import Detokenizer, ModelTokenizer
+from gateway.validation import ValidRequest
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
 from mesh.messages import End, Token
 
@@ -54,7 +54,7 @@ Item = TypeVar("Item")
 class Answer:
     """Submits every choice at once; errors of the submission are the constructor's."""
 
-    def __init__(self, accepted: Accepted, core: Core, tokens: Tokens) -> None:
+    def __init__(self, accepted: ValidRequest, core: Core, tokens: ModelTokenizer) -> None:
         self._accepted = accepted
         self._tokens = tokens
         self._emitted = {spec.sampling.choice: len(spec.emitted) for spec in accepted.specs}
@@ -115,7 +115,7 @@ class Answer:
         finally:
             self.cancel()
 
-    async def _choice(self, spec: RequestSpec, handle: Handle) -> AsyncGenerator[Event, None]:
+    async def _choice(self, spec: ChoiceRequest, handle: Handle) -> AsyncGenerator[Event, None]:
         asked, index = self._accepted.asked, spec.sampling.choice
         detokenizer = Detokenizer(self._tokens, spec.prompt, spec.emitted, skip_special=asked.skip_special)
         stops = StopStrings(asked.stop, include=asked.include_stop)
@@ -166,7 +166,7 @@ class Answer:
             return Finished(index, End.STOP, stop_id=stop_id)
         return Finished(index, End.STOP, called=called)
 
-    def _check_class(self, spec: RequestSpec, handle: Handle) -> None:
+    def _check_class(self, spec: ChoiceRequest, handle: Handle) -> None:
         """What is continued here must not change its class unless the client allows it."""
         if spec.numerics not in ("", handle.numerics) and not spec.allow_class_change:
             raise ClassUnavailable(

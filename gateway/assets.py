@@ -12,7 +12,7 @@ import jinja2
 from tokenizers import Tokenizer
 
 from gateway.chat import ChatTemplate, Now
-from gateway.tokens import Tokens
+from gateway.tokenizer import ModelTokenizer
 from gateway.tools import why_no_tools
 from mesh.config import ConfigError
 
@@ -39,7 +39,7 @@ class Defaults:
 @dataclass(frozen=True)
 class Assets:
     name: str  # as clients call the model
-    tokens: Tokens
+    tokens: ModelTokenizer
     template: ChatTemplate | None  # None: the model takes no chat
     why_no_tools: str | None  # None: it takes tools too
     context_tokens: int
@@ -60,7 +60,7 @@ def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:
     named = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
     return Assets(
         name=name,
-        tokens=Tokens(tokenizer),
+        tokens=ModelTokenizer(tokenizer),
         template=template,
         why_no_tools=why_no_tools(template) if template is not None else "the model has no chat template",
         context_tokens=_positive(folder, text, "max_position_embeddings"),

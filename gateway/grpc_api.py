@@ -16,11 +16,11 @@ from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway import grpc_errors
 from gateway.answer import TIMED, Answer, Delta, Finished
 from gateway.assets import Assets
+from gateway.core import Core
 from gateway.defects import told
 from gateway.grpc_ask import ask, class_of
 from gateway.grpc_chat import tool_call
-from gateway.limits import Asked, accept, check_model
-from gateway.spec import Core
+from gateway.validation import ClientRequest, accept, check_model
 from mesh.errors import InvalidRequest
 from mesh.grpc_network import AddServices
 from mesh.messages import End
@@ -107,7 +107,7 @@ class _Models:
         )
 
 
-async def _stream(asked: Asked, answer: Answer) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
+async def _stream(asked: ClientRequest, answer: Answer) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
     classes: list[str] = []  # that were told
     of_choice: dict[int, str] = {}
     with_logprobs = asked.top_logprobs is not None
@@ -127,7 +127,7 @@ async def _stream(asked: Asked, answer: Answer) -> AsyncGenerator[pb.StreamGener
     yield _finished(asked, answer, classes[1:])
 
 
-def _started(asked: Asked, answer: Answer) -> pb.StreamGenerateResponse:
+def _started(asked: ClientRequest, answer: Answer) -> pb.StreamGenerateResponse:
     started = pb.Started(
         seed=answer.seed,
         numerics_class=class_of(answer.numerics),
@@ -164,7 +164,7 @@ def _choice_finished(event: Finished) -> pb.StreamGenerateResponse:
     return pb.StreamGenerateResponse(choice_finished=finished)
 
 
-def _finished(asked: Asked, answer: Answer, changed: list[str]) -> pb.StreamGenerateResponse:
+def _finished(asked: ClientRequest, answer: Answer, changed: list[str]) -> pb.StreamGenerateResponse:
     finished = pb.Finished(
         usage=pb.Usage(prompt_tokens=len(asked.prompt), completion_tokens=answer.completion_tokens),
         changed_to=[class_of(numerics) for numerics in changed],

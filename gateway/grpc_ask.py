@@ -1,12 +1,13 @@
-"""Requests of baton.inference.v1 as `Asked`. An absent field stays None here; gateway/limits.py fills in defaults."""
+"""Requests of baton.inference.v1 as `ClientRequest`. An absent field stays None here; gateway/validation.py fills in
+defaults."""
 
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.assets import Assets
 from gateway.grpc_chat import chat_prompt
-from gateway.limits import Asked
 from gateway.openai_ask import encode
+from gateway.validation import ClientRequest
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
@@ -24,10 +25,10 @@ NAMES = {
 
 async def ask(
     request: pb.GenerateRequest, assets: Assets, *, request_id: str, traceparent: str, deadline_seconds: float | None
-) -> Asked:
+) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
     field, ids, tools = await _prompt(request, assets)
-    return Asked(
+    return ClientRequest(
         request_id=request_id,
         prompt=ids,
         prompt_field=field,

@@ -21,14 +21,14 @@ from starlette.types import Receive, Scope, Send
 from gateway import http_errors
 from gateway.answer import Answer
 from gateway.assets import Assets
+from gateway.core import Core
 from gateway.defects import told
 from gateway.http_reply import ChatReply, CompletionReply, Reply
-from gateway.limits import accept, check_model
 from gateway.openai_ask import Caller, ask_chat, ask_completion
 from gateway.openai_fields import read_body
 from gateway.openai_types import ChatRequest, CompletionRequest
-from gateway.spec import Core
 from gateway.sse import DONE, encode, frame
+from gateway.validation import accept, check_model
 from mesh.errors import BatonError, BodyTooLarge, Cancelled, InvalidRequest, UnsupportedMedia
 
 BODY_BYTES = 32 * 2**20

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from gateway.answer import Answer, Delta, Event, merge
 from gateway.assets import Assets
-from gateway.limits import Asked
 from gateway.openai_answer import (
     Json,
     Whole,
@@ -24,8 +23,9 @@ from gateway.openai_answer import (
 )
 from gateway.openai_types import ChatRequest, Common, CompletionRequest
 from gateway.sse import ChatFrames, CompletionFrames
+from gateway.validation import ClientRequest
 
-Pairs = Sequence[tuple[Asked, Answer]]
+Pairs = Sequence[tuple[ClientRequest, Answer]]
 
 
 class Reply(Protocol):

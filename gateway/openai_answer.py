@@ -8,13 +8,13 @@ from typing import Any
 
 from gateway.answer import TIMED, Answer, Delta, Finished
 from gateway.calls import Call
-from gateway.tokens import Tokens
+from gateway.tokenizer import ModelTokenizer
 from mesh.messages import End, Token
 
 Json = dict[str, Any]
 
 
-def chat_logprobs(tokens: Tokens, items: Sequence[Token]) -> Json:
+def chat_logprobs(tokens: ModelTokenizer, items: Sequence[Token]) -> Json:
     def entry(token: int, logprob: float) -> Json:
         return {"token": tokens.token_text(token), "logprob": logprob, "bytes": list(tokens.token_bytes(token))}
 
@@ -26,7 +26,7 @@ def chat_logprobs(tokens: Tokens, items: Sequence[Token]) -> Json:
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokens: Tokens, items: Sequence[Token], offset: int) -> Json:
+def completion_logprobs(tokens: ModelTokenizer, items: Sequence[Token], offset: int) -> Json:
     """`offset`: characters of this choice's text before the first of these tokens."""
     texts = [tokens.token_text(item.token) for item in items]
     offsets = [offset + sum(map(len, texts[:index])) for index in range(len(texts))]
@@ -116,7 +116,7 @@ class Whole:
         return end_of(self.finished)
 
 
-def chat_choice(whole: Whole, tokens: Tokens, with_logprobs: bool) -> Json:
+def chat_choice(whole: Whole, tokens: ModelTokenizer, with_logprobs: bool) -> Json:
     message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
     if whole.calls:
         message |= {"content": whole.text or None, "tool_calls": [tool_call(call) for call in whole.calls]}
@@ -124,6 +124,6 @@ def chat_choice(whole: Whole, tokens: Tokens, with_logprobs: bool) -> Json:
     return {"index": whole.index, "message": message, "logprobs": logprobs} | whole.end()
 
 
-def completion_choice(whole: Whole, tokens: Tokens, with_logprobs: bool, echo: str, index: int) -> Json:
+def completion_choice(whole: Whole, tokens: ModelTokenizer, with_logprobs: bool, echo: str, index: int) -> Json:
     logprobs = completion_logprobs(tokens, whole.tokens, 0) if with_logprobs else None
     return {"index": index, "text": echo + whole.text, "logprobs": logprobs} | whole.end()

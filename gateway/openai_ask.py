@@ -1,4 +1,4 @@
-"""OpenAI requests as `Asked`: prompts become token ids, options keep their meaning, one prompt at a time.
+"""OpenAI requests as `ClientRequest`: prompts become token ids, options keep their meaning, one prompt at a time.
 
 Text of any length is tokenized off the event loop once it is long enough to be felt there."""
 
@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from gateway.assets import Assets
-from gateway.limits import Asked, check_length
 from gateway.openai_types import ChatRequest, Common, CompletionRequest, Json
 from gateway.tools import check_answered, declared, names_of, said_calls
+from gateway.validation import ClientRequest, check_length
 from mesh.errors import ContextTooLong, InvalidRequest
 
 LONG_CHARACTERS = 16_384  # some milliseconds of tokenizing
@@ -42,7 +42,7 @@ async def encode(assets: Assets, field: str, text: str, *, special: bool) -> tup
     return await asyncio.to_thread(assets.tokens.encode, text, special=special)
 
 
-async def ask_completion(body: CompletionRequest, assets: Assets, caller: Caller) -> list[Asked]:
+async def ask_completion(body: CompletionRequest, assets: Assets, caller: Caller) -> list[ClientRequest]:
     """One for each prompt."""
     if body.logprobs is not None and body.echo:
         raise InvalidRequest("echo", "echo with logprobs is not supported: logprobs of prompts are not computed")
@@ -54,7 +54,7 @@ async def ask_completion(body: CompletionRequest, assets: Assets, caller: Caller
     return asked
 
 
-async def ask_chat(body: ChatRequest, assets: Assets, caller: Caller) -> Asked:
+async def ask_chat(body: ChatRequest, assets: Assets, caller: Caller) -> ClientRequest:
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs = true")
     arguments = dict(body.chat_template_kwargs or {})
@@ -151,12 +151,12 @@ def _asked(
     top_logprobs: int | None,
     names: dict[str, str],
     caller: Caller,
-) -> Asked:
+) -> ClientRequest:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options needs stream = true")
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:
         raise InvalidRequest("stream_options.continuous_usage_stats", "continuous_usage_stats is not supported")
-    return Asked(
+    return ClientRequest(
         request_id=caller.request_id,
         prompt=ids,
         prompt_field=prompt_field,

@@ -7,26 +7,26 @@ import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gateway.spec import RequestSpec
+from gateway.core import ChoiceRequest
 from mesh.errors import BatonError
 from mesh.messages import FullKind, Prefilled, Ticket, Token
 from mesh.telemetry import Root
 
 
-class Phase(Enum):
+class RequestPhase(Enum):
     WAITING = "waiting"  # no usable decode worker
     OPEN = "open"  # workers have it
     ENDED = "ended"  # done, cancelled, or an error was raised to the client
 
 
 @dataclass(slots=True)
-class Request:
-    spec: RequestSpec
+class GatewayRequest:
+    spec: ChoiceRequest
     id: int
     accepted_seconds: float
     root: Root
     events: asyncio.Queue[Token | BatonError]
-    phase: Phase = Phase.WAITING
+    phase: RequestPhase = RequestPhase.WAITING
     ticket: Ticket | None = None
     shown: list[Token] = field(default_factory=list)  # after what the client brought along
     prefill: int | None = None

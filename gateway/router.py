@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from gateway.workers import Worker
+from gateway.workers import AttachedWorker
 
 GUESSED_TOKENS_PER_SECOND = 2000.0  # until a worker has measured itself
 SHIP_PAGE_SECONDS = 0.0002
@@ -19,7 +19,7 @@ CANNOT_PUSH_SECONDS = 5.0  # per time that this prefill worker could not push to
 CANNOT_PUSH_TIMES = 2  # so often a request tries a pair of workers
 
 NONE_FAILED: Mapping[tuple[int, int], int] = {}
-Matched = Callable[[Worker], int]  # prompt tokens that a worker's prefix cache holds
+Matched = Callable[[AttachedWorker], int]  # prompt tokens that a worker's prefix cache holds
 
 
 class Local(Enum):
@@ -36,15 +36,15 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    decode: Worker
-    prefill: Worker | None  # None: local
+    decode: AttachedWorker
+    prefill: AttachedWorker | None  # None: local
 
 
 def route(
     need: Need,
     *,
-    decodes: Sequence[Worker],
-    prefills: Sequence[Worker],
+    decodes: Sequence[AttachedWorker],
+    prefills: Sequence[AttachedWorker],
     matched: Matched,
     local: Local = Local.AUTO,
     keep: int | None = None,
@@ -58,10 +58,10 @@ def route(
     usable = [d for d in decodes if d.incarnation not in refused and need.numerics in ("", d.numerics)]
     able = [p for p in prefills if p.incarnation not in refused]
 
-    def tried(prefill: Worker, decode: Worker) -> int:
+    def tried(prefill: AttachedWorker, decode: AttachedWorker) -> int:
         return failed.get((prefill.incarnation, decode.incarnation), 0)
 
-    def partners_of(decode: Worker) -> list[Worker]:
+    def partners_of(decode: AttachedWorker) -> list[AttachedWorker]:
         return [p for p in able if p.numerics == decode.numerics and tried(p, decode) < CANNOT_PUSH_TIMES]
 
     paired = [d for d in usable if partners_of(d)]
@@ -86,22 +86,22 @@ def route(
     return min(routes, key=lambda pair: pair[0])[1] if routes else None
 
 
-def rate(worker: Worker) -> float:
+def rate(worker: AttachedWorker) -> float:
     return worker.load.tokens_per_second or GUESSED_TOKENS_PER_SECOND
 
 
-def prefill_cost(need: Need, prefill: Worker, decode: Worker, matched: Matched) -> float:
+def prefill_cost(need: Need, prefill: AttachedWorker, decode: AttachedWorker, matched: Matched) -> float:
     queued = prefill.load.queued_tokens + prefill.unreported_tokens
     compute = (queued + max(1, need.tokens - matched(prefill))) / rate(prefill)
     lacking = max(0, need.tokens - matched(decode)) / decode.hello.page_tokens
     return compute + lacking * SHIP_PAGE_SECONDS
 
 
-def local_cost(need: Need, decode: Worker, matched: Matched) -> float:
+def local_cost(need: Need, decode: AttachedWorker, matched: Matched) -> float:
     return (decode.load.queued_tokens + decode.unreported_tokens + need.tokens - matched(decode)) / rate(decode)
 
 
-def decode_cost(need: Need, decode: Worker, matched: Matched) -> float:
+def decode_cost(need: Need, decode: AttachedWorker, matched: Matched) -> float:
     requests = decode.load.running + decode.load.waiting + decode.unreported_requests
     pages = (need.tokens - matched(decode)) / decode.hello.page_tokens
     full = NO_ROOM_SECONDS if pages > decode.load.free_pages or decode.load.waiting else 0.0

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 from random import Random
 
-from gateway.requests import Phase, Request
+from gateway.core import ChoiceRequest
+from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local, Need, Route, route
-from gateway.spec import RequestSpec
-from gateway.workers import Worker, Workers
+from gateway.workers import AttachedWorker, Workers
 from mesh.errors import BatonError, ClassUnavailable, DeadlineExceeded, PoolTooSmall, Unavailable, WorkersDied
 from mesh.hashing import block_hashes
 from mesh.messages import (
@@ -46,18 +46,18 @@ class Sequencer:
         random: Random,
         local: Local,
         patience_seconds: float,
-        on_end: Callable[[Request, BatonError | None], None],
+        on_end: Callable[[GatewayRequest, BatonError | None], None],
     ) -> None:
         self.workers = workers
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, GatewayRequest] = {}
         self._rules, self._random, self._local = rules, random, local
         self._patience_seconds, self._on_end = patience_seconds, on_end
 
     # ---- from the client
 
-    def accept(self, spec: RequestSpec, root: Root) -> Request:
+    def accept(self, spec: ChoiceRequest, root: Root) -> GatewayRequest:
         loop = asyncio.get_running_loop()
-        request = Request(spec, self._random.getrandbits(63), loop.time(), root, asyncio.Queue())
+        request = GatewayRequest(spec, self._random.getrandbits(63), loop.time(), root, asyncio.Queue())
         request.numerics = spec.numerics
         self.requests[request.id] = request
         if spec.deadline_seconds is not None:
@@ -66,13 +66,13 @@ class Sequencer:
         self.raise_attempt(request)
         return request
 
-    def end(self, request: Request, error: BatonError | None = None) -> None:
+    def end(self, request: GatewayRequest, error: BatonError | None = None) -> None:
         """Every end of a request: done (no error), cancelled, failed."""
-        if request.phase is Phase.ENDED:
+        if request.phase is RequestPhase.ENDED:
             return
         why = type(error).__name__ if error else "done"
         log.debug("request %d, %s: ends while %s: %s", request.id, request.spec.request_id, request.phase.value, why)
-        request.phase = Phase.ENDED
+        request.phase = RequestPhase.ENDED
         self.requests.pop(request.id, None)
         for timer in (request.deadline, request.patience):
             if timer is not None:
@@ -84,7 +84,7 @@ class Sequencer:
 
     # ---- from workers
 
-    def on_tokens(self, worker: Worker, tokens: Tokens) -> None:
+    def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
         for item in tokens.items:
             request = self._current(item.ticket, any_attempt=not self._rules.attempt)
             if request is None:
@@ -99,7 +99,7 @@ class Sequencer:
         if request is not None and request.prefilled is None:
             request.prefilled = prefilled
 
-    def on_lost(self, worker: Worker, lost: Lost) -> None:
+    def on_lost(self, worker: AttachedWorker, lost: Lost) -> None:
         request = self._current(lost.ticket)
         if request is None:
             return
@@ -111,26 +111,26 @@ class Sequencer:
             request.failed[pair] = request.failed.get(pair, 0) + 1
         self.raise_attempt(request, decode_lost=lost.reason is Reason.PREEMPTED)
 
-    def on_full(self, worker: Worker, full: Full) -> None:
+    def on_full(self, worker: AttachedWorker, full: Full) -> None:
         request = self._current(full.ticket)
         if request is not None:
             request.refused[worker.incarnation] = full.kind
             self.raise_attempt(request, decode_lost=True)
 
-    def on_room(self, worker: Worker) -> None:
+    def on_room(self, worker: AttachedWorker) -> None:
         """A worker came, or reported room: those who wait try again."""
         for request in list(self.requests.values()):
             if request.refused.get(worker.incarnation) is FullKind.NOW:
                 del request.refused[worker.incarnation]
-            if request.phase is Phase.WAITING:
+            if request.phase is RequestPhase.WAITING:
                 self.raise_attempt(request)
 
-    def on_end(self, worker: Worker) -> None:
+    def on_end(self, worker: AttachedWorker) -> None:
         """The session with a worker ended."""
         for request in list(self.requests.values()):
             decode_lost = request.decode == worker.incarnation
             prefill_lost = request.prefill == worker.incarnation and not request.handed
-            if request.phase is Phase.OPEN and (decode_lost or prefill_lost):
+            if request.phase is RequestPhase.OPEN and (decode_lost or prefill_lost):
                 request.deaths += 1
                 if request.deaths >= self._rules.deaths:
                     self.end(request, WorkersDied(f"{request.deaths} workers ended while they served this request"))
@@ -139,7 +139,7 @@ class Sequencer:
 
     # ---- the one place where an attempt is raised
 
-    def raise_attempt(self, request: Request, *, decode_lost: bool = False) -> None:
+    def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         chosen = self._route(request, decode_lost)
         targets = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self._tell_cancel(request, {request.prefill, request.decode} - targets)
@@ -147,7 +147,7 @@ class Sequencer:
             self._wait(request)
             return
         ticket = Ticket(request.id, request.ticket.attempt + 1 if request.ticket else 1, self._random.randbytes(16))
-        request.phase, request.ticket, request.handed = Phase.OPEN, ticket, False
+        request.phase, request.ticket, request.handed = RequestPhase.OPEN, ticket, False
         if request.patience is not None:
             request.patience.cancel()
             request.patience = None
@@ -170,14 +170,14 @@ class Sequencer:
             chosen.prefill.send(Prefill(job, chosen.decode.hello.address, chosen.decode.incarnation))
             chosen.prefill.count(len(job.tokens))
 
-    def _route(self, request: Request, decode_lost: bool) -> Route | None:
+    def _route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
         chosen = self._try_route(request, decode_lost)
         if chosen is None and request.failed:
             request.failed.clear()  # nobody else is left: try those again
             chosen = self._try_route(request, decode_lost)
         return chosen
 
-    def _try_route(self, request: Request, decode_lost: bool) -> Route | None:
+    def _try_route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
         for numerics in (request.numerics, "") if request.spec.allow_class_change else (request.numerics,):
             chosen = route(
                 Need(len(request.spec.prompt) + len(request.emitted), numerics),
@@ -195,7 +195,7 @@ class Sequencer:
                 return chosen
         return None
 
-    def _wait(self, request: Request) -> None:
+    def _wait(self, request: GatewayRequest) -> None:
         """Nobody can take it now: say so if that cannot change, else wait for a worker or for room."""
         decodes = self.workers.tier(Tier.DECODE)
         left = sorted({d.numerics for d in decodes} - {request.numerics})
@@ -210,25 +210,25 @@ class Sequencer:
             what = f"the prompt's {len(request.spec.prompt)} tokens exceed every prefill worker's pool"
             self.end(request, PoolTooSmall("prompt", what))
         else:
-            request.phase, request.prefill, request.decode = Phase.WAITING, None, None
+            request.phase, request.prefill, request.decode = RequestPhase.WAITING, None, None
             if request.patience is None:
                 gone = Unavailable("no worker could take this request; try again later")
                 loop = asyncio.get_running_loop()
                 request.patience = loop.call_later(self._patience_seconds, self.end, request, gone)
 
-    def _too_large(self, request: Request) -> bool:
+    def _too_large(self, request: GatewayRequest) -> bool:
         prefills = self.workers.tier(Tier.PREFILL)
         return bool(prefills) and all(request.refused.get(p.incarnation) is FullKind.EVER for p in prefills)
 
     # ----
 
-    def _current(self, ticket: Ticket, any_attempt: bool = False) -> Request | None:
+    def _current(self, ticket: Ticket, any_attempt: bool = False) -> GatewayRequest | None:
         request = self.requests.get(ticket.request)
-        if request is None or request.phase is not Phase.OPEN:
+        if request is None or request.phase is not RequestPhase.OPEN:
             return None
         return request if any_attempt or request.ticket == ticket else None
 
-    def _show(self, request: Request, worker: Worker, token: Token) -> None:
+    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token) -> None:
         if request.first_token_seconds is None:
             request.first_token_seconds = asyncio.get_running_loop().time()
         request.shown.append(token)
@@ -238,13 +238,13 @@ class Sequencer:
             request.ended_seconds = asyncio.get_running_loop().time()
             self.end(request)
 
-    def _tell_cancel(self, request: Request, incarnations: set[int | None]) -> None:
+    def _tell_cancel(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         for incarnation in sorted(incarnations - {None}):  # type: ignore[type-var]
             worker = self.workers.get(incarnation)
             if worker is not None and request.ticket is not None:
                 worker.send(Cancel(request.id, request.ticket.attempt))
 
-    def _matched(self, request: Request, worker: Worker) -> int:
+    def _matched(self, request: GatewayRequest, worker: AttachedWorker) -> int:
         """How many of the request's tokens the worker's prefix cache holds."""
         if not worker.prefix:
             return 0

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from random import Random
 
-from gateway.requests import Phase, Request
+from gateway.core import ChoiceRequest
+from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local
 from gateway.sequencer import Sequencer
-from gateway.spec import RequestSpec
-from gateway.workers import Worker, Workers
+from gateway.workers import AttachedWorker, Workers
 from mesh.errors import BatonError, Cancelled, Unavailable
 from mesh.messages import (
     Drain,
@@ -58,7 +58,7 @@ class Timings:
 class Handle:
     """One request as the front doors hold it."""
 
-    def __init__(self, sequencer: Sequencer, request: Request) -> None:
+    def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
         self._sequencer, self._request = sequencer, request
         self._taken = self._drafted = self._accepted = 0  # tokens that the front door took; by speculation
 
@@ -139,8 +139,8 @@ class Gateway:
 
     # ---- for the front doors
 
-    def submit(self, spec: RequestSpec) -> Handle:
-        waiting = sum(request.phase is Phase.WAITING for request in self.sequencer.requests.values())
+    def submit(self, spec: ChoiceRequest) -> Handle:
+        waiting = sum(request.phase is RequestPhase.WAITING for request in self.sequencer.requests.values())
         if waiting >= self._max_waiting:
             raise Unavailable(f"{waiting} requests are waiting already; try again later")
         now = asyncio.get_running_loop().time()
@@ -188,11 +188,11 @@ class Gateway:
             self._dialing.discard(register.incarnation)
             return
         session = Session(stream, rules=self._rules, name=f"{register.tier.value} {register.address}")
-        known: list[Worker] = []
+        known: list[AttachedWorker] = []
 
         def on_message(message: Message) -> None:
             if isinstance(message, Hello):
-                worker = Worker(message, session, message.load)
+                worker = AttachedWorker(message, session, message.load)
                 worker.change(message.prefix)
                 known.append(worker)
                 self.workers.add(worker)
@@ -212,7 +212,7 @@ class Gateway:
                 log.warning("%s at %s is gone", register.tier.value, register.address)
                 self.sequencer.on_end(worker)
 
-    def _handle(self, worker: Worker, message: Message) -> None:
+    def _handle(self, worker: AttachedWorker, message: Message) -> None:
         match message:
             case Tokens():
                 self.sequencer.on_tokens(worker, message)
@@ -234,7 +234,7 @@ class Gateway:
             case _:
                 raise TypeError(f"{type(message).__name__} is no message of a worker")
 
-    def _retire(self, request: Request, error: BatonError | None) -> None:
+    def _retire(self, request: GatewayRequest, error: BatonError | None) -> None:
         now = asyncio.get_running_loop().time()
         attributes: dict[str, str | int] = {
             "tokens": len(request.shown),

@@ -11,7 +11,7 @@ from mesh.session import Session
 
 
 @dataclass(slots=True)
-class Worker:
+class AttachedWorker:
     hello: Hello
     session: Session
     load: Load = field(default_factory=Load)
@@ -62,22 +62,22 @@ class Workers:
     """All sessions that are up, by incarnation."""
 
     def __init__(self) -> None:
-        self._up: dict[int, Worker] = {}
+        self._up: dict[int, AttachedWorker] = {}
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: AttachedWorker) -> None:
         self._up[worker.incarnation] = worker
 
-    def remove(self, worker: Worker) -> None:
+    def remove(self, worker: AttachedWorker) -> None:
         self._up.pop(worker.incarnation, None)
 
-    def get(self, incarnation: int | None) -> Worker | None:
+    def get(self, incarnation: int | None) -> AttachedWorker | None:
         return None if incarnation is None else self._up.get(incarnation)
 
-    def tier(self, tier: Tier) -> list[Worker]:
+    def tier(self, tier: Tier) -> list[AttachedWorker]:
         """Those that take new requests."""
         return [worker for worker in self._up.values() if worker.tier is tier and not worker.draining]
 
-    def __iter__(self) -> Iterator[Worker]:
+    def __iter__(self) -> Iterator[AttachedWorker]:
         return iter(self._up.values())
 
     def __len__(self) -> int:

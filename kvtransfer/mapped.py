@@ -20,11 +20,11 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Protocol
 
+from kvtransfer.frames import HELLO_BYTES, TOKEN_BYTES, Handle, Hello, Malformed, Welcome
 from kvtransfer.mapped_folder import make_folder, remove_folder
 from kvtransfer.mapped_writer import Attach, MappedWriter, connect
 from kvtransfer.peer import Process, credentials, open_process, stranger
 from kvtransfer.transfer import Arrived, PageShape, Pool
-from kvtransfer.wire import HELLO_BYTES, TOKEN_BYTES, Handle, Hello, Malformed, Welcome
 
 _WAITING = 64  # connections that have not shown their token yet
 

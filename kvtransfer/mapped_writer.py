@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from kvtransfer.blocking import finish, finish_or_discard
+from kvtransfer.frames import WELCOME_BYTES, Handle, Hello, Malformed, Welcome
 from kvtransfer.peer import credentials, stranger
 from kvtransfer.transfer import PageShape, Span, TransferError
-from kvtransfer.wire import WELCOME_BYTES, Handle, Hello, Malformed, Welcome
 
 
 class Copies(Protocol):

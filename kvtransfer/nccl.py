@@ -22,12 +22,12 @@ import torch
 from kvtransfer.blocking import attend, finish
 from kvtransfer.cuda_ipc import on_device
 from kvtransfer.device_pool import DevicePool, grouped
+from kvtransfer.frames import HELLO_BYTES, TOKEN_BYTES, Frame, Handle, Hello, Malformed, Welcome
+from kvtransfer.nccl_frames import COUNT_BYTES, as_spans, portion_bytes, unpack_portion
 from kvtransfer.nccl_library import Broken, Communicator, Fabric, Nccl
-from kvtransfer.nccl_wire import COUNT_BYTES, as_spans, portion_bytes, unpack_portion
 from kvtransfer.nccl_writer import NcclWriter, connect, notice_silence
 from kvtransfer.tcp_connection import Landings
 from kvtransfer.transfer import Arrived, Pool, Span
-from kvtransfer.wire import HELLO_BYTES, TOKEN_BYTES, Frame, Handle, Hello, Malformed, Welcome
 
 log = logging.getLogger("baton.kvtransfer")
 

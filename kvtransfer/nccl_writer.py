@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kvtransfer.blocking import attend, finish, finish_or_discard
 from kvtransfer.device_pool import DevicePool, check_spans, portions
+from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Handle, Hello, Malformed, Welcome
+from kvtransfer.nccl_frames import MOST_FRAMES, pack_portion
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken, Communicator, Fabric
-from kvtransfer.nccl_wire import MOST_FRAMES, pack_portion
 from kvtransfer.transfer import Span, TransferError
-from kvtransfer.wire import TICKET_BYTES, WELCOME_BYTES, Handle, Hello, Malformed, Welcome
 
 # A host that vanished without a word is noticed after so long, by whichever of the two speaks.
 _IDLE_SECONDS, _PROBES, _SILENT_MILLISECONDS = 4, 6, 10_000

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import SystemRandom
 
+from kvtransfer.frames import TOKEN_BYTES, Handle, Hello
 from kvtransfer.tcp_connection import Connection, Landings
 from kvtransfer.tcp_writer import TcpWriter, connect
 from kvtransfer.transfer import Arrived, Pool
-from kvtransfer.wire import TOKEN_BYTES, Handle, Hello
 from mesh.rules import RULES, Rules
 
 PLAIN, TLS = b"TCP1", b"TLS1"

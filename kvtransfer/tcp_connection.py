@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from kvtransfer.frames import FRAME_BYTES, HELLO_BYTES, Frame, Hello, Malformed, Welcome
 from kvtransfer.transfer import Arrived, Pool
-from kvtransfer.wire import FRAME_BYTES, HELLO_BYTES, Frame, Hello, Malformed, Welcome
 
 _SINK_BYTES = 256 * 1024
 _AHEAD_BYTES = 64 * 1024

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kvtransfer.blocking import finish_or_discard, settled
+from kvtransfer.frames import FRAME_BYTES, TICKET_BYTES, WELCOME_BYTES, Frame, Handle, Hello, Malformed, Welcome
 from kvtransfer.pool import span_table
 from kvtransfer.tcp_link import Link
 from kvtransfer.transfer import PageShape, Pool, Span, TransferError
-from kvtransfer.wire import FRAME_BYTES, TICKET_BYTES, WELCOME_BYTES, Frame, Handle, Hello, Malformed, Welcome
 
 _BATCH_BYTES = 256 * 1024
 _BATCH_FRAMES = 64

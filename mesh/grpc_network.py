@@ -10,7 +10,7 @@ import grpc
 
 from baton.kv.v1 import kv_pb2
 from baton.worker.v1 import worker_pb2
-from mesh import wire
+from mesh import codec
 from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcListening
 from mesh.grpc_stream import GrpcStream
 from mesh.messages import Register
@@ -23,8 +23,8 @@ _ATTACH = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 _SESSION = kv_pb2.DESCRIPTOR.services_by_name["KvService"].full_name
 # Service, method, what the dialling end sends, what it receives.
 _CHANNELS = {
-    Channel.ATTACH: (_ATTACH, "Attach", wire.DOWN, wire.UP),
-    Channel.KV: (_SESSION, "Session", wire.KV_OUT, wire.KV_BACK),
+    Channel.ATTACH: (_ATTACH, "Attach", codec.DOWN, codec.UP),
+    Channel.KV: (_SESSION, "Session", codec.KV_OUT, codec.KV_BACK),
 }
 _OPTIONS = (
     *LIMITS,
@@ -96,7 +96,7 @@ class GrpcNetwork:
             async with asyncio.timeout(self._dial_seconds):
                 await _ready(connection)
                 tell: Any = connection.unary_unary(f"/{_REGISTRY}/Register")
-                await tell(wire.encode_register(message))
+                await tell(codec.encode_register(message))
         except _BROKEN as error:
             if _cancelled():
                 raise
@@ -113,8 +113,8 @@ class GrpcNetwork:
 def _registrar(on_register: OnRegister) -> Any:
     async def handle(raw: bytes, context: Any) -> bytes:
         try:
-            message = wire.decode_register(raw)
-        except wire.WireError as error:
+            message = codec.decode_register(raw)
+        except codec.CodecError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         on_register(message)
         answer: bytes = worker_pb2.RegisterResponse().SerializeToString()

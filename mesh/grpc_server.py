@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from mesh import wire
+from mesh import codec
 from mesh.config import ConfigError
 from mesh.grpc_stream import FLUSH_SECONDS, GrpcStream
 from mesh.network import Accept, StreamClosed
@@ -82,7 +82,7 @@ class GrpcListening:
         if unfinished := self._serving - {asyncio.current_task()}:
             await asyncio.wait(unfinished, timeout=FLUSH_SECONDS)
 
-    def stream_handler(self, accept: Accept, inbound: wire.Envelope, outbound: wire.Envelope) -> Any:
+    def stream_handler(self, accept: Accept, inbound: codec.Envelope, outbound: codec.Envelope) -> Any:
         async def handle(_requests: Any, context: Any) -> None:
             await context.send_initial_metadata((SERVED,))
             stream = GrpcStream(context.peer(), context, outbound, inbound)

@@ -11,9 +11,9 @@ from typing import Any
 
 import grpc
 
+from mesh.codec import CodecError, Envelope
 from mesh.messages import Message
 from mesh.network import StreamClosed
-from mesh.wire import Envelope, WireError
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class GrpcStream:
                     self._room.clear()
                     await self._room.wait()
             why = "the peer ended the stream"
-        except WireError as error:
+        except CodecError as error:
             why = f"the peer sent what is no message: {error}"
             _log.warning("%s: %s", self.peer, why)
         except grpc.aio.AioRpcError as error:

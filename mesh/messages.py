@@ -1,4 +1,4 @@
-"""Every message of the mesh, as a frozen value; `mesh/wire.py` turns them into protobuf at the edge.
+"""Every message of the mesh, as a frozen value; `mesh/codec.py` turns them into protobuf at the edge.
 
 Streams: gateway <-> worker (Attach) carries Open, Prefill, Cancel down and Hello, Tokens, Lost, Full, Load up;
 prefill <-> decode (kv.v1) carries KvHello and the hand-off's control messages. Page bytes never travel here.
@@ -103,6 +103,7 @@ class Job:
     deadline_seconds: float | None = None  # from now, measured by the receiver's own clock
     traceparent: str = ""
     salt: bytes = b""  # tenant's share of the block hashes
+    priority: int = 0  # a request with a lower number counts as older, see mesh/rules.py
 
     @property
     def base(self) -> int:

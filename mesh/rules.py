@@ -28,6 +28,7 @@ class Rules:
     missing_seconds: float = 0.2  # two-sided: Commit noted, spans still missing: send again
     pidfd_seconds: float = 0.05  # shared memory: how long to poll the pidfd after the socket closed
     overtakes: int = 8  # younger landings that may pass a request that got Later
+    priority_seconds: float = 1.0  # of waiting that one step of a request's priority is worth
     deaths: int = 3  # workers that may die under one request
 
 

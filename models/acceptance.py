@@ -1,6 +1,7 @@
 """How often the model agrees with its draft: tokens accepted of tokens proposed, at a fixed draft length.
 
-Counted as the engine counts (engine/acceptance.py, decode_svc/speculation.py). The first token of an answer comes from
+Counted as the engine counts (engine/acceptance.py,
+decode_svc/speculation/speculation.py). The first token of an answer comes from
 prefill. Then, in rounds, the draft proposes `length` tokens, as far as the answer may still grow; the model accepts up
 to the first that differs from its own choice, which it emits instead, or that would end the answer. While a proposal
 can still be accepted the draft has seen what the model emitted, so its choices along the model's own answer decide."""

@@ -11,8 +11,8 @@ from mesh.messages import Abort, Landed, Landing, Later, Lost, Message, Quiet, R
 from mesh.rules import Rules
 from mesh.telemetry import Telemetry
 from prefill_svc.ledger import Ledger
-from prefill_svc.links import Link, Links
-from prefill_svc.prompts import Prompt, Stage
+from prefill_svc.links import DecodeLink, Links
+from prefill_svc.prompts import Prompt, PromptPhase
 from prefill_svc.pushing import Pushing
 
 
@@ -38,29 +38,29 @@ class HandOff:
         prompts, now = self._ledger.prompts.values(), self._loop.time()
         ahead = sum(p.remaining for p in prompts if p.computing)
         for prompt in list(prompts):
-            silent = prompt.stage is Stage.ASKED and now - prompt.asked_seconds >= self._rules.ready_seconds
-            if prompt.stage is Stage.ASKED and not silent:
+            silent = prompt.phase is PromptPhase.ASKED and now - prompt.asked_seconds >= self._rules.ready_seconds
+            if prompt.phase is PromptPhase.ASKED and not silent:
                 ahead += prompt.remaining
             needed = self._ledger.pages_of(prompt)
             link = self._links.get(prompt.decode_address)
             again = silent and not self._rules.one_ready
-            if not (prompt.stage is Stage.QUEUED or again) or link is None or not link.up:
+            if not (prompt.phase is PromptPhase.QUEUED or again) or link is None or not link.up:
                 continue
             if ahead >= self._ahead_tokens or now < prompt.ask_again_seconds or needed > room:
                 continue
             ahead, room = ahead + prompt.remaining, room - needed
-            if prompt.stage is Stage.QUEUED:
-                prompt.enter(Stage.ASKED)
+            if prompt.phase is PromptPhase.QUEUED:
+                prompt.enter(PromptPhase.ASKED)
             prompt.asked_seconds = now
             link.send(Ready(prompt.ticket))
             self._loop.call_later(self._rules.ready_seconds, self._wake)
 
-    def on_message(self, link: Link, message: Message) -> None:
+    def on_message(self, link: DecodeLink, message: Message) -> None:
         match message:
             case Landing():
                 self._land(link, message)
             case Later(ticket=ticket):
-                if (prompt := self._ledger.find(ticket)) and prompt.stage is Stage.ASKED:
+                if (prompt := self._ledger.find(ticket)) and prompt.phase is PromptPhase.ASKED:
                     self._put_off(prompt)
             case Resend():
                 self._resend(link, message)
@@ -79,16 +79,16 @@ class HandOff:
     def say_quiet(self, prompt: Prompt) -> None:
         self._links.to(prompt.decode_address).send(Quiet(prompt.ticket, self._incarnation))
 
-    def _land(self, link: Link, landing: Landing) -> None:
+    def _land(self, link: DecodeLink, landing: Landing) -> None:
         prompt = self._ledger.find(landing.ticket)
         if prompt is None:
             if self._rules.requiet:
                 link.send(Quiet(landing.ticket, self._incarnation))
-        elif prompt.stage is Stage.STOPPING:
+        elif prompt.phase is PromptPhase.STOPPING:
             self._ledger.stop(prompt, quiet=True)
-        elif prompt.stage in (Stage.QUEUED, Stage.ASKED):
+        elif prompt.phase in (PromptPhase.QUEUED, PromptPhase.ASKED):
             if self._ledger.take(prompt):
-                prompt.enter(Stage.PUSHING)
+                prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
                 parent = prompt.job.traceparent
                 self._telemetry.record("prefill.queue", parent, prompt.queued_seconds, prompt.landed_seconds)
@@ -98,18 +98,18 @@ class HandOff:
                 link.send(Quiet(landing.ticket, self._incarnation))
 
     def _put_off(self, prompt: Prompt) -> None:
-        if prompt.stage is Stage.ASKED:
-            prompt.enter(Stage.QUEUED)
+        if prompt.phase is PromptPhase.ASKED:
+            prompt.enter(PromptPhase.QUEUED)
         prompt.ask_again_seconds = self._loop.time() + self._rules.again_seconds
         self._loop.call_later(self._rules.again_seconds, self._wake)
 
-    def _resend(self, link: Link, resend: Resend) -> None:
+    def _resend(self, link: DecodeLink, resend: Resend) -> None:
         prompt = self._ledger.find(resend.ticket)
         if prompt is None:
             link.send(Quiet(resend.ticket, self._incarnation))
-        elif prompt.stage in (Stage.PUSHING, Stage.HELD):
-            if prompt.stage is Stage.HELD:
-                prompt.enter(Stage.PUSHING)
+        elif prompt.phase in (PromptPhase.PUSHING, PromptPhase.HELD):
+            if prompt.phase is PromptPhase.HELD:
+                prompt.enter(PromptPhase.PUSHING)
             prompt.round = resend.round
             self._pushing.push(prompt, resend.pages, resend.first_layer, resend.layers, again=True)
         else:
@@ -117,25 +117,25 @@ class HandOff:
 
     # ---- the way to decode is gone
 
-    def session_ended(self, link: Link) -> None:
+    def session_ended(self, link: DecodeLink) -> None:
         for prompt in self._ledger.bound_for(link.address):
-            if prompt.stage is Stage.ASKED:
-                prompt.enter(Stage.QUEUED)
-            elif prompt.stage is Stage.PUSHING:
+            if prompt.phase is PromptPhase.ASKED:
+                prompt.enter(PromptPhase.QUEUED)
+            elif prompt.phase is PromptPhase.PUSHING:
                 self.cannot_push(prompt)
-            elif prompt.stage is Stage.HELD:
+            elif prompt.phase is PromptPhase.HELD:
                 self._ledger.stop(prompt, quiet=False)
         self._wake()
 
-    def unreachable(self, link: Link) -> None:
+    def unreachable(self, link: DecodeLink) -> None:
         """Nobody answers there: after a lease's time prompts for it go on elsewhere."""
         oldest = self._loop.time() - self._rules.lease_seconds
         for prompt in self._ledger.bound_for(link.address):
-            if prompt.stage is Stage.QUEUED and max(prompt.queued_seconds, link.ended_seconds) < oldest:
+            if prompt.phase is PromptPhase.QUEUED and max(prompt.queued_seconds, link.ended_seconds) < oldest:
                 self._lose(prompt)
 
     def cannot_push(self, prompt: Prompt) -> None:
-        if prompt.stage is Stage.PUSHING:
+        if prompt.phase is PromptPhase.PUSHING:
             self._lose(prompt)
 
     def _lose(self, prompt: Prompt) -> None:

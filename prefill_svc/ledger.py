@@ -11,7 +11,7 @@ from engine.batch import pages_needed
 from engine.pages import PagePool
 from mesh.hashing import block_hashes
 from mesh.messages import Ticket
-from prefill_svc.prompts import Prompt, Stage
+from prefill_svc.prompts import Prompt, PromptPhase
 
 log = logging.getLogger("baton.prefill")
 
@@ -80,20 +80,20 @@ class Ledger:
     def stop(self, prompt: Prompt, *, quiet: bool) -> None:
         """The prompt is over; Quiet and its pages wait for writes in flight, the pages also for the step."""
         prompt.quiet_due |= quiet
-        if prompt.stage is not Stage.STOPPING:
-            stage, done, total = prompt.stage.value, prompt.done, prompt.total
+        if prompt.phase is not PromptPhase.STOPPING:
+            stage, done, total = prompt.phase.value, prompt.done, prompt.total
             log.debug("request %d: stops while %s, %d of %d tokens", prompt.ticket.request, stage, done, total)
-            prompt.enter(Stage.STOPPING)
+            prompt.enter(PromptPhase.STOPPING)
         self.settle(prompt)
 
     def settle(self, prompt: Prompt) -> None:
-        if prompt.stage is not Stage.STOPPING or prompt.in_flight:
+        if prompt.phase is not PromptPhase.STOPPING or prompt.in_flight:
             return
         if prompt.quiet_due:
             prompt.quiet_due = False
             self._say_quiet(prompt)
         if prompt.key not in self.stepping:
-            prompt.enter(Stage.ENDED)
+            prompt.enter(PromptPhase.ENDED)
             del self.prompts[prompt.key]
             self._pages.release(prompt.pages + tuple(source for source, _ in prompt.copies))
             self._ended()

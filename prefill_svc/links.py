@@ -21,7 +21,7 @@ FORGET_SECONDS = 60.0  # a decode worker that nobody could reach for so long
 
 
 @dataclass(slots=True)
-class Link:
+class DecodeLink:
     address: str
     session: Session | None = None
     writer: Writer | None = None
@@ -47,30 +47,30 @@ class Links:
         transports: Mapping[str, Transport],
         pool: Pool,
         rules: Rules,
-        on_up: Callable[[Link], None],
-        on_message: Callable[[Link, Message], None],
-        on_end: Callable[[Link], None],
-        on_unreachable: Callable[[Link], None],
+        on_up: Callable[[DecodeLink], None],
+        on_message: Callable[[DecodeLink, Message], None],
+        on_end: Callable[[DecodeLink], None],
+        on_unreachable: Callable[[DecodeLink], None],
     ) -> None:
         self._network, self._hello, self._transports, self._pool = network, hello, transports, pool
         self._rules, self._on_up, self._on_message, self._on_end = rules, on_up, on_message, on_end
         self._on_unreachable = on_unreachable
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, DecodeLink] = {}
         self._bytes_before = 0  # written by writers of ended sessions
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def to(self, address: str) -> Link:
+    def to(self, address: str) -> DecodeLink:
         """The link to a decode worker; dials it if this is the first prompt for it."""
         if address not in self._links:
-            self._links[address] = Link(address)
+            self._links[address] = DecodeLink(address)
             self._tasks[address] = asyncio.get_running_loop().create_task(self._keep(self._links[address]))
         self._links[address].wanted_seconds = asyncio.get_running_loop().time()
         return self._links[address]
 
-    def __iter__(self) -> Iterator[Link]:
+    def __iter__(self) -> Iterator[DecodeLink]:
         return iter(self._links.values())
 
-    def get(self, address: str) -> Link | None:
+    def get(self, address: str) -> DecodeLink | None:
         return self._links.get(address)
 
     @property
@@ -78,7 +78,7 @@ class Links:
         """By all writers since the start, spans that were sent again included."""
         return self._bytes_before + sum(link.writer.bytes_written for link in self._links.values() if link.writer)
 
-    async def _keep(self, link: Link) -> None:
+    async def _keep(self, link: DecodeLink) -> None:
         loop = asyncio.get_running_loop()
         pause, reached = REDIAL_SECONDS[0], loop.time()
         while loop.time() - max(reached, link.wanted_seconds) < FORGET_SECONDS:
@@ -90,7 +90,7 @@ class Links:
             pause = min(pause * 2, REDIAL_SECONDS[1])
         del self._links[link.address], self._tasks[link.address]
 
-    async def _session(self, link: Link) -> bool:
+    async def _session(self, link: DecodeLink) -> bool:
         """One session from hello to end; False if none came about."""
         try:
             stream = await self._network.dial(link.address, Channel.KV)

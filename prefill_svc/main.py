@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import SystemRandom
 
-from engine.begin import about, introduce, memory_bytes, open_configured, pool_pages
 from engine.pages import PagePool
+from engine.startup import about, load_configured, memory_bytes, pool_pages, worker_hello
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import PrefillConfig
@@ -34,7 +34,7 @@ async def open_worker(
     config: PrefillConfig, telemetry: Telemetry, *, rules: Rules = RULES, bytes_per_second: float | None = None
 ) -> AsyncIterator[PrefillWorker]:
     """A worker that listens and waits for somebody to run it."""
-    model = await open_configured(config)
+    model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
     pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
     pool = make_pool(config.device, shape, pages)
@@ -52,7 +52,7 @@ async def open_worker(
         runner,
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
-        hello=introduce(Tier.PREFILL, incarnation, config, model),
+        hello=worker_hello(Tier.PREFILL, incarnation, config, model),
         kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
         transports=transports,
         gateways=config.gateways,

@@ -10,7 +10,7 @@ from mesh.messages import Job, Landing, Ticket, Token
 from mesh.session import Session
 
 
-class Stage(Enum):
+class PromptPhase(Enum):
     QUEUED = "queued"  # waits for its turn to ask, or for the answer Later to age
     ASKED = "asked"  # Ready is out, unanswered
     PUSHING = "pushing"  # a landing is open: computing, or writes are under way
@@ -20,12 +20,12 @@ class Stage(Enum):
 
 
 MOVES = {
-    Stage.QUEUED: {Stage.ASKED, Stage.PUSHING, Stage.STOPPING},
-    Stage.ASKED: {Stage.QUEUED, Stage.PUSHING, Stage.STOPPING},
-    Stage.PUSHING: {Stage.HELD, Stage.STOPPING},
-    Stage.HELD: {Stage.PUSHING, Stage.STOPPING},
-    Stage.STOPPING: {Stage.ENDED},
-    Stage.ENDED: set(),
+    PromptPhase.QUEUED: {PromptPhase.ASKED, PromptPhase.PUSHING, PromptPhase.STOPPING},
+    PromptPhase.ASKED: {PromptPhase.QUEUED, PromptPhase.PUSHING, PromptPhase.STOPPING},
+    PromptPhase.PUSHING: {PromptPhase.HELD, PromptPhase.STOPPING},
+    PromptPhase.HELD: {PromptPhase.PUSHING, PromptPhase.STOPPING},
+    PromptPhase.STOPPING: {PromptPhase.ENDED},
+    PromptPhase.ENDED: set(),
 }
 
 
@@ -37,7 +37,7 @@ class Prompt:
     decode_address: str
     decode_incarnation: int
     queued_seconds: float
-    stage: Stage = Stage.QUEUED
+    phase: PromptPhase = PromptPhase.QUEUED
     asked_seconds: float = 0.0
     ask_again_seconds: float = 0.0  # not before this time
     landing: Landing | None = None
@@ -72,9 +72,9 @@ class Prompt:
 
     @property
     def computing(self) -> bool:
-        return self.stage is Stage.PUSHING and self.first is None
+        return self.phase is PromptPhase.PUSHING and self.first is None
 
-    def enter(self, stage: Stage) -> None:
-        if stage not in MOVES[self.stage]:
-            raise ValueError(f"prompt {self.ticket.request}: no move from {self.stage.value} to {stage.value}")
-        self.stage = stage
+    def enter(self, phase: PromptPhase) -> None:
+        if phase not in MOVES[self.phase]:
+            raise ValueError(f"prompt {self.ticket.request}: no move from {self.phase.value} to {phase.value}")
+        self.phase = phase

@@ -14,7 +14,7 @@ from mesh.messages import Commit, Computing, Written
 from mesh.telemetry import Telemetry
 from prefill_svc.ledger import Ledger
 from prefill_svc.links import Links
-from prefill_svc.prompts import Prompt, Stage
+from prefill_svc.prompts import Prompt, PromptPhase
 
 log = logging.getLogger("baton.prefill")
 
@@ -43,7 +43,7 @@ class Pushing:
         prompts = self._ledger.prompts
         for piece in plan.pieces:
             prompt = prompts[piece.key]
-            if prompt.stage is Stage.PUSHING and prompt.landing is not None:
+            if prompt.phase is PromptPhase.PUSHING and prompt.landing is not None:
                 chunk = Chunk(piece.key, piece.start, len(piece.tokens), last=piece.sampled > 0)
                 filled = pages_filled(chunk, self._page_tokens)
                 self.push(prompt, range(max(filled.start, prompt.landing.first_page), filled.stop), first, layers)
@@ -73,8 +73,8 @@ class Pushing:
 
     def commit(self, prompt: Prompt) -> None:
         """All spans of this round are written: tell decode, once."""
-        if prompt.stage is Stage.PUSHING and prompt.first is not None and not prompt.in_flight:
-            prompt.enter(Stage.HELD)
+        if prompt.phase is PromptPhase.PUSHING and prompt.first is not None and not prompt.in_flight:
+            prompt.enter(PromptPhase.HELD)
             self._links.to(prompt.decode_address).send(Commit(prompt.ticket, prompt.round, prompt.first))
             if not prompt.committed:
                 prompt.committed = True
@@ -102,7 +102,7 @@ class Pushing:
             written = len(spans) * self._shape.place(first, layers)[1]
             prompt.bytes_written += written
             self.bytes_resent += written if again else 0
-            if one_sided and prompt.stage is Stage.PUSHING:
+            if one_sided and prompt.phase is PromptPhase.PUSHING:
                 indexes = tuple(span.index for span in spans)
                 link.send(Written(prompt.ticket, first, layers, round, indexes, checksums))
             self.commit(prompt)

@@ -38,7 +38,7 @@ from mesh.telemetry import Telemetry
 from prefill_svc.handoff import HandOff
 from prefill_svc.ledger import Ledger
 from prefill_svc.links import Links
-from prefill_svc.prompts import Prompt, Stage
+from prefill_svc.prompts import Prompt, PromptPhase
 from prefill_svc.pushing import Pushing
 
 
@@ -177,7 +177,7 @@ class PrefillWorker:
             prompt.done = piece.stop
             self.ledger.copied(prompt)
             self.ledger.publish(prompt)
-            if sampled and prompt.stage is Stage.PUSHING:
+            if sampled and prompt.phase is PromptPhase.PUSHING:
                 best = sampled[0]
                 end = prompt.job.sampling.end(piece.position, best.token)
                 prompt.first = Token(piece.position, best.token, best.logprob, best.top_ids, best.top_logprobs, end)
@@ -239,7 +239,7 @@ class PrefillWorker:
         self.pushing.computed(plan, first, layers, longest_step_ms=self._speed.longest_ms)
 
     def _load(self) -> Load:
-        waiting = sum(p.stage in (Stage.QUEUED, Stage.ASKED) for p in self.prompts.values())
+        waiting = sum(p.phase in (PromptPhase.QUEUED, PromptPhase.ASKED) for p in self.prompts.values())
         queued = sum(p.remaining for p in self.prompts.values() if p.first is None)
         running = sum(p.computing for p in self.prompts.values())
         return Load(waiting, running, queued, self.pages.available, self.pages.pages, self._speed.tokens_per_second)

@@ -15,12 +15,12 @@ import baton_kernels
 from cli.verify.answers import Best, best
 from cli.verify.asks import Ask
 from engine.identity import Identity
-from engine.opened import OpenedModel
+from engine.loaded import CpuModel
 from engine.plan import Piece, Plan
 from engine.runner import CpuRunner
 
 if TYPE_CHECKING:
-    from engine.cuda.opened import OpenedOnDevice
+    from engine.cuda.loaded import CudaModel
     from engine.cuda.runner import CudaRunner
 
 PAGE_TOKENS = 32
@@ -71,14 +71,14 @@ class Alone:
         return out
 
 
-def on_cpu(model: OpenedModel, *, most_slots: int, threads: int | None = None) -> Alone:
+def on_cpu(model: CpuModel, *, most_slots: int, threads: int | None = None) -> Alone:
     """`model` with pages of PAGE_TOKENS."""
     pages = -(-most_slots // PAGE_TOKENS)
     pool = np.zeros(pages * model.page_bytes, np.uint8)
     return Alone(model.identity, model.runner(pool, threads=threads or len(os.sched_getaffinity(0))), pages)
 
 
-def on_gpu(model: "OpenedOnDevice", *, most_slots: int) -> Alone:
+def on_gpu(model: "CudaModel", *, most_slots: int) -> Alone:
     import torch
 
     pages = -(-most_slots // PAGE_TOKENS)

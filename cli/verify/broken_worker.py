@@ -13,8 +13,8 @@ import typer
 from cli.serve import Parent, Set, begin, run_service
 from cli.verify.faults import Damage, Fault
 from cli.verify.wrong_product import with_wrong_product
+from decode_svc.handoff.sessions import Peer
 from decode_svc.main import as_it_is, open_worker
-from decode_svc.peers import Peer
 from decode_svc.worker import DecodeWorker
 from mesh.config import DecodeConfig
 from mesh.messages import Message, Written

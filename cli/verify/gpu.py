@@ -43,10 +43,10 @@ def open_alone(path: str, folder: Path, cache: Path, *, most_slots: int) -> Alon
     """On the first GPU, whatever the environment says about paths."""
     import torch
 
-    from engine.cuda.opened import open_on_device
+    from engine.cuda.loaded import load_on_device
 
     here = torch.device("cuda", torch.cuda.current_device())
-    model = open_on_device(folder, cache, here, path=path, page_tokens=PAGE_TOKENS)
+    model = load_on_device(folder, cache, here, path=path, page_tokens=PAGE_TOKENS)
     return on_gpu(model, most_slots=most_slots)
 
 

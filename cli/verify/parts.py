@@ -9,7 +9,7 @@ from cli.verify.asks import LONGEST, MOST_TOKENS
 from cli.verify.bodies import fingerprints, paths
 from cli.verify.cells import FACTORS, Factors
 from cli.verify.checks import Models
-from engine.opened import open_model
+from engine.loaded import load_model
 from mesh.config import default_cache_folder
 
 MOST_SLOTS = LONGEST + MOST_TOKENS
@@ -28,7 +28,7 @@ def on_this_cpu(models: Models) -> Part:
     """Nobody else may compute meanwhile: bodies are compared first. A cell has the machine to itself, too."""
     prints, references = fingerprints(), dict[str, Alone]()
     for path in prints:
-        model = open_model(models.model, default_cache_folder(), product_path=path, page_tokens=PAGE_TOKENS)
+        model = load_model(models.model, default_cache_folder(), product_path=path, page_tokens=PAGE_TOKENS)
         references[path] = on_cpu(model, most_slots=MOST_SLOTS)
     return Part({**FACTORS["cpu"], "path": paths()}, references, prints)
 

@@ -10,14 +10,14 @@ import typer
 
 from cli.serve import Parent, Set, begin, run_service
 from decode_svc.main import open_worker
-from decode_svc.pace import Candidate, Pace
+from decode_svc.speculation.draft_length import Candidate, DraftLengths
 from mesh.config import DecodeConfig
 from mesh.serving import run_together
 from mesh.settings import Settings
 from mesh.telemetry import Telemetry
 
 
-class Restless(Pace):
+class Restless(DraftLengths):
     def __init__(self, longest: int) -> None:
         super().__init__(longest=longest, prior=1.0)
         self._longest_turn, self._turn = longest, 0

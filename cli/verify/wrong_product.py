@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
-from engine.opened import Opened, OpenedModel
+from engine.loaded import CpuModel, LoadedModel
 
 if TYPE_CHECKING:
     import torch
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 
 
-def with_wrong_product(model: Opened) -> Opened:
-    if isinstance(model, OpenedModel):
+def with_wrong_product(model: LoadedModel) -> LoadedModel:
+    if isinstance(model, CpuModel):
         return replace(model, product=split_by_batch)
-    from engine.cuda.opened import OpenedOnDevice  # imports torch and triton
+    from engine.cuda.loaded import CudaModel  # imports torch and triton
 
-    assert isinstance(model, OpenedOnDevice)
+    assert isinstance(model, CudaModel)
     return replace(model, products=SplitOnDevice(model.products))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.cuda.lane import Lane
+from engine.cuda.step_stream import Lane
 from engine.cuda.steps import Steps, nothing
 from engine.drafting import Proposed, Reading, has_open, open_readings, proposed, settled_text
 from engine.model.rows import Limits

@@ -13,9 +13,9 @@ import torch
 
 from engine.cuda.drafter import DeviceDrafter, Proposing
 from engine.cuda.forward import DeviceForward, Written
-from engine.cuda.lane import Lane, wait
 from engine.cuda.products import Products
 from engine.cuda.shares import layout_name, page_shapes
+from engine.cuda.step_stream import Lane, wait
 from engine.cuda.steps import Step, Steps, nothing
 from engine.cuda.weights import DeviceWeights
 from engine.model.rows import Limits

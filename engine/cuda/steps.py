@@ -14,7 +14,7 @@ from engine.cuda.form import Form, form_of, in_order, input_places, output_place
 from engine.cuda.forward import DeviceForward, Written
 from engine.cuda.graphs import Graphs
 from engine.cuda.inputs import Words, fill, view
-from engine.cuda.lane import Lane
+from engine.cuda.step_stream import Lane
 from engine.model.rows import Limits
 from engine.model.weights import Floats
 from engine.plan import Piece, Sampled

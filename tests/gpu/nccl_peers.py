@@ -11,10 +11,10 @@ import threading
 import torch
 
 from kvtransfer.device_pool import DevicePool
+from kvtransfer.frames import WELCOME_BYTES, Handle, Hello
 from kvtransfer.nccl import NcclTransport
 from kvtransfer.nccl_library import UNIQUE_BYTES
 from kvtransfer.transfer import Arrived, PageShape, Span
-from kvtransfer.wire import WELCOME_BYTES, Handle, Hello
 
 SHAPE, PAGES, TICKET = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32, bytes(32)
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from decode_svc import main as decode_main
-from decode_svc.pace import Pace
+from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.worker import DecodeWorker
 from engine.builtin.model import tiny
+from gateway.core import ChoiceRequest
 from gateway.router import Local
 from gateway.service import Gateway, Handle
-from gateway.spec import RequestSpec
 from mesh.config import DecodeConfig, PrefillConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.messages import Sampling, Token
@@ -56,7 +56,7 @@ class RealMesh:
     decodes: list[DecodeWorker] = field(default_factory=list)
     running: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)  # by the worker's id()
 
-    async def add(self, tier: str, *, pace: Pace | None = None, **settings: Any) -> Any:
+    async def add(self, tier: str, *, pace: DraftLengths | None = None, **settings: Any) -> Any:
         defaults = {"page_tokens": 16, "pool_pages": 512, "threads": 1, "chunk_tokens": 64}
         common = {"model": self.model, "cache_folder": self.folder, "gateways": (self.address,)}
         started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -87,7 +87,7 @@ class RealMesh:
         await asyncio.gather(task, return_exceptions=True)
 
     def ask(self, prompt: tuple[int, ...], max_tokens: int = 8, sampling: Sampling | None = None, **more: Any) -> Asked:
-        spec = RequestSpec("r", "tiny", prompt, (), sampling or Sampling(max_tokens=max_tokens), **more)
+        spec = ChoiceRequest("r", "tiny", prompt, (), sampling or Sampling(max_tokens=max_tokens), **more)
         asked = Asked(self.gateway.submit(spec))
         asked.task = asyncio.ensure_future(asked.listen())
         return asked

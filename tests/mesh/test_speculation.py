@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from decode_svc.pace import Candidate, Pace
+from decode_svc.speculation.draft_length import Candidate, DraftLengths
 from engine.builtin.model import tiny
 from mesh.messages import Sampling
 
@@ -16,7 +16,7 @@ GREEDY = Sampling(max_tokens=40, top_logprobs=2)
 SAMPLED = replace(GREEDY, temperature=0.8, top_p=0.95, top_k=50, seed=7)
 
 
-class Steady(Pace):
+class Steady(DraftLengths):
     """Always as many drafts as may be: what a step costs on this machine is no matter here."""
 
     def __init__(self, longest: int) -> None:

@@ -5,7 +5,7 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from decode_svc.speculation import Source
+from decode_svc.speculation.speculation import DraftSource
 from mesh.errors import Cancelled, WorkersDied
 from mesh.messages import Sampling
 from mesh.rules import RULES, Rules
@@ -30,13 +30,13 @@ def run_seed(
     requests: int = 40,
     faults: bool = True,
     rules: Rules = RULES,
-    source: Source = Source.OFF,
+    source: DraftSource = DraftSource.OFF,
     ahead: bool = False,
 ) -> Outcome:
     return run_virtual(_run(seed, requests, faults, rules, source, ahead))
 
 
-async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: Source, ahead: bool) -> Outcome:
+async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: DraftSource, ahead: bool) -> Outcome:
     random = Random(seed * 7919 + 13)
     cluster = Cluster(
         seed,
@@ -48,7 +48,7 @@ async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: Sou
         chunk_tokens=random.choice((4, 8, 16)),
         source=source,
         ahead=ahead,
-        vocabulary=2 if source is Source.LOOKUP else VOCABULARY,
+        vocabulary=2 if source is DraftSource.LOOKUP else VOCABULARY,
     )
     await cluster.start(random.randint(1, 3), random.randint(1, 3))
     prompts = [tuple(random.randrange(50) for _ in range(random.randint(1, 30))) for _ in range(8)]

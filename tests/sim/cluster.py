@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from decode_svc.pace import Pace
-from decode_svc.requests import Owner
-from decode_svc.speculation import Accept, Source, Speculation
+from decode_svc.requests import PageOwner
+from decode_svc.speculation.draft_length import DraftLengths
+from decode_svc.speculation.speculation import Accept, DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.pages import PagePool
+from gateway.core import ChoiceRequest, Handle
 from gateway.router import Local
 from gateway.service import Gateway
-from gateway.spec import Handle, RequestSpec
 from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport, Write
 from kvtransfer.transfer import PageShape
 from mesh.errors import BatonError, Cancelled
@@ -50,7 +50,7 @@ class Process:
 class Client:
     """One request and what its client saw."""
 
-    spec: RequestSpec
+    spec: ChoiceRequest
     handle: Handle
     seen: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Cluster:
         gateway_random: Random | None = None,
         patience_seconds: float = 30.0,
         max_batch: int = 64,
-        source: Source = Source.OFF,
+        source: DraftSource = DraftSource.OFF,
         draft_tokens: int = 4,
         foresight: float = 0.7,
         vocabulary: int = VOCABULARY,
@@ -92,7 +92,7 @@ class Cluster:
         self.patience_seconds, self.max_batch = patience_seconds, max_batch
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
         self.acceptance, self.ahead = acceptance, ahead
-        self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is Source.DRAFT else SHAPE
+        self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is DraftSource.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
         self.fabric = Fabric(Random(seed + 2))
@@ -179,7 +179,7 @@ class Cluster:
                 telemetry=telemetry,
                 chunk_tokens=self.chunk_tokens,
                 step_tokens=2 * self.chunk_tokens,
-                drafts=self.source is Source.DRAFT,
+                drafts=self.source is DraftSource.DRAFT,
                 rules=self.rules,
             )
             await worker.attachments.listen(name)
@@ -202,7 +202,9 @@ class Cluster:
                     page_tokens=PAGE_TOKENS,
                     context_tokens=hello.context_tokens,
                     accept=self.accept,
-                    pace=None if self.acceptance is None else Pace(longest=self.draft_tokens, prior=self.acceptance),
+                    pace=None
+                    if self.acceptance is None
+                    else DraftLengths(longest=self.draft_tokens, prior=self.acceptance),
                 ),
                 chunk_tokens=self.chunk_tokens,
                 max_batch=self.max_batch,
@@ -291,7 +293,7 @@ class Cluster:
         process = next((p for p in self.processes.values() if p.pool is write.target.pool), None)
         if process is not None and process.alive:
             owner, state = process.worker.pages.owner(page), process.worker.pages.state(page).value
-            if not isinstance(owner, Owner) or owner.ticket.pack() != write.ticket:
+            if not isinstance(owner, PageOwner) or owner.ticket.pack() != write.ticket:
                 ticket = Ticket.unpack(write.ticket)
                 self.strays.append(f"a late write of {ticket} hits page {page}, {state} for {owner}")
 
@@ -313,7 +315,7 @@ class Cluster:
         numerics: str = "",
     ) -> Client:
         name = f"r{len(self.clients)}"
-        spec = RequestSpec(name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics)
+        spec = ChoiceRequest(name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics)
         client = Client(spec, self.gateway.submit(spec))
         client.task = asyncio.ensure_future(self._listen(client))
         self.clients.append(client)

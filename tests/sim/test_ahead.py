@@ -3,7 +3,7 @@
 import pytest
 
 from decode_svc.flights import Flights
-from decode_svc.speculation import Source
+from decode_svc.speculation.speculation import DraftSource
 from engine.plan import Plan
 from mesh.messages import Sampling
 from tests.sim.chaos import run_seed
@@ -55,9 +55,9 @@ def test_where_pages_are_short_nobody_is_preempted_for_a_step_ahead() -> None:
     assert [client.seen for client in ahead] == [client.seen for client in plain]
 
 
-@pytest.mark.parametrize("source", [Source.OFF, Source.LOOKUP])
+@pytest.mark.parametrize("source", [DraftSource.OFF, DraftSource.LOOKUP])
 @pytest.mark.parametrize("seed", range(2000, 2012))
-def test_chaos_harms_nobody_whose_steps_are_launched_ahead(seed: int, source: Source) -> None:
+def test_chaos_harms_nobody_whose_steps_are_launched_ahead(seed: int, source: DraftSource) -> None:
     outcome = run_seed(seed, requests=25, ahead=True, source=source)
     assert outcome.violations == [] and outcome.requests == 25
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from decode_svc.speculation import Accept, Source
+from decode_svc.speculation.speculation import Accept, DraftSource
 from engine.plan import Piece, Plan, Sampled
 from gateway.router import Local
 from mesh.messages import Sampling, Tier
@@ -15,7 +15,7 @@ from tests.sim.cluster import PAGE_TOKENS, SHAPE, Client, Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference
 
-SOURCES = (Source.OFF, Source.DRAFT, Source.LOOKUP)
+SOURCES = (DraftSource.OFF, DraftSource.DRAFT, DraftSource.LOOKUP)
 SMALL = 2  # words of a model that repeats itself, so that looking up finds something
 
 
@@ -23,8 +23,8 @@ def prompt(seed: int, tokens: int) -> tuple[int, ...]:
     return tuple((seed * 7919 + slot * 31 + 1) % 50 for slot in range(tokens))
 
 
-def mesh(source: Source, **more: object) -> Cluster:
-    vocabulary = {"vocabulary": SMALL} if source is Source.LOOKUP else {}
+def mesh(source: DraftSource, **more: object) -> Cluster:
+    vocabulary = {"vocabulary": SMALL} if source is DraftSource.LOOKUP else {}
     return Cluster(1, **{"source": source, "pages": 256, **vocabulary, **more})  # type: ignore[arg-type]
 
 
@@ -41,7 +41,7 @@ def verified(cluster: Cluster) -> int:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_text_is_the_models_own(source: Source, temperature: float) -> None:
+def test_the_text_is_the_models_own(source: DraftSource, temperature: float) -> None:
     async def main() -> None:
         cluster = mesh(source)
         await cluster.start(1, 1)
@@ -52,8 +52,8 @@ def test_the_text_is_the_models_own(source: Source, temperature: float) -> None:
         assert await cluster.finish() == []  # every text equals the reference
         counts = cluster.decode().counts()
         assert counts["drafted"] == verified(cluster)
-        assert (counts["drafted"] > 0) == (source is not Source.OFF)
-        assert (counts["accepted"] > 0) == (source is not Source.OFF)
+        assert (counts["drafted"] > 0) == (source is not DraftSource.OFF)
+        assert (counts["accepted"] > 0) == (source is not DraftSource.OFF)
 
     run_virtual(main())
 
@@ -61,7 +61,7 @@ def test_the_text_is_the_models_own(source: Source, temperature: float) -> None:
 @pytest.mark.parametrize("local", [Local.NEVER, Local.ALWAYS])
 def test_with_a_perfect_draft_of_four_a_text_takes_a_fifth_of_the_steps(local: Local) -> None:
     async def main() -> None:
-        cluster = mesh(Source.DRAFT, local=local, foresight=1.0, acceptance=1.0)
+        cluster = mesh(DraftSource.DRAFT, local=local, foresight=1.0, acceptance=1.0)
         await cluster.start(1, 1)
         cluster.ask(prompt(1, 9), Sampling(max_tokens=8))  # teaches what a plain step costs
         assert await cluster.finish() == []
@@ -79,7 +79,7 @@ def test_with_a_perfect_draft_of_four_a_text_takes_a_fifth_of_the_steps(local: L
 
 def test_right_after_its_landing_a_request_proposes_and_the_draft_has_read_its_whole_prompt() -> None:
     async def main() -> None:
-        cluster = mesh(Source.DRAFT, local=Local.NEVER, foresight=1.0, acceptance=1.0)
+        cluster = mesh(DraftSource.DRAFT, local=Local.NEVER, foresight=1.0, acceptance=1.0)
         await cluster.start(1, 1)
         cluster.ask(prompt(1, 9), Sampling(max_tokens=8))
         assert await cluster.finish() == []
@@ -93,8 +93,8 @@ def test_right_after_its_landing_a_request_proposes_and_the_draft_has_read_its_w
     run_virtual(main())
 
 
-@pytest.mark.parametrize("source", [Source.DRAFT, Source.LOOKUP])
-def test_kills_of_both_tiers_in_the_middle_change_no_token(source: Source) -> None:
+@pytest.mark.parametrize("source", [DraftSource.DRAFT, DraftSource.LOOKUP])
+def test_kills_of_both_tiers_in_the_middle_change_no_token(source: DraftSource) -> None:
     async def main() -> None:
         cluster = mesh(source)
         await cluster.start(2, 2)
@@ -112,8 +112,8 @@ def test_kills_of_both_tiers_in_the_middle_change_no_token(source: Source) -> No
     run_virtual(main())
 
 
-@pytest.mark.parametrize("source", [Source.DRAFT, Source.LOOKUP])
-def test_chaos_harms_nobody_while_it_speculates(source: Source) -> None:
+@pytest.mark.parametrize("source", [DraftSource.DRAFT, DraftSource.LOOKUP])
+def test_chaos_harms_nobody_while_it_speculates(source: DraftSource) -> None:
     for seed in range(2000, 2008):
         assert run_seed(seed, requests=25, source=source).violations == []
 
@@ -129,7 +129,7 @@ def in_the_middle(cluster: Cluster, client: Client) -> tuple[int, int]:
     raise AssertionError("no run of five")
 
 
-async def text_of(source: Source, sampling: Sampling, **more: object) -> tuple[list[int], Cluster, Client]:
+async def text_of(source: DraftSource, sampling: Sampling, **more: object) -> tuple[list[int], Cluster, Client]:
     cluster = mesh(source, foresight=1.0, **more)
     await cluster.start(1, 1)
     client = cluster.ask(prompt(3, 11), sampling)
@@ -139,14 +139,14 @@ async def text_of(source: Source, sampling: Sampling, **more: object) -> tuple[l
 
 def test_a_stop_id_inside_an_accepted_run_ends_the_text_there() -> None:
     async def main() -> None:
-        _, cluster, client = await text_of(Source.DRAFT, Sampling(max_tokens=60))
+        _, cluster, client = await text_of(DraftSource.DRAFT, Sampling(max_tokens=60))
         position, token = in_the_middle(cluster, client)
         stopping = Sampling(max_tokens=60, stop_ids=(token,))
-        seen, cluster, client = await text_of(Source.DRAFT, stopping)
+        seen, cluster, client = await text_of(DraftSource.DRAFT, stopping)
         assert len(seen) == position + 1 and seen == reference(prompt(3, 11), stopping, SHAPE.layers)
         assert client.handle.timings.accepted_tokens < client.handle.timings.drafted_tokens
         late = replace(stopping, min_tokens=position + 1)  # that stop id does not count yet
-        seen, *_ = await text_of(Source.DRAFT, late)
+        seen, *_ = await text_of(DraftSource.DRAFT, late)
         assert len(seen) > position + 1
 
     run_virtual(main())
@@ -157,7 +157,7 @@ def test_max_tokens_ends_the_text_wherever_it_falls_in_a_run_and_no_page_is_aske
     async def main() -> None:
         slots = 11 + max_tokens
         seen, cluster, _ = await text_of(
-            Source.DRAFT, Sampling(max_tokens=max_tokens), pages=-(-slots // PAGE_TOKENS), cache=False
+            DraftSource.DRAFT, Sampling(max_tokens=max_tokens), pages=-(-slots // PAGE_TOKENS), cache=False
         )
         assert len(seen) == max_tokens
         for plan in plans(cluster):
@@ -169,7 +169,7 @@ def test_max_tokens_ends_the_text_wherever_it_falls_in_a_run_and_no_page_is_aske
 
 def test_what_a_refused_draft_left_behind_is_never_published() -> None:
     async def main() -> None:
-        cluster = mesh(Source.DRAFT, foresight=0.5)
+        cluster = mesh(DraftSource.DRAFT, foresight=0.5)
         await cluster.start(1, 1)
         first = cluster.ask(prompt(4, 11), Sampling(max_tokens=60))
         assert await cluster.finish() == []
@@ -183,7 +183,7 @@ def test_what_a_refused_draft_left_behind_is_never_published() -> None:
 
 def test_a_cancel_inside_an_accepted_run_gives_every_page_back() -> None:
     async def main() -> None:
-        cluster = mesh(Source.DRAFT, foresight=1.0)
+        cluster = mesh(DraftSource.DRAFT, foresight=1.0)
         await cluster.start(1, 1)
         other = cluster.ask(prompt(6, 11), Sampling(max_tokens=50))
         client = cluster.ask(prompt(5, 11), Sampling(max_tokens=200))
@@ -196,21 +196,21 @@ def test_a_cancel_inside_an_accepted_run_gives_every_page_back() -> None:
 
 
 def test_when_pages_are_short_drafts_are_dropped_before_anybody_is_preempted() -> None:
-    async def attempts(source: Source) -> list[int]:
+    async def attempts(source: DraftSource) -> list[int]:
         cluster = mesh(source, pages=28, prefill_pages=64, cache=False, foresight=1.0)
         await cluster.start(1, 1)
         clients = [cluster.ask(prompt(n, 8), Sampling(max_tokens=20)) for n in range(4)]  # 28 pages in the end
         assert await cluster.finish() == []
-        assert (verified(cluster) > 0) == (source is Source.DRAFT)
+        assert (verified(cluster) > 0) == (source is DraftSource.DRAFT)
         return [client.handle.timings.attempts for client in clients]
 
-    assert run_virtual(attempts(Source.OFF)) == [1, 1, 1, 1]
-    assert run_virtual(attempts(Source.DRAFT)) == [1, 1, 1, 1]
+    assert run_virtual(attempts(DraftSource.OFF)) == [1, 1, 1, 1]
+    assert run_virtual(attempts(DraftSource.DRAFT)) == [1, 1, 1, 1]
 
 
 def test_preempted_requests_resume_with_the_same_tokens() -> None:
     async def main() -> None:
-        cluster = mesh(Source.DRAFT, pages=24, prefill_pages=64, cache=False)
+        cluster = mesh(DraftSource.DRAFT, pages=24, prefill_pages=64, cache=False)
         await cluster.start(1, 1)
         clients = [cluster.ask(prompt(n, 8), Sampling(max_tokens=30)) for n in range(6)]
         assert await cluster.finish() == []
@@ -225,7 +225,7 @@ def blindly(piece: Piece, sampled: Sequence[Sampled]) -> int:
 
 def test_a_draft_that_is_accepted_without_a_look_is_noticed() -> None:
     async def main(accept: Accept | None) -> list[str]:
-        cluster = mesh(Source.DRAFT, foresight=0.5, **({"accept": accept} if accept else {}))
+        cluster = mesh(DraftSource.DRAFT, foresight=0.5, **({"accept": accept} if accept else {}))
         await cluster.start(1, 1)
         cluster.ask(prompt(1, 11), Sampling(max_tokens=60))
         return await cluster.finish()
@@ -238,7 +238,7 @@ def test_a_draft_whose_reading_was_skipped_foresees_nothing_until_it_has_caught_
     """Pages that were published without it are read before it proposes: acceptance is as if it had always read."""
 
     async def main() -> None:
-        cluster = mesh(Source.DRAFT, foresight=1.0, local=Local.ALWAYS, chunk_tokens=64)
+        cluster = mesh(DraftSource.DRAFT, foresight=1.0, local=Local.ALWAYS, chunk_tokens=64)
         await cluster.start(0, 1)
         first = cluster.ask(prompt(7, 9), Sampling(max_tokens=4))  # plain steps: nothing is known of their cost yet
         assert await cluster.finish() == []

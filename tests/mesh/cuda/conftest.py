@@ -127,14 +127,14 @@ def alone(folder: Path, home: Path) -> "Iterator[Alone]":
 
     from cli.verify.alone import PAGE_TOKENS, on_gpu
     from engine.cuda import identity
-    from engine.cuda.opened import open_on_device
+    from engine.cuda.loaded import load_on_device
     from tests.mesh.cuda.emulated import self_test
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identity, "self_test", self_test)
-        model = open_on_device(folder, home / "cache", device, path="cuda-sm90", page_tokens=PAGE_TOKENS)
+        model = load_on_device(folder, home / "cache", device, path="cuda-sm90", page_tokens=PAGE_TOKENS)
         engine = on_gpu(model, most_slots=256)
         yield engine
         engine.close()

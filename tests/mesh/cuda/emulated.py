@@ -146,17 +146,17 @@ def install() -> None:
     """From now on this process has a GPU. Nothing that asks for one may have been imported yet."""
     import engine.cuda.device
 
-    assert "engine.opened" not in sys.modules
+    assert "engine.loaded" not in sys.modules
     found = Found(GPU, "")
     engine.cuda.device.find_gpu = lambda: found
     import engine.cuda.identity
-    import engine.cuda.opened
+    import engine.cuda.loaded
     import kvtransfer.device_pool
     import kvtransfer.nccl
     import mesh.rules
 
     engine.cuda.identity.self_test = self_test
-    engine.cuda.opened.open_on_gpu = _open
+    engine.cuda.loaded.load_on_gpu = _open
     kvtransfer.device_pool.CudaDriver = SharedDriver
     kvtransfer.nccl.Nccl = SocketFabric
     mesh.rules.RULES = replace(mesh.rules.RULES, progress_seconds=60.0)  # the interpreter is slow
@@ -169,10 +169,10 @@ def self_test(path: str, device: torch.device) -> str:
 
 
 def _open(gpu: Gpu, folder: Path, cache_folder: Path, *, product_path: str, **more: Any) -> Any:
-    from engine.cuda.opened import gpu_path, open_on_device
+    from engine.cuda.loaded import gpu_path, load_on_device
 
     path, body = gpu_path(product_path, gpu)
-    return open_on_device(folder, cache_folder, torch.device("cpu"), path=path, body=body, **more)
+    return load_on_device(folder, cache_folder, torch.device("cpu"), path=path, body=body, **more)
 
 
 def emulated(service: Service) -> Service:

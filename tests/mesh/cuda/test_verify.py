@@ -21,7 +21,7 @@ from cli.verify.drafts import ensure_draft
 from cli.verify.faults import Fault, choose_damage
 from cli.verify.meshed import Spoiled
 from cli.verify.wrong_product import with_wrong_product
-from engine.cuda.opened import OpenedOnDevice, open_on_device
+from engine.cuda.loaded import CudaModel, load_on_device
 from engine.model.weights import open_weights
 from mesh.messages import Sampling
 
@@ -81,9 +81,9 @@ async def test_damaged_pages_are_noticed_and_with_checks_on_sent_again(
 
 
 def test_the_wrong_product_is_right_for_one_row_and_wrong_for_two(alone: Alone, folder: Path, home: Path) -> None:
-    model = open_on_device(folder, home / "cache", torch.device("cpu"), path="cuda-sm90", page_tokens=16)
+    model = load_on_device(folder, home / "cache", torch.device("cpu"), path="cuda-sm90", page_tokens=16)
     wrong = with_wrong_product(model)
-    assert isinstance(wrong, OpenedOnDevice) and wrong.identity == alone.identity
+    assert isinstance(wrong, CudaModel) and wrong.identity == alone.identity
     draw = torch.Generator().manual_seed(1)
     x, weight = (torch.randn(rows, 96, generator=draw).bfloat16() for rows in (2, 64))
     residual = torch.randn(2, 64, generator=draw)

@@ -7,9 +7,9 @@ import pytest
 
 from bench.speculation_figures import Point, Run, acceptance, chance, misses, scripted
 from bench.speculation_runs import Ask, Bed, Fixed
-from decode_svc.pace import Pace
+from decode_svc.speculation.draft_length import DraftLengths
 from engine.builtin import tiny
-from engine.opened import open_model
+from engine.loaded import load_model
 from mesh.messages import Sampling
 
 TEXTS = (((1, b"a"), (2, b"b"), (3, b"c")),)
@@ -55,7 +55,7 @@ def test_each_missed_target_is_a_line_and_what_was_not_measured_is_none():
 @pytest.fixture
 def bed(tmp_path: Path):
     model, draft = (tiny(tmp_path / str(seed), "llama2", dtype="bf16", seed=seed) for seed in (1, 2))
-    opened = open_model(model, tmp_path / "cache", product_path="auto", page_tokens=16, draft=draft)
+    opened = load_model(model, tmp_path / "cache", product_path="auto", page_tokens=16, draft=draft)
     bed = Bed(opened, threads=1, requests=3, slots=96)
     yield bed
     bed.close()
@@ -69,5 +69,5 @@ async def test_a_script_takes_the_drafts_place_and_the_text_stays(bed: Bed):
     right = [replace(ask, script=tuple(t for t, _ in text)) for ask, text in zip(asks, plain.texts, strict=True)]
     perfect = await bed.one_by_one(right, Fixed(4))
     assert perfect.texts == plain.texts and perfect.accepted == perfect.proposed > 40 and perfect.steps < 20
-    paced = await bed.together(right, Pace(longest=8, prior=0.6))
+    paced = await bed.together(right, DraftLengths(longest=8, prior=0.6))
     assert paced.texts == plain.texts

@@ -42,4 +42,4 @@ def test_a_process_loads_only_what_it_needs(modules: tuple[str, ...], unwanted: 
 
 
 def test_what_a_process_loads_would_be_noticed() -> None:
-    assert loaded("mesh.otlp") >= SDK and loaded("engine.opened") >= {"numpy", "engine", "baton_kernels"}
+    assert loaded("mesh.otlp") >= SDK and loaded("engine.loaded") >= {"numpy", "engine", "baton_kernels"}

@@ -19,7 +19,7 @@ from cli.verify.drafts import ensure_draft
 from cli.verify.meshed import Outcome, embodied, instead, settings_of
 from cli.verify.restless_worker import Restless
 from cli.verify.sabotage import Sabotage, Spoilt
-from decode_svc.pace import Acceptance, Candidate
+from decode_svc.speculation.draft_length import Acceptance, Candidate
 from engine.builtin import tiny
 from engine.model.checkpoint import Checkpoint
 from mesh.settings import read_settings

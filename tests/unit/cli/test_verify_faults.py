@@ -11,7 +11,7 @@ from cli.verify.asks import Ask
 from cli.verify.faults import LEAST_WEIGHT, Damage, Fault, choose_damage
 from cli.verify.wrong_product import split_by_batch
 from engine.builtin import tiny
-from engine.opened import open_model
+from engine.loaded import load_model
 from engine.plan import Piece, Plan
 from engine.runner import CpuRunner
 from mesh.messages import Sampling
@@ -27,7 +27,7 @@ def test_the_damaged_bit_changes_a_finite_key_and_the_next_rows_logits(
     tmp_path: Path, family: str, page_tokens: int, path: str
 ) -> None:
     folder = tiny(tmp_path / "model", family, dtype="bf16")
-    model = open_model(folder, tmp_path / "cache", product_path=path, page_tokens=PAGE_TOKENS)
+    model = load_model(folder, tmp_path / "cache", product_path=path, page_tokens=PAGE_TOKENS)
     alone = on_cpu(model, most_slots=96, threads=1)
     first = alone.answer(Ask(PROMPT, GREEDY))[0].token
     size = baton_kernels.layer_bytes(path, page_tokens, model.weights.config.kv_heads, model.weights.config.head_dim)

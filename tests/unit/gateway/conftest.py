@@ -15,9 +15,9 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from gateway.assets import Assets, load_assets
+from gateway.core import ChoiceRequest
 from gateway.http import HttpApi
 from gateway.http_server import serve_http
-from gateway.spec import RequestSpec
 from mesh.errors import BatonError, Cancelled
 from mesh.messages import End, Token
 
@@ -62,7 +62,7 @@ class FakeTimings:
 
 @dataclass
 class FakeHandle:
-    spec: RequestSpec
+    spec: ChoiceRequest
     script: list[Token | BatonError]
     pace: Callable[[], asyncio.Future[None]] | None
     numerics: str = ""
@@ -99,7 +99,7 @@ class FakeHandle:
 class FakeCore:
     """Answers with `reply`'s bytes, each a token, then the end-of-sequence id; obeys max_tokens and emitted."""
 
-    reply: bytes | Callable[[RequestSpec], bytes] = b"hello world"
+    reply: bytes | Callable[[ChoiceRequest], bytes] = b"hello world"
     ends: bool = True  # False: after the reply nothing comes any more
     fail_at: dict[int, BatonError] = field(default_factory=dict)
     refuse: BatonError | None = None
@@ -117,14 +117,14 @@ class FakeCore:
     def tiers(self) -> dict[str, int]:
         return {"prefill": 1, "decode": 1}
 
-    def submit(self, spec: RequestSpec) -> FakeHandle:
+    def submit(self, spec: ChoiceRequest) -> FakeHandle:
         if self.refuse is not None:
             raise self.refuse
         handle = FakeHandle(spec, self._script(spec), None)
         self.handles.append(handle)
         return handle
 
-    def _script(self, spec: RequestSpec) -> list[Token | BatonError]:
+    def _script(self, spec: ChoiceRequest) -> list[Token | BatonError]:
         reply = self.reply(spec) if callable(self.reply) else self.reply
         script: list[Token | BatonError] = []
         for position, token in enumerate([*reply, END] if self.ends else reply):

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from gateway.http_server import serve_http
-from gateway.tokens import Tokens
+from gateway.tokenizer import ModelTokenizer
 from mesh.errors import Unavailable
 from mesh.grpc_network import AddressError
 
@@ -180,10 +180,10 @@ async def test_an_endless_body_is_refused(url: str, monkeypatch: pytest.MonkeyPa
 async def test_a_text_that_fits_into_no_context_is_refused_before_it_is_tokenized(
     url: str, core: Any, monkeypatch: pytest.MonkeyPatch, request_: Any, field: str
 ) -> None:
-    def encode(self: Tokens, text: str, *, special: bool) -> tuple[int, ...]:
+    def encode(self: ModelTokenizer, text: str, *, special: bool) -> tuple[int, ...]:
         raise AssertionError(f"{len(text)} characters were tokenized")
 
-    monkeypatch.setattr(Tokens, "encode", encode)
+    monkeypatch.setattr(ModelTokenizer, "encode", encode)
     answer = await post(url, *request_)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, field)
@@ -193,11 +193,11 @@ async def test_a_text_that_fits_into_no_context_is_refused_before_it_is_tokenize
 async def test_the_first_prompt_that_is_too_long_ends_the_reading(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def encode(self: Tokens, text: str, *, special: bool) -> tuple[int, ...]:
+    def encode(self: ModelTokenizer, text: str, *, special: bool) -> tuple[int, ...]:
         seen.append(text)
         return (5,) * len(text)
 
-    monkeypatch.setattr(Tokens, "encode", encode)
+    monkeypatch.setattr(ModelTokenizer, "encode", encode)
     answer = await post(url, *with_text(prompt=["x", "y" * 600, "z"]))
     assert answer.status_code == 400 and "600 tokens" in answer.json()["error"]["message"]
     assert [text[0] for text in seen] == ["x", "y"]

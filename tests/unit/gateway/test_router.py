@@ -6,31 +6,31 @@ from typing import Any, cast
 import pytest
 
 from gateway.router import CANNOT_PUSH_TIMES, Local, Need, Route, route
-from gateway.workers import Worker
+from gateway.workers import AttachedWorker
 from mesh.messages import Hello, Load, PrefixChange, Snapshot, Tier
 
 PAGE = 4
 
 
-def worker(tier: Tier, incarnation: int, numerics: str = "a", **load: Any) -> Worker:
+def worker(tier: Tier, incarnation: int, numerics: str = "a", **load: Any) -> AttachedWorker:
     known = Load(**{"free_pages": 100, "total_pages": 100, **load})
     name = f"{tier.value}{incarnation}"
     hello = Hello(tier, incarnation, name, numerics, "print", "model", "0", PAGE, 4096, known, PrefixChange(0))
     sent: list[object] = []
-    return Worker(hello, cast(Any, SimpleNamespace(send=sent.append, sent=sent)), known)
+    return AttachedWorker(hello, cast(Any, SimpleNamespace(send=sent.append, sent=sent)), known)
 
 
-def prefill(incarnation: int, numerics: str = "a", **load: Any) -> Worker:
+def prefill(incarnation: int, numerics: str = "a", **load: Any) -> AttachedWorker:
     return worker(Tier.PREFILL, incarnation, numerics, **load)
 
 
-def decode(incarnation: int, numerics: str = "a", **load: Any) -> Worker:
+def decode(incarnation: int, numerics: str = "a", **load: Any) -> AttachedWorker:
     return worker(Tier.DECODE, incarnation, numerics, **load)
 
 
 def choose(
-    decodes: list[Worker],
-    prefills: list[Worker],
+    decodes: list[AttachedWorker],
+    prefills: list[AttachedWorker],
     *,
     tokens: int = 100,
     numerics: str = "",

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.requests import Phase, Request
+from gateway.core import ChoiceRequest
+from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local
 from gateway.sequencer import Sequencer
-from gateway.spec import RequestSpec
-from gateway.workers import Worker, Workers
+from gateway.workers import AttachedWorker, Workers
 from mesh.errors import BatonError, PoolTooSmall, WorkersDied
 from mesh.messages import (
     Cancel,
@@ -53,7 +53,7 @@ class Desk:
     """A sequencer with two workers of each tier, and what they were told."""
 
     sequencer: Sequencer
-    workers: dict[str, Worker]
+    workers: dict[str, AttachedWorker]
     ended: list[BatonError | None]
 
     def told(self, name: str) -> list[Message]:
@@ -65,8 +65,8 @@ class Desk:
         self.sequencer.workers.remove(self.workers[name])
         self.sequencer.on_end(self.workers[name])
 
-    def ask(self, prompt: int = 10, max_tokens: int = 5) -> Request:
-        spec = RequestSpec("r", "m", tuple(range(prompt)), (), Sampling(max_tokens=max_tokens))
+    def ask(self, prompt: int = 10, max_tokens: int = 5) -> GatewayRequest:
+        spec = ChoiceRequest("r", "m", tuple(range(prompt)), (), Sampling(max_tokens=max_tokens))
         return self.sequencer.accept(spec, SilentRoot(""))
 
     def say(self, name: str, ticket: Ticket | None, position: int, end: End = End.NONE) -> None:
@@ -74,7 +74,7 @@ class Desk:
         token = Token(position, 100 + position, end=end)
         self.sequencer.on_tokens(self.workers[name], Tokens((TokenOf(ticket, token),)))
 
-    def serving(self, request: Request) -> tuple[str, str]:
+    def serving(self, request: GatewayRequest) -> tuple[str, str]:
         names = {worker.incarnation: name for name, worker in self.workers.items()}
         assert request.prefill is not None and request.decode is not None
         return names[request.prefill], names[request.decode]
@@ -87,7 +87,7 @@ def desk() -> Desk:
         load = Load(free_pages=64, total_pages=64)
         tier = Tier.PREFILL if name[0] == "p" else Tier.DECODE
         hello = Hello(tier, incarnation, name, "a", "print", "m", "0", 4, 4096, load, PrefixChange(0))
-        named[name] = Worker(hello, cast(Any, Heard()), load)
+        named[name] = AttachedWorker(hello, cast(Any, Heard()), load)
         workers.add(named[name])
     sequencer = Sequencer(
         workers,
@@ -216,7 +216,7 @@ def test_the_last_token_ends_the_request_and_both_workers_forget_it() -> None:
     prefill, decode = d.serving(request)
     d.told(prefill), d.told(decode)
     d.say(decode, request.ticket, 0, End.STOP)
-    assert request.phase is Phase.ENDED and d.ended == [None] and not d.sequencer.requests
+    assert request.phase is RequestPhase.ENDED and d.ended == [None] and not d.sequencer.requests
     assert d.told(prefill) == d.told(decode) == [Cancel(request.id, 1)]
     d.say(decode, request.ticket, 1)
     d.sequencer.end(request)
@@ -231,10 +231,10 @@ def test_full_ever_everywhere_is_an_error_and_full_now_is_patience() -> None:
         for _ in range(2):
             assert request.ticket is not None
             d.sequencer.on_full(d.workers[d.serving(request)[1]], Full(request.ticket, kind))
-    assert never.phase is Phase.ENDED and isinstance(d.ended[0], PoolTooSmall)
-    assert later.phase is Phase.WAITING
+    assert never.phase is RequestPhase.ENDED and isinstance(d.ended[0], PoolTooSmall)
+    assert later.phase is RequestPhase.WAITING
     d.sequencer.on_room(d.workers["d2"])
-    assert later.phase is Phase.OPEN and d.serving(later)[1] == "d2"
+    assert later.phase is RequestPhase.OPEN and d.serving(later)[1] == "d2"
 
 
 @virtual
@@ -247,9 +247,9 @@ def test_room_at_a_worker_that_can_never_hold_it_changes_nothing() -> None:
     other = d.serving(request)[1]
     d.sequencer.on_full(d.workers[other], Full(request.ticket, FullKind.NOW))
     d.sequencer.on_room(d.workers[small])
-    assert request.phase is Phase.WAITING
+    assert request.phase is RequestPhase.WAITING
     d.sequencer.on_room(d.workers[other])
-    assert request.phase is Phase.OPEN and d.serving(request)[1] == other
+    assert request.phase is RequestPhase.OPEN and d.serving(request)[1] == other
 
 
 @virtual
@@ -257,7 +257,7 @@ def test_the_third_death_is_the_last() -> None:
     d = desk()
     request = d.ask()
     for _ in range(3):
-        assert request.phase is Phase.OPEN
+        assert request.phase is RequestPhase.OPEN
         name = d.serving(request)[1] if len(d.sequencer.workers.tier(Tier.DECODE)) > 1 else d.serving(request)[0]
         d.gone(name)
     assert isinstance(d.ended[0], WorkersDied)
@@ -272,7 +272,7 @@ def test_every_reason_of_lost_moves_the_request_on(reason: Reason) -> None:
         reporter = prefill if reason in (Reason.CANNOT_PUSH, Reason.TOO_LARGE) else decode
         assert request.ticket is not None
         d.sequencer.on_lost(d.workers[reporter], Lost(request.ticket, reason))
-        assert request.phase is Phase.OPEN and request.ticket.attempt == 2
+        assert request.phase is RequestPhase.OPEN and request.ticket.attempt == 2
         assert (d.serving(request)[0] == prefill) == (reason is Reason.PREEMPTED)
 
     run_virtual(main())

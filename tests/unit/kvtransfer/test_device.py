@@ -8,11 +8,11 @@ import pytest
 from kvtransfer import device_pool
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.device_pool import check_spans, grouped, portions, read_handle
+from kvtransfer.frames import Malformed
 from kvtransfer.nccl import NcclTransport
+from kvtransfer.nccl_frames import as_spans, pack_portion, portion_bytes, unpack_portion
 from kvtransfer.nccl_library import Nccl
-from kvtransfer.nccl_wire import as_spans, pack_portion, portion_bytes, unpack_portion
 from kvtransfer.transfer import PageShape, Span, TransferError
-from kvtransfer.wire import Malformed
 from tests.unit.kvtransfer.on_device import FakeFabric, OpenPool
 
 SHAPE, TICKET = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), bytes(range(32))

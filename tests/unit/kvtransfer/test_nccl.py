@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kvtransfer import nccl_library
+from kvtransfer.frames import WELCOME_BYTES, Handle, Hello, Welcome
 from kvtransfer.nccl import KIND, NcclReceiver, NcclTransport
+from kvtransfer.nccl_frames import pack_portion
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken
-from kvtransfer.nccl_wire import pack_portion
 from kvtransfer.transfer import PageShape, Span, TransferError
-from kvtransfer.wire import WELCOME_BYTES, Handle, Hello, Welcome
 from tests.unit.kvtransfer.on_device import FakeFabric, OpenPool
 
 SHAPE, TICKET = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), bytes(range(32))

@@ -8,11 +8,11 @@ import stat
 
 import pytest
 
+from kvtransfer.frames import Handle, Hello
 from kvtransfer.mapped_folder import make_folder, remove_folder, sweep
 from kvtransfer.peer import Credentials, stranger
 from kvtransfer.shm import SharedMemory
 from kvtransfer.transfer import Span, TransferError
-from kvtransfer.wire import Handle, Hello
 
 TICKET = bytes(range(32))
 SPAN = Span(0, 1, 2, 0, 6)

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from kvtransfer.frames import FRAME_BYTES, WELCOME_BYTES, Frame, Handle, Hello
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.tcp_link import advance
 from kvtransfer.transfer import PageShape, Span, TransferError
-from kvtransfer.wire import FRAME_BYTES, WELCOME_BYTES, Frame, Handle, Hello
 from mesh.rules import Rules
 
 TICKET = bytes(range(32))

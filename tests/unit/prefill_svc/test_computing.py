@@ -10,7 +10,7 @@ from engine.plan import Plan
 from kvtransfer.transfer import PageShape
 from mesh.messages import Computing, Job, Landing, Sampling, Ticket
 from mesh.telemetry import Silent
-from prefill_svc.prompts import Prompt, Stage
+from prefill_svc.prompts import Prompt, PromptPhase
 from prefill_svc.pushing import Pushing
 
 TELL_SECONDS = 0.25
@@ -39,7 +39,7 @@ async def pushing(peers: Peers) -> Pushing:
     loop = asyncio.get_running_loop()
     ticket = Ticket(1, 1, bytes(16))
     job = Job(ticket=ticket, prompt=(1, 2, 3), emitted=(), sampling=Sampling(), deadline_seconds=None, traceparent="")
-    prompt = Prompt(1, job, SimpleNamespace(), "decode", 7, loop.time(), stage=Stage.PUSHING)  # type: ignore[arg-type]
+    prompt = Prompt(1, job, SimpleNamespace(), "decode", 7, loop.time(), stage=PromptPhase.PUSHING)  # type: ignore[arg-type]
     prompt.landing, prompt.landed_seconds = Landing(ticket, 0, (4,)), loop.time()
     ledger: Any = SimpleNamespace(prompts={1: prompt})
     links: Any = peers
@@ -73,6 +73,6 @@ async def test_a_prompt_that_computes_for_long_is_told_once_per_interval(pushing
 async def test_a_prompt_whose_first_token_is_sampled_is_no_longer_computing(pushing: Pushing, peers: Peers) -> None:
     prompt = pushing._ledger.prompts[1]
     prompt.landed_seconds -= TELL_SECONDS
-    prompt.enter(Stage.HELD)
+    prompt.enter(PromptPhase.HELD)
     pushing.computed(Plan(1, ()), 0, 1, longest_step_ms=5)
     assert peers.sent == []

@@ -8,7 +8,7 @@ import pytest
 from engine.pages import PagePool, State
 from mesh.messages import Job, Landing, Sampling, Ticket
 from prefill_svc.ledger import Ledger
-from prefill_svc.prompts import MOVES, Prompt, Stage
+from prefill_svc.prompts import MOVES, Prompt, PromptPhase
 
 PAGE = 4
 
@@ -40,21 +40,21 @@ class Desk:
     def pushing(self, key: int, tokens: tuple[int, ...]) -> Prompt:
         prompt = self.prompt(key, tokens)
         assert self.ledger.take(prompt)
-        prompt.enter(Stage.PUSHING)
+        prompt.enter(PromptPhase.PUSHING)
         prompt.landing = Landing(prompt.ticket, 0, ())
         return prompt
 
 
-@pytest.mark.parametrize("stage", list(Stage))
-@pytest.mark.parametrize("target", list(Stage))
-def test_only_moves_of_the_table_are_made(stage: Stage, target: Stage) -> None:
+@pytest.mark.parametrize("phase", list(PromptPhase))
+@pytest.mark.parametrize("target", list(PromptPhase))
+def test_only_moves_of_the_table_are_made(phase: PromptPhase, target: PromptPhase) -> None:
     prompt = Desk(PagePool(1)).prompt(1, (1,))
-    prompt.stage = stage
-    if target in MOVES[stage]:
+    prompt.phase = phase
+    if target in MOVES[phase]:
         prompt.enter(target)
-        assert prompt.stage is target
+        assert prompt.phase is target
     else:
-        with pytest.raises(ValueError, match=f"no move from {stage.value} to {target.value}"):
+        with pytest.raises(ValueError, match=f"no move from {phase.value} to {target.value}"):
             prompt.enter(target)
 
 

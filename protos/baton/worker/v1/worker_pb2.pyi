@@ -163,7 +163,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt")
+    __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt", "priority")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     EMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,7 @@ class Job(_message.Message):
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     SALT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     ticket: bytes
     prompt: _containers.RepeatedScalarFieldContainer[int]
     emitted: _containers.RepeatedScalarFieldContainer[int]
@@ -178,7 +179,8 @@ class Job(_message.Message):
     deadline_seconds: float
     traceparent: str
     salt: bytes
-    def __init__(self, ticket: _Optional[bytes] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_seconds: _Optional[float] = ..., traceparent: _Optional[str] = ..., salt: _Optional[bytes] = ...) -> None: ...
+    priority: int
+    def __init__(self, ticket: _Optional[bytes] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_seconds: _Optional[float] = ..., traceparent: _Optional[str] = ..., salt: _Optional[bytes] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class Prefill(_message.Message):
     __slots__ = ("job", "decode_address", "decode_incarnation")

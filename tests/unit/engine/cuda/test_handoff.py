@@ -11,7 +11,7 @@ import torch
 
 from engine.builtin import tiny
 from engine.cuda.device import Gpu
-from engine.cuda.opened import OpenedOnDevice, gpu_path, open_on_device
+from engine.cuda.loaded import CudaModel, gpu_path, load_on_device
 from engine.cuda.products import products_for
 from engine.identity import Identity
 from engine.model.errors import ModelError
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 async def test_decode_goes_on_from_pages_that_came_layer_by_layer(folder: Any, tmp_path: Path) -> None:
     home, draft = folder("qwen2"), tiny(tmp_path / "draft", "llama3", dtype="bf16", layers=1)
-    model = open_on_device(home, home.parent / "cache", CPU, path="cuda-sm90", page_tokens=16, draft=draft)
+    model = load_on_device(home, home.parent / "cache", CPU, path="cuda-sm90", page_tokens=16, draft=draft)
     shape = PageShape(model.segments, model.layout)
     source, target = OpenPool(shape, 3), OpenPool(shape, 3)
     prefill, decode = (model.runner(pool.memory, threads=1, layer_group=1) for pool in (source, target))
@@ -55,7 +55,7 @@ async def test_decode_goes_on_from_pages_that_came_layer_by_layer(folder: Any, t
 def test_a_page_holds_the_models_layers_and_behind_them_the_drafts(weights: Any) -> None:
     draft, identity = weights("llama3"), Identity("", "", "", "cuda-sm90")
     model, products = weights("qwen2"), products_for(identity.path)
-    plain, drafted = (OpenedOnDevice(model, identity, 16, products, one) for one in (None, draft))
+    plain, drafted = (CudaModel(model, identity, 16, products, one) for one in (None, draft))
     assert drafted.segments == (*plain.segments, (2, 2 * 2 * 16 * 16 * 2))
     assert drafted.page_bytes == plain.page_bytes + 2 * 2048
     assert drafted.layout == f"{plain.layout}+gpu-bf16-16-16-v1-{draft.model_hash[:16]}"
@@ -70,7 +70,7 @@ def test_a_draft_that_cannot_go_with_the_model_is_refused(
 ) -> None:
     draft = tiny(tmp_path / "draft", "llama3", **({"dtype": "bf16"} | change))
     with pytest.raises(ModelError, match=rf"draft: .*{problem}"):
-        open_on_device(folder("qwen2"), tmp_path / "cache", CPU, path="cuda-sm90", page_tokens=16, draft=draft)
+        load_on_device(folder("qwen2"), tmp_path / "cache", CPU, path="cuda-sm90", page_tokens=16, draft=draft)
 
 
 def test_a_paths_name_is_the_exact_one_or_fast() -> None:
@@ -91,7 +91,7 @@ def test_a_step_runs_as_a_graph_unless_the_variable_says_eager(folder: Any, monk
     monkeypatch.setattr("engine.cuda.steps.Graphs", lambda device, *, enabled: told.append(enabled))
     home = folder("qwen2")
     for body in ("eager", "graph"):
-        model = open_on_device(
+        model = load_on_device(
             home, home.parent / "cache", torch.device("cpu"), path="cuda-sm90", page_tokens=16, body=body
         )
         model.runner(torch.zeros(model.page_bytes, dtype=torch.uint8), threads=1).close()

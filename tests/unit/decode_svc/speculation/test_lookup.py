@@ -2,7 +2,7 @@
 
 from random import Random
 
-from decode_svc.lookup import TOKENS_PER_CALL, Lookup
+from decode_svc.speculation.lookup import TOKENS_PER_CALL, Lookup
 
 
 def test_what_followed_the_last_tokens_is_proposed() -> None:

@@ -17,7 +17,7 @@ from mesh.messages import Ticket
 Convert = Callable[[Any], Any]
 
 
-class WireError(ValueError):
+class CodecError(ValueError):
     """Bytes that are no message, or a message that the contract cannot carry."""
 
 
@@ -59,7 +59,7 @@ def derive(cls: Any, descriptor: Any) -> Codec:
         for field in plan:
             if (field.required or field.optional) and not message.HasField(field.name):
                 if field.required:
-                    raise WireError(f"{descriptor.full_name}.{field.name} is missing")
+                    raise CodecError(f"{descriptor.full_name}.{field.name} is missing")
                 values.append(None)
                 continue
             item = getattr(message, field.name)
@@ -107,7 +107,7 @@ def _value(hint: Any, descriptor: Any) -> Codec | None:
             try:
                 return to_member[number]
             except KeyError:
-                raise WireError(f"{descriptor.full_name}: {number} is no member that this version knows") from None
+                raise CodecError(f"{descriptor.full_name}: {number} is no member that this version knows") from None
 
         return Codec(to_number.__getitem__, decode)
     if hint in (int, float, str, bytes, bool):
@@ -119,4 +119,4 @@ def unpack_ticket(raw: bytes) -> Ticket:
     try:
         return Ticket.unpack(raw)
     except struct.error as error:
-        raise WireError(f"a ticket has 32 bytes, not {len(raw)}") from error
+        raise CodecError(f"a ticket has 32 bytes, not {len(raw)}") from error

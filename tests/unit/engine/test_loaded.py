@@ -8,8 +8,8 @@ import pytest
 
 from engine.builtin import tiny
 from engine.cuda.device import Found
+from engine.loaded import CpuModel, load_model, load_on
 from engine.model.errors import ModelError
-from engine.opened import OpenedModel, open_model, open_on
 
 
 @pytest.fixture
@@ -17,9 +17,9 @@ def folder(tmp_path: Path) -> Path:
     return tiny(tmp_path / "model", "llama2", dtype="bf16", layers=3)
 
 
-def opened(folder: Path, tmp_path: Path, draft: Path | None = None, **more: Any) -> OpenedModel:
+def opened(folder: Path, tmp_path: Path, draft: Path | None = None, **more: Any) -> CpuModel:
     options: dict[str, Any] = {"product_path": "auto", "page_tokens": 32} | more
-    return open_model(folder, tmp_path / "cache", draft=draft, **options)
+    return load_model(folder, tmp_path / "cache", draft=draft, **options)
 
 
 def test_a_page_holds_the_models_layers_and_behind_them_the_drafts(folder: Path, tmp_path: Path) -> None:
@@ -76,6 +76,6 @@ def test_a_draft_that_is_no_model_is_refused(folder: Path, tmp_path: Path) -> No
 def test_a_gpu_that_is_not_there_is_refused_by_the_settings_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.opened.find_gpu", lambda: Found(None, "no NVIDIA driver"))
+    monkeypatch.setattr("engine.loaded.find_gpu", lambda: Found(None, "no NVIDIA driver"))
     with pytest.raises(ModelError, match=r'device.*no NVIDIA driver.*Set device = "cpu"'):
-        open_on("cuda", folder, tmp_path / "cache", product_path="auto", page_tokens=16)
+        load_on("cuda", folder, tmp_path / "cache", product_path="auto", page_tokens=16)

@@ -5,8 +5,8 @@ Both ends derive from the frames alone which blocks follow and in which order, s
 import struct
 from collections.abc import Sequence
 
+from kvtransfer.frames import FRAME_BYTES, Frame, Malformed
 from kvtransfer.transfer import PageShape, Span
-from kvtransfer.wire import FRAME_BYTES, Frame, Malformed
 
 _COUNT = struct.Struct("<4sI")
 COUNT_BYTES = _COUNT.size

@@ -48,7 +48,7 @@ class Candidate:
     unread: int = 0  # tokens that the draft model would have to read first
 
 
-class Pace:
+class DraftLengths:
     def __init__(self, *, longest: int, prior: float, draft_share: float = DRAFT_SHARE) -> None:
         """`prior`: acceptance before anything was seen. `draft_share` 0: proposals cost nothing."""
         self._longest, self._prior, self._draft_share = longest, prior, draft_share

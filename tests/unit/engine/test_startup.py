@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.begin import memory_bytes, open_configured, pool_pages
 from engine.cuda.device import find_gpu
+from engine.startup import load_configured, memory_bytes, pool_pages
 from mesh.config import ConfigError, DecodeConfig
 from mesh.host import memory_bytes as host_memory_bytes
 
@@ -37,4 +37,4 @@ def test_the_hosts_memory_is_what_the_kernel_says_or_less() -> None:
 
 async def test_without_a_model_the_setting_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^model:"):
-        await open_configured(DecodeConfig())
+        await load_configured(DecodeConfig())

@@ -9,21 +9,21 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from decode_svc.peers import Peer
-from decode_svc.quarantine import Quarantine
-from decode_svc.requests import Landing, Owner, Request, Stage
-from decode_svc.room import may_land
-from decode_svc.spans import Spans
+from decode_svc.handoff.quarantine import Quarantine
+from decode_svc.handoff.room import may_land
+from decode_svc.handoff.sessions import Peer
+from decode_svc.handoff.spans import Spans
+from decode_svc.requests import DecodePhase, DecodeRequest, OpenLanding, PageOwner
 from engine.batch import pages_needed
 from engine.pages import PagePool
 from kvtransfer.transfer import Arrived, Pool, Receiver
-from mesh import messages as wire
 from mesh.hashing import block_hashes
 from mesh.messages import (
     Abort,
     Commit,
     Computing,
     Landed,
+    Landing,
     Later,
     Message,
     Quiet,
@@ -40,7 +40,7 @@ log = logging.getLogger("baton.decode")
 class Landings:
     def __init__(
         self,
-        requests: Mapping[int, Request],
+        requests: Mapping[int, DecodeRequest],
         pages: PagePool,
         pool: Pool,
         receivers: Mapping[str, Receiver],
@@ -49,8 +49,8 @@ class Landings:
         page_tokens: int,
         max_batch: int,
         rules: Rules,
-        admitted: Callable[[Request], None],
-        lost: Callable[[Request, Reason], None],
+        admitted: Callable[[DecodeRequest], None],
+        lost: Callable[[DecodeRequest, Reason], None],
         changed: Callable[[], None],  # pages came or went without either
     ) -> None:
         self._requests, self._pages, self.pool, self._receivers = requests, pages, pool, receivers
@@ -78,12 +78,12 @@ class Landings:
         proof = await receiver.silent(peer.incarnation, self._rules.pidfd_seconds)
         for request in list(self._requests.values()):
             landing = request.landing
-            if request.stage is Stage.LANDING and landing and landing.writer == peer.incarnation:
+            if request.phase is DecodePhase.LANDING and landing and landing.writer == peer.incarnation:
                 if proof and landing.complete:
                     self._admit(request)
                 else:
                     self.fence(request, proof=proof)
-                    request.enter(Stage.LOST)
+                    request.enter(DecodePhase.LOST)
                     self._lost(request, Reason.LANDING_LOST)
         if proof:
             self.quarantine.prove(lambda owner: owner.writer == peer.incarnation)
@@ -116,29 +116,29 @@ class Landings:
                 peer.send(Abort(ticket))  # fenced; or, with the rule off, a Ready that has overtaken its Open
             else:
                 peer.send(Later(ticket))
-        elif request.stage in (Stage.LOST, Stage.LOCAL):
+        elif request.phase in (DecodePhase.LOST, DecodePhase.LOCAL):
             peer.send(Abort(ticket))
-        elif request.stage is Stage.RUNNING:
+        elif request.phase is DecodePhase.RUNNING:
             peer.send(Landed(ticket))
-        elif request.stage is Stage.LANDING and request.landing:
-            peer.send(wire.Landing(ticket, request.landing.first_page, request.landing.pages))
+        elif request.phase is DecodePhase.LANDING and request.landing:
+            peer.send(Landing(ticket, request.landing.first_page, request.landing.pages))
         elif not self._land(peer, request):
             peer.send(Later(ticket))
 
-    def _land(self, peer: Peer, request: Request) -> bool:
+    def _land(self, peer: Peer, request: DecodeRequest) -> bool:
         shared = self.find(request)
         total = pages_needed(len(request.tokens), self._page_tokens)
         lacking = total - len(shared)
-        owner = Owner(request.ticket, peer.incarnation, peer.transport, 0)
+        owner = PageOwner(request.ticket, peer.incarnation, peer.transport, 0)
         if not self.room(request, lacking):
             self._pages.release(shared)
             return False
         pages = self._pages.land(lacking, owner)
         assert pages is not None, "room was checked"
         now, layers = self._loop.time(), self.pool.shape.layers
-        request.enter(Stage.LANDING)
+        request.enter(DecodePhase.LANDING)
         request.pages = list(shared)
-        request.landing = landing = Landing(
+        request.landing = landing = OpenLanding(
             ticket=request.ticket,
             writer=peer.incarnation,
             transport=peer.transport,
@@ -153,12 +153,12 @@ class Landings:
             request.ticket.pack(), dict(enumerate(pages, len(shared))), lambda arrived: self._frame(arrived)
         )
         self.bytes_landed += lacking * self.pool.shape.page_bytes
-        peer.send(wire.Landing(request.ticket, len(shared), pages))
+        peer.send(Landing(request.ticket, len(shared), pages))
         self._watch(request, landing)
         self._changed()
         return True
 
-    def find(self, request: Request) -> tuple[int, ...]:
+    def find(self, request: DecodeRequest) -> tuple[int, ...]:
         """The pages of this text that the prefix cache has, with references taken."""
         job = request.job
         hashes = block_hashes(request.tokens, page_tokens=self._page_tokens, numerics=self._numerics, salt=job.salt)
@@ -166,7 +166,7 @@ class Landings:
         request.hashes = hashes[: len(shared)]
         return shared
 
-    def room(self, request: Request, lacking: int) -> bool:
+    def room(self, request: DecodeRequest, lacking: int) -> bool:
         return may_land(
             request,
             self._requests.values(),
@@ -198,7 +198,7 @@ class Landings:
 
     # ---- a landing ends
 
-    def _admit(self, request: Request) -> None:
+    def _admit(self, request: DecodeRequest) -> None:
         """Everything valid so far is the request's own; what is not is computed here."""
         landing = request.landing
         assert landing is not None
@@ -216,7 +216,7 @@ class Landings:
                 request.tokens.append(first.token)
                 request.produced[first.position] = first
                 self.whole += 1
-        request.enter(Stage.RUNNING)
+        request.enter(DecodePhase.RUNNING)
         request.landing, request.landed_from = None, landing.began_seconds
         if peer := self._peers.get(landing.writer):
             peer.send(Landed(landing.ticket))
@@ -238,10 +238,10 @@ class Landings:
         self._pages.release(request.pages)
         self.bytes_landed -= len(landing.pages) * self.pool.shape.page_bytes  # declined: nothing was written
         request.landing, request.pages, request.hashes = None, [], []
-        request.enter(Stage.OPEN)
+        request.enter(DecodePhase.OPEN)
         self._changed()
 
-    def fence(self, request: Request, *, proof: bool = False) -> None:
+    def fence(self, request: DecodeRequest, *, proof: bool = False) -> None:
         """The landing is over for its writer. Pages are free where no write can come, else quarantined."""
         landing = request.landing
         if landing is None:
@@ -260,7 +260,7 @@ class Landings:
         self._pages.release(request.pages)
         request.landing, request.pages, request.hashes = None, [], []
 
-    def _watch(self, request: Request, landing: Landing) -> None:
+    def _watch(self, request: DecodeRequest, landing: OpenLanding) -> None:
         """The progress deadline: neither a valid span nor Computing for too long. A late loop judges nobody."""
         rules, due = self._rules, self._loop.time() + self._rules.progress_seconds / 4
 
@@ -273,7 +273,7 @@ class Landings:
             longest = rules.progress_steps * landing.longest_step_ms / 1000
             if now - landing.progress_seconds > max(rules.progress_seconds, longest):
                 self.fence(request)
-                request.enter(Stage.LOST)
+                request.enter(DecodePhase.LOST)
                 self._lost(request, Reason.NO_PROGRESS)
             else:
                 self._watch(request, landing)
@@ -287,8 +287,8 @@ class Landings:
             one = replace(one, nonce=other.nonce)
         return one == other
 
-    def _landing(self, ticket: Ticket) -> Request | None:
+    def _landing(self, ticket: Ticket) -> DecodeRequest | None:
         request = self._requests.get(ticket.request)
-        if request is None or request.stage is not Stage.LANDING or not self.same(request.ticket, ticket):
+        if request is None or request.phase is not DecodePhase.LANDING or not self.same(request.ticket, ticket):
             return None
         return request

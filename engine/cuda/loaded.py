@@ -1,4 +1,4 @@
-"""A model opened for serving on a GPU: weights on the device, identity proved there. See engine/opened.py."""
+"""A model opened for serving on a GPU: weights on the device, identity proved there. See engine/loaded.py."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from engine.model.paths import VARIABLE
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedOnDevice:
+class CudaModel:
     weights: DeviceWeights
     identity: Identity
     page_tokens: int
@@ -67,15 +67,15 @@ class OpenedOnDevice:
         )
 
 
-def open_on_gpu(
+def load_on_gpu(
     gpu: Gpu, folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
-) -> OpenedOnDevice:
+) -> CudaModel:
     path, body = gpu_path(product_path, gpu)
     device = torch.device("cuda", torch.cuda.current_device())
-    return open_on_device(folder, cache_folder, device, path=path, page_tokens=page_tokens, draft=draft, body=body)
+    return load_on_device(folder, cache_folder, device, path=path, page_tokens=page_tokens, draft=draft, body=body)
 
 
-def open_on_device(
+def load_on_device(
     folder: Path,
     cache_folder: Path,
     device: torch.device,
@@ -84,11 +84,11 @@ def open_on_device(
     page_tokens: int,
     draft: Path | None = None,
     body: str = "graph",
-) -> OpenedOnDevice:
+) -> CudaModel:
     weights = load_weights(folder, cache_folder, device)
     drafting = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
     identity = identify(weights.model_hash, path, device)
-    return OpenedOnDevice(weights, identity, page_tokens, products_for(path), drafting, body)
+    return CudaModel(weights, identity, page_tokens, products_for(path), drafting, body)
 
 
 def _open_draft(folder: Path, cache_folder: Path, model: DeviceWeights, model_folder: Path) -> DeviceWeights:

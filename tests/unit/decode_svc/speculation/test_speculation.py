@@ -6,9 +6,9 @@ import pytest
 
 from decode_svc.emission import extend
 from decode_svc.main import source_of
-from decode_svc.pace import FIRST_WAIT, Candidate, Pace
-from decode_svc.requests import Request, Stage
-from decode_svc.speculation import Source, Speculation
+from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.speculation.draft_length import FIRST_WAIT, Candidate, DraftLengths
+from decode_svc.speculation.speculation import DraftSource, Speculation
 from engine.batch import Chunk, decode_piece
 from engine.plan import Drafting, Piece, Sampled
 from mesh.config import DecodeConfig
@@ -17,7 +17,7 @@ from mesh.messages import End, Job, Sampling, Ticket
 PAGE = 4
 
 
-class Always(Pace):
+class Always(DraftLengths):
     def __init__(self) -> None:
         super().__init__(longest=4, prior=1.0)
 
@@ -26,21 +26,23 @@ class Always(Pace):
         return [4] * len(candidates)
 
 
-def speculation(source: Source = Source.DRAFT, *, chunk: int = 16, context: int = 100, **more: Any) -> Speculation:
+def speculation(
+    source: DraftSource = DraftSource.DRAFT, *, chunk: int = 16, context: int = 100, **more: Any
+) -> Speculation:
     tokens = {"draft_tokens": 4, "chunk_tokens": chunk, "page_tokens": PAGE, "context_tokens": context}
     return Speculation(source, **tokens, pace=Always(), **more)
 
 
-def request(prompt: int = 8, said: int = 1, *, max_tokens: int = 50, **more: Any) -> Request:
+def request(prompt: int = 8, said: int = 1, *, max_tokens: int = 50, **more: Any) -> DecodeRequest:
     """In decode: everything but the last token is filled, and read by the draft."""
     job = Job(Ticket(1, 1, bytes(16)), tuple(range(prompt)), (), Sampling(max_tokens=max_tokens, **more))
-    one = Request(job, cast(Any, None), Stage.RUNNING, 0.0, [*job.tokens, *range(100, 100 + said)])
+    one = DecodeRequest(job, cast(Any, None), DecodePhase.RUNNING, 0.0, [*job.tokens, *range(100, 100 + said)])
     one.pages, one.filled = list(range(40)), prompt + said - 1
     one.drafts.read = one.filled
     return one
 
 
-def piece_of(one: Request, drafts: tuple[int, ...], drafting: Drafting | None = None) -> Piece:
+def piece_of(one: DecodeRequest, drafts: tuple[int, ...], drafting: Drafting | None = None) -> Piece:
     tokens = (one.tokens[-1], *drafts)
     wishes = one.job.sampling
     return decode_piece(
@@ -59,7 +61,9 @@ def says(*tokens: int) -> tuple[Sampled, ...]:
     return tuple(Sampled(token, -1.0) for token in tokens)
 
 
-def take(what: Speculation, one: Request, piece: Piece, sampled: tuple[Sampled, ...], proposed: Any = ()) -> list[int]:
+def take(
+    what: Speculation, one: DecodeRequest, piece: Piece, sampled: tuple[Sampled, ...], proposed: Any = ()
+) -> list[int]:
     tokens = extend(one, piece, what.verified(piece, sampled))
     what.settle(one, piece, len(tokens), proposed)
     return [token.token for token in tokens]
@@ -173,11 +177,11 @@ def test_a_prompt_that_is_computed_here_is_read_by_the_draft_too() -> None:
     one.drafts.read = 2
     assert speculation().reading(one, Chunk(1, 4, 8, False)) == Drafting(2, (2, 3))
     assert speculation(chunk=1).reading(one, Chunk(1, 4, 8, False)) is None
-    assert speculation(Source.LOOKUP).reading(one, Chunk(1, 4, 8, False)) is None
+    assert speculation(DraftSource.LOOKUP).reading(one, Chunk(1, 4, 8, False)) is None
 
 
 def test_off_is_off() -> None:
-    one, what = request(), speculation(Source.OFF)
+    one, what = request(), speculation(DraftSource.OFF)
     one.drafts.next = (1, 2)
     assert what.lengths([one]) == [0]
 
@@ -185,16 +189,20 @@ def test_off_is_off() -> None:
 def test_drafts_come_from_the_draft_if_there_is_one_unless_something_else_was_named(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text("{}")
 
-    def source(speculation: str, draft: Any) -> Source:
+    def source(speculation: str, draft: Any) -> DraftSource:
         return source_of(DecodeConfig(speculation=speculation, draft=draft))
 
     assert [source(said, tmp_path) for said in ("auto", "draft", "lookup", "off")] == [
-        Source.DRAFT,
-        Source.DRAFT,
-        Source.LOOKUP,
-        Source.OFF,
+        DraftSource.DRAFT,
+        DraftSource.DRAFT,
+        DraftSource.LOOKUP,
+        DraftSource.OFF,
     ]
-    assert [source(said, None) for said in ("auto", "lookup", "off")] == [Source.LOOKUP, Source.LOOKUP, Source.OFF]
+    assert [source(said, None) for said in ("auto", "lookup", "off")] == [
+        DraftSource.LOOKUP,
+        DraftSource.LOOKUP,
+        DraftSource.OFF,
+    ]
 
 
 def test_steps_are_planned_ahead_only_while_nobody_drafts_and_drafts_are_tried_again() -> None:
@@ -202,7 +210,7 @@ def test_steps_are_planned_ahead_only_while_nobody_drafts_and_drafts_are_tried_a
         def lengths(self, candidates: Any) -> list[int]:
             return [0] * len(candidates)
 
-    off, drafting, idle = speculation(Source.OFF), speculation(Source.LOOKUP), speculation(Source.LOOKUP)
+    off, drafting, idle = speculation(DraftSource.OFF), speculation(DraftSource.LOOKUP), speculation(DraftSource.LOOKUP)
     idle._pace = Never()
     for one in (off, drafting, idle):
         one.lengths([request()])

@@ -2,7 +2,7 @@
 
 Four envelopes, one per direction of each stream; a message that does not belong to a direction cannot be sent in it.
 Field names are equal on both sides, so conversions are derived from the types; only Tokens, one message per engine
-step, is written out as columns. Bytes that do not make a whole, valid message raise WireError, never half a message."""
+step, is written out as columns. Bytes that do not make a whole, valid message raise CodecError, never half of one."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -13,10 +13,10 @@ from google.protobuf.message import DecodeError
 from baton.kv.v1 import kv_pb2
 from baton.worker.v1 import worker_pb2
 from mesh import messages
+from mesh.codec_fields import Codec, CodecError, derive, enum_tables, unpack_ticket
 from mesh.messages import End, Message, Register, Token, TokenOf, Tokens
-from mesh.wire_fields import Codec, WireError, derive, enum_tables, unpack_ticket
 
-__all__ = ["DOWN", "KV_BACK", "KV_OUT", "UP", "Envelope", "WireError", "decode_register", "encode_register"]
+__all__ = ["DOWN", "KV_BACK", "KV_OUT", "UP", "Envelope", "CodecError", "decode_register", "encode_register"]
 
 
 class Envelope:
@@ -37,21 +37,21 @@ class Envelope:
             name, encode = self._encode[type(message)]
         except KeyError:
             allowed = ", ".join(cls.__name__ for cls in self._encode)
-            raise WireError(f"{type(message).__name__} does not travel in {self.name}; these do: {allowed}") from None
+            raise CodecError(f"{type(message).__name__} does not travel in {self.name}; these do: {allowed}") from None
         try:
             raw: bytes = self._outer(**{name: encode(message)}).SerializeToString()
         except (TypeError, ValueError, OverflowError) as error:
-            raise WireError(f"{type(message).__name__} does not fit its contract: {error}") from error
+            raise CodecError(f"{type(message).__name__} does not fit its contract: {error}") from error
         return raw
 
     def decode(self, raw: bytes) -> Message:
         try:
             outer = self._outer.FromString(raw)
         except DecodeError as error:
-            raise WireError(f"{len(raw)} bytes are no {self.name}: {error}") from error
+            raise CodecError(f"{len(raw)} bytes are no {self.name}: {error}") from error
         name = outer.WhichOneof("message")
         if name is None:
-            raise WireError(f"a {self.name} holds no message that this version knows")
+            raise CodecError(f"a {self.name} holds no message that this version knows")
         message: Message = self._decode[name](getattr(outer, name))
         return message
 
@@ -69,7 +69,7 @@ def decode_register(raw: bytes) -> Register:
     try:
         message = worker_pb2.RegisterRequest.FromString(raw)
     except DecodeError as error:
-        raise WireError(f"{len(raw)} bytes are no RegisterRequest: {error}") from error
+        raise CodecError(f"{len(raw)} bytes are no RegisterRequest: {error}") from error
     register: Register = _REGISTER.decode(message)
     return register
 
@@ -100,9 +100,9 @@ def _decode_tokens(message: Any) -> Tokens:
     accepted = list(message.accepted) or [False] * count
     columns = (message.positions, message.tokens, message.logprobs, message.ends, counts, drafted, accepted)
     if any(len(column) != count for column in columns):
-        raise WireError(f"Tokens: columns of {[len(column) for column in columns]} entries for {count} tickets")
+        raise CodecError(f"Tokens: columns of {[len(column) for column in columns]} entries for {count} tickets")
     if not sum(counts) == len(message.top_ids) == len(message.top_logprobs):
-        raise WireError(f"Tokens: {sum(counts)} likeliest tokens announced, {len(message.top_ids)} sent")
+        raise CodecError(f"Tokens: {sum(counts)} likeliest tokens announced, {len(message.top_ids)} sent")
     ids, logprobs = iter(message.top_ids), iter(message.top_logprobs)
     try:
         items = tuple(
@@ -122,7 +122,7 @@ def _decode_tokens(message: Any) -> Tokens:
             for ticket, position, token, logprob, end, top, drafts, draft in zip(message.tickets, *columns, strict=True)
         )
     except (KeyError, ValueError) as error:
-        raise WireError(f"Tokens: {error} is no valid entry") from error
+        raise CodecError(f"Tokens: {error} is no valid entry") from error
     return Tokens(items)
 
 

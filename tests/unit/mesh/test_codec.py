@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.worker.v1 import worker_pb2
-from mesh import messages, wire
+from mesh import codec, messages
 from mesh.messages import End, Job, Open, Sampling, Ticket, Token, TokenOf, Tokens
 
 SIXTY_FOUR = {"incarnation", "decode_incarnation", "prefill_incarnation", "seed", "request", "attempt", "checksums"}
+SIGNED = {"priority"}
 DOUBLES = {"temperature", "top_p", "min_p", "deadline_seconds", "tokens_per_second"}
 ENVELOPES = {
-    wire.DOWN: typing.get_args(messages.Down),
-    wire.UP: typing.get_args(messages.Up),
-    wire.KV_OUT: (
+    codec.DOWN: typing.get_args(messages.Down),
+    codec.UP: typing.get_args(messages.Up),
+    codec.KV_OUT: (
         messages.KvHello,
         messages.Ready,
         messages.Written,
@@ -27,7 +28,7 @@ ENVELOPES = {
         messages.Quiet,
         messages.Heartbeat,
     ),
-    wire.KV_BACK: (
+    codec.KV_BACK: (
         messages.KvHello,
         messages.Landing,
         messages.Later,
@@ -68,8 +69,9 @@ def values(hint: typing.Any, name: str) -> st.SearchStrategy[typing.Any]:
         return st.sampled_from(hint)
     if hint is float:
         return st.floats(allow_nan=False) if name in DOUBLES else st.floats(width=32, allow_nan=False)
+    whole = st.integers(0, 2**64 - 1 if name in SIXTY_FOUR else 2**32 - 1)
     by_type = {
-        int: st.integers(0, 2**64 - 1 if name in SIXTY_FOUR else 2**32 - 1),
+        int: st.integers(-(2**31), 2**31 - 1) if name in SIGNED else whole,
         bool: st.booleans(),
         str: st.text(),
         bytes: st.binary(),
@@ -82,7 +84,7 @@ CASES = [(envelope, cls) for envelope, classes in ENVELOPES.items() for cls in c
 
 
 @pytest.mark.parametrize(("envelope", "cls"), CASES, ids=[f"{e.name.split('.')[-1]}-{c.__name__}" for e, c in CASES])
-def test_every_message_survives_the_wire_unchanged(envelope: wire.Envelope, cls: type) -> None:
+def test_every_message_survives_the_wire_unchanged(envelope: codec.Envelope, cls: type) -> None:
     @settings(max_examples=30, deadline=None)
     @given(values(cls, ""))
     def round_trip(message: messages.Message) -> None:
@@ -94,7 +96,7 @@ def test_every_message_survives_the_wire_unchanged(envelope: wire.Envelope, cls:
 @settings(max_examples=30, deadline=None)
 @given(values(messages.Register, ""))
 def test_register_survives_the_wire_unchanged(message: messages.Register) -> None:
-    assert wire.decode_register(wire.encode_register(message)) == message
+    assert codec.decode_register(codec.encode_register(message)) == message
 
 
 def test_every_message_of_the_mesh_travels_somewhere() -> None:
@@ -106,48 +108,48 @@ def test_a_logprob_keeps_its_bits() -> None:
     ticket = Ticket(1, 1, bytes(16))
     logprob = float.fromhex("-0x1.8f1e2ap-3")  # a float32
     sent = Tokens((TokenOf(ticket, Token(0, 1, logprob)),))
-    received = wire.UP.decode(wire.UP.encode(sent))
+    received = codec.UP.decode(codec.UP.encode(sent))
     assert isinstance(received, Tokens)
     assert received.items[0].token.logprob.hex() == logprob.hex()
 
 
 def test_what_speculation_says_of_tokens_costs_nothing_where_there_is_none() -> None:
     ticket = Ticket(1, 1, bytes(16))
-    plain = wire.UP.encode(Tokens((TokenOf(ticket, Token(0, 1)), TokenOf(ticket, Token(1, 1)))))
-    drafted = wire.UP.encode(Tokens((TokenOf(ticket, Token(0, 1, drafted=4)), TokenOf(ticket, Token(1, 1)))))
+    plain = codec.UP.encode(Tokens((TokenOf(ticket, Token(0, 1)), TokenOf(ticket, Token(1, 1)))))
+    drafted = codec.UP.encode(Tokens((TokenOf(ticket, Token(0, 1, drafted=4)), TokenOf(ticket, Token(1, 1)))))
     assert not worker_pb2.AttachResponse.FromString(plain).tokens.drafted and len(drafted) > len(plain)
 
 
 def test_an_absent_prefill_incarnation_is_not_incarnation_zero() -> None:
     job = Job(Ticket(1, 1, bytes(16)), (1,), (), Sampling())
     for incarnation in (None, 0):
-        decoded = wire.DOWN.decode(wire.DOWN.encode(Open(job, incarnation)))
+        decoded = codec.DOWN.decode(codec.DOWN.encode(Open(job, incarnation)))
         assert isinstance(decoded, Open)
         assert decoded.prefill_incarnation == incarnation
 
 
 def test_a_message_does_not_travel_against_its_direction() -> None:
-    with pytest.raises(wire.WireError, match=r"Tokens does not travel in baton\.worker\.v1\.AttachRequest"):
-        wire.DOWN.encode(Tokens(()))
+    with pytest.raises(codec.CodecError, match=r"Tokens does not travel in baton\.worker\.v1\.AttachRequest"):
+        codec.DOWN.encode(Tokens(()))
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
-    with pytest.raises(wire.WireError, match="are no baton"):
-        wire.UP.decode(b"\xff\xff\xff")
-    with pytest.raises(wire.WireError, match="holds no message"):
-        wire.UP.decode(b"")
+    with pytest.raises(codec.CodecError, match="are no baton"):
+        codec.UP.decode(b"\xff\xff\xff")
+    with pytest.raises(codec.CodecError, match="holds no message"):
+        codec.UP.decode(b"")
 
 
 def test_a_half_message_is_refused_by_the_name_of_what_is_missing() -> None:
     raw = worker_pb2.AttachRequest(open=worker_pb2.Open(age_ms=3)).SerializeToString()
-    with pytest.raises(wire.WireError, match=r"baton\.worker\.v1\.Open\.job is missing"):
-        wire.DOWN.decode(raw)
+    with pytest.raises(codec.CodecError, match=r"baton\.worker\.v1\.Open\.job is missing"):
+        codec.DOWN.decode(raw)
     raw = worker_pb2.AttachResponse(lost=worker_pb2.Lost(ticket=bytes(31), reason="LOST_REASON_NO_PROGRESS"))
-    with pytest.raises(wire.WireError, match="32 bytes, not 31"):
-        wire.UP.decode(raw.SerializeToString())
+    with pytest.raises(codec.CodecError, match="32 bytes, not 31"):
+        codec.UP.decode(raw.SerializeToString())
     raw = worker_pb2.AttachResponse(lost=worker_pb2.Lost(ticket=bytes(32)))
-    with pytest.raises(wire.WireError, match="0 is no member"):
-        wire.UP.decode(raw.SerializeToString())
+    with pytest.raises(codec.CodecError, match="0 is no member"):
+        codec.UP.decode(raw.SerializeToString())
 
 
 @pytest.mark.parametrize(
@@ -169,12 +171,12 @@ def test_ragged_columns_of_tokens_are_refused(columns: dict[str, list[typing.Any
         "logprobs": [0.0],
         "ends": [1],
     }
-    assert wire.UP.decode(worker_pb2.AttachResponse(tokens=worker_pb2.Tokens(**whole)).SerializeToString())
+    assert codec.UP.decode(worker_pb2.AttachResponse(tokens=worker_pb2.Tokens(**whole)).SerializeToString())
     broken = worker_pb2.AttachResponse(tokens=worker_pb2.Tokens(**(whole | columns)))
-    with pytest.raises(wire.WireError):
-        wire.UP.decode(broken.SerializeToString())
+    with pytest.raises(codec.CodecError):
+        codec.UP.decode(broken.SerializeToString())
 
 
 def test_a_number_that_does_not_fit_names_the_message() -> None:
-    with pytest.raises(wire.WireError, match="Computing does not fit"):
-        wire.KV_OUT.encode(messages.Computing(Ticket(1, 1, bytes(16)), 2**32, 0))
+    with pytest.raises(codec.CodecError, match="Computing does not fit"):
+        codec.KV_OUT.encode(messages.Computing(Ticket(1, 1, bytes(16)), 2**32, 0))

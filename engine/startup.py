@@ -6,17 +6,17 @@ The pool, the runner over its memory and the loop are each tier's own (`main.py`
 import asyncio
 
 from engine.cuda.device import find_gpu
-from engine.opened import Opened, open_on
+from engine.loaded import LoadedModel, load_on
 from mesh import host
 from mesh.config import ConfigError, WorkerConfig
 from mesh.messages import Hello, Load, PrefixChange, Tier
 
 
-async def open_configured(config: WorkerConfig) -> Opened:
+async def load_configured(config: WorkerConfig) -> LoadedModel:
     if config.model is None:
         raise ConfigError("model: name a Hugging Face model folder")
     return await asyncio.to_thread(
-        open_on,
+        load_on,
         config.device,
         config.model,
         config.cache_folder,
@@ -44,7 +44,7 @@ def memory_bytes(device: str) -> int:
     return found.memory_bytes if found is not None else host.memory_bytes()
 
 
-def introduce(tier: Tier, incarnation: int, config: WorkerConfig, model: Opened) -> Hello:
+def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel) -> Hello:
     """Without address, load and prefix, which its worker adds."""
     return Hello(
         tier=tier,
@@ -61,6 +61,6 @@ def introduce(tier: Tier, incarnation: int, config: WorkerConfig, model: Opened)
     )
 
 
-def about(model: Opened) -> str:
+def about(model: LoadedModel) -> str:
     """For people: in the line that says a worker is ready."""
     return f"class {model.identity.numerics} fingerprint {model.identity.fingerprint} body {model.body}"

@@ -24,7 +24,7 @@ class Engine(Runner, Protocol):
     def close(self) -> None: ...
 
 
-class Opened(Protocol):
+class LoadedModel(Protocol):
     """What both tiers know of a model, on whatever device it is computed."""
 
     @property
@@ -50,7 +50,7 @@ class Opened(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedModel:
+class CpuModel:
     weights: Weights
     identity: Identity
     page_tokens: int
@@ -101,27 +101,27 @@ class OpenedModel:
         )
 
 
-def open_on(
+def load_on(
     device: str, folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
-) -> Opened:
+) -> LoadedModel:
     if device == "cpu":
-        return open_model(folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft)
+        return load_model(folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft)
     found = find_gpu()
     if found.gpu is None or found.why_not:
         raise ModelError(
             "configuration", "device", f'"{device}" cannot be used: {found.why_not}', 'Set device = "cpu".'
         )
-    from engine.cuda.opened import open_on_gpu  # imports torch and triton, which take seconds
+    from engine.cuda.loaded import load_on_gpu  # imports torch and triton, which take seconds
 
-    return open_on_gpu(found.gpu, folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft)
+    return load_on_gpu(found.gpu, folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft)
 
 
-def open_model(
+def load_model(
     folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
-) -> OpenedModel:
+) -> CpuModel:
     weights = open_weights(folder, cache_folder, product_path=product_path)
     drafting = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
-    return OpenedModel(weights, identify(weights), page_tokens, drafting)
+    return CpuModel(weights, identify(weights), page_tokens, drafting)
 
 
 def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path) -> Weights:

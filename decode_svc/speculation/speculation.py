@@ -7,8 +7,8 @@ step; what it does not say itself is never shown, hashed or counted as filled. H
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from decode_svc.pace import DRAFT_SHARE, FIRST_WAIT, Candidate, Pace
-from decode_svc.requests import Request
+from decode_svc.requests import DecodeRequest
+from decode_svc.speculation.draft_length import DRAFT_SHARE, FIRST_WAIT, Candidate, DraftLengths
 from engine.acceptance import accepted
 from engine.batch import Chunk
 from engine.plan import Drafting, Piece, Plan, Sampled
@@ -16,30 +16,30 @@ from engine.plan import Drafting, Piece, Plan, Sampled
 Accept = Callable[[Piece, Sequence[Sampled]], int]
 
 
-class Source(Enum):
+class DraftSource(Enum):
     OFF = "off"
     DRAFT = "draft"  # the draft model
     LOOKUP = "lookup"  # the request's own text
 
 
-PRIORS = {Source.DRAFT: (0.6, DRAFT_SHARE), Source.LOOKUP: (0.3, 0.0), Source.OFF: (0.0, 0.0)}
+PRIORS = {DraftSource.DRAFT: (0.6, DRAFT_SHARE), DraftSource.LOOKUP: (0.3, 0.0), DraftSource.OFF: (0.0, 0.0)}
 
 
 class Speculation:
     def __init__(
         self,
-        source: Source,
+        source: DraftSource,
         *,
         draft_tokens: int,
         chunk_tokens: int,
         page_tokens: int,
         context_tokens: int,
         accept: Accept = accepted,
-        pace: Pace | None = None,
+        pace: DraftLengths | None = None,
     ) -> None:
         prior, share = PRIORS[source]
         self._source, self._accept = source, accept
-        self._pace = pace or Pace(longest=draft_tokens, prior=prior, draft_share=share)
+        self._pace = pace or DraftLengths(longest=draft_tokens, prior=prior, draft_share=share)
         self._chunk_tokens, self._page_tokens, self._context_tokens = chunk_tokens, page_tokens, context_tokens
         self._bare: set[int] = set()  # published pages that the draft model has not read
         self.drafted = self.accepted = 0  # since the start
@@ -47,15 +47,15 @@ class Speculation:
 
     # ---- before a step
 
-    def admitted(self, request: Request) -> None:
+    def admitted(self, request: DecodeRequest) -> None:
         """It runs from now on: whoever wrote its pages had the draft model read them, but for bare ones found here."""
         shared = request.pages[: len(request.hashes)]
         whole = next((index for index, page in enumerate(shared) if page in self._bare), None)
         request.drafts.read = request.filled if whole is None else min(request.filled, whole * self._page_tokens)
 
-    def lengths(self, requests: Sequence[Request]) -> list[int]:
+    def lengths(self, requests: Sequence[DecodeRequest]) -> list[int]:
         """Drafts that each of these requests, all in decode, should have verified (and proposed) in the next step."""
-        if self._source is Source.OFF:
+        if self._source is DraftSource.OFF:
             return [0] * len(requests)
         chosen = self._pace.lengths([self._candidate(request) for request in requests])
         self._rest_steps = 0 if any(chosen) else FIRST_WAIT
@@ -72,32 +72,32 @@ class Speculation:
         """May the next step be planned before this one's tokens are known? Not while drafts pay; asked once a step, and
         no for a step now and then, so that drafts are tried again."""
         self._rest_steps -= 1
-        return self._source is Source.OFF or self._rest_steps > 0
+        return self._source is DraftSource.OFF or self._rest_steps > 0
 
-    def drafts(self, request: Request, length: int) -> tuple[int, ...]:
+    def drafts(self, request: DecodeRequest, length: int) -> tuple[int, ...]:
         """What to verify now."""
         most = min(length, request.left - 1)
         if most <= 0:
             return ()
-        if self._source is Source.LOOKUP:
+        if self._source is DraftSource.LOOKUP:
             return request.drafts.lookup.drafts(request.tokens, most)
         return request.drafts.next[:most]
 
-    def proposals(self, request: Request, length: int, drafts: int) -> int:
+    def proposals(self, request: DecodeRequest, length: int, drafts: int) -> int:
         """How many to propose behind this step, which verifies so many: all have slots even if all are accepted."""
-        if self._source is not Source.DRAFT:
+        if self._source is not DraftSource.DRAFT:
             return 0
         context = self._context_tokens - len(request.tokens) - drafts
         return max(0, min(length, request.left - 2, request.left - drafts, context))
 
-    def drafting(self, request: Request, propose: int) -> Drafting | None:
+    def drafting(self, request: DecodeRequest, propose: int) -> Drafting | None:
         start = request.drafts.read
         return Drafting(start, tuple(request.tokens[start : request.filled]), propose) if propose else None
 
-    def reading(self, request: Request, chunk: Chunk) -> Drafting | None:
+    def reading(self, request: DecodeRequest, chunk: Chunk) -> Drafting | None:
         """The draft model reads a prompt's chunk too, unless it is far behind already."""
         start = min(request.drafts.read, chunk.first)
-        if self._source is not Source.DRAFT or chunk.first - start > self._chunk_tokens:
+        if self._source is not DraftSource.DRAFT or chunk.first - start > self._chunk_tokens:
             return None
         return Drafting(start, tuple(request.tokens[start : chunk.first]))
 
@@ -107,7 +107,7 @@ class Speculation:
         """The rows that count: those of accepted drafts and the one behind."""
         return sampled[: self._accept(piece, sampled) + 1]
 
-    def settle(self, request: Request, piece: Piece, shown: int, proposed: tuple[int, ...]) -> None:
+    def settle(self, request: DecodeRequest, piece: Piece, shown: int, proposed: tuple[int, ...]) -> None:
         """The text has grown by so many tokens of this step's."""
         drafts, mine = piece.sampled - 1, request.drafts
         whole = len(request.tokens) == request.filled + 1  # nothing else came along: proposals stand behind it
@@ -124,9 +124,9 @@ class Speculation:
         else:
             mine.read = min(mine.read, piece.start)
 
-    def published(self, request: Request, indexes: range) -> None:
+    def published(self, request: DecodeRequest, indexes: range) -> None:
         """These pages may be found by others from now on."""
-        for index in indexes if self._source is Source.DRAFT else ():
+        for index in indexes if self._source is DraftSource.DRAFT else ():
             if (index + 1) * self._page_tokens <= request.drafts.read:
                 self._bare.discard(request.pages[index])
             else:
@@ -140,14 +140,14 @@ class Speculation:
         drafting = [piece.drafting for piece in plan.pieces if piece.drafting]
         caught_up = not any(one.unread for one in drafting)
         proposed = sum(one.propose for one in drafting)
-        steady = proposed > 0 if drafts and self._source is Source.DRAFT else not drafting
+        steady = proposed > 0 if drafts and self._source is DraftSource.DRAFT else not drafting
         if caught_up and steady:
             self._pace.measure(len(plan.pieces), drafts, seconds)
 
     # ----
 
-    def _candidate(self, request: Request) -> Candidate:
+    def _candidate(self, request: DecodeRequest) -> Candidate:
         return Candidate(request.drafts.acceptance, max(0, request.left - 1), self._unread(request))
 
-    def _unread(self, request: Request) -> int:
-        return max(0, request.filled - request.drafts.read) if self._source is Source.DRAFT else 0
+    def _unread(self, request: DecodeRequest) -> int:
+        return max(0, request.filled - request.drafts.read) if self._source is DraftSource.DRAFT else 0

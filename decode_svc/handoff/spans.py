@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from decode_svc.peers import Peer
-from decode_svc.requests import Landing, Request
+from decode_svc.handoff.sessions import Peer
+from decode_svc.requests import DecodeRequest, OpenLanding
 from engine.pages import PagePool
 from kvtransfer.transfer import Pool, Receiver
 from mesh.messages import Commit, Resend
@@ -29,14 +29,14 @@ class Spans:
         peers: Mapping[int, Peer],
         *,
         rules: Rules,
-        admit: Callable[[Request], None],
+        admit: Callable[[DecodeRequest], None],
     ) -> None:
         self._pages, self._pool, self._receivers, self._peers = pages, pool, receivers, peers
         self._rules, self._admit = rules, admit
         self._loop = asyncio.get_running_loop()
 
     def arrived(
-        self, request: Request, indexes: Sequence[int], first: int, layers: int, checksums: Sequence[int]
+        self, request: DecodeRequest, indexes: Sequence[int], first: int, layers: int, checksums: Sequence[int]
     ) -> None:
         landing = request.landing
         assert landing is not None
@@ -58,7 +58,7 @@ class Spans:
                 log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers)
                 self._resend(landing, [index], first, layers)
 
-    def committed(self, request: Request, commit: Commit) -> None:
+    def committed(self, request: DecodeRequest, commit: Commit) -> None:
         landing = request.landing
         assert landing is not None
         if commit.round != landing.round and self._rules.resend_count:
@@ -71,19 +71,19 @@ class Spans:
         else:
             self._loop.call_later(self._rules.missing_seconds, self._missing, request, landing, landing.round)
 
-    def _missing(self, request: Request, landing: Landing, round: int) -> None:
+    def _missing(self, request: DecodeRequest, landing: OpenLanding, round: int) -> None:
         """Two-sided: the timer after Commit."""
         if request.landing is landing and landing.round == round and not landing.complete:
             self._repair(request, landing)
 
-    def _repair(self, request: Request, landing: Landing) -> None:
+    def _repair(self, request: DecodeRequest, landing: OpenLanding) -> None:
         if landing.round >= REPAIRS:
             self._admit(request)
             return
         pages = [i for i, mask in enumerate(landing.valid, landing.first_page) if mask != landing.all_layers]
         self._resend(landing, pages, 0, self._pool.shape.layers)
 
-    def _resend(self, landing: Landing, pages: Iterable[int], first: int, layers: int) -> None:
+    def _resend(self, landing: OpenLanding, pages: Iterable[int], first: int, layers: int) -> None:
         landing.round += 1
         landing.commit = None
         self._pages.own(landing.pages, landing.owner)

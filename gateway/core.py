@@ -1,7 +1,7 @@
 """What the front door asks of the gateway's core, and what it gets back: the seam between surface and sequencer.
 
-The surface (http, grpc_api) turns a client's request into one RequestSpec per choice, valid in every respect; the core
-routes it and hands back its tokens, in position order, each exactly once, whatever dies behind it."""
+The surface (http, grpc_api) turns a client's request into one ChoiceRequest per choice, valid in every respect; the
+core routes it and hands back its tokens, in position order, each exactly once, whatever dies behind it."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from mesh.messages import Sampling, Token
 
 
 @dataclass(frozen=True, slots=True)
-class RequestSpec:
+class ChoiceRequest:
     """One choice of one request; complete and valid."""
 
     request_id: str  # as clients and traces know it; choices of one request share it
@@ -114,5 +114,5 @@ class Core(Protocol):
     def largest_pool_tokens(self) -> int:
         """Tokens that the largest decode pool holds; 0 while no decode worker is known."""
 
-    def submit(self, spec: RequestSpec) -> Handle:
+    def submit(self, spec: ChoiceRequest) -> Handle:
         """Never waits; refuses with mesh.errors."""

@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from decode_svc.pace import FIRST_WAIT, PLAIN_STEPS, REFRESH_STEPS, Acceptance, Candidate, Pace, best_length
+from decode_svc.speculation.draft_length import (
+    FIRST_WAIT,
+    PLAIN_STEPS,
+    REFRESH_STEPS,
+    Acceptance,
+    Candidate,
+    DraftLengths,
+    best_length,
+)
 
 MOST = 8
 Cost = Callable[[int, float], float]  # (batch, drafts for each) -> seconds
@@ -19,7 +27,9 @@ def compute_bound(batch: int, each: float) -> float:
     return max(0.020, 0.020 / 13 * batch * (1 + each)) + 0.002 * each * (1 + batch / 13)
 
 
-def run(pace: Pace, batch: int, steps: int, cost: Cost, rate: float, ones: list[Acceptance] | None = None) -> list[int]:
+def run(
+    pace: DraftLengths, batch: int, steps: int, cost: Cost, rate: float, ones: list[Acceptance] | None = None
+) -> list[int]:
     """The longest draft of each step; every request accepts the same share of its own."""
     ones = ones or [Acceptance() for _ in range(batch)]
     lengths, debt = [], [(index + 0.5) / batch for index in range(batch)]
@@ -37,8 +47,8 @@ def run(pace: Pace, batch: int, steps: int, cost: Cost, rate: float, ones: list[
     return lengths
 
 
-def new(prior: float = 0.6) -> Pace:
-    return Pace(longest=MOST, prior=prior)
+def new(prior: float = 0.6) -> DraftLengths:
+    return DraftLengths(longest=MOST, prior=prior)
 
 
 def test_the_best_length_grows_with_acceptance_and_shrinks_with_cost() -> None:

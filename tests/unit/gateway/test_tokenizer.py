@@ -13,7 +13,7 @@ from tokenizers.normalizers import Prepend
 from tokenizers.normalizers import Replace as ReplaceText
 from tokenizers.normalizers import Sequence as Normalizers
 
-from gateway.tokens import Detokenizer, Tokens
+from gateway.tokenizer import Detokenizer, ModelTokenizer
 
 
 def sentencepiece_like() -> Tokenizer:
@@ -29,17 +29,17 @@ def sentencepiece_like() -> Tokenizer:
     return tokenizer
 
 
-SENTENCES = Tokens(sentencepiece_like())
+SENTENCES = ModelTokenizer(sentencepiece_like())
 
 
-def streamed(tokens: Tokens, prompt: Any, ids: Any, emitted: Any = ()) -> list[str]:
+def streamed(tokens: ModelTokenizer, prompt: Any, ids: Any, emitted: Any = ()) -> list[str]:
     detokenizer = Detokenizer(tokens, prompt, emitted)
     return [*(detokenizer.push(token) for token in ids), detokenizer.flush()]
 
 
 @pytest.fixture
-def tokens(tokenizer: Tokenizer) -> Tokens:
-    return Tokens(tokenizer)
+def tokens(tokenizer: Tokenizer) -> ModelTokenizer:
+    return ModelTokenizer(tokenizer)
 
 
 TEXTS = st.text(st.sampled_from("ab é漢字😀🏳️‍🌈\u200d\n\ufffd"), max_size=30)
@@ -61,7 +61,7 @@ def test_streamed_bytes_are_the_text(prompt: str, answer: str) -> None:
     tokenizer = Tokenizer(BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = Decoder()
-    tokens = Tokens(tokenizer)
+    tokens = ModelTokenizer(tokenizer)
     parts = streamed(tokens, tokens.encode(prompt, special=False), tokens.encode(answer, special=False))
     assert "".join(parts) == answer
 
@@ -93,40 +93,40 @@ def test_bytes_that_are_no_text_are_all_accounted_for(raw: bytes, cut: int) -> N
     assert "".join(again) == "".join(parts[min(cut, len(ids)) :])
 
 
-def test_a_character_spread_over_tokens_comes_out_whole(tokens: Tokens) -> None:
+def test_a_character_spread_over_tokens_comes_out_whole(tokens: ModelTokenizer) -> None:
     assert streamed(tokens, b"hi", "a😀b".encode()) == ["a", "", "", "", "😀", "b", ""]
 
 
-def test_a_half_character_at_the_end_is_flushed(tokens: Tokens) -> None:
+def test_a_half_character_at_the_end_is_flushed(tokens: ModelTokenizer) -> None:
     assert streamed(tokens, b"hi", "a😀".encode()[:3]) == ["a", "", "", "\ufffd"]
 
 
-def test_the_answer_may_complete_the_prompts_last_character(tokens: Tokens) -> None:
+def test_the_answer_may_complete_the_prompts_last_character(tokens: ModelTokenizer) -> None:
     prompt, answer = "hé".encode()[:2], "hé!".encode()[2:]
     assert "".join(streamed(tokens, prompt, answer)) == "é!"
 
 
 @pytest.mark.parametrize("prompt", ["long prompt 漢".encode()[:-1], b"\xff" * 40, b"x" * 40 + b"\xe6\xbc"])
-def test_a_prompt_that_ends_in_half_a_character_is_never_replayed(tokens: Tokens, prompt: bytes) -> None:
+def test_a_prompt_that_ends_in_half_a_character_is_never_replayed(tokens: ModelTokenizer, prompt: bytes) -> None:
     text = "".join(streamed(tokens, prompt, b" answer"))
     assert text.lstrip("\ufffd") == " answer"
     assert len(text) <= len(" answer") + 1
 
 
-def test_garbage_does_not_hold_the_text_back_for_ever(tokens: Tokens) -> None:
+def test_garbage_does_not_hold_the_text_back_for_ever(tokens: ModelTokenizer) -> None:
     parts = streamed(tokens, b"hi", b"\xff" * 200)
     assert "".join(parts) == "\ufffd" * 200
     longest = max(len(piece) for piece in parts)
     assert longest <= 4
 
 
-def test_special_tokens_have_no_text_unless_asked(tokens: Tokens) -> None:
+def test_special_tokens_have_no_text_unless_asked(tokens: ModelTokenizer) -> None:
     assert "".join(streamed(tokens, b"hi", [97, 258, 98])) == "ab"
     shown = Detokenizer(tokens, b"hi", skip_special=False)
     assert "".join(shown.push(token) for token in (97, 258, 98)) == "a<|user|>b"
 
 
-def test_a_token_tells_its_bytes_also_in_the_middle_of_a_character(tokens: Tokens) -> None:
+def test_a_token_tells_its_bytes_also_in_the_middle_of_a_character(tokens: ModelTokenizer) -> None:
     assert [tokens.token_bytes(byte) for byte in "é".encode()] == [b"\xc3", b"\xa9"]
     assert tokens.token_bytes(258) == b"<|user|>"
     assert SENTENCES.token_bytes(0xC3 + 3) == b"\xc3"

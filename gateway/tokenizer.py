@@ -16,7 +16,7 @@ SHRINKS = 4  # times, that normalizing may make a text shorter
 REPLAY = 32  # ids of an answer to be continued that settle what its end still holds back
 
 
-class Tokens:
+class ModelTokenizer:
     """The tokenizer, with what the front door asks of it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -56,7 +56,7 @@ class Detokenizer:
     """The text of one choice, token by token."""
 
     def __init__(
-        self, tokens: Tokens, prompt: Sequence[int], emitted: Sequence[int] = (), *, skip_special: bool = True
+        self, tokens: ModelTokenizer, prompt: Sequence[int], emitted: Sequence[int] = (), *, skip_special: bool = True
     ) -> None:
         self._tokens = tokens
         self._skip_special = skip_special

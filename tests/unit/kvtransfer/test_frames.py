@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtransfer.frames import FRAME_BYTES, HELLO_BYTES, WELCOME_BYTES, Frame, Handle, Hello, Malformed, Welcome
 from kvtransfer.transfer import PageShape
-from kvtransfer.wire import FRAME_BYTES, HELLO_BYTES, WELCOME_BYTES, Frame, Handle, Hello, Malformed, Welcome
 
 SHAPE = PageShape(((24, 16384),), "pairs-32-64-v1")
 U64 = st.integers(0, 2**64 - 1)

@@ -1,4 +1,4 @@
-"""From what a client asked to what the core gets: one valid RequestSpec per choice, or an error that names the field.
+"""From what a client asked to what the core gets: one valid ChoiceRequest per choice, or an error that names the field.
 
 Both front doors end here, so both refuse the same things in the same words. Fields are named as their door spells them;
 defaults are filled in here and nowhere else."""
@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from gateway.assets import Assets
-from gateway.spec import Core, RequestSpec
+from gateway.core import ChoiceRequest, Core
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Sampling
 
@@ -24,7 +24,7 @@ SIXTY_FOUR_BITS = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClientRequest:
     """A request as any front door understands it; None: the client did not say."""
 
     request_id: str
@@ -68,10 +68,10 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    asked: Asked
+class ValidRequest:
+    asked: ClientRequest
     seed: int
-    specs: tuple[RequestSpec, ...]  # ordered by choice
+    specs: tuple[ChoiceRequest, ...]  # ordered by choice
     complete: tuple[Complete, ...]  # nothing left to do for these
     eos_ids: frozenset[int]  # stop ids that are the model's own
 
@@ -86,7 +86,7 @@ def check_model(core: Core, asked: str | None) -> str:
     return asked
 
 
-def accept(asked: Asked, core: Core, assets: Assets, random: Random) -> Accepted:
+def accept(asked: ClientRequest, core: Core, assets: Assets, random: Random) -> ValidRequest:
     check = _Check(asked)
     model = check_model(core, asked.model)
     context = min(assets.context_tokens, core.context_tokens or assets.context_tokens)
@@ -136,7 +136,7 @@ def accept(asked: Asked, core: Core, assets: Assets, random: Random) -> Accepted
 
 def _per_choice(
     check: "_Check", model: str, assets: Assets, sampling: dict[str, Any], choices: int, eos: frozenset[int]
-) -> Accepted:
+) -> ValidRequest:
     asked = check.asked
     if any(index >= choices for index in asked.emitted):
         raise check.wrong("emitted", f"names choice {max(asked.emitted)}, but there are {choices}")
@@ -145,7 +145,7 @@ def _per_choice(
     if len(asked.salt) > SALT_CHARACTERS:
         raise check.wrong("salt", f"has {len(asked.salt)} characters, at most {SALT_CHARACTERS}")
     salt = hashlib.blake2b(asked.salt.encode(), digest_size=16).digest() if asked.salt else b""
-    specs: list[RequestSpec] = []
+    specs: list[ChoiceRequest] = []
     complete: list[Complete] = []
     for index in range(choices):
         emitted = asked.emitted.get(index, ())
@@ -155,7 +155,7 @@ def _per_choice(
             complete.append(Complete(index, emitted, emitted[-1] if ended else None))
             continue
         specs.append(
-            RequestSpec(
+            ChoiceRequest(
                 request_id=asked.request_id,
                 model=model,
                 prompt=asked.prompt,
@@ -169,7 +169,7 @@ def _per_choice(
                 priority=check.between("priority", asked.priority, -(2**31), 2**31 - 1),
             )
         )
-    return Accepted(asked, sampling["seed"], tuple(specs), tuple(complete), eos)
+    return ValidRequest(asked, sampling["seed"], tuple(specs), tuple(complete), eos)
 
 
 def check_length(name: str, tokens: int, context: int) -> None:
@@ -198,7 +198,7 @@ def _check_stops(check: "_Check", assets: Assets) -> None:
 class _Check:
     """Range checks that speak of fields as the client does."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: ClientRequest) -> None:
         self.asked = asked
 
     def name(self, field: str) -> str:

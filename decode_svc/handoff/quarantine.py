@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable, Mapping
 
-from decode_svc.peers import Peer
-from decode_svc.requests import Owner
+from decode_svc.handoff.sessions import Peer
+from decode_svc.requests import PageOwner
 from engine.pages import PagePool
 from kvtransfer.transfer import Receiver
 from mesh.messages import Abort
@@ -34,8 +34,8 @@ class Quarantine:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def owners(self) -> list[Owner]:
-        return [owner for owner in self._pages.quarantined_owners() if isinstance(owner, Owner)]
+    def owners(self) -> list[PageOwner]:
+        return [owner for owner in self._pages.quarantined_owners() if isinstance(owner, PageOwner)]
 
     @property
     def stuck_pages(self) -> int:
@@ -43,7 +43,7 @@ class Quarantine:
         return self._pages.quarantined(self._out_of_reach) if self._beyond_reach else 0
 
     def _out_of_reach(self, owner: Hashable) -> bool:
-        return isinstance(owner, Owner) and owner.writer in self._beyond_reach
+        return isinstance(owner, PageOwner) and owner.writer in self._beyond_reach
 
     def session_began(self, peer: Peer) -> None:
         """A new session with a writer: ask again for every page that still waits for it."""
@@ -52,9 +52,9 @@ class Quarantine:
                 if owner.writer == peer.incarnation or not self._rules.incarnation:
                     peer.send(Abort(owner.ticket))
 
-    def prove(self, proven: Callable[[Owner], bool]) -> None:
+    def prove(self, proven: Callable[[PageOwner], bool]) -> None:
         """No write of these owners can still come: their pages are free."""
-        if self._pages.prove(lambda owner: isinstance(owner, Owner) and proven(owner)):
+        if self._pages.prove(lambda owner: isinstance(owner, PageOwner) and proven(owner)):
             self._changed()
 
     def watch(self) -> None:
