@@ -114,7 +114,7 @@ format: $(DEV) ## format and fix what can be fixed
 
 .PHONY: wheel-check
 wheel-check: $(DEV) ## build the wheel and use it in an empty environment
-	bash .ci/wheel-check $(BIN)/python "$(TORCH)" "$(TORCH_INDEX)"
+	bash .ci/wheel-check $(BIN)/python
 
 .PHONY: clean
 clean: ## remove the environment and everything built
@@ -129,15 +129,16 @@ $(BIN)/python:
 		|| { echo "Baton needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# torch comes first: whoever asks for it later would pull gigabytes of CUDA.
 $(SERVE): $(BUILT_FROM) | $(BIN)/python
-	@echo "setting up $(VENV) (some minutes the first time)" >&2
-	$(BIN)/python -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null \
-		|| { bash .ci/answers $(BIN)/python $(TORCH_INDEX)/torch/ && $(PIP) install "$(TORCH)" --index-url $(TORCH_INDEX); } \
-		|| $(PIP) install "$(TORCH)"
+	@echo "setting up $(VENV) (half a minute the first time)" >&2
 	$(PIP) install -e '.[serve]'
 	@touch $@
 
+# The tests compare with torch on a CPU. It is installed before anything that asks for it, which would pull gigabytes of CUDA.
 $(DEV): $(SERVE) pyproject.toml
+	@echo "adding what the tests need to $(VENV) (a minute or two the first time)" >&2
+	$(BIN)/python -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null \
+		|| { bash .ci/answers $(BIN)/python $(TORCH_INDEX)/torch/ && $(PIP) install "$(TORCH)" --index-url $(TORCH_INDEX); } \
+		|| $(PIP) install "$(TORCH)"
 	$(PIP) install -e '.[dev]'
 	@touch $@
