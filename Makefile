@@ -124,14 +124,16 @@ clean: ## remove the environment and everything built
 
 # ---- the environment
 
+# The kernels compile in the background while the environment is made; pip's build of the package waits for them.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Baton needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@{ $(PYTHON) kernels/baton_kernels/build.py >/dev/null 2>&1 || true; } &
 	$(PYTHON) -m venv $(VENV)
 
 $(SERVE): $(BUILT_FROM) | $(BIN)/python
 	@echo "setting up $(VENV) (half a minute the first time)" >&2
-	$(PIP) install -e '.[serve]'
+	$(PIP) install -e '.[serve]'  # finds the kernels compiled, or waits for them
 	@touch $@
 
 # The tests compare with torch on a CPU. It is installed before anything that asks for it, which would pull gigabytes of CUDA.

@@ -23,7 +23,7 @@ class KernelBuildHook(BuildHookInterface[Any]):
         kernels = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(kernels)
         try:
-            kernels.build()
+            kernels.build_once()
         except kernels.BuildError as error:
             self.app.display_warning(f"CPU kernels were not built: {error}")
             if not kernels.LIBRARY.exists():

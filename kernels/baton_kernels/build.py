@@ -3,6 +3,7 @@
 One g++ per file, in parallel, each with the instruction set its kernels need; which of them run is decided when the
 library is loaded. Products must never be contracted or reordered by the compiler, so `-ffast-math` stays out."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ WARNINGS = (
     "-Wno-psabi",
 )  # GCC 12 misreads its own headers
 DEFAULT_MARCH = ("-march=x86-64-v3",)
+LIGHT = {"body_plain.cpp": ("-O1",)}  # it shows which bits are right, not how fast; -O3 takes as long as all other files
 MARCH = {
     "dispatch.cpp": (),  # decides whether anything newer may run
     "pool.cpp": (),
@@ -51,6 +53,19 @@ def sources() -> list[Path]:
     return sorted((HERE / "cpu").glob("*.cpp"))
 
 
+def up_to_date() -> bool:
+    """The library is there and is newer than everything that it is made from."""
+    made_from = (Path(__file__), *(HERE / "cpu").iterdir())
+    return LIBRARY.exists() and LIBRARY.stat().st_mtime > max(path.stat().st_mtime for path in made_from)
+
+
+def build_once() -> Path:
+    """Build the library unless it is up to date; of several processes that ask for it, one builds and the others wait."""
+    with LIBRARY.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return LIBRARY if up_to_date() else build()
+
+
 def build(target: Path = LIBRARY, extra: tuple[str, ...] = ()) -> Path:
     """Compile and link to `target`, which appears whole or not at all."""
     if sysconfig.get_platform() not in ("linux-x86_64",):
@@ -61,7 +76,8 @@ def build(target: Path = LIBRARY, extra: tuple[str, ...] = ()) -> Path:
         # the slowest files first
         jobs = sorted(zip(sources(), objects, strict=True), key=lambda job: not job[0].name.startswith("body_"))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda job: _run([cxx, *FLAGS, *WARNINGS, *MARCH.get(job[0].name, DEFAULT_MARCH), *extra,
+            list(pool.map(lambda job: _run([cxx, *FLAGS, *WARNINGS, *LIGHT.get(job[0].name, ()),
+                                            *MARCH.get(job[0].name, DEFAULT_MARCH), *extra,
                                             "-c", str(job[0]), "-o", str(job[1])]), jobs))  # fmt: skip
         linked = target.with_suffix(f".{os.getpid()}.tmp")
         _run([cxx, "-shared", "-pthread", *extra, *map(str, objects), "-o", str(linked)])
@@ -79,6 +95,6 @@ def _run(command: list[str]) -> None:
 
 if __name__ == "__main__":
     try:
-        print(f"built {build()}")
+        print(f"built {build_once()}")
     except BuildError as error:
         sys.exit(str(error))
