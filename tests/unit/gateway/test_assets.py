@@ -18,7 +18,7 @@ def test_limits_and_ids_come_from_the_folder(folder: Path) -> None:
     change(folder / "generation_config.json", eos_token_id=[5, 6])
     assets = load_assets(folder, "tiny")
     assert (assets.context_tokens, assets.vocabulary, assets.eos_ids) == (512, 261, (5, 6, 257))
-    assert assets.tokens.encode("hi", special=True) == (104, 105)
+    assert assets.tokenizer.encode("hi", special=True) == (104, 105)
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ async def test_a_wrong_field_is_named_and_nothing_runs(url: str, core: Any, requ
     assert field.rpartition(".")[2].partition("[")[0] in error["message"]
     assert error["code"] == answer.status_code
     assert answer.headers["x-should-retry"] == "false"
-    assert core.handles == []
+    assert core.streams == []
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_a_body_in_another_form_is_refused_with_the_headers_name(
     answer = await post(url, "/v1/completions", body, **{header: value})
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (415, "invalid_request_error")
-    assert header in error["message"] and value in error["message"] and core.handles == []
+    assert header in error["message"] and value in error["message"] and core.streams == []
     fine = {"content-type": "application/json; charset=utf-8", "content-encoding": "identity"}
     assert (await post(url, "/v1/completions", body, **fine)).status_code == 200
 
@@ -187,7 +187,7 @@ async def test_a_text_that_fits_into_no_context_is_refused_before_it_is_tokenize
     answer = await post(url, *request_)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, field)
-    assert "shorten" in error["message"] and core.handles == []
+    assert "shorten" in error["message"] and core.streams == []
 
 
 async def test_the_first_prompt_that_is_too_long_ends_the_reading(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ async def test_what_no_pool_can_hold_is_refused_at_the_door_by_name(
     answer = await post(url, *request_)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["reason"]) == (400, field, "POOL_TOO_SMALL")
-    assert "64" in error["message"] and "pool_bytes" in error["message"] and core.handles == []
+    assert "64" in error["message"] and "pool_bytes" in error["message"] and core.streams == []
     assert answer.headers["x-should-retry"] == "false"
     core.largest_pool_tokens = 640
     assert (await post(url, *request_)).status_code == 200
@@ -238,13 +238,13 @@ async def test_a_refused_second_prompt_cancels_the_first(url: str, core: Any) ->
     submit = core.submit
 
     def once(spec: Any) -> Any:
-        if core.handles:
+        if core.streams:
             raise Unavailable("enough")
         return submit(spec)
 
     core.submit = once
     assert (await post(url, *with_text(prompt=["a", "b"]))).status_code == 503
-    assert core.handles[0].cancelled
+    assert core.streams[0].cancelled
 
 
 async def test_the_sdk_raises_its_own_errors(client: openai.AsyncOpenAI) -> None:

@@ -42,7 +42,7 @@ def choose(
         Need(tokens, numerics),
         decodes=decodes,
         prefills=prefills,
-        matched=lambda one: known.get(one.incarnation, 0),
+        cached=lambda one: known.get(one.incarnation, 0),
         **more,
     )
     assert chosen is None or isinstance(chosen, Route)

@@ -56,7 +56,7 @@ async def test_a_call_is_told_whole_with_its_reason(client: openai.AsyncOpenAI, 
     (call,) = choice.message.tool_calls or []
     assert call.type == "function" and call.function.name == "add"
     assert json.loads(call.function.arguments) == {"a": 1}
-    assert bytes(token for token in core.handles[0].spec.prompt if token < 256).startswith(json.dumps(ADD).encode())
+    assert bytes(token for token in core.streams[0].choice.prompt if token < 256).startswith(json.dumps(ADD).encode())
 
 
 async def test_a_streamed_call_is_the_whole_one_and_none_of_its_text_leaks(
@@ -82,7 +82,7 @@ async def test_without_parallel_calls_the_answer_ends_with_the_first(client: ope
     answer = await client.chat.completions.create(model="tiny", messages=HI, tools=[ADD], parallel_tool_calls=False)
     assert len(answer.choices[0].message.tool_calls or []) == 1
     assert answer.choices[0].finish_reason == "tool_calls"
-    assert core.handles[0].cancelled
+    assert core.streams[0].cancelled
 
 
 @pytest.mark.parametrize("more", [{}, {"tools": [ADD], "tool_choice": "none"}])
@@ -91,7 +91,7 @@ async def test_who_offers_no_tools_gets_text(client: openai.AsyncOpenAI, core: A
     answer = await client.chat.completions.create(model="tiny", messages=HI, **more)
     assert answer.choices[0].message.content == CALL.decode()
     assert answer.choices[0].message.tool_calls is None and answer.choices[0].finish_reason == "stop"
-    assert b"function" not in bytes(token for token in core.handles[0].spec.prompt if token < 256)
+    assert b"function" not in bytes(token for token in core.streams[0].choice.prompt if token < 256)
 
 
 async def test_a_call_that_is_cut_off_stays_text(client: openai.AsyncOpenAI, core: Any) -> None:
@@ -107,7 +107,7 @@ async def test_earlier_calls_and_results_reach_the_template(client: openai.Async
         {"role": "tool", "tool_call_id": "c1", "content": "2"},
     ]
     await client.chat.completions.create(model="tiny", messages=messages, tools=[ADD])
-    prompt = bytes(token for token in core.handles[0].spec.prompt if token < 256)
+    prompt = bytes(token for token in core.streams[0].choice.prompt if token < 256)
     assert CALL in prompt and prompt.endswith(b"<|tool|>2")
 
 
@@ -139,7 +139,7 @@ async def test_what_cannot_be_honoured_is_refused_by_name(
     with pytest.raises(openai.BadRequestError) as refused:
         await client.chat.completions.create(**{"model": "tiny", "messages": HI} | fields)
     assert refused.value.param == field and field in refused.value.message
-    assert core.handles == []
+    assert core.streams == []
 
 
 async def test_grpc_speaks_of_the_same_calls(stub: Any, core: Any) -> None:
@@ -158,7 +158,7 @@ async def test_grpc_speaks_of_the_same_calls(stub: Any, core: Any) -> None:
     second = await stub.Generate(pb.GenerateRequest(chat=chat))
     assert second.choices[0].text == "two"
     assert second.choices[0].finished.reason == pb.FINISH_REASON_STOP
-    assert CALL in bytes(token for token in core.handles[-1].spec.prompt if token < 256)
+    assert CALL in bytes(token for token in core.streams[-1].choice.prompt if token < 256)
 
 
 async def test_an_answer_that_is_continued_after_its_call_still_ends_with_tool_calls(stub: Any, core: Any) -> None:
