@@ -95,7 +95,11 @@ async def test_metadata_name_the_request_and_its_trace(stub: Any, core: Any) -> 
 async def test_models_are_listed(channel: grpc.aio.Channel, core: Any) -> None:
     stub: Any = pb_grpc.ModelServiceStub(channel)
     answer = await stub.ListModels(pb.ListModelsRequest())
-    assert [(model.name, model.context_tokens) for model in answer.models] == [("tiny", 512)]
+    (model,) = answer.models
+    assert (model.name, model.context_tokens, model.HasField("model_hash")) == ("tiny", 512, False)
+    core.model_hash = "abc"
+    (model,) = (await stub.ListModels(pb.ListModelsRequest())).models
+    assert model.model_hash == "abc"
 
 
 async def test_health_can_be_watched(server: GrpcListening, channel: grpc.aio.Channel) -> None:

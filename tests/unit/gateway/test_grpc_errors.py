@@ -33,6 +33,8 @@ from tests.unit.gateway.public_grpc import ask, details_of, events_of, within
         (ask(emitted=[pb.Emitted(index=1, token_ids=[1])], sampling=pb.SamplingOptions(seed=1)), "emitted"),
         (ask(emitted=[pb.Emitted(index=0, token_ids=[1])]), "sampling.seed"),
         (ask(request_id="two words"), "request_id"),
+        (ask(priority=601), "priority"),
+        (ask(priority=-601), "priority"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

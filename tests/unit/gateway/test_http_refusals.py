@@ -92,6 +92,9 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         (with_text(echo=True, logprobs=1), "echo"),
         (with_text(cache_salt="x" * 129), "cache_salt"),
         (with_text(request_id="two words"), "request_id"),
+        (with_text(priority=601), "priority"),
+        (with_chat(priority=-601), "priority"),
+        (with_text(priority="high"), "priority"),
         # known, not supported
         (with_chat(frequency_penalty=0.5), "frequency_penalty"),
         (with_chat(logit_bias={"5": 1}), "logit_bias"),

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from gateway.tool_calls import ToolCall, ToolCallReader
 from gateway.stops import TextPiece
+from gateway.tool_calls import ToolCall, ToolCallReader
 from mesh.messages import End, Token
 
 NAMES = frozenset({"add", "get_time"})
@@ -27,7 +27,9 @@ def pieces(text: str, rng: Random | None = None) -> list[TextPiece]:
     return found
 
 
-def read(text: str, rng: Random | None = None, names: frozenset[str] = NAMES) -> tuple[str, list[ToolCall], ToolCallReader]:
+def read(
+    text: str, rng: Random | None = None, names: frozenset[str] = NAMES
+) -> tuple[str, list[ToolCall], ToolCallReader]:
     reader = ToolCallReader(names, request_id="r1")
     cut = pieces(text, rng)
     reads = [*map(reader.push, cut), reader.flush()]
