@@ -7,6 +7,7 @@ all its choices."""
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from http import HTTPStatus
 from random import Random
 from typing import Any
 
@@ -225,5 +226,5 @@ async def _http_exception(request: Request, error: Exception) -> Response:
         405: f"{request.url.path} does not support {request.method}",
     }
     message = what.get(error.status_code, error.detail)
-    content: Any = http_errors.body(error.status_code, message, error.detail.upper().replace(" ", "_"))
+    content: Any = http_errors.body(error.status_code, message, HTTPStatus(error.status_code).name)
     return Response(encode(content), error.status_code, headers=error.headers, media_type="application/json")

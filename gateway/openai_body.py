@@ -109,4 +109,4 @@ def _type_error(message: str) -> InvalidRequest:
     unknown = re.search(r"unknown field `(.+?)`", what)
     if unknown:
         path = f"{path}.{unknown[1]}" if path else unknown[1]
-    return InvalidRequest(path or None, f"{path or 'the body'}: {what.replace('`', '')}")
+    return InvalidRequest(path or None, f"{path or 'the body'}: {what}")

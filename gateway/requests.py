@@ -91,6 +91,10 @@ class GatewayRequest:
         """Every token that the client has, those that it brought along included."""
         return self.choice.emitted + tuple(token.token for token in self.shown)
 
+    def seniority(self, priority_seconds: float) -> tuple[float, int]:
+        """Smaller is older. A step of priority is worth `priority_seconds` of waiting."""
+        return self.accepted_seconds + self.choice.priority * priority_seconds, self.id
+
     def next_ticket(self, nonce: bytes) -> Ticket:
         return Ticket(self.id, self.ticket.attempt + 1 if self.ticket else 1, nonce)
 

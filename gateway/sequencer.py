@@ -58,7 +58,7 @@ class Sequencer:
         self._rules, self._random, self._telemetry, self._local = rules, random, telemetry, local
         self._patience_seconds = patience_seconds
 
-    # ---- step 2: a request gets its workers, and new ones whenever an attempt fails
+    # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
     def accept(self, choice: ChoiceRequest) -> GatewayRequest:
         loop = asyncio.get_running_loop()
@@ -125,8 +125,7 @@ class Sequencer:
             chosen.prefill.count(len(job.tokens))
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
-        """No worker can take the request now. It fails if that cannot change, else it waits for a worker or for
-        room."""
+        """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
         choice, decodes = request.choice, self.workers.tier(Tier.DECODE)
         classes = sorted({decode.numerics for decode in decodes})
         if request.numerics and classes and request.numerics not in classes:
@@ -144,17 +143,48 @@ class Sequencer:
             if request.phase is not RequestPhase.WAITING:
                 request.enter(RequestPhase.WAITING)
             if request.patience is None:
-                gone = Unavailable(
-                    f"no worker could take this request for {self._patience_seconds:g} s; try again later"
-                )
-                loop = asyncio.get_running_loop()
-                request.patience = loop.call_later(self._patience_seconds, self.end, request, gone)
+                seconds, loop = self._patience_seconds, asyncio.get_running_loop()
+                gone = Unavailable(f"no worker could take this request for {seconds:g} s; try again later")
+                request.patience = loop.call_later(seconds, self.end, request, gone)
 
     def _all_refuse_for_ever(self, request: GatewayRequest, tier: Tier) -> bool:
         workers = self.workers.tier(tier)
         return bool(workers) and all(request.refused.get(w.incarnation) is FullKind.EVER for w in workers)
 
-    # ---- reports of workers that move a request on
+    # ---- steps 5 and 8: tokens on their way to the client
+
+    def on_prefilled(self, prefilled: Prefilled) -> None:
+        request = self._current(prefilled.ticket)
+        if request is not None and request.prefilled is None:
+            request.prefilled = prefilled
+
+    def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
+        for item in tokens.items:
+            request = self._current(item.ticket)
+            if request is None:
+                continue
+            if worker.tier is Tier.DECODE and not request.handed:
+                request.handed, request.handed_seconds = True, asyncio.get_running_loop().time()
+            if request.is_next(item.token):
+                self._show(request, worker, item.token)
+
+    def _current(self, ticket: Ticket) -> GatewayRequest | None:
+        """The open request whose current attempt has this ticket."""
+        request = self.requests.get(ticket.request)
+        if request is None or request.phase is not RequestPhase.OPEN or not request.is_current(ticket):
+            return None
+        return request
+
+    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token) -> None:
+        if request.first_token_seconds is None:
+            request.first_token_seconds = asyncio.get_running_loop().time()
+        request.shown.append(token)
+        request.numerics = worker.numerics
+        request.events.put_nowait(token)
+        if token.end is not End.NONE:
+            self.end(request)
+
+    # ---- reports that raise an attempt
 
     def on_lost(self, worker: AttachedWorker, lost: Lost) -> None:
         request = self._current(lost.ticket)
@@ -195,45 +225,9 @@ class Sequencer:
                     self.raise_attempt(request, decode_lost=decode_lost)
 
     def _in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
-        """Requests in this phase, the oldest first. A step of priority is worth `priority_seconds` of waiting."""
-        worth = self._rules.priority_seconds
-        return sorted(
-            (request for request in self.requests.values() if request.phase is phase),
-            key=lambda request: (request.accepted_seconds + request.choice.priority * worth, request.id),
-        )
-
-    # ---- steps 5 and 8: tokens on their way to the client
-
-    def on_prefilled(self, prefilled: Prefilled) -> None:
-        request = self._current(prefilled.ticket)
-        if request is not None and request.prefilled is None:
-            request.prefilled = prefilled
-
-    def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
-        for item in tokens.items:
-            request = self._current(item.ticket)
-            if request is None:
-                continue
-            if worker.tier is Tier.DECODE and not request.handed:
-                request.handed, request.handed_seconds = True, asyncio.get_running_loop().time()
-            if request.is_next(item.token):
-                self._show(request, worker, item.token)
-
-    def _current(self, ticket: Ticket) -> GatewayRequest | None:
-        """The open request whose current attempt has this ticket."""
-        request = self.requests.get(ticket.request)
-        if request is None or request.phase is not RequestPhase.OPEN or not request.is_current(ticket):
-            return None
-        return request
-
-    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token) -> None:
-        if request.first_token_seconds is None:
-            request.first_token_seconds = asyncio.get_running_loop().time()
-        request.shown.append(token)
-        request.numerics = worker.numerics
-        request.events.put_nowait(token)
-        if token.end is not End.NONE:
-            self.end(request)
+        """Requests in this phase, the oldest first."""
+        found = [request for request in self.requests.values() if request.phase is phase]
+        return sorted(found, key=lambda request: request.seniority(self._rules.priority_seconds))
 
     # ---- step 9: the end
 

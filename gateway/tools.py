@@ -1,6 +1,6 @@
 """Tools as a client declares them, and the calls and results in its messages: validated, or refused by field name.
 
-Also answers at start whether the model's chat template can tell the model about tools. A template without room for
+This file also checks at start whether the model's chat template supports tools. A template without room for
 tools, or one that writes calls in another form than gateway/tool_calls.py reads, makes the gateway refuse tools with
 the reason, so that nothing is silently dropped."""
 

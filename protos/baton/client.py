@@ -34,9 +34,7 @@ class _Progress:
 
     started: pb.Started | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)
-    classes: dict[int, pb.NumericsClass] = field(
-        default_factory=dict
-    )  # classes of choices where they differ from Started's
+    classes: dict[int, pb.NumericsClass] = field(default_factory=dict)  # by choice, where not Started's
     finished: set[int] = field(default_factory=set)
 
     def is_news(self, event: pb.StreamGenerateResponse) -> bool:

@@ -42,7 +42,7 @@ class RecordingSession:
 
 
 @dataclass
-class Mesh:
+class SequencerMesh:
     """A sequencer with two workers of each tier, and the messages that they got."""
 
     sequencer: Sequencer
@@ -79,7 +79,7 @@ class Mesh:
         return names[request.prefill], names[request.decode]
 
 
-def mesh() -> Mesh:
+def mesh() -> SequencerMesh:
     workers, named = Workers(), {}
     for incarnation, name in enumerate(("p1", "p2", "d1", "d2"), 1):
         load = Load(free_pages=64, total_pages=64)
@@ -90,7 +90,7 @@ def mesh() -> Mesh:
     sequencer = Sequencer(
         workers, rules=RULES, random=Random(1), telemetry=Silent(), local=Local.NEVER, patience_seconds=30.0
     )
-    return Mesh(sequencer, named)
+    return SequencerMesh(sequencer, named)
 
 
 def error_of(request: GatewayRequest) -> BatonError:

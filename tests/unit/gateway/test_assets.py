@@ -22,7 +22,7 @@ def test_limits_and_ids_come_from_the_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "defaults"),
+    ("given", "defaults"),
     [
         ({}, Defaults()),
         ({"temperature": 0.6, "top_p": 0.9, "top_k": 20}, Defaults(temperature=0.6, top_p=0.9, top_k=20)),
@@ -31,9 +31,9 @@ def test_limits_and_ids_come_from_the_folder(folder: Path) -> None:
     ],
 )
 def test_the_folder_says_how_to_sample_where_a_request_does_not(
-    folder: Path, said: dict[str, Any], defaults: Defaults
+    folder: Path, given: dict[str, Any], defaults: Defaults
 ) -> None:
-    change(folder / "generation_config.json", **said)
+    change(folder / "generation_config.json", **given)
     assert load_assets(folder, "tiny").defaults == defaults
 
 

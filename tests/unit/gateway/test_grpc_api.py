@@ -33,7 +33,7 @@ async def test_a_stream_begins_with_started_and_ends_with_finished(stub: Any, co
 
 
 async def test_unary_and_stream_tell_the_same(stub: Any, core: Any) -> None:
-    core.reply = lambda spec: "answer %d ünd".encode() % spec.sampling.choice
+    core.reply = lambda choice: "answer %d ünd".encode() % choice.sampling.choice
     request = ask(sampling=pb.SamplingOptions(seed=1, n=2), logprobs=pb.LogprobOptions(top=3))
     whole = await stub.Generate(request)
     texts, tokens, logprobs = {0: "", 1: ""}, {0: [], 1: []}, {0: [], 1: []}
@@ -74,7 +74,7 @@ async def test_prompts_are_text_ids_or_chat(stub: Any, core: Any) -> None:
 
 
 async def test_a_stopped_choice_is_cancelled_while_others_go_on(stub: Any, core: Any) -> None:
-    core.reply = lambda spec: b"a stop b" if spec.sampling.choice == 0 else b"on and on"
+    core.reply = lambda choice: b"a stop b" if choice.sampling.choice == 0 else b"on and on"
     core.ends = False
     request = ask(sampling=pb.SamplingOptions(n=2), stop=pb.StopOptions(strings=["stop"]))
     call = stub.StreamGenerate(pb.StreamGenerateRequest(request=request))

@@ -72,8 +72,8 @@ async def test_a_continuation_in_another_class_is_refused_unless_allowed(stub: A
 async def test_a_class_change_on_the_way_is_told(stub: Any, core: Any) -> None:
     submit = core.submit
 
-    def changing(spec: Any) -> Any:
-        stream = submit(spec)
+    def changing(choice: Any) -> Any:
+        stream = submit(choice)
         events = stream.events
 
         async def with_change() -> AsyncIterator[Any]:

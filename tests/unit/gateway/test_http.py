@@ -74,7 +74,7 @@ async def test_streamed_and_whole_answers_are_equal(client: openai.AsyncOpenAI, 
 async def test_completions_take_every_form_of_prompt(
     client: openai.AsyncOpenAI, core: Any, prompt: Any, expected: Any
 ) -> None:
-    core.reply = lambda spec: bytes(spec.prompt).upper()
+    core.reply = lambda choice: bytes(choice.prompt).upper()
     answer = await client.completions.create(model="tiny", prompt=prompt)
     assert [stream.choice.prompt for stream in core.streams] == expected
     assert [choice.text for choice in answer.choices] == [bytes(ids).decode().upper() for ids in expected]
@@ -82,7 +82,7 @@ async def test_completions_take_every_form_of_prompt(
 
 
 async def test_several_prompts_with_several_choices_are_numbered_through(client: openai.AsyncOpenAI, core: Any) -> None:
-    core.reply = lambda spec: bytes(spec.prompt) + b"%d" % spec.sampling.choice
+    core.reply = lambda choice: bytes(choice.prompt) + b"%d" % choice.sampling.choice
     expected = {0: "a0", 1: "a1", 2: "b0", 3: "b1"}
     whole = await client.completions.create(model="tiny", prompt=["a", "b"], n=2)
     assert {choice.index: choice.text for choice in whole.choices} == expected

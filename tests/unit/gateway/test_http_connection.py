@@ -77,20 +77,20 @@ async def test_a_client_that_goes_away_cancels_an_answer_that_is_not_streamed(ur
 
 
 async def test_a_failure_before_the_first_token_is_an_ordinary_error(url: str, core: Any) -> None:
-    core.fail_at = {0: Unavailable("nobody there", retry_after_seconds=2.5)}
+    core.fail_at = {0: Unavailable("no worker", retry_after_seconds=2.5)}
     for stream in (False, True):
         async with httpx.AsyncClient() as http:
             answer = await http.post(
                 f"{url}/v1/completions", json={"model": "tiny", "prompt": "x", "stream": stream, "n": 2}
             )
         assert answer.status_code == 503
-        assert answer.json()["error"]["message"] == "nobody there"
+        assert answer.json()["error"]["message"] == "no worker"
         assert answer.headers["retry-after-ms"] == "2500"
         assert answer.headers["x-should-retry"] == "true"
 
 
 async def test_a_failure_in_the_middle_of_a_stream_is_an_event_and_the_stream_ends(url: str, core: Any) -> None:
-    core.fail_at = {3: Unavailable("nobody there")}
+    core.fail_at = {3: Unavailable("no worker")}
     async with streaming(url, {"model": "tiny", "prompt": "x", "stream": True}) as lines:
         data = [line.removeprefix("data: ") async for line in lines if line]
     assert data[-1] == "[DONE]"

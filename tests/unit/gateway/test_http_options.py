@@ -17,7 +17,7 @@ async def within(seconds: float, condition: Callable[[], bool]) -> None:
 
 
 async def test_choices_share_the_seed_and_differ_in_their_index(client: openai.AsyncOpenAI, core: Any) -> None:
-    core.reply = lambda spec: b"choice %d" % spec.sampling.choice
+    core.reply = lambda choice: b"choice %d" % choice.sampling.choice
     answer = await client.chat.completions.create(model="tiny", messages=HI, n=3, seed=42)
     assert [choice.message.content for choice in answer.choices] == ["choice 0", "choice 1", "choice 2"]
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -105,12 +105,12 @@ async def test_sampling_options_reach_the_core(client: openai.AsyncOpenAI, core:
         max_tokens=9,
         extra_body={"top_k": 5, "min_p": 0.1, "min_tokens": 2, "priority": -3, "cache_salt": "tenant"},
     )
-    spec = core.streams[0].choice
-    sampling = spec.sampling
+    choice = core.streams[0].choice
+    sampling = choice.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.9, 5, 0.1)
     assert (sampling.seed, sampling.max_tokens, sampling.min_tokens) == (2**64 - 1, 9, 2)
-    assert spec.priority == -3
-    assert len(spec.salt) == 16
+    assert choice.priority == -3
+    assert len(choice.salt) == 16
 
 
 async def test_the_default_temperature_is_one_and_zero_is_kept(client: openai.AsyncOpenAI, core: Any) -> None:
@@ -124,8 +124,8 @@ async def test_what_a_request_leaves_open_the_models_folder_decides(client: open
     await client.completions.create(model="tiny", prompt="x")
     own: Any = {"top_k": 0, "min_p": 0.0}
     await client.completions.create(model="tiny", prompt="x", temperature=0, top_p=1.0, extra_body=own)
-    asked = [stream.choice.sampling for stream in core.streams]
-    assert [(one.temperature, one.top_k, one.top_p, one.min_p) for one in asked] == [
+    sampled = [stream.choice.sampling for stream in core.streams]
+    assert [(one.temperature, one.top_k, one.top_p, one.min_p) for one in sampled] == [
         (0.6, 20, 0.9, 0.1),
         (0.0, 0, 1.0, 0.0),
     ]

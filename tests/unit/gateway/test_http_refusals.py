@@ -240,10 +240,10 @@ async def test_what_no_pool_can_hold_is_refused_at_the_door_by_name(
 async def test_a_refused_second_prompt_cancels_the_first(url: str, core: Any) -> None:
     submit = core.submit
 
-    def once(spec: Any) -> Any:
+    def once(choice: Any) -> Any:
         if core.streams:
             raise Unavailable("enough")
-        return submit(spec)
+        return submit(choice)
 
     core.submit = once
     assert (await post(url, *with_text(prompt=["a", "b"]))).status_code == 503

@@ -30,10 +30,10 @@ async def test_both_spellings_give_the_same_ids(assets: Assets) -> None:
     ("chat", "http", "grpc"),
     [
         (ChatPrompt([]), "messages", "chat.messages"),
-        (ChatPrompt([{"role": "nobody"}]), "messages[0].role", "chat.messages[0].role"),
+        (ChatPrompt([{"role": "stranger"}]), "messages[0].role", "chat.messages[0].role"),
         (ChatPrompt([USER, {"role": "user"}]), "messages[1].content", "chat.messages[1].content"),
         (ChatPrompt([USER] * 513), "messages", "chat.messages"),
-        (ChatPrompt([{"role": "user", "content": "x" * 9999}]), "messages", "chat.messages"),
+        (ChatPrompt([{"role": "user", "content": "x" * 999_999}]), "messages", "chat.messages"),
         (
             ChatPrompt([USER], template_arguments={"tools": []}),
             "chat_template_kwargs",

@@ -81,3 +81,8 @@ def test_a_job_has_the_time_that_is_left_and_the_priority() -> None:
     without = request()
     without.ticket = one.ticket
     assert without.job(103.0).deadline_seconds is None
+
+
+def test_a_step_of_priority_is_worth_seconds_of_waiting() -> None:
+    assert request(priority=3).seniority(1.0) == (103.0, 5)
+    assert request(priority=-3).seniority(0.5) == (98.5, 5)

@@ -8,14 +8,14 @@ from gateway.requests import GatewayRequest, RequestPhase
 from mesh.messages import FullKind, Job, Open
 from mesh.rules import RULES
 from tests.sim.loop import run_virtual
-from tests.unit.gateway.fake_mesh import Mesh, mesh
+from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 
 
-def opened(m: Mesh, name: str) -> list[Job]:
+def opened(m: SequencerMesh, name: str) -> list[Job]:
     return [message.job for message in m.sent(name) if isinstance(message, Open)]
 
 
-def make_wait(m: Mesh, request: GatewayRequest) -> None:
+def make_wait(m: SequencerMesh, request: GatewayRequest) -> None:
     for _ in range(2):
         m.full(request, FullKind.NOW)
     assert request.phase is RequestPhase.WAITING

@@ -61,8 +61,8 @@ def test_calls_are_the_same_wherever_the_text_is_cut(seed: int) -> None:
     ],
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    said, calls, reader = read(text)
-    assert (said, calls, reader.count) == (text, [], 0)
+    shown, calls, reader = read(text)
+    assert (shown, calls, reader.count) == (text, [], 0)
 
 
 def test_without_tools_nothing_is_held_back() -> None:
