@@ -20,7 +20,7 @@ def test_a_stream_ends_with_the_last_token_and_times_are_those_of_the_choice() -
         prefill, decode = m.serving(request)
         assert request.ticket is not None
         await asyncio.sleep(1.0)
-        m.sequencer.on_prefilled(Prefilled(request.ticket, 0.25, 0.75, 8))
+        m.sequencer.on_prefilled(Prefilled(request.ticket, cached_tokens=8, queued_seconds=0.25, computed_seconds=0.75))
         m.token(prefill, request.ticket, 0)
         await asyncio.sleep(0.5)
         drafted = (Token(1, 7, drafted=2), Token(2, 8, accepted=True), Token(3, 9, end=End.LENGTH))
