@@ -1,4 +1,4 @@
-"""What the gateway knows of each choice of a request, and which moves between its phases are legal.
+"""State of each choice at the gateway, and the legal moves between its phases.
 
 The table "Request at the gateway" in docs/protocol.md. The sequencer alone owns these objects. `shown` is law: a token
 that the client has seen is never taken back, and every later attempt begins behind it."""

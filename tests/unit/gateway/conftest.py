@@ -149,7 +149,7 @@ class FakeCore:
 
 @pytest.fixture
 def generation() -> dict[str, object]:
-    """What the model's makers recommend; a test may say something."""
+    """Content of the model's generation_config.json; tests override it."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""A sequencer with two workers of each tier that are not there: their sessions keep what is sent."""
+"""A sequencer with two fake workers of each tier: their sessions record the messages that they get."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ from tests.sim.loop import run_virtual
 
 @dataclass
 class RecordingSession:
-    """A session that keeps what is sent."""
+    """A session that records what is sent."""
 
     sent: list[Message] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The public gRPC API on a free port, and what its tests do again and again."""
+"""The public gRPC API on a free port, and helpers that its tests share."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What the gateway takes from a model's folder, and how it says that something is missing."""
+"""The gateway reads limits, ids and templates from a model's folder, and names the file that is missing or broken."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_limits_and_ids_come_from_the_folder(folder: Path) -> None:
         ({"do_sample": False, "temperature": 0.6}, Defaults(temperature=0.0)),
     ],
 )
-def test_the_folder_says_how_to_sample_where_a_request_does_not(
+def test_the_folder_decides_how_to_sample_where_a_request_does_not(
     folder: Path, given: dict[str, Any], defaults: Defaults
 ) -> None:
     change(folder / "generation_config.json", **given)

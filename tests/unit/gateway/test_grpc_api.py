@@ -32,7 +32,7 @@ async def test_a_stream_begins_with_started_and_ends_with_finished(stub: Any, co
     assert not any(delta.logprobs for delta in deltas)
 
 
-async def test_unary_and_stream_tell_the_same(stub: Any, core: Any) -> None:
+async def test_unary_and_stream_have_the_same_answer(stub: Any, core: Any) -> None:
     core.reply = lambda choice: "answer %d ünd".encode() % choice.sampling.choice
     request = ask(sampling=pb.SamplingOptions(seed=1, n=2), logprobs=pb.LogprobOptions(top=3))
     whole = await stub.Generate(request)

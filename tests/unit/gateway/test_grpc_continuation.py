@@ -69,7 +69,7 @@ async def test_a_continuation_in_another_class_is_refused_unless_allowed(stub: A
     assert (await stub.Generate(request)).choices[0].text == "llo world"
 
 
-async def test_a_class_change_on_the_way_is_told(stub: Any, core: Any) -> None:
+async def test_a_class_change_in_the_middle_is_sent_to_the_client(stub: Any, core: Any) -> None:
     submit = core.submit
 
     def changing(choice: Any) -> Any:

@@ -1,6 +1,5 @@
 """Errors over gRPC: statuses, details, deadlines and cancels."""
 
-import time
 from typing import Any
 
 import grpc
@@ -56,7 +55,7 @@ async def test_an_unknown_model_is_not_found(stub: Any) -> None:
     assert (await stub.Generate(ask(model="tiny"))).choices[0].text == "hello world"
 
 
-async def test_what_may_be_tried_again_says_when(stub: Any, core: Any) -> None:
+async def test_an_error_that_may_pass_has_a_retry_delay(stub: Any, core: Any) -> None:
     core.refuse = Unavailable("later", retry_after_seconds=1.5)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await events_of(stub, ask(request_id="r9"))
@@ -76,7 +75,7 @@ async def test_a_failure_in_the_middle_comes_after_the_tokens_before_it(stub: An
     assert failure.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_a_defect_tells_nothing(stub: Any, core: Any) -> None:
+async def test_a_defect_shows_no_detail(stub: Any, core: Any) -> None:
     core.refuse = ZeroDivisionError("secret")
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await stub.Generate(ask())
@@ -86,13 +85,11 @@ async def test_a_defect_tells_nothing(stub: Any, core: Any) -> None:
 
 async def test_the_deadline_reaches_the_core_and_ends_the_call(stub: Any, core: Any) -> None:
     core.ends = False
-    before = time.monotonic()
     with pytest.raises(grpc.aio.AioRpcError) as late:
         await stub.Generate(ask(), timeout=1.5)
     assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert time.monotonic() - before < 10
     assert 0 < core.streams[0].choice.deadline_seconds <= 2  # gRPC rounds up
-    await within(2, lambda: core.streams[0].cancelled)
+    await within(20, lambda: core.streams[0].cancelled)
     core.ends = True
     await stub.Generate(ask())
     assert core.streams[1].choice.deadline_seconds is None
@@ -103,4 +100,4 @@ async def test_cancelling_the_call_cancels_every_choice(stub: Any, core: Any) ->
     call = stub.StreamGenerate(pb.StreamGenerateRequest(request=ask(sampling=pb.SamplingOptions(n=3))))
     await call.read()
     call.cancel()
-    await within(2, lambda: len(core.streams) == 3 and all(stream.cancelled for stream in core.streams))
+    await within(20, lambda: len(core.streams) == 3 and all(stream.cancelled for stream in core.streams))

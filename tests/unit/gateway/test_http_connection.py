@@ -65,15 +65,17 @@ async def test_a_client_that_goes_away_cancels_all_its_choices(url: str, core: A
         async for line in lines:
             if line:
                 break
-    await within(2, lambda: len(core.streams) == 3 and all(stream.cancelled for stream in core.streams))
+    await within(20, lambda: len(core.streams) == 3 and all(stream.cancelled for stream in core.streams))
 
 
 async def test_a_client_that_goes_away_cancels_an_answer_that_is_not_streamed(url: str, core: Any) -> None:
     core.ends = False
-    with pytest.raises(httpx.TimeoutException):
-        async with httpx.AsyncClient(timeout=0.3) as http:
-            await http.post(f"{url}/v1/completions", json={"model": "tiny", "prompt": ["x", "y"]})
-    await within(2, lambda: len(core.streams) == 2 and all(stream.cancelled for stream in core.streams))
+    async with httpx.AsyncClient(timeout=None) as http:
+        post = asyncio.ensure_future(http.post(f"{url}/v1/completions", json={"model": "tiny", "prompt": ["x", "y"]}))
+        await within(20, lambda: len(core.streams) == 2)
+        post.cancel()
+        await asyncio.gather(post, return_exceptions=True)
+    await within(20, lambda: all(stream.cancelled for stream in core.streams))
 
 
 async def test_a_failure_before_the_first_token_is_an_ordinary_error(url: str, core: Any) -> None:
@@ -104,7 +106,7 @@ async def test_completions_send_no_empty_first_chunk(url: str, core: Any) -> Non
     assert json.loads(data[0])["choices"][0]["text"] == "h"
 
 
-async def test_a_defect_tells_nothing_but_the_request_id(url: str, core: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_shows_only_the_request_id(url: str, core: Any, caplog: pytest.LogCaptureFixture) -> None:
     core.refuse = ZeroDivisionError("secret detail")
     async with httpx.AsyncClient() as http:
         answer = await http.post(

@@ -224,7 +224,7 @@ async def test_unknown_paths_and_methods_are_nested_errors_too(url: str) -> None
         (with_chat(messages=[{"role": "user", "content": "x" * 64}]), "messages"),
     ],
 )
-async def test_what_no_pool_can_hold_is_refused_at_the_door_by_name(
+async def test_a_request_that_no_pool_can_hold_is_refused_by_field(
     url: str, core: Any, request_: Any, field: str
 ) -> None:
     core.largest_pool_tokens = 64

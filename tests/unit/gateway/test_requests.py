@@ -1,4 +1,4 @@
-"""What the gateway knows of a request: its legal moves, its guards, and the job that each attempt becomes."""
+"""A request at the gateway: its legal moves, its guards, and the job of each attempt."""
 
 import asyncio
 from itertools import product
