@@ -160,7 +160,7 @@ def questions(folder: Path, tokens: int) -> list[Ask]:
     asks = []
     for question in QUESTIONS:
         text = assets.template.render([{"role": "user", "content": question}]) if assets.template else question
-        prompt = assets.tokens.encode(text, special=assets.template is None)
+        prompt = assets.tokenizer.encode(text, special=assets.template is None)
         for sampling in SAMPLINGS:
             asks.append(Ask(prompt, replace(sampling, max_tokens=tokens, stop_ids=assets.eos_ids)))
     return asks

@@ -1,6 +1,7 @@
-"""What the front door needs of a model's folder: tokenizer, chat template, context length, end-of-sequence ids.
+"""The parts of a model's folder that the front doors need: tokenizer, chat template, context length, end-of-sequence
+ids.
 
-Weights are never touched. Whatever is missing or broken is an error at start that names the file and what to do."""
+Weights are never read. A file that is missing or broken is an error at start, which names the file and what to do."""
 
 import json
 from collections.abc import Mapping
@@ -16,10 +17,8 @@ from gateway.tokenizer import ModelTokenizer
 from gateway.tools import why_no_tools
 from mesh.config import ConfigError
 
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-
-
-_SAMPLING = {"temperature": (0.0, 100.0), "top_k": (0, 2**31 - 1), "top_p": (1e-9, 1.0), "min_p": (0.0, 1.0)}
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+_SAMPLING_RANGES = {"temperature": (0.0, 100.0), "top_k": (0, 2**31 - 1), "top_p": (1e-9, 1.0), "min_p": (0.0, 1.0)}
 
 
 class AssetError(ConfigError):
@@ -28,22 +27,22 @@ class AssetError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """How the model is sampled where a request says nothing: what its makers recommend."""
+    """Sampling parameters for fields that a request leaves out: those of the model's generation_config.json."""
 
     temperature: float = 1.0
-    top_k: int = 0  # all
+    top_k: int = 0  # 0 is off
     top_p: float = 1.0
     min_p: float = 0.0
 
 
 @dataclass(frozen=True)
 class Assets:
-    name: str  # as clients call the model
-    tokens: ModelTokenizer
-    template: ChatTemplate | None  # None: the model takes no chat
-    why_no_tools: str | None  # None: it takes tools too
+    name: str  # name that clients put into `model`
+    tokenizer: ModelTokenizer
+    template: ChatTemplate | None  # None: the model cannot chat
+    why_no_tools: str | None  # reason to refuse tools; None: the template supports them
     context_tokens: int
-    vocabulary: int  # ids from 0 to this, exclusive
+    vocabulary: int  # number of token ids
     eos_ids: tuple[int, ...]
     defaults: Defaults = Defaults()
 
@@ -52,38 +51,38 @@ def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:
     config = _read(folder / "config.json")
     text = config.get("text_config", config)
     generation = _read(folder / "generation_config.json", optional=True)
-    about = _read(folder / "tokenizer_config.json", optional=True)
+    tokenizer_config = _read(folder / "tokenizer_config.json", optional=True)
     tokenizer = _tokenizer(folder / "tokenizer.json")
-    special = _special_tokens(about, _read(folder / "special_tokens_map.json", optional=True))
-    eos = {*_ids(config, "eos_token_id"), *_ids(text, "eos_token_id"), *_ids(generation, "eos_token_id")}
-    template = _template(folder, about, special, now)
-    named = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
+    special = _special_tokens(tokenizer_config, _read(folder / "special_tokens_map.json", optional=True))
+    eos_ids = {*_ids(config, "eos_token_id"), *_ids(text, "eos_token_id"), *_ids(generation, "eos_token_id")}
+    template = _template(folder, tokenizer_config, special, now)
+    named_eos = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
     return Assets(
         name=name,
-        tokens=ModelTokenizer(tokenizer),
+        tokenizer=ModelTokenizer(tokenizer),
         template=template,
         why_no_tools=why_no_tools(template) if template is not None else "the model has no chat template",
         context_tokens=_positive(folder, text, "max_position_embeddings"),
         vocabulary=_positive(folder, text, "vocab_size"),
-        eos_ids=tuple(sorted(eos if named is None else eos | {named})),
+        eos_ids=tuple(sorted(eos_ids if named_eos is None else eos_ids | {named_eos})),
         defaults=_defaults(folder, generation),
     )
 
 
 def _defaults(folder: Path, generation: Mapping[str, Any]) -> Defaults:
-    """`do_sample: false` is how such a file says greedy."""
-    said: dict[str, Any] = {name: generation[name] for name in _SAMPLING if generation.get(name) is not None}
-    for name, value in said.items():
-        low, high = _SAMPLING[name]
+    """Recommended sampling parameters; `do_sample: false` means greedy."""
+    found: dict[str, Any] = {name: generation[name] for name in _SAMPLING_RANGES if generation.get(name) is not None}
+    for name, value in found.items():
+        low, high = _SAMPLING_RANGES[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise AssetError(
                 f"model: {folder / 'generation_config.json'}: {name} is {value!r}; it must be from {low} to {high}"
             )
-    if "top_k" in said:
-        said["top_k"] = int(said["top_k"])
+    if "top_k" in found:
+        found["top_k"] = int(found["top_k"])
     if generation.get("do_sample") is False:
-        said["temperature"] = 0.0
-    return Defaults(**said)
+        found["temperature"] = 0.0
+    return Defaults(**found)
 
 
 def _read(file: Path, *, optional: bool = False) -> dict[str, Any]:
@@ -109,14 +108,14 @@ def _tokenizer(file: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
-        raise AssetError(f"model: {file} is no tokenizer: {error}") from error
+        raise AssetError(f"model: {file} is no tokenizer that this gateway can read: {error}") from error
 
 
 def _template(
-    folder: Path, about: Mapping[str, Any], special: Mapping[str, str], now: Now | None
+    folder: Path, tokenizer_config: Mapping[str, Any], special: Mapping[str, str], now: Now | None
 ) -> ChatTemplate | None:
     file = folder / "chat_template.jinja"
-    source: Any = file.read_text(encoding="utf-8") if file.is_file() else about.get("chat_template")
+    source: Any = file.read_text(encoding="utf-8") if file.is_file() else tokenizer_config.get("chat_template")
     where = file if file.is_file() else folder / "tokenizer_config.json"
     if isinstance(source, list):  # several, by name
         source = {item["name"]: item["template"] for item in source}.get("default")
@@ -131,7 +130,7 @@ def _template(
 def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for source in sources:
-        for key in _SPECIAL:
+        for key in _SPECIAL_TOKENS:
             value = source.get(key)
             value = value.get("content") if isinstance(value, dict) else value
             if isinstance(value, str):

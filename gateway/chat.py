@@ -1,7 +1,7 @@
-"""Chat messages to prompt text, by the model's own template in a sandbox.
+"""The model's own chat template, rendered in a sandbox: chat messages become prompt text.
 
-Templates come with the model, messages with the request: neither may reach anything but the values handed in here. Time
-is among those only if the caller hands in a clock."""
+Step 1 of a request's life. Templates come with the model and messages with the request; neither may reach anything but
+the values that the caller passes. A template sees the time only if the caller passes a clock."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +20,12 @@ Now = Callable[[], datetime]
 
 
 class TemplateFault(Exception):
-    """What `raise_exception` in a template raises."""
+    """Raised by `raise_exception` in a template."""
 
 
 class ChatTemplate:
     def __init__(self, source: str, variables: Mapping[str, str], now: Now | None = None) -> None:
-        """`variables`: bos_token and the like. jinja2.TemplateSyntaxError when the source is none."""
+        """`variables`: bos_token and other special tokens. A broken source raises jinja2.TemplateSyntaxError."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
         )
@@ -42,16 +42,18 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
+        field: str = "messages",
     ) -> str:
+        """The prompt text. An error names `field`, the client's name for the messages."""
         variables = {"tools": None, "documents": None} | self._variables | dict(arguments or {})
         try:
             return self._template.render(
                 variables | {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
             )
         except TemplateFault as error:
-            raise InvalidRequest("messages", f"the model's chat template refuses them: {error}") from error
+            raise InvalidRequest(field, f"the model's chat template refuses {field}: {error}") from error
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
-            raise InvalidRequest("messages", f"the model's chat template cannot render them: {error}") from error
+            raise InvalidRequest(field, f"the model's chat template cannot render {field}: {error}") from error
 
 
 def _raise(message: str) -> NoReturn:
@@ -65,12 +67,12 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Plain JSON; jinja2's own escapes for HTML."""
+    """Plain JSON, because jinja2's own filter escapes for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks the assistant's words for training; for serving it is transparent."""
+    """`{% generation %}` marks the assistant's words for training; serving ignores the mark."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 

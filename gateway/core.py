@@ -1,7 +1,7 @@
-"""What the front door asks of the gateway's core, and what it gets back: the seam between surface and sequencer.
+"""The seam between the front doors and the core of the gateway.
 
-The surface (http, grpc_api) turns a client's request into one ChoiceRequest per choice, valid in every respect; the
-core routes it and hands back its tokens, in position order, each exactly once, whatever dies behind it."""
+A front door (gateway/http.py, gateway/grpc_api.py) turns a client's request into one valid ChoiceRequest per choice.
+The core routes each choice and returns its tokens in position order, each exactly once, whatever dies behind it."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -12,107 +12,83 @@ from mesh.messages import Sampling, Token
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRequest:
-    """One choice of one request; complete and valid."""
+    """One choice of one client request; complete and valid."""
 
-    request_id: str  # as clients and traces know it; choices of one request share it
+    request_id: str  # name of the request in logs and traces; choices of one request share it
     model: str
-    prompt: tuple[int, ...]
-    emitted: tuple[int, ...]  # what the client already has of this choice
+    prompt: tuple[int, ...]  # token ids
+    emitted: tuple[int, ...]  # tokens of this choice that the client already has
     sampling: Sampling  # max_tokens and min_tokens count `emitted` too
     deadline_seconds: float | None = None  # from now
     allow_class_change: bool = False
-    numerics: str = ""  # the class that `emitted` came from, as Handle.numerics told it; "": any
+    numerics: str = ""  # numerics class of `emitted`, as TokenStream.numerics spells it; empty: any class
     traceparent: str = ""
-    salt: bytes = b""
-    priority: int = 0  # lower goes first
+    salt: bytes = b""  # tenant's share of the block hashes
+    priority: int = 0  # a lower number counts as older, see mesh/rules.py
+    prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it
+    max_tokens_field: str = "max_tokens"
 
     def __post_init__(self) -> None:
-        assert self.prompt, "the surface refuses empty prompts"
-        assert len(self.emitted) < self.sampling.max_tokens, "the surface finishes what is already complete"
+        assert self.prompt, "validation refuses empty prompts"
+        assert len(self.emitted) < self.sampling.max_tokens, "validation finishes choices that are already complete"
 
 
-class Timings(Protocol):
-    """Of one choice, in seconds since it was accepted."""
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time of one choice went, and what speculation saved."""
 
-    @property
-    def queue_seconds(self) -> float | None:
-        """Until the prompt's first step; None: not known."""
-
-    @property
-    def prefill_seconds(self) -> float | None:
-        """From then to the first token."""
-
-    @property
-    def cached_tokens(self) -> int:
-        """Of the prompt, found in a prefix cache."""
-
-    @property
-    def first_token_seconds(self) -> float: ...
-
-    @property
-    def handoff_seconds(self) -> float:
-        """From the first token until decode went on."""
-
-    @property
-    def decode_seconds(self) -> float:
-        """From the first token to the last."""
-
-    @property
-    def total_seconds(self) -> float: ...
-
-    @property
-    def attempts(self) -> int: ...
-
-    @property
-    def drafted_tokens(self) -> int:
-        """Proposed ahead and verified, beside the tokens that were taken."""
-
-    @property
-    def accepted_tokens(self) -> int:
-        """Taken tokens that were proposed ahead."""
-
-    @property
-    def decode_steps(self) -> int:
-        """That yielded the tokens behind the first."""
+    queue_seconds: float | None  # until the first step of its prompt; None: not known
+    prefill_seconds: float | None  # from the first step of its prompt to the first token; None: not known
+    first_token_seconds: float  # from the choice's acceptance to its first token
+    handoff_seconds: float  # from the first token until decode went on
+    decode_seconds: float  # from the first token to the last
+    total_seconds: float
+    attempts: int
+    cached_tokens: int  # prompt tokens found in a prefix cache
+    drafted_tokens: int  # drafts that the model verified
+    accepted_tokens: int  # drafts that became tokens of the choice
+    decode_steps: int  # decode steps that yielded the tokens after the first
 
 
-class Handle(Protocol):
-    """One choice as the front door holds it."""
+class TokenStream(Protocol):
+    """The tokens of one choice, as a front door reads them."""
 
     def events(self) -> AsyncIterator[Token]:
-        """New tokens from position len(emitted) on; ends after one whose end is not NONE. Raises mesh.errors only."""
-
-    @property
-    def seed(self) -> int: ...
+        """Yield new tokens from position len(emitted) on, up to a token whose end is not NONE. Raises mesh.errors
+        only."""
 
     @property
     def numerics(self) -> str:
-        """The class of the latest token, its fingerprint included; known once the first token came."""
+        """Numerics class and fingerprint of the latest token; known after the first token."""
 
     @property
     def timings(self) -> Timings: ...
 
     def cancel(self) -> None:
-        """Free everything behind it; idempotent, also after the end."""
+        """Free everything behind this choice; idempotent, also after the end."""
 
 
 class Core(Protocol):
     def models(self) -> tuple[str, ...]:
-        """What clients may ask for by name."""
+        """Names that clients may put into `model`."""
 
     def healthy(self) -> bool:
-        """Can a request be served now?"""
+        """Whether a request can be served now."""
 
     def tiers(self) -> Mapping[str, int]:
-        """How many workers of each tier are there."""
+        """Number of attached workers of each tier."""
+
+    @property
+    def model_hash(self) -> str:
+        """Hash of the model's weights; empty while no worker is attached."""
 
     @property
     def context_tokens(self) -> int:
-        """Of the workers; 0 while none is known."""
+        """Smallest context of the attached workers; 0 while no worker is attached."""
 
     @property
     def largest_pool_tokens(self) -> int:
-        """Tokens that the largest decode pool holds; 0 while no decode worker is known."""
+        """Tokens that the largest decode pool holds; 0 while no decode worker is attached."""
 
-    def submit(self, spec: ChoiceRequest) -> Handle:
-        """Never waits; refuses with mesh.errors."""
+    def submit(self, choice: ChoiceRequest) -> TokenStream:
+        """Accept a choice without waiting, or raise one of mesh.errors."""

@@ -1,9 +1,8 @@
 """The public gRPC API, baton.inference.v1: the same requests as over HTTP, with tokens, classes and exact continuation.
 
-A deadline is gRPC's own and reaches the workers; a cancelled call cancels everything it asked for. Protobuf types stop
-here."""
+Steps 1 and 8 of a request's life. A deadline is gRPC's own and reaches the workers; a cancelled call cancels all its
+choices. Protobuf types stop here."""
 
-import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from random import Random
@@ -14,22 +13,20 @@ import grpc
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway import grpc_errors
-from gateway.answer import TIMED, Answer, Delta, Finished
+from gateway.answer import Answer, Delta, Finished
 from gateway.assets import Assets
 from gateway.core import Core
-from gateway.defects import told
-from gateway.grpc_ask import ask, class_of
-from gateway.grpc_chat import tool_call
-from gateway.validation import ClientRequest, accept, check_model
-from mesh.errors import InvalidRequest
+from gateway.errors import client_error
+from gateway.grpc_conversation import tool_call
+from gateway.grpc_request import class_of, parse_request
+from gateway.usage import timings_of, usage_of
+from gateway.validation import ClientRequest, validate, validate_model, validate_request_id
 from mesh.grpc_network import AddServices
 from mesh.messages import End
 
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-
 
 def services(core: Core, assets: Assets, *, random: Random) -> AddServices:
-    """What GrpcNetwork(also=...) takes to serve the public API on the port that workers register at."""
+    """Pass this to GrpcNetwork(also=...) to serve the public API on the port where workers register."""
 
     def add(server: grpc.aio.Server) -> list[str]:
         pb_grpc.add_InferenceServiceServicer_to_server(_Inference(core, assets, random), server)
@@ -73,27 +70,22 @@ class _Inference:
         metadata = dict(context.invocation_metadata() or ())
         request_id = f"{self._random.getrandbits(128):032x}"
         try:
-            given = request.request_id or metadata.get("x-request-id")
-            if given:
-                if not _REQUEST_ID.fullmatch(given):
-                    raise InvalidRequest(
-                        "request_id", "request_id must be 1 to 128 printable ASCII characters, no spaces"
-                    )
-                request_id = given
-            check_model(self._core, request.model)
-            asked = await ask(
+            if given := request.request_id or metadata.get("x-request-id"):
+                request_id = validate_request_id(given)
+            validate_model(self._core, request.model)
+            parsed = await parse_request(
                 request,
                 self._assets,
                 request_id=request_id,
                 traceparent=metadata.get("traceparent", ""),
                 deadline_seconds=context.time_remaining(),
             )
-            accepted = accept(asked, self._core, self._assets, self._random)
-            async with aclosing(_stream(asked, Answer(accepted, self._core, self._assets.tokens))) as events:
+            valid = validate(parsed, self._core, self._assets, self._random)
+            async with aclosing(_stream(parsed, Answer(valid, self._core, self._assets.tokenizer))) as events:
                 async for event in events:
                     yield event
         except Exception as error:
-            await grpc_errors.abort(context, told(error, request_id), request_id)
+            await grpc_errors.abort(context, client_error(error, request_id), request_id)
 
 
 class _Models:
@@ -103,36 +95,39 @@ class _Models:
     async def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:
         context_tokens = min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
         return pb.ListModelsResponse(
-            models=[pb.Model(name=name, context_tokens=context_tokens) for name in self._core.models()]
+            models=[
+                pb.Model(name=name, context_tokens=context_tokens, model_hash=self._core.model_hash or None)
+                for name in self._core.models()
+            ]
         )
 
 
-async def _stream(asked: ClientRequest, answer: Answer) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
-    classes: list[str] = []  # that were told
-    of_choice: dict[int, str] = {}
-    with_logprobs = asked.top_logprobs is not None
+async def _stream(request: ClientRequest, answer: Answer) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
+    classes: list[str] = []  # numerics classes sent so far, the class of Started first
+    class_of_choice: dict[int, str] = {}
+    with_logprobs = request.top_logprobs is not None
     async with aclosing(answer.events()) as events:
         async for event in events:
             if not classes:
                 classes.append(answer.numerics)
-                yield _started(asked, answer)
+                yield _started(request, answer)
             if isinstance(event, Finished):
                 yield _choice_finished(event)
                 continue
-            told_before = of_choice.get(event.index, asked.numerics_of.get(event.index, classes[0]))
-            of_choice[event.index] = event.numerics
+            before = class_of_choice.get(event.index, request.numerics_of.get(event.index, classes[0]))
+            class_of_choice[event.index] = event.numerics
             if event.numerics not in classes:
                 classes.append(event.numerics)
-            yield _delta(event, with_logprobs, changed=event.numerics != told_before)
-    yield _finished(asked, answer, classes[1:])
+            yield _delta(event, with_logprobs, changed=event.numerics != before)
+    yield _finished(answer, classes[1:])
 
 
-def _started(asked: ClientRequest, answer: Answer) -> pb.StreamGenerateResponse:
+def _started(request: ClientRequest, answer: Answer) -> pb.StreamGenerateResponse:
     started = pb.Started(
         seed=answer.seed,
         numerics_class=class_of(answer.numerics),
-        request_id=asked.request_id,
-        prompt_tokens=len(asked.prompt),
+        request_id=request.request_id,
+        prompt_tokens=answer.prompt_tokens,
     )
     return pb.StreamGenerateResponse(started=started)
 
@@ -164,22 +159,17 @@ def _choice_finished(event: Finished) -> pb.StreamGenerateResponse:
     return pb.StreamGenerateResponse(choice_finished=finished)
 
 
-def _finished(asked: ClientRequest, answer: Answer, changed: list[str]) -> pb.StreamGenerateResponse:
+def _finished(answer: Answer, changed: list[str]) -> pb.StreamGenerateResponse:
+    usage = usage_of([answer])
     finished = pb.Finished(
-        usage=pb.Usage(prompt_tokens=len(asked.prompt), completion_tokens=answer.completion_tokens),
+        usage=pb.Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens),
         changed_to=[class_of(numerics) for numerics in changed],
     )
-    timings = [handle.timings for handle in answer.handles]
-    if timings:
-        finished.usage.cached_tokens = answer.cached_tokens
-        finished.usage.drafted_tokens, finished.usage.accepted_tokens = answer.drafted_tokens, answer.accepted_tokens
-        if steps := sum(each.decode_steps for each in timings):
-            finished.timings.decode_steps = max(each.decode_steps for each in timings)
-            finished.timings.tokens_per_step = (steps + answer.accepted_tokens) / steps
-        for name in TIMED:
-            known = [value for each in timings if (value := getattr(each, name)) is not None]
-            if known:
-                setattr(finished.timings, name, max(known))
+    if answer.timings:  # something ran
+        finished.usage.cached_tokens = usage.cached_tokens
+        finished.usage.drafted_tokens, finished.usage.accepted_tokens = usage.drafted_tokens, usage.accepted_tokens
+        for name, value in timings_of([answer]).items():
+            setattr(finished.timings, name, value)
     return pb.StreamGenerateResponse(finished=finished)
 
 

@@ -1,5 +1,5 @@
-"""Errors as gRPC statuses with google.rpc details: ErrorInfo with the reason always, BadRequest where a field is at
-fault, RetryInfo where coming back helps."""
+"""Errors as gRPC statuses with google.rpc details: always ErrorInfo with the reason, BadRequest where a field is wrong,
+RetryInfo where a later try may succeed."""
 
 from typing import Any, NoReturn
 
@@ -13,7 +13,7 @@ DOMAIN = "baton"
 
 
 async def abort(context: Any, error: BatonError, request_id: str) -> NoReturn:
-    """Ends the call; never returns."""
+    """End the call with this error; never returns."""
     status: Any = rpc_status.to_status(status_of(error, request_id))
     metadata = (*status.trailing_metadata, ("x-request-id", request_id))
     await context.abort(status.code, status.details, metadata)

@@ -1,13 +1,13 @@
-"""The OpenAI API over HTTP. Starlette routes; both endpoints that generate are plain ASGI, so that a token's way out is
-one write.
+"""The OpenAI API over HTTP: steps 1 and 8 of a request's life.
 
-An error before the first token is an ordinary HTTP answer, afterwards an event in the stream. A client that goes away
-cancels everything it asked for."""
+Starlette routes requests; both endpoints that generate are plain ASGI, so that sending a token is one write. An error
+before the first token is an ordinary HTTP answer, afterwards an event in the stream. A client that goes away cancels
+all its choices."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from http import HTTPStatus
 from random import Random
 from typing import Any
 
@@ -22,14 +22,14 @@ from gateway import http_errors
 from gateway.answer import Answer
 from gateway.assets import Assets
 from gateway.core import Core
-from gateway.defects import told
+from gateway.errors import client_error
 from gateway.http_reply import ChatReply, CompletionReply, Reply
-from gateway.openai_ask import Caller, ask_chat, ask_completion
-from gateway.openai_fields import read_body
+from gateway.openai_body import parse_body
+from gateway.openai_request import HttpCaller, parse_chat, parse_completion
 from gateway.openai_types import ChatRequest, CompletionRequest
 from gateway.sse import DONE, encode, frame
-from gateway.validation import accept, check_model
-from mesh.errors import BatonError, BodyTooLarge, Cancelled, InvalidRequest, UnsupportedMedia
+from gateway.validation import is_request_id, validate, validate_model, validate_request_id
+from mesh.errors import BatonError, BodyTooLarge, Cancelled, UnsupportedMedia
 
 BODY_BYTES = 32 * 2**20
 Clock = Callable[[], float]  # seconds since 1970, for `created`
@@ -37,7 +37,6 @@ Headers = list[tuple[bytes, bytes]]
 
 _JSON = (b"content-type", b"application/json")
 _SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class HttpApi:
@@ -57,49 +56,44 @@ class HttpApi:
             exception_handlers={HTTPException: _http_exception},
         )
 
-    async def _chat(self, raw: bytes, caller: Caller) -> Reply:
-        body = read_body(raw, ChatRequest)
-        caller = self._name(caller, body.request_id)
-        check_model(self._core, body.model)
-        asked = await ask_chat(body, self._assets, caller)
-        accepted = accept(asked, self._core, self._assets, self._random)
-        answer = Answer(accepted, self._core, self._assets.tokens)
-        return ChatReply(body, [(asked, answer)], self._assets, created=int(self._clock()))
+    async def _chat(self, raw: bytes, caller: HttpCaller) -> Reply:
+        body = parse_body(raw, ChatRequest)
+        caller = _with_request_id(caller, body.request_id)
+        validate_model(self._core, body.model)
+        request = await parse_chat(body, self._assets, caller)
+        valid = validate(request, self._core, self._assets, self._random)
+        answer = Answer(valid, self._core, self._assets.tokenizer)
+        return ChatReply(body, [(request, answer)], self._assets, created=int(self._clock()))
 
-    async def _completion(self, raw: bytes, caller: Caller) -> Reply:
-        body = read_body(raw, CompletionRequest)
-        caller = self._name(caller, body.request_id)
-        check_model(self._core, body.model)
-        asked = await ask_completion(body, self._assets, caller)
-        accepted = [accept(one, self._core, self._assets, self._random) for one in asked]
+    async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
+        body = parse_body(raw, CompletionRequest)
+        caller = _with_request_id(caller, body.request_id)
+        validate_model(self._core, body.model)
+        requests = await parse_completion(body, self._assets, caller)
+        valid = [validate(request, self._core, self._assets, self._random) for request in requests]
         answers: list[Answer] = []
         try:
-            for one in accepted:
-                answers.append(Answer(one, self._core, self._assets.tokens))
+            for each in valid:
+                answers.append(Answer(each, self._core, self._assets.tokenizer))
         except BatonError:
             for answer in answers:
                 answer.cancel()
             raise
-        pairs = list(zip(asked, answers, strict=True))
+        pairs = list(zip(requests, answers, strict=True))
         return CompletionReply(body, pairs, self._assets, created=int(self._clock()))
 
-    def _name(self, caller: Caller, in_body: str | None) -> Caller:
-        if in_body is not None and not _REQUEST_ID.fullmatch(in_body):
-            raise InvalidRequest("request_id", "request_id must be 1 to 128 printable ASCII characters without spaces")
-        return Caller(caller.request_id if in_body is None else in_body, caller.traceparent)
-
-    def caller(self, scope: Scope) -> Caller:
+    def caller(self, scope: Scope) -> HttpCaller:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         given = headers.get(b"x-request-id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
-        return Caller(request_id, headers.get(b"traceparent", ""))
+        request_id = given if is_request_id(given) else f"{self._random.getrandbits(128):032x}"
+        return HttpCaller(request_id, headers.get(b"traceparent", ""))
 
     async def _models(self, request: Request) -> Response:
         name = request.path_params.get("name")
         try:
-            served = self._core.models() if name is None else (check_model(self._core, name),)
+            served = self._core.models() if name is None else (validate_model(self._core, name),)
         except BatonError as error:
-            return Response(encode(http_errors.of(error)), error.http_status, media_type="application/json")
+            return Response(encode(http_errors.error_body(error)), error.http_status, media_type="application/json")
         context = min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
         entries = [
             {"id": each, "object": "model", "created": self._created, "owned_by": "baton", "max_model_len": context}
@@ -116,10 +110,15 @@ class HttpApi:
         )
 
 
+def _with_request_id(caller: HttpCaller, request_id: str | None) -> HttpCaller:
+    """The caller, named by the body's request id where there is one."""
+    return caller if request_id is None else HttpCaller(validate_request_id(request_id), caller.traceparent)
+
+
 class _Generate:
     """One generating endpoint as an ASGI application."""
 
-    def __init__(self, api: HttpApi, begin: Callable[[bytes, Caller], Awaitable[Reply]]) -> None:
+    def __init__(self, api: HttpApi, begin: Callable[[bytes, HttpCaller], Awaitable[Reply]]) -> None:
         self._api, self._begin = api, begin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,7 +129,7 @@ class _Generate:
         except _Gone:
             return
         except Exception as error:
-            await out.error(told(error, caller.request_id))
+            await out.error(client_error(error, caller.request_id))
             return
         out.request_id = reply.request_id
         watch = asyncio.create_task(_watch(receive, reply))
@@ -143,19 +142,19 @@ class _Generate:
             else:
                 await out.whole(200, encode(await reply.whole()), [_JSON])
         except Cancelled as error:
-            if not watch.done():  # it was not the client who cancelled
+            if not watch.done():  # the client is still there: the gateway cancelled
                 await out.error(error)
         except OSError:  # the client is gone
             return
         except Exception as error:
-            await out.error(told(error, reply.request_id))
+            await out.error(client_error(error, reply.request_id))
         finally:
             reply.cancel()
             watch.cancel()
 
 
 class _Out:
-    """The answer's bytes; knows whether they began."""
+    """Sends the answer's bytes; knows whether they have begun."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -173,9 +172,11 @@ class _Out:
 
     async def error(self, error: BatonError) -> None:
         if self._begun:
-            await self.event(frame(http_errors.of(error)) + DONE, last=True)
+            await self.event(frame(http_errors.error_body(error)) + DONE, last=True)
         else:
-            await self.whole(error.http_status, encode(http_errors.of(error)), [_JSON, *http_errors.headers(error)])
+            await self.whole(
+                error.http_status, encode(http_errors.error_body(error)), [_JSON, *http_errors.headers(error)]
+            )
 
     async def _begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._begun = True
@@ -188,7 +189,7 @@ class _Gone(Exception):
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
-    _check_form(dict(scope["headers"]))
+    _check_headers(dict(scope["headers"]))
     parts: list[bytes] = []
     size = 0
     while True:
@@ -203,15 +204,13 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def _check_form(headers: dict[bytes, bytes]) -> None:
+def _check_headers(headers: dict[bytes, bytes]) -> None:
     kind = headers.get(b"content-type", b"application/json")
     if kind.split(b";")[0].strip().lower() != b"application/json":
-        raise UnsupportedMedia(f"content-type is {kind.decode('latin-1')!r}, must be application/json")
+        raise UnsupportedMedia(f"content-type is {kind.decode('latin-1')!r}; it must be application/json")
     coding = headers.get(b"content-encoding", b"identity")
     if coding.strip().lower() not in (b"identity", b""):
-        raise UnsupportedMedia(
-            f"content-encoding is {coding.decode('latin-1')!r}: send the body as it is, uncompressed"
-        )
+        raise UnsupportedMedia(f"content-encoding is {coding.decode('latin-1')!r}: send the body uncompressed")
 
 
 async def _watch(receive: Receive, reply: Reply) -> None:
@@ -222,7 +221,10 @@ async def _watch(receive: Receive, reply: Reply) -> None:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    what = {404: f"there is no {request.url.path} here", 405: f"{request.method} is not possible here"}
+    what = {
+        404: f"this gateway has no {request.url.path}",
+        405: f"{request.url.path} does not support {request.method}",
+    }
     message = what.get(error.status_code, error.detail)
-    content: Any = http_errors.body(error.status_code, message, error.detail.upper().replace(" ", "_"))
+    content: Any = http_errors.body(error.status_code, message, HTTPStatus(error.status_code).name)
     return Response(encode(content), error.status_code, headers=error.headers, media_type="application/json")

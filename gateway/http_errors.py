@@ -1,5 +1,5 @@
-"""Errors as HTTP answers: always nested, always naming the field where there is one, with the headers that retrying
-clients obey."""
+"""Errors as HTTP answers: a nested object that names the wrong field where there is one, and the headers by which
+clients decide whether to try again."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def body(status: int, message: str, reason: str, param: str | None = None) -> di
     return {"error": {"message": message, "type": kind, "param": param, "code": status, "reason": reason}}
 
 
-def of(error: BatonError) -> dict[str, Any]:
+def error_body(error: BatonError) -> dict[str, Any]:
     answer = body(error.http_status, error.message, error.reason, error.field)
     if error.details:
         answer["error"]["details"] = error.details

@@ -1,5 +1,5 @@
-"""Serves an ASGI application on one address: uvicorn without its signal handlers and its ticking main loop, so that
-an idle front door does nothing at all."""
+"""Serves an ASGI application on one address. It runs uvicorn without its signal handlers and without its ticking main
+loop, so that an idle front door does nothing at all."""
 
 import asyncio
 import contextlib
@@ -12,24 +12,24 @@ import uvicorn
 from mesh.config import split_address
 from mesh.grpc_network import AddressError
 
-CLOSE_SECONDS = 5  # for answers that are under way
+CLOSE_SECONDS = 5  # answers under way get so long when the server closes
 
 
 class HttpServer:
     def __init__(self, server: "_Server", sockets: list[socket.socket], address: str) -> None:
-        self.address = address  # with the port that was given where 0 was asked for
+        self.address = address  # with the port that the system chose if the setting has port 0
         self._server = server
         self._sockets = sockets
 
     async def close(self) -> None:
-        """Answers that are under way get a few seconds."""
+        """Stop listening; answers under way get CLOSE_SECONDS."""
         await self._server.shutdown(self._sockets)
         for each in self._sockets:
             each.close()
 
 
 async def serve_http(app: Any, address: str, *, setting: str = "http_address") -> HttpServer:
-    """AddressError when the address cannot be had."""
+    """Raises AddressError when the server cannot listen at the address."""
     host, port = split_address(address)
     try:
         family, kind, protocol, _, where = (
@@ -43,8 +43,8 @@ async def serve_http(app: Any, address: str, *, setting: str = "http_address") -
             undo.pop_all()
     except (OSError, ValueError) as error:
         raise AddressError(
-            f"{setting} = {address!r}: cannot listen there ({error}); the port is in use or the host is not this "
-            "machine's. Choose another, or find who holds it with `ss -ltnp`"
+            f"{setting} = {address!r}: cannot listen there ({error}); the port is in use or the host is not an "
+            "address of this machine. Choose another one, or find the process that holds the port with `ss -ltnp`"
         ) from error
     config = uvicorn.Config(
         app,
@@ -53,7 +53,7 @@ async def serve_http(app: Any, address: str, *, setting: str = "http_address") -
         lifespan="off",
         log_config=None,
         access_log=False,
-        date_header=False,  # uvicorn refreshes it in the main loop that is not run here
+        date_header=False,  # uvicorn refreshes the date in its main loop, which does not run here
         server_header=False,
         timeout_graceful_shutdown=CLOSE_SECONDS,
     )

@@ -1,4 +1,5 @@
-"""The gateway as a process: front doors over the core, one port for clients and workers' gRPC, one for HTTP."""
+"""The gateway as a process: both front doors over the core. Clients and workers share one port for gRPC; HTTP has
+another."""
 
 import asyncio
 import logging
@@ -23,9 +24,9 @@ log = logging.getLogger("baton.gateway")
 
 
 async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
-    """Until cancelled."""
+    """Serve until cancelled."""
     if config.model is None:
-        raise ConfigError("model: name a Hugging Face model folder")
+        raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
     random = SystemRandom()
     assets = await asyncio.to_thread(load_assets, config.model, config.model_name)
 
@@ -46,15 +47,15 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     http = await serve_http(api.app, config.http_address, setting="gateway.http_address")
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
-        await tell_health(gateway, listening)
+        await report_health(gateway, listening)
     finally:
         await http.close()
         await gateway.aclose()
         await listening.close()
 
 
-async def tell_health(gateway: Gateway, listening: Listening) -> None:
-    """For the service's life: health checks over gRPC hear what `GET /health` says."""
+async def report_health(gateway: Gateway, listening: Listening) -> None:
+    """Give health checks over gRPC the same answer as `GET /health`, for as long as the service lives."""
     while True:
         gateway.changed.clear()
         await listening.set_serving(gateway.healthy())

@@ -1,6 +1,6 @@
-"""The OpenAI API's requests as msgspec types: what is understood, with its type; nothing is defaulted here.
+"""Request bodies of the OpenAI API as msgspec types: the supported fields with their types, without defaults.
 
-Fields that are not listed go through gateway/openai_fields.py first. Answers are built in gateway/openai_answer.py."""
+gateway/openai_body.py decides on fields that are not listed here; gateway/openai_answer.py builds answers."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ Json = dict[str, Any]
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None  # padding against traffic analysis; there is none here
+    include_obfuscation: bool | None = None  # padding against traffic analysis, which the gateway never adds
     continuous_usage_stats: bool | None = None
 
 
-class Common(msgspec.Struct):
-    """What both endpoints take."""
+class CommonRequest(msgspec.Struct):
+    """Fields of both endpoints."""
 
     model: str | None = None
     n: int | None = None
@@ -40,13 +40,13 @@ class Common(msgspec.Struct):
     request_id: str | None = None
 
 
-class CompletionRequest(Common):
-    prompt: str | list[str | int | list[int]] | None = None  # a list holds one kind only; openai_ask checks
+class CompletionRequest(CommonRequest):
+    prompt: str | list[str | int | list[int]] | None = None  # entries of a list are of one kind
     logprobs: int | None = None
     echo: bool | None = None
 
 
-class ChatRequest(Common):
+class ChatRequest(CommonRequest):
     messages: list[Json] | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None

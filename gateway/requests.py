@@ -1,53 +1,142 @@
-"""What the gateway knows of each request: the columns of "Request at the gateway" in PROTOCOL.md.
+"""State of each choice at the gateway, and the legal moves between its phases.
 
-Owned by the sequencer alone. `shown` is law: what a client has seen is never taken back, and every later attempt begins
-behind it."""
+The table "Request at the gateway" in docs/protocol.md. The sequencer alone owns these objects. `shown` is law: a token
+that the client has seen is never taken back, and every later attempt begins behind it."""
 
 import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
 
 from gateway.core import ChoiceRequest
+from gateway.workers import AttachedWorker
 from mesh.errors import BatonError
-from mesh.messages import FullKind, Prefilled, Ticket, Token
-from mesh.telemetry import Root
+from mesh.hashing import block_hashes
+from mesh.messages import FullKind, Job, Prefilled, Ticket, Token
+from mesh.telemetry import Root, Telemetry
 
 
 class RequestPhase(Enum):
-    WAITING = "waiting"  # no usable decode worker
-    OPEN = "open"  # workers have it
-    ENDED = "ended"  # done, cancelled, or an error was raised to the client
+    WAITING = "waiting"  # no usable decode worker: the request waits for a worker or for room
+    OPEN = "open"  # a decode worker has it, and a prefill worker unless decode prefills itself
+    DONE = "done"  # the client has the last token
+    CANCELLED = "cancelled"  # the client left, or has enough
+    ERROR = "error"  # the client got an error instead of further tokens
+
+
+MOVES = {
+    RequestPhase.WAITING: {RequestPhase.OPEN, RequestPhase.CANCELLED, RequestPhase.ERROR},
+    RequestPhase.OPEN: {
+        RequestPhase.OPEN,  # the next attempt
+        RequestPhase.WAITING,
+        RequestPhase.DONE,
+        RequestPhase.CANCELLED,
+        RequestPhase.ERROR,
+    },
+    RequestPhase.DONE: set(),
+    RequestPhase.CANCELLED: set(),
+    RequestPhase.ERROR: set(),
+}
 
 
 @dataclass(slots=True)
 class GatewayRequest:
-    spec: ChoiceRequest
+    choice: ChoiceRequest
     id: int
     accepted_seconds: float
     root: Root
-    events: asyncio.Queue[Token | BatonError]
+    events: asyncio.Queue[Token | BatonError] = field(default_factory=asyncio.Queue)
     phase: RequestPhase = RequestPhase.WAITING
-    ticket: Ticket | None = None
-    shown: list[Token] = field(default_factory=list)  # after what the client brought along
-    prefill: int | None = None
-    decode: int | None = None
-    handed: bool = False  # decode has shown that it has the pages
-    numerics: str = ""  # the class of the tokens shown
-    handed_seconds: float | None = None
-    prefilled: Prefilled | None = None  # what its prompt took, the first time
-    refused: dict[int, FullKind] = field(default_factory=dict)
-    failed: dict[tuple[int, int], int] = field(default_factory=dict)  # (prefill, decode): times it could not push
-    deaths: int = 0
+    ticket: Ticket | None = None  # ticket of the current attempt; None before the first attempt
+    shown: list[Token] = field(default_factory=list)  # tokens sent to the client, after `choice.emitted`
+    prefill: int | None = None  # incarnation of the prefill worker; None: decode prefills itself
+    decode: int | None = None  # incarnation of the decode worker
+    handed: bool = False  # decode has sent a token of this attempt, so it has the pages
+    numerics: str = ""  # numerics class of the latest token
+    prefilled: Prefilled | None = None  # timings of the prompt's first prefill
+    refused: dict[int, FullKind] = field(default_factory=dict)  # workers without room for it, by incarnation
+    failed: dict[tuple[int, int], int] = field(default_factory=dict)  # (prefill, decode): failed pushes
+    deaths: int = 0  # workers that died while they served it
     first_token_seconds: float | None = None
+    handed_seconds: float | None = None
     ended_seconds: float | None = None
     deadline: asyncio.TimerHandle | None = None
-    patience: asyncio.TimerHandle | None = None  # how long it may wait for a worker
-    hashes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
+    patience: asyncio.TimerHandle | None = None  # ends the wait for a worker
+    hashes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)  # block hashes by class and page size
+
+    def enter(self, phase: RequestPhase) -> None:
+        if phase not in MOVES[self.phase]:
+            raise ValueError(f"request {self.id}: no move from {self.phase.value} to {phase.value}")
+        self.phase = phase
 
     @property
-    def emitted(self) -> tuple[int, ...]:
-        return self.spec.emitted + tuple(token.token for token in self.shown)
+    def ended(self) -> bool:
+        return not MOVES[self.phase]
+
+    def is_current(self, ticket: Ticket) -> bool:
+        """Rule [attempt]: tokens and reports of an earlier attempt are dropped. Shown after the next attempt began, in
+        another numerics class, such a token would change the answer's past."""
+        return ticket == self.ticket
+
+    def is_next(self, token: Token) -> bool:
+        """Rule [position]: only the next position is shown. Prefill and decode send the same positions over two
+        streams, so without this rule the client would see a token twice or miss one."""
+        return token.position == self.next_position
 
     @property
     def next_position(self) -> int:
-        return len(self.spec.emitted) + len(self.shown)
+        return len(self.choice.emitted) + len(self.shown)
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """Every token that the client has, those that it brought along included."""
+        return self.choice.emitted + tuple(token.token for token in self.shown)
+
+    def seniority(self, priority_seconds: float) -> tuple[float, int]:
+        """Smaller is older. A step of priority is worth `priority_seconds` of waiting."""
+        return self.accepted_seconds + self.choice.priority * priority_seconds, self.id
+
+    def next_ticket(self, nonce: bytes) -> Ticket:
+        return Ticket(self.id, self.ticket.attempt + 1 if self.ticket else 1, nonce)
+
+    def job(self, now: float) -> Job:
+        """The current attempt as both tiers receive it. The deadline shrinks with every attempt."""
+        assert self.ticket is not None, "an attempt has a ticket"
+        choice, age_seconds = self.choice, now - self.accepted_seconds
+        left = None if choice.deadline_seconds is None else max(0.0, choice.deadline_seconds - age_seconds)
+        return Job(
+            ticket=self.ticket,
+            prompt=choice.prompt,
+            emitted=self.emitted,
+            sampling=choice.sampling,
+            deadline_seconds=left,
+            traceparent=self.root.traceparent,
+            salt=choice.salt,
+            priority=choice.priority,
+        )
+
+    def cached_tokens(self, worker: AttachedWorker) -> int:
+        """Number of prompt tokens, in whole pages, that the worker's prefix cache holds."""
+        if not worker.prefix:
+            return 0
+        numerics, page_tokens = key = (worker.hello.numerics, worker.hello.page_tokens)
+        if key not in self.hashes:
+            self.hashes[key] = block_hashes(
+                self.choice.prompt, page_tokens=page_tokens, numerics=numerics, salt=self.choice.salt
+            )
+        hashes = self.hashes[key]
+        return next((i for i, block in enumerate(hashes) if block not in worker.prefix), len(hashes)) * page_tokens
+
+    def record_end(self, telemetry: Telemetry, error: BatonError | None) -> None:
+        """Step 9 of a request's life at the gateway: close its spans."""
+        assert self.ended_seconds is not None, "only an ended request has an end to record"
+        attributes: dict[str, str | int] = {
+            "tokens": len(self.shown),
+            "attempts": self.ticket.attempt if self.ticket else 0,
+        }
+        if error is not None:
+            attributes["error"] = type(error).__name__
+        if self.first_token_seconds is not None:
+            parent, first = self.root.traceparent, self.first_token_seconds
+            telemetry.record("first_token", parent, self.accepted_seconds, first)
+            telemetry.record("stream", parent, first, self.ended_seconds)
+        self.root.end(self.ended_seconds, **attributes)

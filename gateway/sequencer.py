@@ -1,26 +1,31 @@
-"""The only sequencer: it alone raises a request's attempt, and it forwards only the current ticket's next position.
+"""The only sequencer of a request: it alone raises an attempt, and it forwards only the current ticket's next position.
 
-Steps 2 and 8 of a request's life, the table "Request at the gateway" of PROTOCOL.md. Whatever dies, stalls or repeats
-itself behind it, the client sees each token once and in order. Reports about old tickets are dropped silently, so two
-reports of one failure raise once."""
+Steps 2, 5 and 8 of a request's life, and the table "Request at the gateway" in docs/protocol.md. Whatever dies, stalls
+or repeats itself behind the gateway, the client sees each token once and in order. Reports about old tickets are
+dropped silently, so two reports of one failure raise once."""
 
 import asyncio
 import logging
-from collections.abc import Callable
 from random import Random
 
 from gateway.core import ChoiceRequest
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local, Need, Route, route
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import BatonError, ClassUnavailable, DeadlineExceeded, PoolTooSmall, Unavailable, WorkersDied
-from mesh.hashing import block_hashes
+from mesh.errors import (
+    BatonError,
+    Cancelled,
+    ClassUnavailable,
+    DeadlineExceeded,
+    PoolTooSmall,
+    Unavailable,
+    WorkersDied,
+)
 from mesh.messages import (
     Cancel,
     End,
     Full,
     FullKind,
-    Job,
     Lost,
     Open,
     Prefill,
@@ -32,7 +37,7 @@ from mesh.messages import (
     Tokens,
 )
 from mesh.rules import Rules
-from mesh.telemetry import Root
+from mesh.telemetry import Telemetry
 
 log = logging.getLogger("baton.gateway")
 
@@ -44,66 +49,148 @@ class Sequencer:
         *,
         rules: Rules,
         random: Random,
+        telemetry: Telemetry,
         local: Local,
         patience_seconds: float,
-        on_end: Callable[[GatewayRequest, BatonError | None], None],
     ) -> None:
         self.workers = workers
-        self.requests: dict[int, GatewayRequest] = {}
-        self._rules, self._random, self._local = rules, random, local
-        self._patience_seconds, self._on_end = patience_seconds, on_end
+        self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
+        self._rules, self._random, self._telemetry, self._local = rules, random, telemetry, local
+        self._patience_seconds = patience_seconds
 
-    # ---- from the client
+    # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
-    def accept(self, spec: ChoiceRequest, root: Root) -> GatewayRequest:
+    def accept(self, choice: ChoiceRequest) -> GatewayRequest:
         loop = asyncio.get_running_loop()
-        request = GatewayRequest(spec, self._random.getrandbits(63), loop.time(), root, asyncio.Queue())
-        request.numerics = spec.numerics
+        now, name, tokens = loop.time(), choice.request_id, len(choice.prompt)
+        root = self._telemetry.begin("request", choice.traceparent or None, now, request_id=name, prompt_tokens=tokens)
+        request = GatewayRequest(choice, self._random.getrandbits(63), now, root, numerics=choice.numerics)
         self.requests[request.id] = request
-        if spec.deadline_seconds is not None:
-            late = DeadlineExceeded(f"the deadline of {spec.deadline_seconds:.3f} s passed")
-            request.deadline = loop.call_later(spec.deadline_seconds, self.end, request, late)
+        if choice.deadline_seconds is not None:
+            late = DeadlineExceeded(f"the deadline of {choice.deadline_seconds:.3f} s passed")
+            request.deadline = loop.call_later(choice.deadline_seconds, self.end, request, late)
         self.raise_attempt(request)
         return request
 
-    def end(self, request: GatewayRequest, error: BatonError | None = None) -> None:
-        """Every end of a request: done (no error), cancelled, failed."""
-        if request.phase is RequestPhase.ENDED:
-            return
-        why = type(error).__name__ if error else "done"
-        log.debug("request %d, %s: ends while %s: %s", request.id, request.spec.request_id, request.phase.value, why)
-        request.phase = RequestPhase.ENDED
-        self.requests.pop(request.id, None)
-        for timer in (request.deadline, request.patience):
-            if timer is not None:
-                timer.cancel()
-        self._tell_cancel(request, {request.prefill, request.decode})
-        if error is not None:
-            request.events.put_nowait(error)
-        self._on_end(request, error)
+    def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
+        """The one place where an attempt is raised. `decode_lost`: prefill may still hold the pages, so it is kept."""
+        chosen = self._route(request, decode_lost)
+        kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
+        self._cancel(request, {request.decode, request.prefill} - kept)
+        if chosen is None:
+            self._wait_or_fail(request)
+        else:
+            self._open(request, chosen)
 
-    # ---- from workers
+    def _route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
+        chosen = self._try_route(request, decode_lost)
+        if chosen is None and request.failed:
+            request.failed.clear()  # only pairs that failed are left: try them again
+            chosen = self._try_route(request, decode_lost)
+        return chosen
 
-    def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
-        for item in tokens.items:
-            request = self._current(item.ticket, any_attempt=not self._rules.attempt)
-            if request is None:
-                continue
-            if worker.tier is Tier.DECODE and item.ticket == request.ticket and not request.handed:
-                request.handed, request.handed_seconds = True, asyncio.get_running_loop().time()
-            if item.token.position == request.next_position:
-                self._show(request, worker, item.token)
+    def _try_route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
+        for numerics in (request.numerics, "") if request.choice.allow_class_change else (request.numerics,):
+            chosen = route(
+                Need(len(request.choice.prompt) + request.next_position, numerics),
+                decodes=self.workers.tier(Tier.DECODE),
+                prefills=self.workers.tier(Tier.PREFILL),
+                cached=request.cached_tokens,
+                local=self._local,
+                keep=request.decode,
+                last=None if decode_lost else request.prefill,
+                first=request.prefill if decode_lost else None,
+                refused=request.refused,
+                failed=request.failed,
+            )
+            if chosen is not None:
+                return chosen
+        return None
+
+    def _open(self, request: GatewayRequest, chosen: Route) -> None:
+        """Begin the next attempt: decode gets Open and prefill gets Prefill, both with the same new ticket."""
+        now = asyncio.get_running_loop().time()
+        request.enter(RequestPhase.OPEN)
+        request.ticket, request.handed = request.next_ticket(self._random.randbytes(16)), False
+        request.decode = chosen.decode.incarnation
+        request.prefill = chosen.prefill.incarnation if chosen.prefill else None
+        if request.patience is not None:
+            request.patience.cancel()
+            request.patience = None
+        job = request.job(now)
+        chosen.decode.send(Open(job, request.prefill, age_ms=round((now - request.accepted_seconds) * 1000)))
+        chosen.decode.count(len(job.tokens) if chosen.prefill is None else 0)
+        if chosen.prefill is not None:
+            chosen.prefill.send(Prefill(job, chosen.decode.hello.address, chosen.decode.incarnation))
+            chosen.prefill.count(len(job.tokens))
+
+    def _wait_or_fail(self, request: GatewayRequest) -> None:
+        """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
+        choice, decodes = request.choice, self.workers.tier(Tier.DECODE)
+        classes = sorted({decode.numerics for decode in decodes})
+        if request.numerics and classes and request.numerics not in classes:
+            began = f"the answer began in class {request.numerics}; the decode workers left are of {', '.join(classes)}"
+            self.end(request, ClassUnavailable(f"{began}. Start a worker of that class, or set allow_class_change"))
+        elif self._all_refuse_for_ever(request, Tier.DECODE):
+            needed = len(choice.prompt) + choice.sampling.max_tokens
+            what = f"prompt and {choice.max_tokens_field} need {needed} tokens; no decode worker's pool holds so many"
+            self.end(request, PoolTooSmall(choice.max_tokens_field, what))
+        elif self._local is Local.NEVER and self._all_refuse_for_ever(request, Tier.PREFILL):
+            what = f"the prompt has {len(choice.prompt)} tokens; no prefill worker's pool holds so many"
+            self.end(request, PoolTooSmall(choice.prompt_field, what))
+        else:
+            request.prefill = request.decode = None
+            if request.phase is not RequestPhase.WAITING:
+                request.enter(RequestPhase.WAITING)
+            if request.patience is None:
+                seconds, loop = self._patience_seconds, asyncio.get_running_loop()
+                gone = Unavailable(f"no worker could take this request for {seconds:g} s; try again later")
+                request.patience = loop.call_later(seconds, self.end, request, gone)
+
+    def _all_refuse_for_ever(self, request: GatewayRequest, tier: Tier) -> bool:
+        workers = self.workers.tier(tier)
+        return bool(workers) and all(request.refused.get(w.incarnation) is FullKind.EVER for w in workers)
+
+    # ---- steps 5 and 8: tokens on their way to the client
 
     def on_prefilled(self, prefilled: Prefilled) -> None:
         request = self._current(prefilled.ticket)
         if request is not None and request.prefilled is None:
             request.prefilled = prefilled
 
+    def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
+        for item in tokens.items:
+            request = self._current(item.ticket)
+            if request is None:
+                continue
+            if worker.tier is Tier.DECODE and not request.handed:
+                request.handed, request.handed_seconds = True, asyncio.get_running_loop().time()
+            if request.is_next(item.token):
+                self._show(request, worker, item.token)
+
+    def _current(self, ticket: Ticket) -> GatewayRequest | None:
+        """The open request whose current attempt has this ticket."""
+        request = self.requests.get(ticket.request)
+        if request is None or request.phase is not RequestPhase.OPEN or not request.is_current(ticket):
+            return None
+        return request
+
+    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token) -> None:
+        if request.first_token_seconds is None:
+            request.first_token_seconds = asyncio.get_running_loop().time()
+        request.shown.append(token)
+        request.numerics = worker.numerics
+        request.events.put_nowait(token)
+        if token.end is not End.NONE:
+            self.end(request)
+
+    # ---- reports that raise an attempt
+
     def on_lost(self, worker: AttachedWorker, lost: Lost) -> None:
         request = self._current(lost.ticket)
         if request is None:
             return
-        log.info("request %s attempt %d: %s", request.spec.request_id, lost.ticket.attempt, lost.reason.value)
+        log.info("request %s attempt %d: %s", request.choice.request_id, lost.ticket.attempt, lost.reason.value)
         if lost.reason is Reason.TOO_LARGE:
             request.refused[worker.incarnation] = FullKind.EVER
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:
@@ -118,141 +205,53 @@ class Sequencer:
             self.raise_attempt(request, decode_lost=True)
 
     def on_room(self, worker: AttachedWorker) -> None:
-        """A worker came, or reported room: those who wait try again."""
-        for request in list(self.requests.values()):
+        """A worker attached or reported room: waiting requests are retried, the oldest first."""
+        for request in self.requests.values():
             if request.refused.get(worker.incarnation) is FullKind.NOW:
                 del request.refused[worker.incarnation]
-            if request.phase is RequestPhase.WAITING:
-                self.raise_attempt(request)
+        for request in self._in_seniority(RequestPhase.WAITING):
+            self.raise_attempt(request)
 
-    def on_end(self, worker: AttachedWorker) -> None:
-        """The session with a worker ended."""
-        for request in list(self.requests.values()):
+    def on_session_end(self, worker: AttachedWorker) -> None:
+        """The session with a worker ended: every request that needs this worker gets another, the oldest first."""
+        for request in self._in_seniority(RequestPhase.OPEN):
             decode_lost = request.decode == worker.incarnation
             prefill_lost = request.prefill == worker.incarnation and not request.handed
-            if request.phase is RequestPhase.OPEN and (decode_lost or prefill_lost):
+            if decode_lost or prefill_lost:
                 request.deaths += 1
                 if request.deaths >= self._rules.deaths:
                     self.end(request, WorkersDied(f"{request.deaths} workers ended while they served this request"))
                 else:
                     self.raise_attempt(request, decode_lost=decode_lost)
 
-    # ---- the one place where an attempt is raised
+    def _in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
+        """Requests in this phase, the oldest first."""
+        found = [request for request in self.requests.values() if request.phase is phase]
+        return sorted(found, key=lambda request: request.seniority(self._rules.priority_seconds))
 
-    def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
-        chosen = self._route(request, decode_lost)
-        targets = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
-        self._tell_cancel(request, {request.prefill, request.decode} - targets)
-        if chosen is None:
-            self._wait(request)
+    # ---- step 9: the end
+
+    def end(self, request: GatewayRequest, error: BatonError | None = None) -> None:
+        """End a request: done without an error, else cancelled or failed. Its workers forget it; idempotent."""
+        if request.ended:
             return
-        ticket = Ticket(request.id, request.ticket.attempt + 1 if request.ticket else 1, self._random.randbytes(16))
-        request.phase, request.ticket, request.handed = RequestPhase.OPEN, ticket, False
-        if request.patience is not None:
-            request.patience.cancel()
-            request.patience = None
-        request.decode = chosen.decode.incarnation
-        request.prefill = chosen.prefill.incarnation if chosen.prefill else None
-        spec, now = request.spec, asyncio.get_running_loop().time()
-        job = Job(
-            ticket=ticket,
-            prompt=spec.prompt,
-            emitted=request.emitted,
-            sampling=spec.sampling,
-            deadline_seconds=spec.deadline_seconds and spec.deadline_seconds - (now - request.accepted_seconds),
-            traceparent=request.root.traceparent,
-            salt=spec.salt,
-        )
-        age_ms = round((now - request.accepted_seconds) * 1000)
-        chosen.decode.send(Open(job, request.prefill, age_ms))
-        chosen.decode.count(len(job.tokens) if chosen.prefill is None else 0)
-        if chosen.prefill is not None:
-            chosen.prefill.send(Prefill(job, chosen.decode.hello.address, chosen.decode.incarnation))
-            chosen.prefill.count(len(job.tokens))
+        why = type(error).__name__ if error else "done"
+        log.debug("request %d, %s: ends while %s: %s", request.id, request.choice.request_id, request.phase.value, why)
+        stopped = RequestPhase.CANCELLED if isinstance(error, Cancelled) else RequestPhase.ERROR
+        request.enter(stopped if error else RequestPhase.DONE)
+        request.ended_seconds = asyncio.get_running_loop().time()
+        self.requests.pop(request.id, None)
+        for timer in (request.deadline, request.patience):
+            if timer is not None:
+                timer.cancel()
+        self._cancel(request, {request.decode, request.prefill})
+        if error is not None:
+            request.events.put_nowait(error)
+        request.record_end(self._telemetry, error)
 
-    def _route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
-        chosen = self._try_route(request, decode_lost)
-        if chosen is None and request.failed:
-            request.failed.clear()  # nobody else is left: try those again
-            chosen = self._try_route(request, decode_lost)
-        return chosen
-
-    def _try_route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
-        for numerics in (request.numerics, "") if request.spec.allow_class_change else (request.numerics,):
-            chosen = route(
-                Need(len(request.spec.prompt) + len(request.emitted), numerics),
-                decodes=self.workers.tier(Tier.DECODE),
-                prefills=self.workers.tier(Tier.PREFILL),
-                matched=lambda worker: self._matched(request, worker),
-                local=self._local,
-                keep=request.decode,
-                last=None if decode_lost else request.prefill,
-                first=request.prefill if decode_lost else None,
-                refused=request.refused,
-                failed=request.failed,
-            )
-            if chosen is not None:
-                return chosen
-        return None
-
-    def _wait(self, request: GatewayRequest) -> None:
-        """Nobody can take it now: say so if that cannot change, else wait for a worker or for room."""
-        decodes = self.workers.tier(Tier.DECODE)
-        left = sorted({d.numerics for d in decodes} - {request.numerics})
-        if request.numerics and left and request.numerics not in {d.numerics for d in decodes}:
-            began = f"the answer began in class {request.numerics}; left: {', '.join(left)}"
-            self.end(request, ClassUnavailable(f"{began}. Start a worker of that class, or set allow_class_change"))
-        elif decodes and all(request.refused.get(d.incarnation) is FullKind.EVER for d in decodes):
-            tokens = len(request.spec.prompt) + request.spec.sampling.max_tokens
-            what = f"prompt and max_tokens need {tokens} tokens; no worker's pool has that"
-            self.end(request, PoolTooSmall("max_tokens", what))
-        elif self._local is Local.NEVER and self._too_large(request):
-            what = f"the prompt's {len(request.spec.prompt)} tokens exceed every prefill worker's pool"
-            self.end(request, PoolTooSmall("prompt", what))
-        else:
-            request.phase, request.prefill, request.decode = RequestPhase.WAITING, None, None
-            if request.patience is None:
-                gone = Unavailable("no worker could take this request; try again later")
-                loop = asyncio.get_running_loop()
-                request.patience = loop.call_later(self._patience_seconds, self.end, request, gone)
-
-    def _too_large(self, request: GatewayRequest) -> bool:
-        prefills = self.workers.tier(Tier.PREFILL)
-        return bool(prefills) and all(request.refused.get(p.incarnation) is FullKind.EVER for p in prefills)
-
-    # ----
-
-    def _current(self, ticket: Ticket, any_attempt: bool = False) -> GatewayRequest | None:
-        request = self.requests.get(ticket.request)
-        if request is None or request.phase is not RequestPhase.OPEN:
-            return None
-        return request if any_attempt or request.ticket == ticket else None
-
-    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token) -> None:
-        if request.first_token_seconds is None:
-            request.first_token_seconds = asyncio.get_running_loop().time()
-        request.shown.append(token)
-        request.numerics = worker.numerics
-        request.events.put_nowait(token)
-        if token.end is not End.NONE:
-            request.ended_seconds = asyncio.get_running_loop().time()
-            self.end(request)
-
-    def _tell_cancel(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
-        for incarnation in sorted(incarnations - {None}):  # type: ignore[type-var]
+    def _cancel(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
+        """Make these workers forget the current attempt and all earlier ones."""
+        for incarnation in sorted(i for i in incarnations if i is not None):
             worker = self.workers.get(incarnation)
             if worker is not None and request.ticket is not None:
                 worker.send(Cancel(request.id, request.ticket.attempt))
-
-    def _matched(self, request: GatewayRequest, worker: AttachedWorker) -> int:
-        """How many of the request's tokens the worker's prefix cache holds."""
-        if not worker.prefix:
-            return 0
-        page_tokens = worker.hello.page_tokens
-        key = (worker.hello.numerics, page_tokens)
-        if key not in request.hashes:
-            request.hashes[key] = block_hashes(
-                request.spec.prompt, page_tokens=page_tokens, numerics=key[0], salt=request.spec.salt
-            )
-        hashes = request.hashes[key]
-        return next((i for i, h in enumerate(hashes) if h not in worker.prefix), len(hashes)) * page_tokens

@@ -1,6 +1,6 @@
-"""Server-sent events for streamed answers: frames whose constant parts are rendered once per request.
+"""Server-sent events of streamed answers: the constant parts of a frame are rendered once per request.
 
-Per token only the text (and logprobs, when asked for) is encoded; the rest of a frame are bytes that are ready."""
+For a token only its text is encoded, and its logprobs if the client wants them; the rest of the frame is ready."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ def frame(value: object) -> bytes:
 
 
 class Frames:
-    """Of one streamed request. Subclasses know where an object of theirs has its text."""
+    """The frames of one streamed request. A subclass knows where its kind of object has the text."""
 
     def __init__(self, *, id: str, kind: str, created: int, model: str) -> None:
         head = encode({"id": id, "object": kind, "created": created, "model": model})
@@ -22,7 +22,7 @@ class Frames:
         self._starts: dict[int, bytes] = {}
 
     def start(self, index: int) -> bytes:
-        """Up to and including the choice's index."""
+        """The beginning of a frame, up to and including the choice's index."""
         start = self._starts.get(index)
         if start is None:
             start = self._starts[index] = self._head + b'{"index":%d,' % index
@@ -34,7 +34,7 @@ class Frames:
 
 class ChatFrames(Frames):
     def role(self, index: int) -> bytes:
-        """The first of each choice."""
+        """The first frame of a choice."""
         delta = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
         return self.start(index) + delta
 

@@ -1,7 +1,8 @@
 """Stop strings in streamed text, wherever token borders fall.
 
-A token leaves only when none of its text can still be part of a stop string, and then with all of its text: whoever has
-the tokens has exactly their text, which is what continuing an answer elsewhere relies on."""
+Step 8 of a request's life, between detokenizer and tool calls. A token leaves only when none of its text can still be
+part of a stop string, and then with all of its text. So a client that has the tokens has exactly their text, which
+continuing an answer at another gateway relies on."""
 
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from mesh.messages import Token
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """Tokens that leave together, and their text."""
 
     tokens: tuple[Token, ...]
@@ -20,13 +21,14 @@ class StopStrings:
     def __init__(self, strings: tuple[str, ...], *, include: bool = False) -> None:
         self._strings = strings
         self._include = include  # leave the matched string in the text
-        self._tokens: list[Token] = []  # held back
-        self._ends: list[int] = []  # where each one's text ends in the held text
-        self._text = ""
+        self._tokens: list[Token] = []  # tokens that are held back
+        self._ends: list[int] = []  # where the text of each held token ends in the held text
+        self._text = ""  # text of the held tokens
         self.matched: str | None = None
 
-    def push(self, token: Token, text: str, *, active: bool = True) -> Piece:
-        """What may leave now; `matched` tells whether the answer ends here. Inactive: this text can't be a match."""
+    def push(self, token: Token, text: str, *, active: bool = True) -> TextPiece:
+        """Take a token with its text, return what may leave now. `matched` is set when a stop string ends the answer
+        here; without `active` this text cannot match."""
         self._tokens.append(token)
         self._text += text
         self._ends.append(len(self._text))
@@ -39,24 +41,24 @@ class StopStrings:
             return self.flush()
         return self._release(len(self._text) - self._open_tail())
 
-    def flush(self) -> Piece:
-        """All that is held."""
-        piece = Piece(tuple(self._tokens), self._text)
+    def flush(self) -> TextPiece:
+        """Return everything that is held."""
+        piece = TextPiece(tuple(self._tokens), self._text)
         self._tokens, self._ends, self._text = [], [], ""
         return piece
 
-    def _release(self, until: int) -> Piece:
-        count = sum(end <= until for end in self._ends)  # ascending
+    def _release(self, until: int) -> TextPiece:
+        count = sum(end <= until for end in self._ends)  # ends ascend
         if count == 0:
-            return Piece((), "")
+            return TextPiece((), "")
         cut = self._ends[count - 1]
-        piece = Piece(tuple(self._tokens[:count]), self._text[:cut])
+        piece = TextPiece(tuple(self._tokens[:count]), self._text[:cut])
         self._tokens, self._text = self._tokens[count:], self._text[cut:]
         self._ends = [end - cut for end in self._ends[count:]]
         return piece
 
     def _open_tail(self) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Length of the longest suffix of the held text that begins a stop string."""
         longest = 0
         for string in self._strings:
             for length in range(min(len(string) - 1, len(self._text)), longest, -1):

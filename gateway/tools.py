@@ -1,117 +1,137 @@
-"""Tools as a client declares them, and whether the model's chat template can tell the model of them.
+"""Tools as a client declares them, and the calls and results in its messages: validated, or refused by field name.
 
-Checked here so that nothing is silently dropped: a template without room for tools, or whose calls are written in
-another way than gateway/calls.py reads, refuses tools with the reason."""
+This file also checks at start whether the model's chat template supports tools. A template without room for
+tools, or one that writes calls in another form than gateway/tool_calls.py reads, makes the gateway refuse tools with
+the reason, so that nothing is silently dropped."""
 
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gateway.calls import CallReader
 from gateway.chat import ChatTemplate
+from gateway.tool_calls import ToolCallReader
 from mesh.errors import InvalidRequest
 
 Json = dict[str, Any]
-TOOLS = 128
+MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _PROBE = "probe_of_tools"
 
 
-def declared(tools: Sequence[Json] | None, choice: Any) -> tuple[Json, ...]:
-    """What the model is told of; nothing with tool_choice "none"."""
-    if not tools:
-        if choice not in (None, "none", "auto"):
-            raise InvalidRequest("tool_choice", "tool_choice needs tools")
-        return ()
+@dataclass(frozen=True, slots=True)
+class ChatFields:
+    """How a front door spells the fields of a chat."""
+
+    messages: str
+    tools: str
+    template_arguments: str
+    function: str  # path from a tool or a call to the object with its name
+    arguments: str  # field of a call's arguments in that object
+    parameters: str  # field of a tool's parameters in that object
+
+    def message(self, index: int) -> str:
+        return f"{self.messages}[{index}]"
+
+    def call(self, message: int, index: int) -> str:
+        return f"{self.message(message)}.tool_calls[{index}]{self.function}"
+
+    def tool(self, index: int) -> str:
+        return f"{self.tools}[{index}]"
+
+
+def validate_tools(tools: Sequence[Any], choice: Any, fields: ChatFields) -> tuple[Json, ...]:
+    """The tools that the template gets; none with tool_choice "none"."""
     if choice not in (None, "none", "auto"):
-        said = choice if isinstance(choice, str) else json.dumps(choice)
+        if not tools:
+            raise InvalidRequest("tool_choice", f"tool_choice needs {fields.tools}")
+        shown = choice if isinstance(choice, str) else json.dumps(choice)
         raise InvalidRequest(
             "tool_choice",
-            f"tool_choice {said} is not supported: the model decides whether it calls; use 'auto' or 'none'",
+            f"tool_choice {shown} is not supported: the model decides whether it calls; use 'auto' or 'none'",
         )
-    if len(tools) > TOOLS:
-        raise InvalidRequest("tools", f"tools has {len(tools)} entries, at most {TOOLS}")
-    checked = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
-    names = [tool["function"]["name"] for tool in checked]
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest(fields.tools, f"{fields.tools} has {len(tools)} entries; at most {MAX_TOOLS} are allowed")
+    valid = tuple(_validate_tool(tool, fields, index) for index, tool in enumerate(tools))
+    names = [tool["function"]["name"] for tool in valid]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidRequest("tools", f"tools declares {twice[0]} twice")
-    return () if choice == "none" else checked
+        raise InvalidRequest(fields.tools, f"{fields.tools} declares {twice[0]} twice")
+    return () if choice == "none" else valid
 
 
-def names_of(tools: Sequence[Json]) -> frozenset[str]:
+def tool_names(tools: Sequence[Json]) -> frozenset[str]:
     return frozenset(tool["function"]["name"] for tool in tools)
 
 
-def said_calls(message: Json, where: str) -> Json:
-    """An assistant's earlier calls as templates expect them: arguments as an object."""
-    calls = message["tool_calls"]
+def validate_earlier_calls(message: Json, fields: ChatFields, index: int) -> Json:
+    """An assistant's message with its calls as templates expect them: arguments as an object."""
+    calls, path = message["tool_calls"], f"{fields.message(index)}.tool_calls"
     if not isinstance(calls, list):
-        raise InvalidRequest(f"{where}.tool_calls", f"{where}.tool_calls must be a list of calls")
-    return message | {"tool_calls": [_said(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(calls)]}
+        raise InvalidRequest(path, f"{path} must be a list of calls")
+    valid = [_validate_call(call, fields.call(index, at), fields.arguments) for at, call in enumerate(calls)]
+    return message | {"tool_calls": valid}
 
 
-def check_answered(messages: Sequence[Json]) -> None:
-    """A tool's answer belongs to a call that was made before it."""
+def validate_tool_results(messages: Sequence[Json], fields: ChatFields) -> None:
+    """Every tool message answers a call that an assistant's message before it has made."""
     called = set[str]()
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             ids = [call.get("id") for call in message.get("tool_calls") or ()]
             called.update(one for one in ids if isinstance(one, str))
         if message["role"] == "tool":
-            where, given = f"messages[{index}].tool_call_id", message.get("tool_call_id")
-            if not isinstance(given, str):
-                raise InvalidRequest(where, f"{where} must be the id of the call that this message answers")
-            if given not in called:
-                raise InvalidRequest(where, f"{where} is {given!r}; no assistant message before it has such a call")
+            path, id = f"{fields.message(index)}.tool_call_id", message.get("tool_call_id")
+            if not isinstance(id, str):
+                raise InvalidRequest(path, f"{path} must be the id of the call that this message answers")
+            if id not in called:
+                raise InvalidRequest(path, f"{path} is {id!r}; no assistant message before it has such a call")
 
 
 def why_no_tools(template: ChatTemplate) -> str | None:
-    """None: the template tells the model of tools, and writes calls as they are read here."""
+    """Why the template cannot be used with tools. None: it shows tools to the model and writes calls as they are
+    read."""
     tool = {"type": "function", "function": {"name": _PROBE, "description": "", "parameters": {"type": "object"}}}
     call = {"id": "probe1234", "type": "function", "function": {"name": _PROBE, "arguments": {"key": "value"}}}
-    asked = {"role": "user", "content": "?"}
+    question = {"role": "user", "content": "?"}
     try:
-        listed = template.render([asked], arguments={"tools": [tool]})
-        said = template.render([asked, {"role": "assistant", "content": "", "tool_calls": [call]}])
+        with_tool = template.render([question], arguments={"tools": [tool]})
+        with_call = template.render([question, {"role": "assistant", "content": "", "tool_calls": [call]}])
     except InvalidRequest as error:
         return error.message
-    if _PROBE not in listed:
+    if _PROBE not in with_tool:
         return "the model's chat template has no place for tools"
-    reader = CallReader(frozenset({_PROBE}), before=said)
+    reader = ToolCallReader(frozenset({_PROBE}), before=with_call)
     return None if reader.count == 1 else "the model's chat template writes calls in a form that is not read here"
 
 
-def _tool(tool: Any, where: str) -> Json:
+def _validate_tool(tool: Any, fields: ChatFields, index: int) -> Json:
+    path = fields.tool(index)
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict) or tool.get("type", "function") != "function":
-        raise InvalidRequest(where, f'{where} must be {{"type": "function", "function": {{"name": …}}}}')
-    where = f"{where}.function"
+        raise InvalidRequest(path, f'{path} must be {{"type": "function", "function": {{"name": …}}}}')
+    path += fields.function
     if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
-        raise InvalidRequest(f"{where}.name", f"{where}.name must be 1 to 64 letters, digits, '_', '-' or '.'")
+        raise InvalidRequest(f"{path}.name", f"{path}.name must be 1 to 64 letters, digits, '_', '-' or '.'")
     if not isinstance(function.get("description"), str | None):
-        raise InvalidRequest(f"{where}.description", f"{where}.description must be text")
+        raise InvalidRequest(f"{path}.description", f"{path}.description must be text")
     if not isinstance(function.get("parameters"), dict | None):
-        raise InvalidRequest(f"{where}.parameters", f"{where}.parameters must be a JSON schema of an object")
+        name = f"{path}.{fields.parameters}"
+        raise InvalidRequest(name, f"{name} must be a JSON schema of an object")
     if function.get("strict"):
-        raise InvalidRequest(f"{where}.strict", f"{where}.strict is not supported: what the model writes is not forced")
+        raise InvalidRequest(f"{path}.strict", f"{path}.strict is not supported: the gateway forces no output")
     return {"type": "function", "function": {key: value for key, value in function.items() if key != "strict"}}
 
 
-def _said(call: Any, where: str) -> Json:
+def _validate_call(call: Any, path: str, arguments_field: str) -> Json:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise InvalidRequest(f"{where}.function.name", f"{where}.function.name is missing")
-    arguments = function.get("arguments")
+        raise InvalidRequest(f"{path}.name", f"{path}.name is missing")
+    arguments, name = function.get("arguments"), f"{path}.{arguments_field}"
     try:
         arguments = json.loads(arguments or "{}") if isinstance(arguments, str | None) else arguments
     except (ValueError, RecursionError) as error:
-        raise _no_object(where, str(error)) from error
+        raise InvalidRequest(name, f"{name} must be a JSON object: {error}") from error
     if not isinstance(arguments, dict):
-        raise _no_object(where, f"it is {type(arguments).__name__}")
+        raise InvalidRequest(name, f"{name} must be a JSON object; it is {type(arguments).__name__}")
     return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _no_object(where: str, why: str) -> InvalidRequest:
-    name = f"{where}.function.arguments"
-    return InvalidRequest(name, f"{name} must be a JSON object: {why}")

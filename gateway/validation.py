@@ -1,10 +1,11 @@
-"""From what a client asked to what the core gets: one valid ChoiceRequest per choice, or an error that names the field.
+"""Validation of a client's request: one valid ChoiceRequest per choice, or an error that names the field.
 
-Both front doors end here, so both refuse the same things in the same words. Fields are named as their door spells them;
-defaults are filled in here and nowhere else."""
+Step 1 of a request's life. Both front doors end here, so both refuse the same values in the same words. Errors spell a
+field as the client's front door does; defaults are filled in here and nowhere else."""
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -15,21 +16,22 @@ from gateway.core import ChoiceRequest, Core
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Sampling
 
-CHOICES = 128
-TOP_LOGPROBS = 20
-STOP_STRINGS = 16
-STOP_CHARACTERS = 1024
-SALT_CHARACTERS = 128
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024
+MAX_SALT_CHARACTERS = 128
+MAX_PRIORITY = 600
 SIXTY_FOUR_BITS = 2**64 - 1
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """A request as any front door understands it; None: the client did not say."""
+    """A request as any front door understands it; None: the client left the field out."""
 
     request_id: str
-    prompt: tuple[int, ...]  # tokenized
-    prompt_field: str = "prompt"
+    prompt: tuple[int, ...]  # token ids
     model: str | None = None
     n: int | None = None
     temperature: float | None = None
@@ -45,22 +47,22 @@ class ClientRequest:
     include_stop: bool = False
     skip_special: bool = True
     top_logprobs: int | None = None  # None: no logprobs
-    tools: frozenset[str] = frozenset()  # whose calls are read from the text
-    one_call: bool = False  # the answer ends with its first call
-    emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by choice
-    numerics: str = ""  # the class that `emitted` came from
-    numerics_of: Mapping[int, str] = field(default_factory=dict)  # by choice, where it is another one
+    tools: frozenset[str] = frozenset()  # names of the tools whose calls are read from the text
+    one_call: bool = False  # the answer ends with its first tool call
+    emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # tokens that the client has, by choice
+    numerics: str = ""  # numerics class of `emitted`
+    numerics_of: Mapping[int, str] = field(default_factory=dict)  # numerics class of choices where it differs
     allow_class_change: bool = False
     salt: str = ""
     priority: int = 0
     deadline_seconds: float | None = None
     traceparent: str = ""
-    names: Mapping[str, str] = field(default_factory=dict)  # ours -> as this door spells it, where they differ
+    field_names: Mapping[str, str] = field(default_factory=dict)  # spelling of the front door, where it differs
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
-    """A choice that the client brought along finished."""
+class CompleteChoice:
+    """A choice that the client brought along complete; nothing runs for it."""
 
     index: int
     emitted: tuple[int, ...]
@@ -69,161 +71,179 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class ValidRequest:
-    asked: ClientRequest
+    request: ClientRequest
     seed: int
-    specs: tuple[ChoiceRequest, ...]  # ordered by choice
-    complete: tuple[Complete, ...]  # nothing left to do for these
+    choices: tuple[ChoiceRequest, ...]  # choices to run, ordered by index
+    complete: tuple[CompleteChoice, ...]
     eos_ids: frozenset[int]  # stop ids that are the model's own
 
 
-def check_model(core: Core, asked: str | None) -> str:
-    """The served name; an empty one means the only model."""
+def validate_request_id(request_id: str) -> str:
+    if not is_request_id(request_id):
+        raise InvalidRequest("request_id", "request_id must be 1 to 128 printable ASCII characters without spaces")
+    return request_id
+
+
+def is_request_id(text: str) -> bool:
+    return _REQUEST_ID.fullmatch(text) is not None
+
+
+def validate_model(core: Core, name: str | None) -> str:
+    """The name of a served model; without a name, the only served model."""
     served = core.models()
-    if not asked and len(served) == 1:
+    if not name and len(served) == 1:
         return served[0]
-    if asked not in served:
-        raise UnknownModel(asked or "", served)
-    return asked
+    if name not in served:
+        raise UnknownModel(name or "", served)
+    return name
 
 
-def accept(asked: ClientRequest, core: Core, assets: Assets, random: Random) -> ValidRequest:
-    check = _Check(asked)
-    model = check_model(core, asked.model)
+def validate(request: ClientRequest, core: Core, assets: Assets, random: Random) -> ValidRequest:
+    fields = _Fields(request)
+    model = validate_model(core, request.model)
     context = min(assets.context_tokens, core.context_tokens or assets.context_tokens)
-    _check_prompt(check, assets, context)
-    pool = core.largest_pool_tokens
-    room = (min(context, pool) if pool else context) - len(asked.prompt)
+    prompt_field = fields.name("prompt")
+    if not request.prompt:
+        raise InvalidRequest(prompt_field, f"{prompt_field} is empty; it needs at least one token")
+    fields.token_ids("prompt", request.prompt, assets.vocabulary)
+    validate_length(prompt_field, len(request.prompt), context)
+    _validate_stops(fields, assets)
+    max_tokens = _max_tokens(fields, context, core.largest_pool_tokens)
+    eos = () if request.ignore_eos else assets.eos_ids
+    sampling = _sampling(fields, assets, random, max_tokens=max_tokens, eos=eos)
+    return _per_choice(fields, model, assets, sampling, frozenset(eos) - set(request.stop_token_ids))
+
+
+def validate_length(field: str, tokens: int, context: int) -> None:
+    if tokens >= context:
+        what = f"{field} has {tokens} tokens; the model's context is {context}, the answer included: shorten it"
+        raise ContextTooLong(field, what)
+
+
+def _validate_stops(fields: "_Fields", assets: Assets) -> None:
+    stop = fields.request.stop
+    if len(stop) > MAX_STOP_STRINGS:
+        raise fields.invalid("stop", f"has {len(stop)} strings; at most {MAX_STOP_STRINGS} are allowed")
+    if any(not string or len(string) > MAX_STOP_CHARACTERS for string in stop):
+        raise fields.invalid("stop", f"holds a string that is empty or longer than {MAX_STOP_CHARACTERS} characters")
+    fields.token_ids("stop_token_ids", fields.request.stop_token_ids, assets.vocabulary)
+
+
+def _max_tokens(fields: "_Fields", context: int, pool: int) -> int:
+    """The client's max_tokens, or what context and the largest decode pool (0: unknown) leave for the answer."""
+    prompt, prompt_field, name = len(fields.request.prompt), fields.name("prompt"), fields.name("max_tokens")
+    room = (min(context, pool) if pool else context) - prompt
     if room < 1:
         raise PoolTooSmall(
-            asked.prompt_field,
-            f"the prompt of {len(asked.prompt)} tokens leaves no room in the largest decode pool of {pool}",
+            prompt_field, f"{prompt_field} has {prompt} tokens and leaves no room in the largest decode pool of {pool}"
         )
-    max_tokens = room if asked.max_tokens is None else check.between("max_tokens", asked.max_tokens, 1)
-    min_tokens = check.between("min_tokens", asked.min_tokens or 0, 0, max_tokens)
-    if len(asked.prompt) + max_tokens > context:
+    if fields.request.max_tokens is None:
+        return room
+    max_tokens = fields.integer("max_tokens", fields.request.max_tokens, 1)
+    if prompt + max_tokens > context:
         raise ContextTooLong(
-            asked.prompt_field,
-            f"{len(asked.prompt)} tokens of prompt and {check.name('max_tokens')} = {max_tokens} exceed the model's "
-            f"context of {context} tokens; shorten the prompt or lower {check.name('max_tokens')}",
+            prompt_field,
+            f"{prompt_field} of {prompt} tokens and {name} = {max_tokens} exceed the model's context of {context}; "
+            f"shorten {prompt_field} or lower {name}",
         )
     if max_tokens > room:
-        name = check.name("max_tokens")
-        raise PoolTooSmall(
-            name, f"prompt and {name} need {len(asked.prompt) + max_tokens} tokens; the largest pool has {pool}"
-        )
-    _check_stops(check, assets)
-    choices = check.between("n", 1 if asked.n is None else asked.n, 1, CHOICES)
-    eos = () if asked.ignore_eos else assets.eos_ids
-    top, usual = asked.top_logprobs, assets.defaults
-    seed = (
-        random.getrandbits(64) if asked.seed is None else check.between("seed", asked.seed, -(2**63), SIXTY_FOUR_BITS)
-    )
-    sampling = {
-        "temperature": check.number("temperature", asked.temperature, usual.temperature, low=0.0, high=100.0),
-        "top_k": 0
-        if asked.top_k == -1
-        else check.between("top_k", usual.top_k if asked.top_k is None else asked.top_k, 0, 2**31 - 1),
-        "top_p": check.number("top_p", asked.top_p, usual.top_p, low=0.0, high=1.0, above=True),
-        "min_p": check.number("min_p", asked.min_p, usual.min_p, low=0.0, high=1.0),
-        "seed": seed & SIXTY_FOUR_BITS,
+        what = f"{prompt_field} and {name} need {prompt + max_tokens} tokens; the largest decode pool holds {pool}"
+        raise PoolTooSmall(name, what)
+    return max_tokens
+
+
+def _sampling(
+    fields: "_Fields", assets: Assets, random: Random, *, max_tokens: int, eos: tuple[int, ...]
+) -> dict[str, Any]:
+    """Arguments of Sampling that all choices share. Without a seed, one is drawn."""
+    request, defaults, top = fields.request, assets.defaults, fields.request.top_logprobs
+    seed = random.getrandbits(64) if request.seed is None else request.seed
+    top_k = defaults.top_k if request.top_k is None else 0 if request.top_k == -1 else request.top_k
+    return {
+        "temperature": fields.number("temperature", request.temperature, defaults.temperature, low=0.0, high=100.0),
+        "top_k": fields.integer("top_k", top_k, 0, 2**31 - 1),
+        "top_p": fields.number("top_p", request.top_p, defaults.top_p, low=0.0, high=1.0, above=True),
+        "min_p": fields.number("min_p", request.min_p, defaults.min_p, low=0.0, high=1.0),
+        "seed": fields.integer("seed", seed, -(2**63), SIXTY_FOUR_BITS) & SIXTY_FOUR_BITS,
         "max_tokens": max_tokens,
-        "min_tokens": min_tokens,
-        "stop_ids": tuple(dict.fromkeys((*asked.stop_token_ids, *eos))),
-        "top_logprobs": None if top is None else check.between("top_logprobs", top, 0, TOP_LOGPROBS),
+        "min_tokens": fields.integer("min_tokens", request.min_tokens or 0, 0, max_tokens),
+        "stop_ids": tuple(dict.fromkeys((*request.stop_token_ids, *eos))),
+        "top_logprobs": None if top is None else fields.integer("top_logprobs", top, 0, MAX_TOP_LOGPROBS),
     }
-    return _per_choice(check, model, assets, sampling, choices, frozenset(eos) - set(asked.stop_token_ids))
 
 
 def _per_choice(
-    check: "_Check", model: str, assets: Assets, sampling: dict[str, Any], choices: int, eos: frozenset[int]
+    fields: "_Fields", model: str, assets: Assets, sampling: dict[str, Any], eos: frozenset[int]
 ) -> ValidRequest:
-    asked = check.asked
-    if any(index >= choices for index in asked.emitted):
-        raise check.wrong("emitted", f"names choice {max(asked.emitted)}, but there are {choices}")
-    if asked.emitted and asked.seed is None and sampling["temperature"] > 0:
-        raise check.wrong("seed", "is needed to continue a sampled answer: the seed that Started told")
-    if len(asked.salt) > SALT_CHARACTERS:
-        raise check.wrong("salt", f"has {len(asked.salt)} characters, at most {SALT_CHARACTERS}")
-    salt = hashlib.blake2b(asked.salt.encode(), digest_size=16).digest() if asked.salt else b""
-    specs: list[ChoiceRequest] = []
-    complete: list[Complete] = []
-    for index in range(choices):
-        emitted = asked.emitted.get(index, ())
-        check.ids("emitted", emitted, assets.vocabulary)
-        ended = bool(emitted) and emitted[-1] in sampling["stop_ids"] and len(emitted) > sampling["min_tokens"]
-        if ended or len(emitted) >= sampling["max_tokens"]:
-            complete.append(Complete(index, emitted, emitted[-1] if ended else None))
+    request = fields.request
+    count = fields.integer("n", 1 if request.n is None else request.n, 1, MAX_CHOICES)
+    priority = fields.integer("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
+    if any(index >= count for index in request.emitted):
+        raise fields.invalid("emitted", f"names choice {max(request.emitted)}; the choices are 0 to {count - 1}")
+    if request.emitted and request.seed is None and sampling["temperature"] > 0:
+        raise fields.invalid("seed", "is needed to continue a sampled answer: send the seed of its Started event")
+    if len(request.salt) > MAX_SALT_CHARACTERS:
+        raise fields.invalid("salt", f"has {len(request.salt)} characters; at most {MAX_SALT_CHARACTERS} are allowed")
+    salt = hashlib.blake2b(request.salt.encode(), digest_size=16).digest() if request.salt else b""
+    choices: list[ChoiceRequest] = []
+    complete: list[CompleteChoice] = []
+    for index in range(count):
+        emitted = request.emitted.get(index, ())
+        fields.token_ids("emitted", emitted, assets.vocabulary)
+        stopped = bool(emitted) and emitted[-1] in sampling["stop_ids"] and len(emitted) > sampling["min_tokens"]
+        if stopped or len(emitted) >= sampling["max_tokens"]:
+            complete.append(CompleteChoice(index, emitted, emitted[-1] if stopped else None))
             continue
-        specs.append(
+        choices.append(
             ChoiceRequest(
-                request_id=asked.request_id,
+                request_id=request.request_id,
                 model=model,
-                prompt=asked.prompt,
+                prompt=request.prompt,
                 emitted=emitted,
                 sampling=Sampling(choice=index, **sampling),
-                deadline_seconds=asked.deadline_seconds,
-                allow_class_change=asked.allow_class_change,
-                numerics=asked.numerics_of.get(index, asked.numerics),
-                traceparent=asked.traceparent,
+                deadline_seconds=request.deadline_seconds,
+                allow_class_change=request.allow_class_change,
+                numerics=request.numerics_of.get(index, request.numerics),
+                traceparent=request.traceparent,
                 salt=salt,
-                priority=check.between("priority", asked.priority, -(2**31), 2**31 - 1),
+                priority=priority,
+                prompt_field=fields.name("prompt"),
+                max_tokens_field=fields.name("max_tokens"),
             )
         )
-    return ValidRequest(asked, sampling["seed"], tuple(specs), tuple(complete), eos)
+    return ValidRequest(request, sampling["seed"], tuple(choices), tuple(complete), eos)
 
 
-def check_length(name: str, tokens: int, context: int) -> None:
-    if tokens >= context:
-        what = f"{name} has {tokens} tokens; the model's context is {context}, the answer included: shorten it"
-        raise ContextTooLong(name, what)
+class _Fields:
+    """Range checks whose errors spell fields as the client's front door does."""
 
-
-def _check_prompt(check: "_Check", assets: Assets, context: int) -> None:
-    prompt, name = check.asked.prompt, check.asked.prompt_field
-    if not prompt:
-        raise InvalidRequest(name, f"{name} is empty; it needs at least one token")
-    check.ids(name, prompt, assets.vocabulary)
-    check_length(name, len(prompt), context)
-
-
-def _check_stops(check: "_Check", assets: Assets) -> None:
-    stop = check.asked.stop
-    if len(stop) > STOP_STRINGS:
-        raise check.wrong("stop", f"has {len(stop)} strings, at most {STOP_STRINGS}")
-    if any(not string or len(string) > STOP_CHARACTERS for string in stop):
-        raise check.wrong("stop", f"holds a string that is empty or longer than {STOP_CHARACTERS} characters")
-    check.ids("stop_token_ids", check.asked.stop_token_ids, assets.vocabulary)
-
-
-class _Check:
-    """Range checks that speak of fields as the client does."""
-
-    def __init__(self, asked: ClientRequest) -> None:
-        self.asked = asked
+    def __init__(self, request: ClientRequest) -> None:
+        self.request = request
 
     def name(self, field: str) -> str:
-        return self.asked.names.get(field, field)
+        return self.request.field_names.get(field, field)
 
-    def wrong(self, field: str, what: str) -> InvalidRequest:
+    def invalid(self, field: str, what: str) -> InvalidRequest:
         return InvalidRequest(self.name(field), f"{self.name(field)} {what}")
 
-    def between(self, field: str, value: int, low: int, high: int | None = None) -> int:
+    def integer(self, field: str, value: int, low: int, high: int | None = None) -> int:
         if value < low or (high is not None and value > high):
-            limits = f"at least {low}" if high is None else f"between {low} and {high}"
-            raise self.wrong(field, f"must be {limits}, not {value}")
+            limits = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise self.invalid(field, f"must be {limits}, not {value}")
         return value
 
     def number(
         self, field: str, value: float | None, default: float, *, low: float, high: float, above: bool = False
     ) -> float:
-        """`above`: `low` itself is excluded."""
+        """`above`: the value must be larger than `low`."""
         if value is None:
             return default
         if not (math.isfinite(value) and low <= value <= high) or (above and value == low):
-            raise self.wrong(field, f"must be {'above' if above else 'from'} {low:g} to {high:g}, not {value}")
+            limits = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
+            raise self.invalid(field, f"must be {limits}, not {value}")
         return value
 
-    def ids(self, field: str, ids: tuple[int, ...], vocabulary: int) -> None:
+    def token_ids(self, field: str, ids: tuple[int, ...], vocabulary: int) -> None:
         if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
-            odd = next(token for token in ids if not 0 <= token < vocabulary)
-            raise self.wrong(field, f"holds token id {odd}; the vocabulary has ids 0 to {vocabulary - 1}")
+            unknown = next(token for token in ids if not 0 <= token < vocabulary)
+            raise self.invalid(field, f"holds token id {unknown}; the vocabulary has ids 0 to {vocabulary - 1}")

@@ -1,7 +1,7 @@
-"""The workers this gateway knows: one Attach stream each, and what came over it last.
+"""The workers attached to this gateway, and what each last reported over its Attach stream.
 
-A stream is the worker's life as seen from here. Load and prefix changes are hints for the router, never truth: what a
-worker refuses or loses comes back as a message about a ticket."""
+A worker exists for the gateway as long as its stream does. Load and prefix changes are hints for the router, never
+truth: what a worker refuses or loses comes back as a message about a ticket."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ class AttachedWorker:
     hello: Hello
     session: Session
     load: Load = field(default_factory=Load)
-    prefix: set[bytes] = field(default_factory=set)
+    prefix: set[bytes] = field(default_factory=set)  # block hashes in its prefix cache
     prefix_sequence: int = 0
-    unreported_tokens: int = 0  # sent since the last Load
-    unreported_requests: int = 0
-    draining: bool = False  # it asked for nothing new
+    unreported_tokens: int = 0  # prompt tokens sent to it since its last Load
+    unreported_requests: int = 0  # requests sent to it since its last Load
+    draining: bool = False  # it takes no new requests
 
     @property
     def incarnation(self) -> int:
@@ -31,7 +31,7 @@ class AttachedWorker:
 
     @property
     def numerics(self) -> str:
-        """What must be equal for two workers to serve one request: the class and what its self-test yielded."""
+        """Numerics class and fingerprint of its self-test; workers that serve one request have equal ones."""
         return f"{self.hello.numerics} fingerprint {self.hello.fingerprint}"
 
     def send(self, message: Down) -> None:
@@ -45,7 +45,7 @@ class AttachedWorker:
         self.load, self.unreported_tokens, self.unreported_requests = load, 0, 0
 
     def change(self, change: PrefixChange) -> None:
-        """Apply a prefix change; after a gap nothing is believed until a snapshot came."""
+        """Apply a prefix change. After a gap the prefixes count as unknown until the worker sends a snapshot."""
         if change.snapshot:
             self.prefix = set(change.added)
         elif change.sequence == self.prefix_sequence + 1:
@@ -59,7 +59,7 @@ class AttachedWorker:
 
 
 class Workers:
-    """All sessions that are up, by incarnation."""
+    """All attached workers, by incarnation."""
 
     def __init__(self) -> None:
         self._up: dict[int, AttachedWorker] = {}
@@ -74,7 +74,7 @@ class Workers:
         return None if incarnation is None else self._up.get(incarnation)
 
     def tier(self, tier: Tier) -> list[AttachedWorker]:
-        """Those that take new requests."""
+        """Workers of this tier that take new requests."""
         return [worker for worker in self._up.values() if worker.tier is tier and not worker.draining]
 
     def __iter__(self) -> Iterator[AttachedWorker]:

@@ -1,7 +1,8 @@
 """The closed list of errors that reach a client, each mapped once to a gRPC status, an HTTP status and a reason.
 
-Raise early, where the field or the worker is known; caught at the edge only (gateway/http.py, gateway/grpc_api.py).
-`message` says what is wrong and what the caller can do; `details` are facts for machines, never secrets."""
+Code raises an error where the field or the worker is known; only the front doors catch it (gateway/http.py,
+gateway/grpc_api.py). `message` names the problem and what the client can do; `details` are facts for machines, never
+secrets."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -10,11 +11,11 @@ import grpc
 
 
 class BatonError(Exception):
-    """What every error of the list has; raise one of the subclasses."""
+    """Base of the list; code raises one of the subclasses."""
 
     grpc_status: ClassVar[grpc.StatusCode]
     http_status: ClassVar[int]
-    reason: ClassVar[str]  # stable, for machines
+    reason: ClassVar[str]  # stable name for machines
 
     def __init__(
         self,
@@ -26,13 +27,13 @@ class BatonError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.field = field  # of the request, as the client spelled it
-        self.retry_after_seconds = retry_after_seconds  # None: trying the same again does not help
+        self.field = field  # wrong field, as the client's front door spells it
+        self.retry_after_seconds = retry_after_seconds  # None: the same request fails again
         self.details: dict[str, str] = dict(details or {})
 
 
 class InvalidRequest(BatonError):
-    """A field is wrong by itself or beside another."""
+    """A field is wrong by itself or together with another one."""
 
     grpc_status = grpc.StatusCode.INVALID_ARGUMENT
     http_status = 400
@@ -49,7 +50,7 @@ class BodyTooLarge(BatonError):
 
 
 class UnsupportedMedia(BatonError):
-    """A body in a form that is not read here."""
+    """The body has a content type or encoding that the gateway does not read."""
 
     grpc_status = grpc.StatusCode.INVALID_ARGUMENT
     http_status = 415
@@ -84,19 +85,20 @@ class Unauthenticated(BatonError):
 
 
 class PoolTooSmall(BatonError):
-    """Larger than any worker's pool: trying again helps only when somebody starts a larger one."""
+    """The request is larger than every worker's pool. It can succeed only after a worker with a larger pool
+    attaches."""
 
     grpc_status = grpc.StatusCode.INVALID_ARGUMENT
     http_status = 400
     reason = "POOL_TOO_SMALL"
 
     def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{message}; shorten the prompt or lower max_tokens, or give the workers more pool_bytes")
+        super().__init__(f"{message}; shorten the prompt, ask for fewer tokens, or give the workers more pool_bytes")
         self.field = field
 
 
 class ClassUnavailable(BatonError):
-    """No worker of the class that the answer began in is left; the message names both fingerprints."""
+    """No worker is left of the class that the answer began in; the message names both fingerprints."""
 
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
     http_status = 503
@@ -110,7 +112,7 @@ class DeadlineExceeded(BatonError):
 
 
 class Cancelled(BatonError):
-    """The client went away or cancelled; seen in logs only."""
+    """The client went away or cancelled; only logs show this error."""
 
     grpc_status = grpc.StatusCode.CANCELLED
     http_status = 499
@@ -118,7 +120,7 @@ class Cancelled(BatonError):
 
 
 class Unavailable(BatonError):
-    """No worker can take the request now; later may differ."""
+    """No worker can take the request now; a later try may succeed."""
 
     grpc_status = grpc.StatusCode.UNAVAILABLE
     http_status = 503
@@ -137,7 +139,7 @@ class WorkersDied(BatonError):
 
 
 class Internal(BatonError):
-    """A defect of ours; the log has more under the same request id."""
+    """A defect of the gateway; its log has the details under the same request id."""
 
     grpc_status = grpc.StatusCode.INTERNAL
     http_status = 500

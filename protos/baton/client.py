@@ -1,8 +1,8 @@
 """A small async client of baton.inference.v1 that survives its gateway.
 
-It is given the addresses of one or more gateways. When one breaks in the middle of an answer, the next one
-continues from the tokens that arrived: same seed, same numerics class, so the text goes on as if nothing had happened.
-Errors that another gateway would repeat are raised as they are. Needs grpcio and protobuf only."""
+It knows the addresses of one or more gateways. When a gateway breaks in the middle of an answer, the next one continues
+from the tokens that have arrived: with the same seed and the same numerics class, so the text goes on as if nothing had
+happened. Errors that another gateway would repeat are raised as they are. It needs grpcio and protobuf only."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
@@ -25,20 +25,20 @@ _BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCod
 
 
 class ProtocolError(Exception):
-    """A gateway ended a stream without finishing it, and there was no other to go on with."""
+    """A gateway ended a stream without finishing the answer, and no other gateway is left."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What this client has of an answer."""
+    """The parts of an answer that this client has."""
 
     started: pb.Started | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)
-    classes: dict[int, pb.NumericsClass] = field(default_factory=dict)  # of choices whose class is not Started's
+    classes: dict[int, pb.NumericsClass] = field(default_factory=dict)  # by choice, where not Started's
     finished: set[int] = field(default_factory=set)
 
     def is_news(self, event: pb.StreamGenerateResponse) -> bool:
-        """Take an event in; False for what a gateway that continues tells once more."""
+        """Record an event. False for an event that a gateway which continues the answer repeats."""
         kind = event.WhichOneof("event")
         if kind == "started":
             news = self.started is None
@@ -55,15 +55,15 @@ class _Progress:
         return True
 
     def rest_of(self, request: pb.GenerateRequest) -> pb.GenerateRequest:
-        """The request that asks for what is still missing."""
+        """The request for the missing part of the answer."""
         if self.started is None:
             return request
         rest = pb.GenerateRequest()
         rest.CopyFrom(request)
-        brought = {choice.index: list(choice.token_ids) for choice in request.emitted}
+        emitted = {choice.index: list(choice.token_ids) for choice in request.emitted}
         del rest.emitted[:]
-        for index in sorted({*brought, *self.tokens}):
-            token_ids = brought.get(index, []) + self.tokens.get(index, [])
+        for index in sorted({*emitted, *self.tokens}):
+            token_ids = emitted.get(index, []) + self.tokens.get(index, [])
             rest.emitted.add(index=index, token_ids=token_ids, numerics_class=self.classes.get(index))
         rest.sampling.seed = self.started.seed
         if self.started.numerics_class.name:
@@ -100,7 +100,7 @@ class Client:
     async def stream(
         self, request: pb.GenerateRequest, *, timeout_seconds: float | None = None
     ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
-        """Events in order, each once, from as many gateways as it takes; each is tried once in a row."""
+        """Yield events in order, each once. Each gateway is tried once, in the order of the addresses."""
         progress = _Progress()
         last: grpc.aio.AioRpcError | None = None
         for channel in self._channels:
@@ -125,7 +125,7 @@ class Client:
     async def stream_text(
         self, prompt: str | Sequence[int], *, timeout_seconds: float | None = None, **sampling: Any
     ) -> AsyncIterator[str]:
-        """The answer's text as it comes; keyword arguments are fields of SamplingOptions and StopOptions."""
+        """Yield the answer's text as it comes; keyword arguments are fields of SamplingOptions and StopOptions."""
         async with aclosing(self.stream(request_of(prompt, **sampling), timeout_seconds=timeout_seconds)) as events:
             async for event in events:
                 if event.WhichOneof("event") == "delta" and event.delta.text:
@@ -142,7 +142,8 @@ class Client:
 
 
 def request_of(prompt: str | Sequence[int], *, model: str | None = None, **options: Any) -> pb.GenerateRequest:
-    """One choice of one prompt. `stop` is a list of stop strings; other options go where the contract has them."""
+    """A request for one prompt. `stop` is a list of stop strings; other options are fields of SamplingOptions and
+    StopOptions."""
     request = pb.GenerateRequest(model=model)
     if isinstance(prompt, str):
         request.text = prompt

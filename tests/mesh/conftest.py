@@ -17,9 +17,9 @@ from decode_svc import main as decode_main
 from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.worker import DecodeWorker
 from engine.builtin.model import tiny
-from gateway.core import ChoiceRequest
+from gateway.core import ChoiceRequest, TokenStream
 from gateway.router import Local
-from gateway.service import Gateway, Handle
+from gateway.service import Gateway
 from mesh.config import DecodeConfig, PrefillConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.messages import Sampling, Token
@@ -31,7 +31,7 @@ from prefill_svc.worker import PrefillWorker
 
 @dataclass
 class Asked:
-    handle: Handle
+    handle: TokenStream
     tokens: list[Token] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)  # as the handle told them after each token
     task: "asyncio.Task[None] | None" = None

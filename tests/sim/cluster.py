@@ -14,7 +14,7 @@ from decode_svc.speculation.speculation import Accept, DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.pages import PagePool
-from gateway.core import ChoiceRequest, Handle
+from gateway.core import ChoiceRequest, TokenStream
 from gateway.router import Local
 from gateway.service import Gateway
 from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport, Write
@@ -51,7 +51,7 @@ class Client:
     """One request and what its client saw."""
 
     spec: ChoiceRequest
-    handle: Handle
+    handle: TokenStream
     seen: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     error: BatonError | None = None
@@ -323,7 +323,7 @@ class Cluster:
 
     def ticket(self, client: Client) -> Ticket:
         """Of its current attempt."""
-        found = next(r.ticket for r in self.gateway.sequencer.requests.values() if r.spec is client.spec)
+        found = next(r.ticket for r in self.gateway.sequencer.requests.values() if r.choice is client.spec)
         assert found is not None, f"{client.spec.request_id} waits for a worker"
         return found
 

@@ -1,4 +1,4 @@
-"""A front door on free ports over a core that says what a test tells it to."""
+"""Both front doors on free ports, over a core whose answers the test writes."""
 
 import asyncio
 import json
@@ -6,7 +6,9 @@ import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import grpc
 import openai
 import pytest
 from tokenizers import AddedToken, Tokenizer
@@ -14,12 +16,15 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway.assets import Assets, load_assets
-from gateway.core import ChoiceRequest
+from gateway.core import ChoiceRequest, Timings
 from gateway.http import HttpApi
 from gateway.http_server import serve_http
 from mesh.errors import BatonError, Cancelled
+from mesh.grpc_network import GrpcListening
 from mesh.messages import End, Token
+from tests.unit.gateway.public_grpc import serve
 
 END = 257
 CLASS = "path=fp32 fingerprint f00d"
@@ -45,35 +50,30 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-@dataclass
-class FakeTimings:
-    queue_seconds: float | None = 0.0625
-    prefill_seconds: float | None = None
-    cached_tokens: int = 3
-    first_token_seconds: float = 0.25
-    handoff_seconds: float = 0.125
-    decode_seconds: float = 0.25
-    total_seconds: float = 0.5
-    attempts: int = 1
-    drafted_tokens: int = 8
-    accepted_tokens: int = 5
-    decode_steps: int = 10
+TIMINGS = Timings(
+    queue_seconds=0.0625,
+    prefill_seconds=None,
+    first_token_seconds=0.25,
+    handoff_seconds=0.125,
+    decode_seconds=0.25,
+    total_seconds=0.5,
+    attempts=1,
+    cached_tokens=3,
+    drafted_tokens=8,
+    accepted_tokens=5,
+    decode_steps=10,
+)
 
 
 @dataclass
-class FakeHandle:
-    spec: ChoiceRequest
+class FakeStream:
+    choice: ChoiceRequest
     script: list[Token | BatonError]
-    pace: Callable[[], asyncio.Future[None]] | None
     numerics: str = ""
     cancelled: bool = False
     ended: bool = False
-    timings: FakeTimings = field(default_factory=FakeTimings)
+    timings: Timings = TIMINGS
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def seed(self) -> int:
-        return self.spec.sampling.seed
 
     def cancel(self) -> None:
         if not self.ended:
@@ -106,7 +106,8 @@ class FakeCore:
     context_tokens: int = 0
     largest_pool_tokens: int = 0
     up: bool = True
-    handles: list[FakeHandle] = field(default_factory=list)
+    model_hash: str = ""
+    streams: list[FakeStream] = field(default_factory=list)
 
     def models(self) -> tuple[str, ...]:
         return ("tiny",)
@@ -117,28 +118,28 @@ class FakeCore:
     def tiers(self) -> dict[str, int]:
         return {"prefill": 1, "decode": 1}
 
-    def submit(self, spec: ChoiceRequest) -> FakeHandle:
+    def submit(self, choice: ChoiceRequest) -> FakeStream:
         if self.refuse is not None:
             raise self.refuse
-        handle = FakeHandle(spec, self._script(spec), None)
-        self.handles.append(handle)
-        return handle
+        stream = FakeStream(choice, self._script(choice))
+        self.streams.append(stream)
+        return stream
 
-    def _script(self, spec: ChoiceRequest) -> list[Token | BatonError]:
-        reply = self.reply(spec) if callable(self.reply) else self.reply
+    def _script(self, choice: ChoiceRequest) -> list[Token | BatonError]:
+        reply = self.reply(choice) if callable(self.reply) else self.reply
         script: list[Token | BatonError] = []
         for position, token in enumerate([*reply, END] if self.ends else reply):
             if position in self.fail_at:
                 script.append(self.fail_at[position])
                 break
-            if position < len(spec.emitted):
+            if position < len(choice.emitted):
                 continue
             end = End.NONE
-            if token in spec.sampling.stop_ids and position + 1 > spec.sampling.min_tokens:
+            if token in choice.sampling.stop_ids and position + 1 > choice.sampling.min_tokens:
                 end = End.STOP
-            elif position + 1 == spec.sampling.max_tokens:
+            elif position + 1 == choice.sampling.max_tokens:
                 end = End.LENGTH
-            count = spec.sampling.top_logprobs or 0
+            count = choice.sampling.top_logprobs or 0
             tops = tuple((token + i) % 256 for i in range(count))
             script.append(Token(position, token, -0.5, tops, tuple(-0.5 - i for i in range(count)), end))
             if end is not End.NONE:
@@ -148,7 +149,7 @@ class FakeCore:
 
 @pytest.fixture
 def generation() -> dict[str, object]:
-    """What the model's makers recommend; a test may say something."""
+    """Content of the model's generation_config.json; tests override it."""
     return {}
 
 
@@ -195,3 +196,21 @@ async def url(core: FakeCore, assets: Assets) -> AsyncIterator[str]:
 async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+async def server(core: Any, assets: Any) -> AsyncIterator[GrpcListening]:
+    server = await serve(core, assets)
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+async def channel(server: GrpcListening) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        yield channel
+
+
+@pytest.fixture
+def stub(channel: grpc.aio.Channel) -> Any:
+    return pb_grpc.InferenceServiceStub(channel)

@@ -1,4 +1,4 @@
-"""What the gateway takes from a model's folder, and how it says that something is missing."""
+"""The gateway reads limits, ids and templates from a model's folder, and names the file that is missing or broken."""
 
 import json
 from pathlib import Path
@@ -18,11 +18,11 @@ def test_limits_and_ids_come_from_the_folder(folder: Path) -> None:
     change(folder / "generation_config.json", eos_token_id=[5, 6])
     assets = load_assets(folder, "tiny")
     assert (assets.context_tokens, assets.vocabulary, assets.eos_ids) == (512, 261, (5, 6, 257))
-    assert assets.tokens.encode("hi", special=True) == (104, 105)
+    assert assets.tokenizer.encode("hi", special=True) == (104, 105)
 
 
 @pytest.mark.parametrize(
-    ("said", "defaults"),
+    ("given", "defaults"),
     [
         ({}, Defaults()),
         ({"temperature": 0.6, "top_p": 0.9, "top_k": 20}, Defaults(temperature=0.6, top_p=0.9, top_k=20)),
@@ -30,10 +30,10 @@ def test_limits_and_ids_come_from_the_folder(folder: Path) -> None:
         ({"do_sample": False, "temperature": 0.6}, Defaults(temperature=0.0)),
     ],
 )
-def test_the_folder_says_how_to_sample_where_a_request_does_not(
-    folder: Path, said: dict[str, Any], defaults: Defaults
+def test_the_folder_decides_how_to_sample_where_a_request_does_not(
+    folder: Path, given: dict[str, Any], defaults: Defaults
 ) -> None:
-    change(folder / "generation_config.json", **said)
+    change(folder / "generation_config.json", **given)
     assert load_assets(folder, "tiny").defaults == defaults
 
 

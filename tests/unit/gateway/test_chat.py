@@ -58,7 +58,7 @@ def test_a_template_renders_as_transformers_renders_it(name: str, generation: bo
     assert "Gr" in ours
 
 
-def test_what_a_template_raises_is_the_clients_error_about_messages() -> None:
+def test_an_exception_of_a_template_is_an_error_of_the_clients_messages() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(InvalidRequest, match="roles must alternate") as refused:
         template.render(MESSAGES)

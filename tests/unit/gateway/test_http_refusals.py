@@ -92,6 +92,9 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         (with_text(echo=True, logprobs=1), "echo"),
         (with_text(cache_salt="x" * 129), "cache_salt"),
         (with_text(request_id="two words"), "request_id"),
+        (with_text(priority=601), "priority"),
+        (with_chat(priority=-601), "priority"),
+        (with_text(priority="high"), "priority"),
         # known, not supported
         (with_chat(frequency_penalty=0.5), "frequency_penalty"),
         (with_chat(logit_bias={"5": 1}), "logit_bias"),
@@ -120,7 +123,7 @@ async def test_a_wrong_field_is_named_and_nothing_runs(url: str, core: Any, requ
     assert field.rpartition(".")[2].partition("[")[0] in error["message"]
     assert error["code"] == answer.status_code
     assert answer.headers["x-should-retry"] == "false"
-    assert core.handles == []
+    assert core.streams == []
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ async def test_a_body_in_another_form_is_refused_with_the_headers_name(
     answer = await post(url, "/v1/completions", body, **{header: value})
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (415, "invalid_request_error")
-    assert header in error["message"] and value in error["message"] and core.handles == []
+    assert header in error["message"] and value in error["message"] and core.streams == []
     fine = {"content-type": "application/json; charset=utf-8", "content-encoding": "identity"}
     assert (await post(url, "/v1/completions", body, **fine)).status_code == 200
 
@@ -187,7 +190,7 @@ async def test_a_text_that_fits_into_no_context_is_refused_before_it_is_tokenize
     answer = await post(url, *request_)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, field)
-    assert "shorten" in error["message"] and core.handles == []
+    assert "shorten" in error["message"] and core.streams == []
 
 
 async def test_the_first_prompt_that_is_too_long_ends_the_reading(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,14 +224,14 @@ async def test_unknown_paths_and_methods_are_nested_errors_too(url: str) -> None
         (with_chat(messages=[{"role": "user", "content": "x" * 64}]), "messages"),
     ],
 )
-async def test_what_no_pool_can_hold_is_refused_at_the_door_by_name(
+async def test_a_request_that_no_pool_can_hold_is_refused_by_field(
     url: str, core: Any, request_: Any, field: str
 ) -> None:
     core.largest_pool_tokens = 64
     answer = await post(url, *request_)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["reason"]) == (400, field, "POOL_TOO_SMALL")
-    assert "64" in error["message"] and "pool_bytes" in error["message"] and core.handles == []
+    assert "64" in error["message"] and "pool_bytes" in error["message"] and core.streams == []
     assert answer.headers["x-should-retry"] == "false"
     core.largest_pool_tokens = 640
     assert (await post(url, *request_)).status_code == 200
@@ -237,14 +240,14 @@ async def test_what_no_pool_can_hold_is_refused_at_the_door_by_name(
 async def test_a_refused_second_prompt_cancels_the_first(url: str, core: Any) -> None:
     submit = core.submit
 
-    def once(spec: Any) -> Any:
-        if core.handles:
+    def once(choice: Any) -> Any:
+        if core.streams:
             raise Unavailable("enough")
-        return submit(spec)
+        return submit(choice)
 
     core.submit = once
     assert (await post(url, *with_text(prompt=["a", "b"]))).status_code == 503
-    assert core.handles[0].cancelled
+    assert core.streams[0].cancelled
 
 
 async def test_the_sdk_raises_its_own_errors(client: openai.AsyncOpenAI) -> None:

@@ -1,4 +1,4 @@
-"""Which workers a request goes to: pure choices over what workers last reported."""
+"""The router picks workers for a request from what they last reported."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -42,14 +42,14 @@ def choose(
         Need(tokens, numerics),
         decodes=decodes,
         prefills=prefills,
-        matched=lambda one: known.get(one.incarnation, 0),
+        cached=lambda one: known.get(one.incarnation, 0),
         **more,
     )
     assert chosen is None or isinstance(chosen, Route)
     return chosen and (chosen.decode.incarnation, chosen.prefill.incarnation if chosen.prefill else None)
 
 
-def test_nobody_is_chosen_where_nobody_is() -> None:
+def test_without_a_decode_worker_there_is_no_route() -> None:
     assert choose([], []) is None and choose([], [prefill(1)]) is None
 
 
@@ -160,7 +160,7 @@ def test_the_prefill_worker_that_may_hold_the_pages_comes_first() -> None:
     assert choose([decode(11)], prefills, first=3) == (11, 2)
 
 
-def test_who_refused_is_not_asked_again() -> None:
+def test_a_worker_that_refused_gets_no_second_try() -> None:
     assert choose([decode(11)], [prefill(1), prefill(2, queued_tokens=9999)], refused={1}) == (11, 2)
     assert choose([decode(11)], [prefill(1)], refused={11}) is None
 
@@ -181,7 +181,7 @@ def test_the_decode_worker_is_kept_while_a_prefill_worker_is_left_that_did_not_f
     )
 
 
-def test_after_a_gap_no_prefix_is_believed_until_a_snapshot_came() -> None:
+def test_after_a_gap_prefixes_are_unknown_until_a_snapshot_comes() -> None:
     one = prefill(1)
     one.change(PrefixChange(3, (b"x", b"y"), snapshot=True))
     one.change(PrefixChange(4, (b"z",), (b"x",)))

@@ -17,7 +17,8 @@ from gateway.tokenizer import Detokenizer, ModelTokenizer
 
 
 def sentencepiece_like() -> Tokenizer:
-    """As Llama 2's: words begin with ▁, unknown characters fall back to bytes, the first space is stripped."""
+    """A tokenizer like that of Llama 2: words begin with ▁, unknown characters fall back to bytes, the first space is
+    stripped."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += ["▁", *"abcdefghijklmnopqrstuvwxyz", "é", "▁a", "▁th", "▁the", "th", "he", "in"]
     merges = [("▁", "a"), ("t", "h"), ("▁", "th"), ("▁th", "e"), ("h", "e"), ("i", "n")]
@@ -126,7 +127,7 @@ def test_special_tokens_have_no_text_unless_asked(tokens: ModelTokenizer) -> Non
     assert "".join(shown.push(token) for token in (97, 258, 98)) == "a<|user|>b"
 
 
-def test_a_token_tells_its_bytes_also_in_the_middle_of_a_character(tokens: ModelTokenizer) -> None:
+def test_a_token_has_its_bytes_also_in_the_middle_of_a_character(tokens: ModelTokenizer) -> None:
     assert [tokens.token_bytes(byte) for byte in "é".encode()] == [b"\xc3", b"\xa9"]
     assert tokens.token_bytes(258) == b"<|user|>"
     assert SENTENCES.token_bytes(0xC3 + 3) == b"\xc3"

@@ -1,8 +1,6 @@
-"""Tools through both doors: declared to the template, called in the answer, refused where they cannot work."""
+"""Tools through both front doors: declared to the template, called in the answer, refused where they cannot work."""
 
 import json
-import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,9 @@ import openai
 import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
-from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway import grpc_api
-from gateway.assets import Assets
 from gateway.chat import ChatTemplate
 from gateway.tools import why_no_tools
-from mesh.grpc_network import GrpcNetwork
+from tests.unit.gateway.public_grpc import details_of
 
 TEMPLATE = (
     "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
@@ -26,7 +21,7 @@ TEMPLATE = (
 ADD: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 CALL = b'<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 HI: Any = [{"role": "user", "content": "hi"}]
-SAID: Any = {
+CALLED: Any = {
     "role": "assistant",
     "content": None,
     "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}],
@@ -39,16 +34,7 @@ def folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-async def stub(core: Any, assets: Assets) -> AsyncIterator[Any]:
-    network = GrpcNetwork(also=grpc_api.services(core, assets, random=random.Random(3)))
-    server = await network.listen("127.0.0.1:0", {}, lambda register: None)
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        yield pb_grpc.InferenceServiceStub(channel)
-    await server.close()
-
-
-async def test_a_call_is_told_whole_with_its_reason(client: openai.AsyncOpenAI, core: Any) -> None:
+async def test_a_call_comes_whole_with_its_finish_reason(client: openai.AsyncOpenAI, core: Any) -> None:
     core.reply = b"Wait. " + CALL
     answer = await client.chat.completions.create(model="tiny", messages=HI, tools=[ADD])
     (choice,) = answer.choices
@@ -56,7 +42,7 @@ async def test_a_call_is_told_whole_with_its_reason(client: openai.AsyncOpenAI, 
     (call,) = choice.message.tool_calls or []
     assert call.type == "function" and call.function.name == "add"
     assert json.loads(call.function.arguments) == {"a": 1}
-    assert bytes(token for token in core.handles[0].spec.prompt if token < 256).startswith(json.dumps(ADD).encode())
+    assert bytes(token for token in core.streams[0].choice.prompt if token < 256).startswith(json.dumps(ADD).encode())
 
 
 async def test_a_streamed_call_is_the_whole_one_and_none_of_its_text_leaks(
@@ -82,16 +68,16 @@ async def test_without_parallel_calls_the_answer_ends_with_the_first(client: ope
     answer = await client.chat.completions.create(model="tiny", messages=HI, tools=[ADD], parallel_tool_calls=False)
     assert len(answer.choices[0].message.tool_calls or []) == 1
     assert answer.choices[0].finish_reason == "tool_calls"
-    assert core.handles[0].cancelled
+    assert core.streams[0].cancelled
 
 
 @pytest.mark.parametrize("more", [{}, {"tools": [ADD], "tool_choice": "none"}])
-async def test_who_offers_no_tools_gets_text(client: openai.AsyncOpenAI, core: Any, more: Any) -> None:
+async def test_a_client_that_offers_no_tools_gets_text(client: openai.AsyncOpenAI, core: Any, more: Any) -> None:
     core.reply = CALL
     answer = await client.chat.completions.create(model="tiny", messages=HI, **more)
     assert answer.choices[0].message.content == CALL.decode()
     assert answer.choices[0].message.tool_calls is None and answer.choices[0].finish_reason == "stop"
-    assert b"function" not in bytes(token for token in core.handles[0].spec.prompt if token < 256)
+    assert b"function" not in bytes(token for token in core.streams[0].choice.prompt if token < 256)
 
 
 async def test_a_call_that_is_cut_off_stays_text(client: openai.AsyncOpenAI, core: Any) -> None:
@@ -103,11 +89,11 @@ async def test_a_call_that_is_cut_off_stays_text(client: openai.AsyncOpenAI, cor
 async def test_earlier_calls_and_results_reach_the_template(client: openai.AsyncOpenAI, core: Any) -> None:
     messages: Any = [
         *HI,
-        SAID,
+        CALLED,
         {"role": "tool", "tool_call_id": "c1", "content": "2"},
     ]
     await client.chat.completions.create(model="tiny", messages=messages, tools=[ADD])
-    prompt = bytes(token for token in core.handles[0].spec.prompt if token < 256)
+    prompt = bytes(token for token in core.streams[0].choice.prompt if token < 256)
     assert CALL in prompt and prompt.endswith(b"<|tool|>2")
 
 
@@ -129,20 +115,23 @@ async def test_earlier_calls_and_results_reach_the_template(client: openai.Async
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function.name"),
         ({"messages": [*HI, {"role": "tool", "content": "2"}]}, "messages[1].tool_call_id"),
         ({"messages": [*HI, {"role": "tool", "content": "2", "tool_call_id": "c9"}]}, "messages[1].tool_call_id"),
-        ({"messages": [*HI, SAID, {"role": "tool", "content": "2", "tool_call_id": "c2"}]}, "messages[2].tool_call_id"),
-        ({"messages": [{"role": "tool", "content": "2", "tool_call_id": "c1"}, SAID]}, "messages[0].tool_call_id"),
+        (
+            {"messages": [*HI, CALLED, {"role": "tool", "content": "2", "tool_call_id": "c2"}]},
+            "messages[2].tool_call_id",
+        ),
+        ({"messages": [{"role": "tool", "content": "2", "tool_call_id": "c1"}, CALLED]}, "messages[0].tool_call_id"),
     ],
 )
-async def test_what_cannot_be_honoured_is_refused_by_name(
+async def test_tools_that_cannot_be_honoured_are_refused_by_field(
     client: openai.AsyncOpenAI, core: Any, fields: Any, field: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         await client.chat.completions.create(**{"model": "tiny", "messages": HI} | fields)
     assert refused.value.param == field and field in refused.value.message
-    assert core.handles == []
+    assert core.streams == []
 
 
-async def test_grpc_speaks_of_the_same_calls(stub: Any, core: Any) -> None:
+async def test_calls_over_grpc_are_the_same(stub: Any, core: Any) -> None:
     core.reply = CALL
     chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="hi")], tools=[pb.Tool(name="add")])
     first = await stub.Generate(pb.GenerateRequest(chat=chat))
@@ -158,7 +147,7 @@ async def test_grpc_speaks_of_the_same_calls(stub: Any, core: Any) -> None:
     second = await stub.Generate(pb.GenerateRequest(chat=chat))
     assert second.choices[0].text == "two"
     assert second.choices[0].finished.reason == pb.FINISH_REASON_STOP
-    assert CALL in bytes(token for token in core.handles[-1].spec.prompt if token < 256)
+    assert CALL in bytes(token for token in core.streams[-1].choice.prompt if token < 256)
 
 
 async def test_an_answer_that_is_continued_after_its_call_still_ends_with_tool_calls(stub: Any, core: Any) -> None:
@@ -176,6 +165,7 @@ async def test_an_answer_that_is_continued_after_its_call_still_ends_with_tool_c
     [
         (pb.Tool(name="add", parameters_json="["), None, "chat.tools[0].parameters_json"),
         (pb.Tool(name="a b"), None, "chat.tools[0].name"),
+        (pb.Tool(name="add", parameters_json="[]"), None, "chat.tools[0].parameters_json"),
         (
             pb.Tool(name="add"),
             pb.ToolCall(name="add", arguments_json="1"),
@@ -188,7 +178,8 @@ async def test_grpc_names_its_own_fields(stub: Any, tool: pb.Tool, call: pb.Tool
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await stub.Generate(pb.GenerateRequest(chat=pb.Chat(messages=[message], tools=[tool])))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert field.removeprefix("chat.") in (refused.value.details() or "")
+    (violation,) = details_of(refused.value)["BadRequest"].field_violations
+    assert violation.field == field and field in violation.description
 
 
 @pytest.mark.parametrize(
@@ -201,6 +192,6 @@ async def test_grpc_names_its_own_fields(stub: Any, tool: pb.Tool, call: pb.Tool
         ("{{ raise_exception('no system') }}", "no system"),
     ],
 )
-def test_a_template_is_asked_whether_it_can(template: str, reason: str | None) -> None:
+def test_a_template_is_probed_for_tools(template: str, reason: str | None) -> None:
     found = why_no_tools(ChatTemplate(template, {}))
     assert found == reason if reason is None else reason in (found or "")

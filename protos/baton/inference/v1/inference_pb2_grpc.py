@@ -50,14 +50,14 @@ class InferenceServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """The whole answer at once.
+        """Returns the whole answer at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamGenerate(self, request, context):
-        """Started, then deltas of every choice, one ChoiceFinished per choice, then Finished.
+        """Sends Started, then the deltas of every choice and one ChoiceFinished per choice, then Finished.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,7 +162,7 @@ class ModelServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ListModels(self, request, context):
-        """The models that can be asked for by name.
+        """Lists the models that a request can name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

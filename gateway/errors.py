@@ -1,5 +1,5 @@
-"""What a client is told of an error: those of the closed list as they are, anything else as a defect of ours, logged in
-full and told without detail."""
+"""The error that a client receives for an exception: errors of the closed list as they are; anything else is a defect
+of ours, which is logged in full and reaches the client without its details."""
 
 import logging
 
@@ -8,7 +8,7 @@ from mesh.errors import BatonError, Internal
 log = logging.getLogger("baton.gateway")
 
 
-def told(error: Exception, request_id: str) -> BatonError:
+def client_error(error: Exception, request_id: str) -> BatonError:
     if isinstance(error, BatonError):
         return error
     log.error("request %s: %r", request_id, error, exc_info=error)

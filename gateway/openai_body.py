@@ -1,8 +1,9 @@
-"""Reads an OpenAI request body, and refuses by name what cannot be honoured.
+"""Parses an OpenAI request body, and refuses by name every field that the gateway cannot honour.
 
-Silence would be worse: a client whose grammar or penalty is ignored gets wrong answers that look right. Three kinds of
-fields are not in the types: hints that never change an answer (dropped), settings that are known but not supported
-(refused unless neutral), and everything else (refused as unknown, with the nearest name)."""
+Silence would be worse: a client whose grammar or penalty is ignored gets wrong answers that look right. Fields that are
+not in gateway/openai_types.py are of three kinds: hints that never change an answer are dropped, known settings that
+are not supported are refused unless their value is neutral, and all others are refused as unknown, with the nearest
+name."""
 
 import re
 from difflib import get_close_matches
@@ -10,11 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gateway.openai_types import Common
+from gateway.openai_types import CommonRequest
 from mesh.errors import InvalidRequest
 
 HINTS = frozenset("user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split())
-# Known, not supported: the values that change nothing.
+# Known settings that are not supported, with the values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -66,10 +67,10 @@ REMOVED = {
     ),
 }
 
-Body = TypeVar("Body", bound=Common)
+Body = TypeVar("Body", bound=CommonRequest)
 
 
-def read_body(raw: bytes, kind: type[Body]) -> Body:
+def parse_body(raw: bytes, kind: type[Body]) -> Body:
     try:
         fields = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -78,15 +79,15 @@ def read_body(raw: bytes, kind: type[Body]) -> Body:
         raise InvalidRequest(None, "the body must be a JSON object")
     known = kind.__struct_fields__
     for name in [name for name in fields if name not in known]:
-        _check_other(name, fields.pop(name), known)
+        _check_unlisted(name, fields.pop(name), known)
     try:
         return msgspec.convert(fields, kind, strict=True)
     except msgspec.ValidationError as error:
         raise _type_error(str(error)) from error
 
 
-def _check_other(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if name in HINTS or (name in NEUTRAL and (value is None or _neutral(value, NEUTRAL[name]))):
+def _check_unlisted(name: str, value: Any, known: tuple[str, ...]) -> None:
+    if name in HINTS or (name in NEUTRAL and (value is None or _is_neutral(value, NEUTRAL[name]))):
         return
     if name in REMOVED:
         raise InvalidRequest(name, f"{name} is not supported: it {REMOVED[name]}")
@@ -94,18 +95,18 @@ def _check_other(name: str, value: Any, known: tuple[str, ...]) -> None:
         raise InvalidRequest(name, f"{name} is not supported: leave it out")
     near = get_close_matches(name, (*known, *NEUTRAL), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise InvalidRequest(name, f"{name} is no field that this endpoint knows{hint}")
+    raise InvalidRequest(name, f"{name} is no field of this endpoint{hint}")
 
 
-def _neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
+def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
     return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in neutral)
 
 
 def _type_error(message: str) -> InvalidRequest:
-    """msgspec ends its messages with the path: "Expected `int`, got `str` - at `$.n`"."""
+    """msgspec ends its messages with the path of the field: "Expected `int`, got `str` - at `$.n`"."""
     match = re.fullmatch(r"(.*?)(?: - at `\$\.?(.*)`)?", message, re.DOTALL)
     what, path = (match[1], match[2]) if match else (message, None)
     unknown = re.search(r"unknown field `(.+?)`", what)
     if unknown:
         path = f"{path}.{unknown[1]}" if path else unknown[1]
-    return InvalidRequest(path or None, f"{path or 'the body'}: {what.replace('`', '')}")
+    return InvalidRequest(path or None, f"{path or 'the body'}: {what}")

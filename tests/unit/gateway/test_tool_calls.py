@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from gateway.calls import Call, CallReader
-from gateway.stops import Piece
+from gateway.stops import TextPiece
+from gateway.tool_calls import ToolCall, ToolCallReader
 from mesh.messages import End, Token
 
 NAMES = frozenset({"add", "get_time"})
@@ -14,21 +14,23 @@ ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "zwei"}}\n</tool_
 TIME = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
 
 
-def pieces(text: str, rng: Random | None = None) -> list[Piece]:
+def pieces(text: str, rng: Random | None = None) -> list[TextPiece]:
     """Cut anywhere; one letter each without a generator."""
-    found: list[Piece] = []
+    found: list[TextPiece] = []
     place = 0
     while place < len(text):
         size = rng.randint(1, 20) if rng else 1
         part = text[place : place + size]
         token = Token(len(found), 7, -1.0, (), (), End.NONE)
-        found.append(Piece((token,), part))
+        found.append(TextPiece((token,), part))
         place += size
     return found
 
 
-def read(text: str, rng: Random | None = None, names: frozenset[str] = NAMES) -> tuple[str, list[Call], CallReader]:
-    reader = CallReader(names, request_id="r1")
+def read(
+    text: str, rng: Random | None = None, names: frozenset[str] = NAMES
+) -> tuple[str, list[ToolCall], ToolCallReader]:
+    reader = ToolCallReader(names, request_id="r1")
     cut = pieces(text, rng)
     reads = [*map(reader.push, cut), reader.flush()]
     assert [token.position for one in reads for token in one.piece.tokens] == list(range(len(cut)))
@@ -59,18 +61,18 @@ def test_calls_are_the_same_wherever_the_text_is_cut(seed: int) -> None:
     ],
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    said, calls, reader = read(text)
-    assert (said, calls, reader.count) == (text, [], 0)
+    shown, calls, reader = read(text)
+    assert (shown, calls, reader.count) == (text, [], 0)
 
 
 def test_without_tools_nothing_is_held_back() -> None:
-    reader = CallReader(frozenset())
+    reader = ToolCallReader(frozenset())
     (piece,) = pieces(TIME[:1])
     assert reader.push(piece).piece is piece
 
 
 def test_tokens_of_a_call_leave_when_it_is_whole() -> None:
-    reader = CallReader(NAMES)
+    reader = ToolCallReader(NAMES)
     *before, last = pieces(TIME)
     assert not any(reader.push(piece).piece.tokens for piece in before)
     done = reader.push(last)
@@ -79,7 +81,7 @@ def test_tokens_of_a_call_leave_when_it_is_whole() -> None:
 
 def test_an_answer_that_is_continued_goes_on_counting_with_the_same_ids() -> None:
     _, whole, _ = read(f"{ADD}\n{TIME}")
-    reader = CallReader(NAMES, request_id="r1", before=ADD)
+    reader = ToolCallReader(NAMES, request_id="r1", before=ADD)
     assert reader.count == 1
     rest = [call for piece in pieces(f"\n{TIME}") for call in reader.push(piece).calls]
     assert rest == whole[1:]

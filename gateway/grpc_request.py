@@ -1,18 +1,19 @@
-"""Requests of baton.inference.v1 as `ClientRequest`. An absent field stays None here; gateway/validation.py fills in
-defaults."""
+"""Requests of baton.inference.v1 as `ClientRequest`. An absent field stays None; gateway/validation.py fills in
+defaults.
+
+Step 1 of a request's life over gRPC."""
 
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.assets import Assets
-from gateway.grpc_chat import chat_prompt
-from gateway.openai_ask import encode
+from gateway.grpc_conversation import CHAT_FIELDS, parse_conversation
+from gateway.prompt import encode_chat, encode_text
 from gateway.validation import ClientRequest
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
-
-NAMES = {
+_FIELD_NAMES = {
     **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n")},
     "max_tokens": "stop.max_tokens",
     "min_tokens": "stop.min_tokens",
@@ -23,24 +24,23 @@ NAMES = {
 }
 
 
-async def ask(
+async def parse_request(
     request: pb.GenerateRequest, assets: Assets, *, request_id: str, traceparent: str, deadline_seconds: float | None
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
-    field, ids, tools = await _prompt(request, assets)
+    prompt_field, ids, tools = await _prompt(request, assets)
     return ClientRequest(
         request_id=request_id,
         prompt=ids,
-        prompt_field=field,
         model=request.model or None,
-        n=_given(sampling, "n"),
-        temperature=_given(sampling, "temperature"),
-        top_p=_given(sampling, "top_p"),
-        top_k=_given(sampling, "top_k"),
-        min_p=_given(sampling, "min_p"),
-        seed=_given(sampling, "seed"),
-        max_tokens=_given(stop, "max_tokens"),
-        min_tokens=_given(stop, "min_tokens"),
+        n=_present(sampling, "n"),
+        temperature=_present(sampling, "temperature"),
+        top_p=_present(sampling, "top_p"),
+        top_k=_present(sampling, "top_k"),
+        min_p=_present(sampling, "min_p"),
+        seed=_present(sampling, "seed"),
+        max_tokens=_present(stop, "max_tokens"),
+        min_tokens=_present(stop, "min_tokens"),
         stop=tuple(stop.strings),
         stop_token_ids=tuple(stop.token_ids),
         ignore_eos=stop.ignore_eos,
@@ -59,7 +59,7 @@ async def ask(
         priority=request.priority,
         deadline_seconds=deadline_seconds,
         traceparent=traceparent,
-        names=NAMES,
+        field_names={**_FIELD_NAMES, "prompt": prompt_field},
     )
 
 
@@ -73,16 +73,16 @@ def numerics_of(numerics_class: pb.NumericsClass) -> str:
 
 
 async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tuple[int, ...], frozenset[str]]:
-    """The field that holds it, its token ids, and the tools whose calls are to be read."""
+    """The field that holds the prompt, its token ids, and the names of the tools whose calls are to be read."""
     kind = request.WhichOneof("prompt")
     if kind == "text":
-        return "text", await encode(assets, "text", request.text, special=True), frozenset()
+        return "text", await encode_text(assets, request.text, field="text", special=True), frozenset()
     if kind == "token_ids":
         return "token_ids", tuple(request.token_ids.ids), frozenset()
     if kind == "chat":
-        return "chat.messages", *await chat_prompt(request.chat, assets)
+        return CHAT_FIELDS.messages, *await encode_chat(assets, parse_conversation(request.chat), CHAT_FIELDS)
     raise InvalidRequest("prompt", "prompt is missing: set one of text, token_ids, chat")
 
 
-def _given(message: Any, field: str) -> Any:
+def _present(message: Any, field: str) -> Any:
     return getattr(message, field) if message.HasField(field) else None

@@ -1,0 +1,58 @@
+"""The tokens of one choice on their way from the sequencer to a front door: step 8 of a request's life.
+
+The sequencer puts tokens, or the error that ended the request, into a queue; the front door reads them here."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from gateway.core import Timings
+from gateway.requests import GatewayRequest
+from gateway.sequencer import Sequencer
+from mesh.errors import BatonError, Cancelled
+from mesh.messages import End, Token
+
+
+class RequestStream:
+    """The core's TokenStream."""
+
+    def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
+        self._sequencer, self._request = sequencer, request
+        self._read = self._drafted = self._accepted = 0  # tokens that the front door read; drafts among them
+
+    async def events(self) -> AsyncIterator[Token]:
+        while True:
+            event = await self._request.events.get()
+            if isinstance(event, BatonError):
+                raise event
+            self._read += 1
+            self._drafted += event.drafted
+            self._accepted += event.accepted
+            yield event
+            if event.end is not End.NONE:
+                return
+
+    @property
+    def numerics(self) -> str:
+        return self._request.numerics
+
+    @property
+    def timings(self) -> Timings:
+        request, prefilled = self._request, self._request.prefilled
+        began, ended = request.accepted_seconds, request.ended_seconds or asyncio.get_running_loop().time()
+        first, handed = request.first_token_seconds or ended, request.handed_seconds or ended
+        return Timings(
+            queue_seconds=prefilled.queued_seconds if prefilled else None,
+            prefill_seconds=prefilled.computed_seconds if prefilled else None,
+            first_token_seconds=first - began,
+            handoff_seconds=max(0.0, handed - first),
+            decode_seconds=ended - first,
+            total_seconds=ended - began,
+            attempts=request.ticket.attempt if request.ticket else 0,
+            cached_tokens=prefilled.cached_tokens if prefilled else 0,
+            drafted_tokens=self._drafted,
+            accepted_tokens=self._accepted,
+            decode_steps=max(0, self._read - self._accepted - 1),
+        )
+
+    def cancel(self) -> None:
+        self._sequencer.end(self._request, Cancelled("the client went away"))

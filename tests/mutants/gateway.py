@@ -1,0 +1,30 @@
+"""The gateway without one of its rules: each mutant replaces the guard of a rule by the unguarded behaviour."""
+
+from collections.abc import Callable
+
+from gateway.requests import GatewayRequest
+from mesh.messages import Ticket, Token
+
+Patch = Callable[[object, str, object], None]  # as monkeypatch.setattr
+Mutant = Callable[[Patch], None]
+
+
+def any_attempt(patch: Patch) -> None:
+    """Tokens and reports of earlier attempts count like those of the current one."""
+
+    def is_current(self: GatewayRequest, ticket: Ticket) -> bool:
+        return True
+
+    patch(GatewayRequest, "is_current", is_current)
+
+
+def any_position(patch: Patch) -> None:
+    """Every token is shown, also a repeated one and one whose predecessor has not come."""
+
+    def is_next(self: GatewayRequest, token: Token) -> bool:
+        return True
+
+    patch(GatewayRequest, "is_next", is_next)
+
+
+MUTANTS: dict[str, Mutant] = {"attempt": any_attempt, "position": any_position}

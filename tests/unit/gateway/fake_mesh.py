@@ -1,0 +1,112 @@
+"""A sequencer with two fake workers of each tier: their sessions record the messages that they get."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, cast
+
+from gateway.core import ChoiceRequest
+from gateway.requests import GatewayRequest
+from gateway.router import Local
+from gateway.sequencer import Sequencer
+from gateway.workers import AttachedWorker, Workers
+from mesh.errors import BatonError
+from mesh.messages import (
+    End,
+    Full,
+    FullKind,
+    Hello,
+    Load,
+    Message,
+    PrefixChange,
+    Sampling,
+    Ticket,
+    Tier,
+    Token,
+    TokenOf,
+    Tokens,
+)
+from mesh.rules import RULES
+from mesh.telemetry import Silent
+from tests.sim.loop import run_virtual
+
+
+@dataclass
+class RecordingSession:
+    """A session that records what is sent."""
+
+    sent: list[Message] = field(default_factory=list)
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+
+@dataclass
+class SequencerMesh:
+    """A sequencer with two workers of each tier, and the messages that they got."""
+
+    sequencer: Sequencer
+    workers: dict[str, AttachedWorker]
+
+    def sent(self, name: str) -> list[Message]:
+        """Messages to this worker since the last call."""
+        session = cast(RecordingSession, self.workers[name].session)
+        sent, session.sent = session.sent, []
+        return sent
+
+    def end_session(self, name: str) -> None:
+        self.sequencer.workers.remove(self.workers[name])
+        self.sequencer.on_session_end(self.workers[name])
+
+    def accept(self, prompt: int = 10, max_tokens: int = 5, **more: Any) -> GatewayRequest:
+        choice = ChoiceRequest("r", "m", tuple(range(prompt)), (), Sampling(max_tokens=max_tokens), **more)
+        return self.sequencer.accept(choice)
+
+    def token(self, name: str, ticket: Ticket | None, position: int, end: End = End.NONE) -> None:
+        """This worker sends one token."""
+        assert ticket is not None
+        token = Token(position, 100 + position, end=end)
+        self.sequencer.on_tokens(self.workers[name], Tokens((TokenOf(ticket, token),)))
+
+    def full(self, request: GatewayRequest, kind: FullKind) -> None:
+        """The request's decode worker refuses it."""
+        assert request.ticket is not None
+        self.sequencer.on_full(self.workers[self.serving(request)[1]], Full(request.ticket, kind))
+
+    def serving(self, request: GatewayRequest) -> tuple[str, str]:
+        names = {worker.incarnation: name for name, worker in self.workers.items()}
+        assert request.prefill is not None and request.decode is not None
+        return names[request.prefill], names[request.decode]
+
+
+def mesh() -> SequencerMesh:
+    workers, named = Workers(), {}
+    for incarnation, name in enumerate(("p1", "p2", "d1", "d2"), 1):
+        load = Load(free_pages=64, total_pages=64)
+        tier = Tier.PREFILL if name[0] == "p" else Tier.DECODE
+        hello = Hello(tier, incarnation, name, "a", "print", "m", "0", 4, 4096, load, PrefixChange(0))
+        named[name] = AttachedWorker(hello, cast(Any, RecordingSession()), load)
+        workers.add(named[name])
+    sequencer = Sequencer(
+        workers, rules=RULES, random=Random(1), telemetry=Silent(), local=Local.NEVER, patience_seconds=30.0
+    )
+    return SequencerMesh(sequencer, named)
+
+
+def error_of(request: GatewayRequest) -> BatonError:
+    """The error that ended the request, behind its tokens."""
+    while True:
+        event = request.events.get_nowait()
+        if isinstance(event, BatonError):
+            return event
+
+
+def virtual(test: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        async def main() -> None:
+            test()
+
+        run_virtual(main())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run

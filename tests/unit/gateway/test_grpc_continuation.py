@@ -1,0 +1,128 @@
+"""An answer over gRPC continues anywhere: with what is missing and no more, in the same numerics class."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from baton.client import Client, request_of
+from baton.inference.v1 import inference_pb2 as pb
+from mesh.errors import Unavailable
+from mesh.grpc_network import GrpcListening
+from tests.unit.gateway.public_grpc import CLASS, ask, details_of, events_of, serve
+
+
+@pytest.mark.parametrize("cut", range(13))
+async def test_an_answer_continues_anywhere_with_what_is_missing_and_no_more(stub: Any, core: Any, cut: int) -> None:
+    core.reply = "né 漢 end".encode()
+    tokens = [*core.reply, 257]
+    request = ask(sampling=pb.SamplingOptions(seed=4), stop=pb.StopOptions(strings=["endless"]))
+    events = await events_of(stub, request)
+    deltas = [event.delta for event in events if event.HasField("delta")]
+    had = deltas[:cut]
+    emitted = [token for delta in had for token in delta.token_ids]
+    request.emitted.add(index=0, token_ids=emitted)
+    request.numerics_class.CopyFrom(CLASS)
+    rest = [event.delta for event in await events_of(stub, request) if event.HasField("delta")]
+    assert emitted + [token for delta in rest for token in delta.token_ids] == tokens
+    assert "".join(delta.text for delta in [*had, *rest]) == "né 漢 end"
+
+
+async def test_a_choice_that_is_already_complete_runs_nothing(stub: Any, core: Any) -> None:
+    request = ask(sampling=pb.SamplingOptions(seed=4), stop=pb.StopOptions(max_tokens=5))
+    for emitted, reason in (([104, 257], pb.FINISH_REASON_STOP), (list(b"hello"), pb.FINISH_REASON_LENGTH)):
+        del request.emitted[:]
+        request.emitted.add(index=0, token_ids=emitted)
+        whole = await stub.Generate(request)
+        assert whole.choices[0].finished.reason == reason
+        assert whole.finished.usage.completion_tokens == len(emitted)
+    assert core.streams == []
+
+
+async def test_a_stop_id_among_the_first_min_tokens_ended_nothing(stub: Any, core: Any) -> None:
+    core.reply = b"h" + b"i" * 5
+    request = ask(sampling=pb.SamplingOptions(seed=4), stop=pb.StopOptions(token_ids=[104, 105], min_tokens=2))
+    request.emitted.add(index=0, token_ids=b"hi")
+    assert list((await stub.Generate(request)).choices[0].token_ids) == [105]
+    request.emitted[0].token_ids.append(105)
+    assert list((await stub.Generate(request)).choices[0].token_ids) == []
+    assert len(core.streams) == 1
+
+
+async def test_a_choice_that_a_stop_string_ended_before_is_ended_again(stub: Any, core: Any) -> None:
+    request = ask(sampling=pb.SamplingOptions(seed=4), stop=pb.StopOptions(strings=["lo"]))
+    request.emitted.add(index=0, token_ids=b"hello")
+    whole = await stub.Generate(request)
+    assert whole.choices[0].finished.stop_string == "lo"
+    assert (whole.choices[0].text, list(whole.choices[0].token_ids)) == ("", [])
+
+
+async def test_a_continuation_in_another_class_is_refused_unless_allowed(stub: Any, core: Any) -> None:
+    request = ask(sampling=pb.SamplingOptions(seed=4), numerics_class=pb.NumericsClass(name="x", fingerprint="beef"))
+    request.emitted.add(index=0, token_ids=b"he")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Generate(request)
+    assert details_of(refused.value)["ErrorInfo"].reason == "CLASS_UNAVAILABLE"
+    assert "beef" in str(refused.value.details()) and "f00d" in str(refused.value.details())
+    request.allow_class_change = True
+    assert (await stub.Generate(request)).choices[0].text == "llo world"
+
+
+async def test_a_class_change_in_the_middle_is_sent_to_the_client(stub: Any, core: Any) -> None:
+    submit = core.submit
+
+    def changing(choice: Any) -> Any:
+        stream = submit(choice)
+        events = stream.events
+
+        async def with_change() -> AsyncIterator[Any]:
+            async for token in events():
+                if token.position >= 5:
+                    stream.numerics = "other fingerprint cafe"
+                yield token
+
+        stream.events = with_change
+        return stream
+
+    core.submit = changing
+    whole = await stub.Generate(ask(allow_class_change=True))
+    assert whole.started.numerics_class == CLASS
+    assert [changed.fingerprint for changed in whole.finished.changed_to] == ["cafe"]
+    events = await events_of(stub, ask(allow_class_change=True))
+    named = [event.delta.position for event in events if event.delta.HasField("numerics_class")]
+    assert named == [5]
+
+
+async def test_the_client_continues_on_the_next_gateway(core: Any, assets: Any) -> None:
+    core.reply = "one né two 漢字 three".encode()
+    other = type(core)(reply=core.reply, fail_at={7: Unavailable("dying")})
+    first, second = await serve(other, assets), await serve(core, assets)
+    try:
+        async with Client(first.address, second.address) as client:
+            assert await client.generate_text("x", temperature=0.7, stop=["never"]) == "one né two 漢字 three"
+            request = request_of("x", n=2, max_tokens=9)
+            events = [event async for event in client.stream(request)]
+        assert core.streams[0].choice.sampling.seed == other.streams[0].choice.sampling.seed
+        assert len(core.streams[0].choice.emitted) > 0
+        kinds = [event.WhichOneof("event") for event in events]
+        assert (kinds.count("started"), kinds.count("choice_finished"), kinds[-1]) == (1, 2, "finished")
+        tokens: dict[int, list[int]] = {}
+        for event in events:
+            if event.HasField("delta"):
+                tokens.setdefault(event.delta.index, []).extend(event.delta.token_ids)
+        assert tokens == {0: list(core.reply[:9]), 1: list(core.reply[:9])}
+    finally:
+        await first.close()
+        await second.close()
+
+
+async def test_the_client_raises_what_another_gateway_would_repeat(server: GrpcListening, core: Any) -> None:
+    async with Client(server.address, server.address) as client:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await client.generate_text("x", temperature=-1.0)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        core.fail_at = {2: Unavailable("dying")}
+        with pytest.raises(grpc.aio.AioRpcError):
+            await client.generate_text("x")
+        assert await client.models() == ["tiny"]

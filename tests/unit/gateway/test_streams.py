@@ -1,0 +1,50 @@
+"""A front door reads each token once, and learns where the time went and what speculation saved."""
+
+import asyncio
+
+import pytest
+
+from gateway.core import Timings
+from gateway.streams import RequestStream
+from mesh.errors import Cancelled, DeadlineExceeded
+from mesh.messages import End, Prefilled, Token, TokenOf, Tokens
+from tests.sim.loop import run_virtual
+from tests.unit.gateway.fake_mesh import mesh
+
+
+def test_a_stream_ends_with_the_last_token_and_times_are_those_of_the_choice() -> None:
+    async def main() -> tuple[list[int], Timings]:
+        m = mesh()
+        request = m.accept(max_tokens=4)
+        stream = RequestStream(m.sequencer, request)
+        prefill, decode = m.serving(request)
+        assert request.ticket is not None
+        await asyncio.sleep(1.0)
+        m.sequencer.on_prefilled(Prefilled(request.ticket, cached_tokens=8, queued_seconds=0.25, computed_seconds=0.75))
+        m.token(prefill, request.ticket, 0)
+        await asyncio.sleep(0.5)
+        drafted = (Token(1, 7, drafted=2), Token(2, 8, accepted=True), Token(3, 9, end=End.LENGTH))
+        m.sequencer.on_tokens(m.workers[decode], Tokens(tuple(TokenOf(request.ticket, token) for token in drafted)))
+        positions = [token.position async for token in stream.events()]
+        await asyncio.sleep(5.0)  # time after the end does not count
+        return positions, stream.timings
+
+    positions, timings = run_virtual(main())
+    assert positions == [0, 1, 2, 3]
+    assert (timings.first_token_seconds, timings.handoff_seconds, timings.total_seconds) == (1.0, 0.5, 1.5)
+    assert (timings.queue_seconds, timings.prefill_seconds, timings.cached_tokens) == (0.25, 0.75, 8)
+    assert (timings.drafted_tokens, timings.accepted_tokens, timings.decode_steps) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_stream_raises_what_ended_the_request(late: bool) -> None:
+    async def main() -> None:
+        m = mesh()
+        stream = RequestStream(m.sequencer, m.accept(deadline_seconds=2.0))
+        if not late:
+            stream.cancel()
+        async for _ in stream.events():
+            pass
+
+    with pytest.raises(DeadlineExceeded if late else Cancelled):
+        run_virtual(main())
