@@ -79,7 +79,7 @@ faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand 
 
 .PHONY: cancel
 cancel: $(DEV) ## a thousand random cancels; no page may leak
-	@$(BIN)/python -m bench.cancel --count 1000 --json
+	@$(BIN)/python -m tests.chaos.cancel --count 1000 --json
 
 .PHONY: sanitize
 sanitize: ## the kernels' C++ tests under ASan and UBSan
@@ -87,7 +87,7 @@ sanitize: ## the kernels' C++ tests under ASan and UBSan
 
 .PHONY: gpu-gate
 gpu-gate: $(DEV) ## compile every GPU kernel in all configurations for sm_80, sm_90 and sm_100; needs no GPU
-	@$(BIN)/python -m bench.gpu.aot --json $(ARGS)
+	@$(BIN)/python -m tests.gpu_gate.aot --json $(ARGS)
 
 .PHONY: gpu-test
 gpu-test: $(DEV) ## the kernels' tests on a real GPU

@@ -71,7 +71,13 @@ class Sequencer:
         if request.phase is RequestPhase.ENDED:
             return
         why = type(error).__name__ if error else "done"
-        log.debug("request %d, %s: ends while %s: %s", request.id, request.spec.request_id, request.phase.value, why)
+        log.debug(
+            "request %d, %s: ends while %s: %s", request.id, request.spec.request_id, request.phase.value, why,
+            extra={
+                "event": "request_ended", "request": request.id, "request_id": request.spec.request_id,
+                "phase": request.phase.value, "error": why,
+            },
+        )  # fmt: skip
         request.phase = RequestPhase.ENDED
         self.requests.pop(request.id, None)
         for timer in (request.deadline, request.patience):

@@ -7,7 +7,7 @@ share it. Counted along the code as it is laid out: a lower bound where branches
 import re
 
 from baton_kernels.triton.launch import Launch
-from bench.gpu.compiled import build, said_of
+from tests.gpu_gate.compiled import build, said_of
 
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9.]+)\s*([^;]*);")
 _REGISTER = re.compile(r"(?<![\w.])R(\d+)(\.64)?")

@@ -17,10 +17,10 @@ if importlib.util.find_spec("triton") is None:
 
 from baton_kernels.triton.attention import SPLIT
 from baton_kernels.triton.launch import ARCHITECTURES, Launch
-from bench.gpu import compiled, configurations
-from bench.gpu.compiled import SHARED_LIMIT_BYTES, Compiled, compile_launch
-from bench.gpu.in_flight import loads_in_flight, most_together
-from bench.gpu.orders import unlike_orders
+from tests.gpu_gate import compiled, configurations
+from tests.gpu_gate.compiled import SHARED_LIMIT_BYTES, Compiled, compile_launch
+from tests.gpu_gate.in_flight import loads_in_flight, most_together
+from tests.gpu_gate.row_orders import unlike_orders
 
 ROOT = Path(__file__).parents[3]
 
@@ -48,7 +48,7 @@ def attention(architecture: int, **changed: object) -> list[Compiled]:
 
 @pytest.mark.timeout(900)
 def test_every_kernel_compiles_for_every_architecture_without_spilling() -> None:
-    command = [sys.executable, "-m", "bench.gpu.aot", "--small", "--json"]
+    command = [sys.executable, "-m", "tests.gpu_gate.aot", "--small", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])

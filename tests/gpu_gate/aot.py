@@ -1,4 +1,4 @@
-"""`python -m bench.gpu.aot`: compiles every GPU kernel ahead of time for architectures that are not here, and reads
+"""`python -m tests.gpu_gate.aot`: compiles every GPU kernel ahead of time for architectures that are not here, and reads
 the code.
 
 Refused are: what does not compile, spills registers, wants more shared memory than the architecture has, lacks the
@@ -19,13 +19,13 @@ from functools import partial
 from multiprocessing import get_context
 
 from baton_kernels.triton.launch import ARCHITECTURES, INTERPRETED
-from bench.gpu import configurations
-from bench.gpu.compiled import Compiled, compile_launch
-from bench.gpu.orders import unlike_orders
+from tests.gpu_gate import configurations
+from tests.gpu_gate.compiled import Compiled, compile_launch
+from tests.gpu_gate.row_orders import unlike_orders
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu.aot", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu_gate.aot", description=__doc__)
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     parser.add_argument("--small", action="store_true", help="one configuration of each kernel instead of all")
     parser.add_argument(
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=cores(), help="default: one per core")
     arguments = parser.parse_args()
     if INTERPRETED:
-        sys.exit("bench.gpu.aot: unset TRITON_INTERPRET; under it kernels are interpreted, not compiled")
+        sys.exit("tests.gpu_gate.aot: unset TRITON_INTERPRET; under it kernels are interpreted, not compiled")
     done = gate(arguments.architectures, small=arguments.small, processes=arguments.processes)
     refused = refusals(done)
     for line in refused:

@@ -6,7 +6,7 @@ registers of its threads alike: the same tile, or tiles in which every warp hold
 import re
 from collections.abc import Sequence
 
-from bench.gpu.compiled import Compiled
+from tests.gpu_gate.compiled import Compiled
 
 _LAYOUT = re.compile(r"versionMajor = (\d+).*warpsPerCTA = \[(\d+), (\d+)\], instrShape = \[([\d, ]+)\]")
 
