@@ -134,7 +134,7 @@ async def running(
 ) -> AsyncIterator[Mesh]:
     collector = Collector()
     await collector.start()
-    said = {
+    overrides = {
         "model": str(model),
         "cache_folder": str(cache),
         "gateway.http_address": free_address(),
@@ -145,8 +145,8 @@ async def running(
         "mesh.prefill_workers": "1",
         "mesh.decode_workers": "1",
     }
-    mesh = read_settings(None, {}, said).mesh()
-    services = services_of(mesh, file=None, said=said, otlp_endpoint=f"http://{collector.address}")
+    mesh = read_settings(None, {}, overrides).mesh()
+    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint=f"http://{collector.address}")
     try:
         with tempfile.TemporaryDirectory(prefix="baton-handoff-") as folder:
             control = Path(folder) / "control"

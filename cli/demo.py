@@ -41,10 +41,14 @@ def demo(
 async def _demo(question: str, max_tokens: int) -> None:
     collector = Collector()
     await collector.start()
-    said = {"gateway.http_address": free_address(), "gateway.grpc_address": free_address(), "gateway.local": "never"}
+    overrides = {
+        "gateway.http_address": free_address(),
+        "gateway.grpc_address": free_address(),
+        "gateway.local": "never",
+    }
     try:
-        mesh = read_settings(None, os.environ, said).mesh()
-        services = services_of(mesh, file=None, said=said, otlp_endpoint=f"http://{collector.address}")
+        mesh = read_settings(None, os.environ, overrides).mesh()
+        services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint=f"http://{collector.address}")
         say(f"starting {', '.join(service.name for service in services)}")
         async with running_mesh(mesh, services, _on_line, START_SECONDS):
             say(f"\nyou › {question}", style="bold")

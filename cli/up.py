@@ -42,7 +42,7 @@ def up(
 
     Example: baton up --model ~/models/qwen2.5-0.5b --prefill 1 --decode 2 --set decode.max_batch=16
     """
-    said = parse_settings(settings or [])
+    overrides = parse_settings(settings or [])
     flags = {
         "model": model and str(model),
         "draft": draft and str(draft),
@@ -52,13 +52,13 @@ def up(
         "gateway.http_address": http,
         "gateway.grpc_address": grpc,
     }
-    said |= {key: str(value) for key, value in flags.items() if value is not None}
+    overrides |= {key: str(value) for key, value in flags.items() if value is not None}
     with readable_errors():
-        mesh = read_settings(config, os.environ, said).mesh()
-        run_until_signal(_up(mesh, config, said, trace))
+        mesh = read_settings(config, os.environ, overrides).mesh()
+        run_until_signal(_up(mesh, config, overrides, trace))
 
 
-async def _up(mesh: MeshConfig, file: Path | None, said: dict[str, str], trace: bool) -> None:
+async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], trace: bool) -> None:
     begun = time.monotonic()
     collector = None
     if trace and not mesh.gateway.otlp_endpoint:
@@ -67,7 +67,7 @@ async def _up(mesh: MeshConfig, file: Path | None, said: dict[str, str], trace: 
         collector = Collector()
         await collector.start()
     endpoint = f"http://{collector.address}" if collector else mesh.gateway.otlp_endpoint
-    services = services_of(mesh, file=file, said=said, otlp_endpoint=endpoint)
+    services = services_of(mesh, file=file, overrides=overrides, otlp_endpoint=endpoint)
     width = max(len(service.name) for service in services)
     say(f"starting {', '.join(service.name for service in services)}")
     async with running_mesh(mesh, services, lambda name, line: say(f"{name:<{width}}  {line}")):

@@ -1,14 +1,14 @@
-"""A device's part of a run: what its cells are made of, and the engines alone that they are compared with."""
+"""One device's part of a run: the factors of its cells, and the references that their answers are compared with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cli.verify import gpu
-from cli.verify.alone import PAGE_TOKENS, Alone, on_cpu
-from cli.verify.asks import LONGEST, MOST_TOKENS
 from cli.verify.bodies import fingerprints, paths
 from cli.verify.cells import FACTORS, Factors
 from cli.verify.checks import Models
+from cli.verify.reference import PAGE_TOKENS, Reference, on_cpu, on_first_gpu
+from cli.verify.requests import LONGEST, MOST_TOKENS
 from engine.loaded import load_model
 from mesh.config import default_cache_folder
 
@@ -16,26 +16,27 @@ MOST_SLOTS = LONGEST + MOST_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DevicePart:
     factors: Factors
-    references: Mapping[str, Alone]  # by path; whoever has the part closes them
+    references: Mapping[str, Reference]  # by path; the owner of the part closes them
     fingerprints: Mapping[str, Mapping[str, str]]  # by path and body
-    abreast: int = 1  # cells under way at a time
-    left_out: tuple[str, ...] = ()  # what cells could be made of elsewhere, and why not here
+    abreast: int = 1  # cells under way at once
+    left_out: tuple[str, ...] = ()  # factors that cannot be checked here, and why
 
 
-def on_this_cpu(models: Models) -> Part:
-    """Nobody else may compute meanwhile: bodies are compared first. A cell has the machine to itself, too."""
-    prints, references = fingerprints(), dict[str, Alone]()
+def on_this_cpu(models: Models) -> DevicePart:
+    """The CPU's part. It compares the bodies first, so nothing else may compute meanwhile; later one cell runs at a
+    time."""
+    prints, references = fingerprints(), dict[str, Reference]()
     for path in prints:
         model = load_model(models.model, default_cache_folder(), product_path=path, page_tokens=PAGE_TOKENS)
         references[path] = on_cpu(model, most_slots=MOST_SLOTS)
-    return Part({**FACTORS["cpu"], "path": paths()}, references, prints)
+    return DevicePart({**FACTORS["cpu"], "path": paths()}, references, prints)
 
 
-def on_this_gpu(models: Models) -> Part:
-    """ConfigError when there is none to be used."""
+def on_this_gpu(models: Models) -> DevicePart:
+    """The GPU's part; ConfigError when no GPU can be used."""
     here = gpu.look()
-    alone = gpu.open_alone(here.path, models.model, default_cache_folder(), most_slots=MOST_SLOTS)
-    prints = {here.path: {"triton": alone.identity.fingerprint}}
-    return Part(here.factors, {here.path: alone}, prints, gpu.ABREAST, here.left_out)
+    reference = on_first_gpu(here.path, models.model, default_cache_folder(), most_slots=MOST_SLOTS)
+    prints = {here.path: {"triton": reference.identity.fingerprint}}
+    return DevicePart(here.factors, {here.path: reference}, prints, gpu.ABREAST, here.left_out)

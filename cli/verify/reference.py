@@ -1,11 +1,13 @@
-"""The reference: the engine alone in this process, one request at a time.
+"""The reference that a mesh is compared with: the engine alone in this process, one request at a time.
 
-Batch 1, the whole prompt in one chunk, no prefix cache, pages of 32, on a GPU launch by launch: the plainest way
-through the same runner. Answers are kept: a prompt which several cells ask is computed once per product path."""
+Batch 1, the whole prompt in one chunk, no prefix cache, pages of 32 tokens, on a GPU launch by launch: the plainest way
+through the same runner. Answers are kept, so that a request which several cells send is computed once per product
+path."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ import numpy as np
 
 import baton_kernels
 from cli.verify.answers import Best, best
-from cli.verify.asks import Ask
+from cli.verify.requests import VerifyRequest
 from engine.identity import Identity
 from engine.loaded import CpuModel
 from engine.plan import Piece, Plan
@@ -26,36 +28,37 @@ if TYPE_CHECKING:
 PAGE_TOKENS = 32
 
 
-class Alone:
-    """Whoever makes it closes it."""
+class Reference:
+    """The engine alone, with a pool for one request. Its owner closes it."""
 
     def __init__(self, identity: Identity, runner: "CpuRunner | CudaRunner", pages: int) -> None:
         self.identity = identity
         self._runner, self._pages = runner, tuple(range(pages))
         self._turn = Lock()
-        self._known: dict[Ask, tuple[Best, ...]] = {}
+        self._answers: dict[VerifyRequest, tuple[Best, ...]] = {}
 
     def run_body(self, body: str) -> None:
-        """From now on, in this whole process. On a GPU it is always `eager`, which the model was opened with."""
+        """Choose the body of this whole process. On a GPU the body is always `eager`, with which the model was
+        loaded."""
         if isinstance(self._runner, CpuRunner):
             baton_kernels.choose(body)
 
-    def answer(self, ask: Ask) -> tuple[Best, ...]:
-        if ask not in self._known:
-            self._known[ask] = tuple(self._compute(ask))
-        return self._known[ask]
+    def answer(self, request: VerifyRequest) -> tuple[Best, ...]:
+        if request not in self._answers:
+            self._answers[request] = tuple(self._compute(request))
+        return self._answers[request]
 
-    def answers(self, asks: Sequence[Ask]) -> tuple[tuple[Best, ...], ...]:
+    def answers(self, requests: Sequence[VerifyRequest]) -> tuple[tuple[Best, ...], ...]:
         with self._turn:  # cells that are checked side by side share this engine
-            return tuple(self.answer(ask) for ask in asks)
+            return tuple(self.answer(request) for request in requests)
 
     def close(self) -> None:
         self._runner.close()
 
-    def _compute(self, ask: Ask) -> list[Best]:
+    def _compute(self, request: VerifyRequest) -> list[Best]:
         out: list[Best] = []
-        tokens, start = ask.prompt, 0
-        for position in range(ask.sampling.max_tokens):
+        tokens, start = request.prompt, 0
+        for position in range(request.sampling.max_tokens):
             piece = Piece(
                 key=0,
                 tokens=tokens,
@@ -63,7 +66,7 @@ class Alone:
                 pages=self._pages,
                 sampled=1,
                 position=position,
-                sampling=ask.sampling,
+                sampling=request.sampling,
             )
             ((one,),) = self._runner.compute(Plan(position, (piece,))).sampled
             out.append(best(one.token, one.logprob, one.top_ids, one.top_logprobs))
@@ -71,16 +74,28 @@ class Alone:
         return out
 
 
-def on_cpu(model: CpuModel, *, most_slots: int, threads: int | None = None) -> Alone:
-    """`model` with pages of PAGE_TOKENS."""
+def on_cpu(model: CpuModel, *, most_slots: int, threads: int | None = None) -> Reference:
+    """A reference for `model`, which must have pages of PAGE_TOKENS."""
     pages = -(-most_slots // PAGE_TOKENS)
     pool = np.zeros(pages * model.page_bytes, np.uint8)
-    return Alone(model.identity, model.runner(pool, threads=threads or len(os.sched_getaffinity(0))), pages)
+    return Reference(model.identity, model.runner(pool, threads=threads or len(os.sched_getaffinity(0))), pages)
 
 
-def on_gpu(model: "CudaModel", *, most_slots: int) -> Alone:
+def on_gpu(model: "CudaModel", *, most_slots: int) -> Reference:
+    """A reference for `model` on its own device."""
     import torch
 
     pages = -(-most_slots // PAGE_TOKENS)
     pool = torch.zeros(pages * model.page_bytes, dtype=torch.uint8, device=model.weights.device)
-    return Alone(model.identity, replace(model, body="eager").runner(pool, threads=1), pages)
+    return Reference(model.identity, replace(model, body="eager").runner(pool, threads=1), pages)
+
+
+def on_first_gpu(path: str, folder: Path, cache: Path, *, most_slots: int) -> Reference:
+    """A reference on the first GPU, on product path `path` whatever the environment names."""
+    import torch
+
+    from engine.cuda.loaded import load_on_device
+
+    here = torch.device("cuda", torch.cuda.current_device())
+    model = load_on_device(folder, cache, here, path=path, page_tokens=PAGE_TOKENS)
+    return on_gpu(model, most_slots=most_slots)

@@ -1,8 +1,8 @@
 """A thousand random cancels over a running mesh: no page may leak, whatever a request was doing when it was cancelled.
 
-`python -m tests.chaos.cancel --count 1000 --json`. Half of the cancels go over shared memory, half over TCP. The services
-report in which stage a cancel hit (`tests/chaos/cancel_stages.py`). After 10 s of quiet every page of every worker must
-be free or cached. Status 1 when a page is not, or when a stage was hit too rarely to mean anything."""
+`python -m tests.chaos.cancel --count 1000 --json`. Half of the cancels go over shared memory, half over TCP. The
+services report in which stage a cancel hit (`tests/chaos/cancel_stages.py`). After 10 s of quiet every page of every
+worker must be free or cached. Status 1 when a page is not, or when a stage was hit too rarely to mean anything."""
 
 import argparse
 import asyncio

@@ -1,8 +1,8 @@
 """The load that `tests/chaos/cancel.py` cancels: requests of all sizes, ended at a random moment in three ways.
 
 Most requests are cancelled after a random share of the time that first tokens take, at the first token, or some tokens
-later. Two stages are too short, or do not exist, in a healthy mesh, so the load provokes them: some requests come before
-there is a decode worker, and some while the decode workers are stopped and answer no Ready."""
+later. Two stages are too short, or do not exist, in a healthy mesh, so the load provokes them: some requests come
+before there is a decode worker, and some while the decode workers are stopped and answer no Ready."""
 
 import asyncio
 import itertools

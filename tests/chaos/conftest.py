@@ -1,4 +1,5 @@
-"""What the fault tests share: the settings of the mesh they break, the requests they send and the landings that ended."""
+"""What the fault tests share: the settings of the mesh they break, the requests they send and the landings that
+ended."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

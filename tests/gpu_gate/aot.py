@@ -1,11 +1,11 @@
-"""`python -m tests.gpu_gate.aot`: compiles every GPU kernel ahead of time for architectures that are not here, and reads
-the code.
+"""`python -m tests.gpu_gate.aot`: compiles every GPU kernel ahead of time for architectures that are not here, and
+reads the code.
 
 Refused are: what does not compile, spills registers, wants more shared memory than the architecture has, lacks the
 instructions that it was written for, waits for them one by one, loads nothing ahead, or sums a row in another order
-than the kernel that must give the same bits.
-Nothing is cached, so each run compiles what it reports; but on a GPU's own machine the section `gate` keeps the
-programs where the kernels' first launches find them. Status 1 when anything is refused."""
+than the kernel that must give the same bits. Nothing is cached, so each run compiles what it reports; but on a GPU's
+own machine the section `gate` keeps the programs where the kernels' first launches find them. Status 1 when anything is
+refused."""
 
 import argparse
 import json

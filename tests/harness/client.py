@@ -1,4 +1,5 @@
-"""A client of a test mesh: it sends requests over the public gRPC API and keeps the tokens and the bits of their logprobs."""
+"""A client of a test mesh: it sends requests over the public gRPC API and keeps the tokens and the bits of their
+logprobs."""
 
 import struct
 from collections.abc import AsyncIterator, Sequence

@@ -63,7 +63,8 @@ async def process_mesh(
     on_event: OnEvent | None = None,
     start_decodes: bool = True,
 ) -> AsyncIterator[ProcessMesh]:
-    """A running mesh, whose processes end on the way out. With `start_decodes` off the test starts the decode workers."""
+    """A running mesh, whose processes end on the way out. With `start_decodes` off the test starts the decode
+    workers."""
     given = dict(settings or {})
     grpc, http = free_address(), free_address()
     if "model" not in given:

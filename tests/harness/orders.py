@@ -1,8 +1,8 @@
 """Orders of one process of a test mesh, as they travel in one JSON argument.
 
 `settings` are the product's own keys. The other fields are what no operator can configure: timers with other values,
-guards replaced by mutants, and pushes made slow enough to be interrupted. Slow pushes change neither what is pushed, nor
-by whom, nor what happens when a push breaks."""
+guards replaced by mutants, and pushes made slow enough to be interrupted. Slow pushes change neither what is pushed,
+nor by whom, nor what happens when a push breaks."""
 
 import dataclasses
 import json

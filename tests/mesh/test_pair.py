@@ -45,15 +45,15 @@ STATUS: Any = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MeshConfig]:
     """One prefill worker, two decode workers, no model named: the built-in one."""
-    said = {
+    overrides = {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
         "gateway.local": "never",
         "mesh.prefill_workers": "1",
         "cache_folder": str(tmp_path_factory.mktemp("cache")),
     }
-    config = read_settings(overrides=said).mesh()
-    services = services_of(config, file=None, said=said, otlp_endpoint="")
+    config = read_settings(overrides=overrides).mesh()
+    services = services_of(config, file=None, overrides=overrides, otlp_endpoint="")
     async with running_mesh(config, services, lambda name, line: None, START_SECONDS):
         yield config
 

@@ -27,27 +27,27 @@ def settings_in(arguments: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_every_service_gets_a_name_a_port_and_the_gateway(model: Path) -> None:
-    said = {
+    overrides = {
         "model": str(model),
         "mesh.prefill_workers": "1",
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
     }
-    mesh = read_settings(overrides=said).mesh()
-    services = services_of(mesh, file=None, said=said, otlp_endpoint="http://127.0.0.1:4317")
+    mesh = read_settings(overrides=overrides).mesh()
+    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint="http://127.0.0.1:4317")
     assert [service.name for service in services] == ["gateway", "prefill-0", "decode-0", "decode-1"]
     decode = read_settings(overrides=settings_in(services[3].arguments)).decode()
     assert (decode.name, decode.address, decode.workers_on_host) == ("decode-1", "127.0.0.1:0", 3)
-    assert decode.gateways == (said["gateway.grpc_address"],)
+    assert decode.gateways == (overrides["gateway.grpc_address"],)
     assert decode.otlp_endpoint == "http://127.0.0.1:4317"
     assert decode.model == model
     gateway = read_settings(overrides=settings_in(services[0].arguments)).gateway()
-    assert gateway.http_address == said["gateway.http_address"]
+    assert gateway.http_address == overrides["gateway.http_address"]
 
 
 def test_services_end_with_the_process_that_starts_them(model: Path) -> None:
-    said = {"model": str(model), "gateway.http_address": free_address(), "gateway.grpc_address": free_address()}
-    services = services_of(read_settings(overrides=said).mesh(), file=None, said=said, otlp_endpoint="")
+    overrides = {"model": str(model), "gateway.http_address": free_address(), "gateway.grpc_address": free_address()}
+    services = services_of(read_settings(overrides=overrides).mesh(), file=None, overrides=overrides, otlp_endpoint="")
     for service in services:
         assert service.arguments[service.arguments.index("--parent") + 1] == str(os.getpid())
 
@@ -55,7 +55,7 @@ def test_services_end_with_the_process_that_starts_them(model: Path) -> None:
 def test_a_taken_port_is_refused_before_a_process_starts(model: Path, taken_address: str) -> None:
     mesh = MeshConfig(gateway=GatewayConfig(model=model, grpc_address=taken_address, http_address=free_address()))
     with pytest.raises(ConfigError, match=f"gateway.grpc_address: cannot listen on {taken_address}"):
-        services_of(mesh, file=None, said={}, otlp_endpoint="")
+        services_of(mesh, file=None, overrides={}, otlp_endpoint="")
 
 
 def test_a_free_address_is_free_and_a_wildcard_is_dialled_at_home() -> None:
