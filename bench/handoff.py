@@ -16,7 +16,6 @@ from pathlib import Path
 
 from bench.handoff_figures import (
     THROTTLE_FACTOR,
-    Spread,
     Throttled,
     Unthrottled,
     keys,
@@ -28,6 +27,7 @@ from bench.handoff_figures import (
     throttled_bound_ms,
 )
 from bench.handoff_mesh import Mesh, Sent, running
+from bench.spread import Spread
 from cli.supervisor import MeshFailed
 from engine.builtin import make_shape
 from mesh.config import default_cache_folder

@@ -5,7 +5,9 @@ after it, so that a machine that slowly gets faster or slower cancels out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean
+
+from bench.spread import Spread
 
 HIDDEN_SHARE = 0.9
 EXPOSED_MS = 10.0
@@ -31,7 +33,7 @@ class MeshRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairedRun:
     mesh: MeshRun
     single_ms: float  # engine alone, around the mesh run
 
@@ -42,20 +44,6 @@ class Pair:
     @property
     def push_slowdown(self) -> float:
         return self.mesh.compute_ms / self.single_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    low: float
-    middle: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        return cls(min(values), median(values), max(values))
-
-    def __str__(self) -> str:
-        return f"{self.middle:8.3f}   ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +59,7 @@ class Unthrottled:
 
     @property
     def allowance_ms(self) -> float:
-        return MORE_MS + MORE_SHARE * self.single_ms.middle
+        return MORE_MS + MORE_SHARE * self.single_ms.median
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +72,14 @@ class Throttled:
     bound_ms: Spread
 
 
-def pair_up(mesh: Sequence[MeshRun], single_ms: Sequence[float]) -> list[Pair]:
+def pair_up(mesh: Sequence[MeshRun], single_ms: Sequence[float]) -> list[PairedRun]:
     """Single runs stand before, between and after the mesh runs."""
     if len(single_ms) != len(mesh) + 1:
         raise ValueError(f"{len(mesh)} mesh runs need {len(mesh) + 1} single runs around them, not {len(single_ms)}")
-    return [Pair(run, mean(single_ms[i : i + 2])) for i, run in enumerate(mesh)]
+    return [PairedRun(run, mean(single_ms[i : i + 2])) for i, run in enumerate(mesh)]
 
 
-def summarise(prompt_tokens: int, pairs: Sequence[Pair]) -> Unthrottled:
+def summarise(prompt_tokens: int, pairs: Sequence[PairedRun]) -> Unthrottled:
     return Unthrottled(
         prompt_tokens,
         Spread.of([pair.mesh.hidden_share for pair in pairs]),
@@ -122,17 +110,17 @@ def last_group_bytes(
 
 def keys(runs: Sequence[Unthrottled], throttled: Sequence[Throttled]) -> dict[str, float | int]:
     """The worse prompt of each figure; figures that belong together come from the same one."""
-    slower = max(runs, key=lambda run: run.mesh_minus_single_ms.middle - run.allowance_ms)
-    later = max(throttled, key=lambda run: run.exposed_ms.middle - run.bound_ms.middle)
+    slower = max(runs, key=lambda run: run.mesh_minus_single_ms.median - run.allowance_ms)
+    later = max(throttled, key=lambda run: run.exposed_ms.median - run.bound_ms.median)
     return {
-        "hidden_share": min(run.hidden_share.middle for run in runs),
-        "exposed_ms": max(run.exposed_ms.middle for run in runs),
-        "mesh_minus_single_ms": slower.mesh_minus_single_ms.middle,
-        "single_ms": slower.single_ms.middle,
-        "push_slowdown": max(run.push_slowdown.middle for run in runs),
-        "throttled_exposed_ms": later.exposed_ms.middle,
-        "throttled_bound_ms": later.bound_ms.middle,
-        "throttle_bytes_per_s": round(later.bytes_per_second.middle),
+        "hidden_share": min(run.hidden_share.median for run in runs),
+        "exposed_ms": max(run.exposed_ms.median for run in runs),
+        "mesh_minus_single_ms": slower.mesh_minus_single_ms.median,
+        "single_ms": slower.single_ms.median,
+        "push_slowdown": max(run.push_slowdown.median for run in runs),
+        "throttled_exposed_ms": later.exposed_ms.median,
+        "throttled_bound_ms": later.bound_ms.median,
+        "throttle_bytes_per_s": round(later.bytes_per_second.median),
     }
 
 

@@ -27,7 +27,7 @@ from prefill_svc.worker import PrefillWorker
 LINE_BYTES = 1 << 20
 
 
-class Alone:
+class EngineAlone:
     def __init__(self, worker: PrefillWorker, config: PrefillConfig) -> None:
         assert isinstance(worker.runner, CpuRunner)
         self._runner, self._pages, self._config = worker.runner, worker.pages, config
@@ -90,7 +90,7 @@ GREEDY = Sampling(max_tokens=2, temperature=0.0)
 async def serve(config: PrefillConfig, control: Path, bytes_per_second: float | None) -> None:
     telemetry = open_telemetry(config.name, config.otlp_endpoint)
     async with open_worker(config, telemetry, bytes_per_second=bytes_per_second) as worker:
-        server = await asyncio.start_unix_server(Alone(worker, config).serve, control, limit=LINE_BYTES)
+        server = await asyncio.start_unix_server(EngineAlone(worker, config).serve, control, limit=LINE_BYTES)
         async with server:
             await run_together(worker.run(), worker.attachments.register(), server.serve_forever())
 

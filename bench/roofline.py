@@ -17,7 +17,7 @@ import baton_kernels
 from baton_kernels import layer
 from bench.handoff import make_once, processor, say
 from bench.roofline_limits import Meter, NotQuiet, slow_bodies
-from bench.roofline_points import CONTEXT, Engine, kernel_points, step_work, torch_pair
+from bench.roofline_points import CONTEXT, RooflineEngine, kernel_points, step_work, torch_pair
 from engine.model.weights import Weights, open_weights
 from mesh.config import default_cache_folder
 
@@ -57,7 +57,7 @@ def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     weights = open_weights(make_once(cache), cache, product_path=arguments.product_path)
     baton_kernels.set_threads(arguments.threads)
     say(f"{processor()}, {arguments.threads} threads, path {weights.path}, medians of {arguments.runs}")
-    meter, engine = Meter(weights.path), Engine(weights, arguments.threads)
+    meter, engine = Meter(weights.path), RooflineEngine(weights, arguments.threads)
     report: dict[str, Any] = {"path": weights.path, "processor": processor(), "threads": arguments.threads}
     report |= {"bodies": baton_kernels.chosen(), "steps": {}, "kernels": {}, "torch_ratio": {}}
     for name in arguments.points:

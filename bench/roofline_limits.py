@@ -17,20 +17,20 @@ MOVED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MachineLimits:
     read: float  # bytes per second
     peak: float  # operations per second
 
     def seconds(self, nbytes: float, operations: float) -> float:
         return max(nbytes / self.read, operations / self.peak)
 
-    def near(self, other: "Limits") -> bool:
+    def near(self, other: "MachineLimits") -> bool:
         pairs = ((self.read, other.read), (self.peak, other.peak))
         return all(abs(a - b) <= MOVED * max(a, b) for a, b in pairs)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PointWork:
     """What a point must at least move and compute."""
 
     nbytes: float
@@ -56,14 +56,14 @@ class Meter:
     def __init__(self, path: str) -> None:
         self._path = path
         self._memory = limits.aligned(READ_BYTES)
-        self.seen: list[Limits] = []
+        self.seen: list[MachineLimits] = []
 
-    def limits(self) -> Limits:
-        measured = Limits(limits.read_bytes_per_second(self._memory), limits.peak(self._path, PEAK_STEPS))
+    def limits(self) -> MachineLimits:
+        measured = MachineLimits(limits.read_bytes_per_second(self._memory), limits.peak(self._path, PEAK_STEPS))
         self.seen.append(measured)
         return measured
 
-    def point(self, work: Work, run: Callable[[], object], *, runs: int, most: int) -> Figures:
+    def point(self, work: PointWork, run: Callable[[], object], *, runs: int, most: int) -> Figures:
         """`runs` that count, out of at most `most`. A first run warms up and is not timed."""
         figures = Figures()
         run()
@@ -74,7 +74,7 @@ class Meter:
             seconds = perf_counter() - began
             after = self.limits()
             if before.near(after):
-                both = Limits((before.read + after.read) / 2, (before.peak + after.peak) / 2)
+                both = MachineLimits((before.read + after.read) / 2, (before.peak + after.peak) / 2)
                 figures.seconds.append(seconds)
                 figures.shares.append(both.seconds(work.nbytes, work.operations) / seconds)
             else:

@@ -4,9 +4,10 @@ A run counts decode only: prompts are computed before its clock starts. Two runs
 to each other, since a shared machine changes its pace within seconds."""
 
 import random
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from bench.spread import Spread
 
 TARGETS = {"builtin_speedup_b1": 1.3, "scripted_speedup_b1": 1.8, "speedup_b32": 0.97}
 
@@ -29,20 +30,6 @@ class Run:
     @property
     def tokens_per_second(self) -> float:
         return (self.tokens - len(self.texts)) / self.seconds  # each request's first token is prefill's
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        return cls(statistics.median(values), min(values), max(values))
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
 @dataclass(frozen=True, slots=True)

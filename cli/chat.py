@@ -34,9 +34,9 @@ def chat(
 
     Example: baton chat --system "You are Baton's guide."
     """
-    talk = _Talk(address, http, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
+    conversation = _Conversation(address, http, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
     if system:
-        talk.messages.append(pb.ChatMessage(role="system", content=system))
+        conversation.messages.append(pb.ChatMessage(role="system", content=system))
     while True:
         try:
             question = err.input("you › ", markup=False).strip()
@@ -45,16 +45,16 @@ def chat(
             return
         if not question:
             continue
-        talk.messages.append(pb.ChatMessage(role="user", content=question))
+        conversation.messages.append(pb.ChatMessage(role="user", content=question))
         try:
             with readable_errors():
-                asyncio.run(talk.turn())
+                asyncio.run(conversation.turn())
         except KeyboardInterrupt:
             write("\n")
 
 
 @dataclass(slots=True)
-class _Talk:
+class _Conversation:
     address: str
     http_address: str
     max_tokens: int

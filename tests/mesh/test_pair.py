@@ -87,7 +87,7 @@ async def test_chat_holds_a_conversation_and_calls_its_tool(mesh: MeshConfig) ->
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate("".join(f"{turn}\n" for turn in turns).encode()), 60)
+    out, err = await asyncio.wait_for(process.communicate("".join(f"{turn}\n" for turn in turns).encode()), 240)
     assert process.returncode == 0, err.decode()
     greeting, status, name = out.decode().splitlines()
     assert "Ada" in greeting and "2 decode workers" in status and "Ada" in name

@@ -23,7 +23,7 @@ def baton(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=280,
     )
 
 
