@@ -152,7 +152,8 @@ async def compare(
             f"{one[1].tokens / one[1].steps:.2f} tokens a step")  # fmt: skip
     point = Point(name, tuple(pairs[1:]))
     say(
-        f"{name}: {point.speedup.median:.2f} times as fast ({point.speedup.low:.2f} to {point.speedup.high:.2f}), {point.acceptance:.2f} of the drafts accepted"
+        f"{name}: {point.speedup.median:.2f} times as fast ({point.speedup.low:.2f} to {point.speedup.high:.2f}), "
+        f"{point.acceptance:.2f} of the drafts accepted"
     )
     return point
 
