@@ -1,7 +1,7 @@
 """The limits of this machine, measured between the points that are held against them.
 
-Bandwidth and clock move within seconds, so a point stands between two measurements of the limits and counts only when
-neither limit moved by more than a tenth across it; what it is held against is their mean."""
+Bandwidth and clock change within seconds, so each run of a point stands between two measurements of the limits. It
+counts only when neither limit changed by more than a tenth, and it is compared with their mean."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class MachineLimits:
 
 @dataclass(frozen=True, slots=True)
 class PointWork:
-    """What a point must at least move and compute."""
+    """Bytes and operations that a point cannot avoid."""
 
     nbytes: float
     operations: float
@@ -39,7 +39,7 @@ class PointWork:
 
 @dataclass(slots=True)
 class Figures:
-    """All runs of one point that counted."""
+    """The runs of one point that count."""
 
     seconds: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Figures:
 
 
 class Meter:
-    """Measures limits and points in turn."""
+    """Measures limits and points by turns."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -64,7 +64,7 @@ class Meter:
         return measured
 
     def point(self, work: PointWork, run: Callable[[], object], *, runs: int, most: int) -> Figures:
-        """`runs` that count, out of at most `most`. A first run warms up and is not timed."""
+        """Measure until `runs` runs count, at most `most` runs. A first run warms up and is not timed."""
         figures = Figures()
         run()
         before = self.limits()
@@ -87,11 +87,11 @@ class Meter:
 
 
 class NotQuiet(Exception):
-    """The machine's limits move too much to hold anything against them."""
+    """The machine's limits change too much for a comparison."""
 
 
 def slow_bodies(path: str) -> list[str]:
-    """Operations of this path that run a reference body, or tiles by emulation."""
+    """Operations of this path that run a reference body, or that emulate tiles."""
     chosen = baton_kernels.chosen()
     used = {o: b for o, b in chosen.items() if "." not in o or path in o}
     return [f"{o}: {b}" for o, b in used.items() if b == "plain" or (path == "amx" and "amx" in o and b != "amx")]

@@ -50,7 +50,8 @@ class RooflineEngine:
 
 
 def step_work(weights: Weights, sequences: int, rows: int, start: int, sampled: int) -> PointWork:
-    """Of `sequences` pieces of `rows` rows each from slot `start`, the last `sampled` of each sampled."""
+    """Least work of a step: `sequences` pieces of `rows` rows each from slot `start`, the last `sampled` rows
+    sampled."""
     config = weights.config
     per_layer = [part.operations for part in layer_products(weights)]
     total, ends = sequences * rows, sequences * sampled
@@ -80,11 +81,11 @@ class Linear:
 
     @property
     def operations(self) -> int:
-        """Per row."""
+        """Operations per row."""
         return 2 * self.n * self.k
 
     def run(self, path: str, x: NDArray[np.float32], out: NDArray[np.float32], *, alone: bool = False) -> None:
-        """As the engine calls it; `alone` without the gate."""
+        """Call the kernel as the engine does; `alone` leaves the gate out."""
         if self.gated and not alone:
             kernels.gated(path, x, self.packed, self.n // 2, out)
         else:
@@ -102,7 +103,7 @@ def layer_products(weights: Weights, index: int = 0) -> tuple[Linear, ...]:
 
 
 def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, PointWork, Run]]:
-    """Each product alone, over the weights of all layers one after the other, so that none is in a cache."""
+    """Each product alone, over the weights of all layers in turn, so that no weights are in a cache."""
     config = weights.config
     every = [layer_products(weights, index) for index in range(config.layers)]
     groups = [[layer[part] for layer in every] for part in range(4)]

@@ -1,6 +1,7 @@
-"""`python -m bench.speculation`: what drafts bring to decode, in pairs of runs with and without that say the same.
+"""`python -m bench.speculation`: what drafts bring to decode, in pairs of runs with and without drafts.
 
-Every pair runs on one engine, one behind the other, in turns; the draft length is decode's own pace. (a) A model and
+Both runs of a pair use one engine, one after the other, by turns; decode's own rule chooses the draft lengths, and the
+texts of both must be equal. (a) A model and
 its draft, requests one by one. (b) Random weights of Qwen2.5-0.5B's shape with a draft of a tenth: its proposals are
 computed and then replaced by a script that is right as often as (a)'s draft was. (c) Both with 32 requests at once,
 where drafting should switch itself off; the worse one counts. Status 1 when a target is missed."""
@@ -60,7 +61,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, default=PAIR / "draft", help="folder of its draft")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS)
     parser.add_argument("--rounds", type=int, default=5, help="pairs of each point; figures are medians")
-    parser.add_argument("--tokens", type=int, default=96, help="of each request at most")
+    parser.add_argument("--tokens", type=int, default=96, help="most tokens of each request")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--acceptance", type=float, help="chance that a scripted draft is right; default: (a)'s")
     parser.add_argument("--cache", type=Path, default=None, help="folder of packed weights and of the random models")
@@ -96,7 +97,7 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def builtin(arguments: argparse.Namespace, cache: Path, points: list[Point], report: dict[str, Any]) -> float:
-    """Returns the chance with which one of the draft's tokens is right."""
+    """Measure the model and its draft; return the chance that one drafted token is right."""
     bed = open_bed(arguments.model, arguments.draft, cache, arguments.threads)
     requests = questions(arguments.model, arguments.tokens)
     greedy = await bed.one_by_one(
@@ -135,8 +136,8 @@ async def random_shape(arguments: argparse.Namespace, cache: Path, points: list[
 async def compare(
     name: str, decode: Decode, plain: Sequence[ScriptedRequest], drafted: Sequence[ScriptedRequest], rounds: int
 ) -> Point:
-    """Pairs in turns: whoever goes first in one goes second in the next. A first pair warms up, and is forgotten but
-    for what the pace, which lives as long as a worker, learned in it."""
+    """Measure pairs; the side that runs first in one pair runs second in the next. A first pair warms up and is
+    dropped; only what the draft lengths learned in it stays, as it does in a worker."""
     prior, share = PRIORS[DraftSource.DRAFT]
     off, pace = Fixed(0), DraftLengths(longest=LONGEST, prior=prior, draft_share=share)
     pairs: list[tuple[Run, Run]] = []
@@ -164,7 +165,7 @@ def open_bed(model: Path, draft: Path, cache: Path, threads: int) -> Bed:
 
 
 def questions(folder: Path, tokens: int) -> list[ScriptedRequest]:
-    """Each one greedy and sampled, as a chat where the model has a template."""
+    """Each question greedy and sampled, as a chat where the model has a template."""
     assets = load_assets(folder, "model")
     requests = []
     for question in QUESTIONS:
@@ -176,7 +177,7 @@ def questions(folder: Path, tokens: int) -> list[ScriptedRequest]:
 
 
 def endless(requests: Sequence[ScriptedRequest]) -> list[ScriptedRequest]:
-    """So many that a batch is full, none of which stops early: the batch stays full to the end."""
+    """Enough requests for a full batch, none of which stops early, so that the batch stays full to the end."""
     return [
         replace(request, sampling=replace(request.sampling, stop_ids=(), seed=index))
         for index, request in enumerate((list(requests) * BATCH)[:BATCH])

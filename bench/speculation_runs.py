@@ -1,7 +1,7 @@
 """Requests in decode, driven straight through the engine's runner as decode's loop drives it: same pieces, same pace.
 
-No network, no emission: what is compared is the engine with and without drafts. A script may replace what the draft
-model proposed; the draft model computes all the same."""
+There is no network and no emission: the benchmark compares the engine with and without drafts. A script may replace
+what the draft model proposed; the draft model computes nevertheless."""
 
 import struct
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ CHUNK = 512
 
 
 class Pacing(Protocol):
-    """decode_svc.speculation.draft_length.Pace, as a run uses it."""
+    """The methods of `DraftLengths` (decode_svc/speculation/draft_length.py) that a run uses."""
 
     def lengths(self, candidates: Sequence[Candidate]) -> list[int]: ...
 
@@ -34,7 +34,7 @@ class Pacing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always so many drafts: to measure acceptance, not speed. 0: none."""
+    """The same number of drafts in every step, to measure acceptance and not speed."""
 
     length: int
 
@@ -52,7 +52,7 @@ class Fixed:
 class ScriptedRequest:
     prompt: tuple[int, ...]
     sampling: Sampling
-    script: tuple[int, ...] = ()  # what is proposed at each position, instead of the draft's own proposals
+    script: tuple[int, ...] = ()  # drafts for each position, in place of the draft model's proposals
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class _Decoding:
     tokens: list[int]
     bits: list[bytes] = field(default_factory=list)
     filled: int = 0
-    read: int = 0  # by the draft model
+    read: int = 0  # tokens that the draft model has read
     drafts: tuple[int, ...] = ()
     acceptance: Acceptance = field(default_factory=Acceptance)
     end: End = End.NONE
@@ -91,7 +91,7 @@ class _Decoding:
         )
 
     def take(self, piece: Piece, result: Result, index: int) -> int:
-        """How many drafts were accepted."""
+        """Take a step's tokens; the number of accepted drafts."""
         sampled = result.sampled[index]
         count = accepted(piece, sampled)
         for one in sampled[: count + 1]:
@@ -106,7 +106,7 @@ class _Decoding:
 
 
 class Bed:
-    """A model, its draft and a pool for so many requests at once."""
+    """A model, its draft model and a pool for `requests` requests of `slots` slots at once."""
 
     def __init__(self, model: CpuModel, *, threads: int, requests: int, slots: int) -> None:
         self.model, self._page_tokens = model, model.page_tokens
@@ -172,7 +172,7 @@ class Bed:
 
 
 def _measure(pace: Pacing, pieces: Sequence[Piece], seconds: float) -> None:
-    """As decode_svc.speculation.speculation: only steps that show what drafts cost in the long run."""
+    """Note the time of steps that show the lasting cost of drafts, as decode_svc/speculation/speculation.py does."""
     drafts = sum(piece.sampled - 1 for piece in pieces)
     drafting = [piece.drafting for piece in pieces if piece.drafting]
     proposed = sum(one.propose for one in drafting)

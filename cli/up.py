@@ -18,9 +18,8 @@ from cli.running import running_mesh
 from mesh.config import MeshConfig
 from mesh.settings import read_settings
 
-Count = Annotated[
-    int | None, typer.Option(min=0, help="How many workers of this tier; 2 unless the file names another number.")
-]
+Prefills = Annotated[int | None, typer.Option(min=0, help="Number of prefill workers; the default is 2.")]
+Decodes = Annotated[int | None, typer.Option(min=0, help="Number of decode workers; the default is 2.")]
 
 
 def up(
@@ -34,11 +33,11 @@ def up(
     speculation: Annotated[
         str | None,
         typer.Option(
-            help="Who drafts tokens: auto, draft (the draft model), lookup (the text itself) or off. Answers stay equal."
+            help="Drafted tokens: auto, draft (by the draft model), lookup (from the text), off. Answers stay equal."
         ),
     ] = None,
-    prefill: Count = None,
-    decode: Count = None,
+    prefill: Prefills = None,
+    decode: Decodes = None,
     http: Annotated[str | None, typer.Option(help="Address of the HTTP API; the default is 127.0.0.1:8000.")] = None,
     grpc: Annotated[str | None, typer.Option(help="Address of the gRPC API; the default is 127.0.0.1:50051.")] = None,
     settings: Annotated[

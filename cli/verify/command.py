@@ -52,12 +52,15 @@ def verify(
 ) -> None:
     """Show that any mesh computes the same tokens and logprob bits as one process.
 
-    Each cell is a combination of transport, chunk, page size, batch, workers, prefix cache, speculation and kernel. For
-    each of some twenty cells, which cover all pairs of settings, the command starts a mesh of real processes, sends it
-    prompts and compares every answer with that of the engine alone in this process. It takes five minutes on two cores.
-    A GPU has cells of its own; the output names what this machine cannot check.
+    A cell is a combination of transport, chunk, page size, batch, workers,
+    prefix cache, speculation and kernel; some twenty cells cover all pairs
+    of settings. For each cell the command starts a mesh of real processes,
+    sends it prompts and compares every answer with that of the engine alone
+    in this process. It takes five minutes on two cores. A GPU has cells of
+    its own; the output names what this machine cannot check.
 
-    Exit status: 0 everything is equal, 1 something differs (or a sabotage was noticed), 2 the check could not be made.
+    Exit status: 0 everything is equal; 1 something differs, or a sabotage
+    was noticed; 2 the check could not be made.
 
     Example: baton verify --json
 

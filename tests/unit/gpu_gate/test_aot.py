@@ -88,7 +88,7 @@ def test_matrix_instructions_that_are_waited_for_one_by_one_are_refused(
     groups: int, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "HGMMA.64x16x16 R24, gdesc[UR20], R24 ;\nHGMMA.64x16x16 R24, gdesc[UR4], R24, gsb0 ;\n" * 2
-    monkeypatch.setattr(compiled, "said_of", lambda cubin, about: code if about == "-sass" else "")
+    monkeypatch.setattr(compiled, "dump_of", lambda cubin, about: code if about == "-sass" else "")
     assert compiled._waits_for_each("wgmma.commit_group.sync.aligned;\n" * groups, b"") == refused
 
 
