@@ -1,5 +1,5 @@
-# One command for each habit. The environment is .venv: made on first use, brought up to date when pyproject.toml or the
-# kernels change, left alone otherwise. Needs python3 >= 3.11 with venv, make and g++.
+# One command for each habit. The environment is .venv: make creates it on first use, and updates it when pyproject.toml
+# or the kernels change. Needs python3 >= 3.11 with venv, make and g++.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +17,7 @@ DEV := $(VENV)/.dev
 BUILT_FROM := pyproject.toml $(wildcard hatch_build.py) \
 	$(shell find kernels/baton_kernels -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
 
-# ---- for everybody
+# ---- for users
 
 .PHONY: help
 help: ## this list
@@ -70,7 +70,7 @@ start: $(DEV) ## how long a mesh takes to start, and how much memory its host gi
 	@$(BIN)/python -m bench.start --json $(ARGS)
 
 .PHONY: speculation
-speculation: $(DEV) ## what drafts bring to decode, with the same answers
+speculation: $(DEV) ## how much faster drafts make decode, with the same answers
 	@$(BIN)/python -m bench.speculation --json $(ARGS)
 
 .PHONY: faults
@@ -129,7 +129,7 @@ $(BIN)/python:
 		|| { echo "Baton needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# torch comes first: whoever asks for it later would pull gigabytes of CUDA.
+# torch comes first: a package that requires it later would install gigabytes of CUDA.
 $(SERVE): $(BUILT_FROM) | $(BIN)/python
 	@echo "setting up $(VENV) (some minutes the first time)" >&2
 	$(BIN)/python -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null \

@@ -1,4 +1,4 @@
-"""What `bench.handoff` makes of its runs: medians per prompt, the worse prompt of each figure, and missed targets.
+"""The figures of `bench.handoff`: medians per prompt, the worse prompt of each figure, and missed targets.
 
 Pure functions over plain values. Each mesh run is compared with the mean of the engine alone right before and right
 after it, so that a machine that slowly gets faster or slower cancels out."""

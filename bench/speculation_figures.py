@@ -1,4 +1,4 @@
-"""What `bench.speculation` makes of its runs, and the script that stands in for a trained draft. All of it is pure.
+"""The figures of `bench.speculation`, and the script that stands in for a trained draft model. All functions are pure.
 
 A run counts decode only: prompts are computed before its clock starts. Two runs are compared only when they stood next
 to each other, since a shared machine changes its speed within seconds."""

@@ -28,7 +28,7 @@ READY = re.compile(r"(prefill|decode) ready at (\S+) .* body (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Tampering:
-    """What a sabotage changes in a cell's mesh: the program of every decode worker, and how the gateway routes."""
+    """Changes that a sabotage makes to a cell's mesh: the program of all decode workers, the routing of the gateway."""
 
     decode_program: tuple[str, ...] = ()  # module and its first arguments; empty: the worker that serves
     local: str = "never"

@@ -1,4 +1,4 @@
-"""What `baton verify` checks on this machine's GPU, and what it leaves out and why.
+"""The factors of cells on this machine's GPU, and what `baton verify` leaves out there and why.
 
 Torch is imported only where there is a GPU. Every worker of a cell takes the first GPU that it sees. NCCL before 2.30
 refuses two ranks on one GPU, so for NCCL each tier takes a GPU of its own where the machine has two."""

@@ -1,4 +1,4 @@
-"""What `baton verify` reports of its checked cells, and the exit status that follows from it.
+"""The report of `baton verify` about its checked cells, and the exit status that follows from it.
 
 Exit status 0: everything is equal and was handed off. 1: something differs, or a sabotage was noticed. 2: the question
 could not be answered, or a sabotage went unnoticed."""

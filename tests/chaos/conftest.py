@@ -1,4 +1,4 @@
-"""What the fault tests share: the settings of the mesh they break, the requests they send and the landings that
+"""Shared parts of the fault tests: the settings of the mesh they break, the requests they send and the landings that
 ended."""
 
 from collections.abc import Callable, Mapping

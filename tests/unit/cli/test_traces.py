@@ -1,4 +1,4 @@
-"""What services export arrives in the collector as it was recorded, over real OTLP."""
+"""The spans that services export arrive in the collector as they were recorded, over real OTLP."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,5 +1,4 @@
-"""Ahead of time, without a GPU: every kernel compiles for three architectures, and the gate refuses what it should
-refuse.
+"""Every kernel compiles ahead of time for three architectures, without a GPU, and the gate refuses defective kernels.
 
 The whole gate is `make gpu-gate`; here one configuration of each kernel is compiled."""
 
@@ -112,7 +111,7 @@ def test_splits_are_whole_blocks() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_splits_are_merged_in_turn_while_those_behind_are_on_their_way(architecture: int) -> None:
-    """Of each split at least its accumulators, its maximum and its sum."""
+    """The kernel loads at least the accumulators, the maximum and the sum of each split at once."""
     finish = launches(architecture, "attend finish gpu-bf16-16-128-v1 heads 32/8")[0]
     assert finish.constants["FLIGHT"] == 8
     alone = dataclasses.replace(finish, constants={**finish.constants, "FLIGHT": 1})
