@@ -1,5 +1,5 @@
-# One command for each habit. The environment is .venv: made on first use, brought up to date when pyproject.toml or the
-# kernels change, left alone otherwise. Needs python3 >= 3.11 with venv, make and g++.
+# One command for each habit. The environment is .venv: make creates it on first use, and updates it when pyproject.toml
+# or the kernels change. Needs python3 >= 3.11 with venv, make and g++.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +17,7 @@ DEV := $(VENV)/.dev
 BUILT_FROM := pyproject.toml $(wildcard hatch_build.py) \
 	$(shell find kernels/baton_kernels -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
 
-# ---- for everybody
+# ---- for users
 
 .PHONY: help
 help: ## this list
@@ -70,7 +70,7 @@ start: $(DEV) ## how long a mesh takes to start, and how much memory its host gi
 	@$(BIN)/python -m bench.start --json $(ARGS)
 
 .PHONY: speculation
-speculation: $(DEV) ## what drafts bring to decode, with the same answers
+speculation: $(DEV) ## how much faster drafts make decode, with the same answers
 	@$(BIN)/python -m bench.speculation --json $(ARGS)
 
 .PHONY: faults
@@ -79,7 +79,7 @@ faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand 
 
 .PHONY: cancel
 cancel: $(DEV) ## a thousand random cancels; no page may leak
-	@$(BIN)/python -m bench.cancel --count 1000 --json
+	@$(BIN)/python -m tests.chaos.cancel --count 1000 --json
 
 .PHONY: sanitize
 sanitize: ## the kernels' C++ tests under ASan and UBSan
@@ -87,7 +87,7 @@ sanitize: ## the kernels' C++ tests under ASan and UBSan
 
 .PHONY: gpu-gate
 gpu-gate: $(DEV) ## compile every GPU kernel in all configurations for sm_80, sm_90 and sm_100; needs no GPU
-	@$(BIN)/python -m bench.gpu.aot --json $(ARGS)
+	@$(BIN)/python -m tests.gpu_gate.aot --json $(ARGS)
 
 .PHONY: gpu-test
 gpu-test: $(DEV) ## the kernels' tests on a real GPU
@@ -136,7 +136,7 @@ $(SERVE): $(BUILT_FROM) | $(BIN)/python
 	$(PIP) install -e '.[serve]'  # finds the kernels compiled, or waits for them
 	@touch $@
 
-# The tests compare with torch on a CPU. It is installed before anything that asks for it, which would pull gigabytes of CUDA.
+# The tests compare with torch on a CPU. It is installed before any package that requires it: pip would install gigabytes of CUDA.
 $(DEV): $(SERVE) pyproject.toml
 	@echo "adding what the tests need to $(VENV) (a minute or two the first time)" >&2
 	$(BIN)/python -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null \

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from bench.handoff_figures import (
     THROTTLE_FACTOR,
-    Spread,
     Throttled,
     Unthrottled,
     keys,
@@ -28,13 +27,14 @@ from bench.handoff_figures import (
     throttled_bound_ms,
 )
 from bench.handoff_mesh import Mesh, Sent, running
+from bench.spread import Spread
 from cli.supervisor import MeshFailed
 from engine.builtin import make_shape
 from mesh.config import default_cache_folder
 
 SHAPE = "qwen2.5-0.5b"
 PROMPT_TOKENS = (32, 1024)
-SHORT_TOKENS, SHORT_FACTOR = 256, 3  # short prompts take no time and are noisier: so many times the pairs
+SHORT_TOKENS, SHORT_FACTOR = 256, 3  # short prompts take little time and vary more: they get this many times the pairs
 WARM_RUNS = 3
 UNLIMITED = 1e12  # bytes per second, until a rate is set
 
@@ -46,12 +46,14 @@ def say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.handoff", description=__doc__)
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
-    parser.add_argument("--pairs", type=int, default=21, help="of the longest prompt; short ones get more")
-    parser.add_argument("--threads", type=int, default=2, help="of each worker, and of the engine alone")
-    parser.add_argument("--prompts", type=int, nargs="+", default=PROMPT_TOKENS, help="their lengths in tokens")
-    parser.add_argument("--verbose", action="store_true", help="show the services' lines and every pair")
+    parser.add_argument("--pairs", type=int, default=21, help="pairs of the longest prompt; short prompts get more")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each worker, and of the engine alone")
+    parser.add_argument(
+        "--prompts", type=int, nargs="+", default=PROMPT_TOKENS, help="lengths of the prompts in tokens"
+    )
+    parser.add_argument("--verbose", action="store_true", help="show the services' log lines and every pair")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way out the mesh stops and its folders go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way out the mesh stops and its folders are removed
     try:
         figures = asyncio.run(bench(arguments))
     except MeshFailed as error:
@@ -108,7 +110,7 @@ async def shared_memory(mesh: Mesh, length: int, count: int, verbose: bool) -> U
 
 
 async def tcp(mesh: Mesh, length: int, count: int) -> Throttled:
-    """The rate follows the machine: before each run the engine alone shows what it produces now."""
+    """The rate follows the machine: before each run the engine alone shows how fast it produces KV now."""
     say(f"prompts of {length} tokens over TCP at {THROTTLE_FACTOR} times what prefill produces, {count} runs")
     about = await mesh.about(length)
     last = last_group_bytes(
@@ -145,7 +147,7 @@ def new_prompt(length: int) -> list[int]:
 
 
 def make_once(cache: Path) -> Path:
-    """The random model, made on first use."""
+    """Folder of the random model, made on first use."""
     folder = cache / f"{SHAPE}-bf16-random"
     if not folder.is_dir():
         say(f"making a random model of {SHAPE}'s shape in {folder}, once")

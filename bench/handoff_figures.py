@@ -1,29 +1,34 @@
-"""What `bench.handoff` makes of its runs: medians per prompt, the worse prompt of each figure, and missed targets.
+"""The figures of `bench.handoff`: medians per prompt, the worse prompt of each figure, and missed targets.
 
 Pure functions over plain values. Each mesh run is compared with the mean of the engine alone right before and right
 after it, so that a machine that slowly gets faster or slower cancels out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean
+
+from bench.spread import Spread
 
 HIDDEN_SHARE = 0.9
 EXPOSED_MS = 10.0
 PUSH_SLOWDOWN = 1.02
-MORE_MS, MORE_SHARE = 15.0, 0.01  # the mesh may take so much longer to the first token, plus this share of single
+MORE_MS, MORE_SHARE = (
+    15.0,
+    0.01,
+)  # allowance of the mesh until the first token, and a share of the time of the engine alone
 THROTTLE_FACTOR = 1.5  # times the rate at which prefill produces keys and values
-THROTTLED_MORE_MS = 10.0  # on top of the last layer group's bytes
+THROTTLED_MORE_MS = 10.0  # beyond the time that the last layer group's bytes take
 
 
 @dataclass(frozen=True, slots=True)
 class MeshRun:
-    """One prompt that went through the mesh."""
+    """Measurements of one prompt that went through the mesh."""
 
     first_token_ms: float  # at the client, from the call to the first delta
-    compute_ms: float  # first step begun to first token sampled
-    exposed_ms: float  # first token sampled at prefill to admitted at decode
+    compute_ms: float  # from the begin of the first step to the sampled first token
+    exposed_ms: float  # from the first token at prefill to the admission at decode
     bytes: int
-    bytes_before_first: int  # in decode's pages when the first token was sampled
+    bytes_before_first: int  # bytes that lay in decode's pages when the first token was sampled
 
     @property
     def hidden_share(self) -> float:
@@ -31,9 +36,9 @@ class MeshRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairedRun:
     mesh: MeshRun
-    single_ms: float  # engine alone, around the mesh run
+    single_ms: float  # mean of the engine alone right before and after the mesh run
 
     @property
     def mesh_minus_single_ms(self) -> float:
@@ -45,22 +50,8 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    low: float
-    middle: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        return cls(min(values), median(values), max(values))
-
-    def __str__(self) -> str:
-        return f"{self.middle:8.3f}   ({self.low:.3f} to {self.high:.3f})"
-
-
-@dataclass(frozen=True, slots=True)
 class Unthrottled:
-    """One length of prompt over shared memory."""
+    """Figures of one length of prompt over shared memory."""
 
     prompt_tokens: int
     hidden_share: Spread
@@ -71,12 +62,12 @@ class Unthrottled:
 
     @property
     def allowance_ms(self) -> float:
-        return MORE_MS + MORE_SHARE * self.single_ms.middle
+        return MORE_MS + MORE_SHARE * self.single_ms.median
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """One length of prompt over TCP that is only a little faster than prefill."""
+    """Figures of one length of prompt over TCP throttled to little more than prefill produces."""
 
     prompt_tokens: int
     bytes_per_second: Spread
@@ -84,14 +75,14 @@ class Throttled:
     bound_ms: Spread
 
 
-def pair_up(mesh: Sequence[MeshRun], single_ms: Sequence[float]) -> list[Pair]:
-    """Single runs stand before, between and after the mesh runs."""
+def pair_up(mesh: Sequence[MeshRun], single_ms: Sequence[float]) -> list[PairedRun]:
+    """Pair each mesh run with the single runs right before and after it."""
     if len(single_ms) != len(mesh) + 1:
         raise ValueError(f"{len(mesh)} mesh runs need {len(mesh) + 1} single runs around them, not {len(single_ms)}")
-    return [Pair(run, mean(single_ms[i : i + 2])) for i, run in enumerate(mesh)]
+    return [PairedRun(run, mean(single_ms[i : i + 2])) for i, run in enumerate(mesh)]
 
 
-def summarise(prompt_tokens: int, pairs: Sequence[Pair]) -> Unthrottled:
+def summarise(prompt_tokens: int, pairs: Sequence[PairedRun]) -> Unthrottled:
     return Unthrottled(
         prompt_tokens,
         Spread.of([pair.mesh.hidden_share for pair in pairs]),
@@ -114,30 +105,30 @@ def throttled_bound_ms(last_group_bytes: int, bytes_per_second: float) -> float:
 def last_group_bytes(
     prompt_tokens: int, *, chunk_tokens: int, page_tokens: int, layers: int, layer_group: int, layer_bytes: int
 ) -> int:
-    """What is pushed last: the last layers of the pages that the last chunk fills."""
-    begun = (prompt_tokens - 1) // chunk_tokens * chunk_tokens
-    pages = -(-prompt_tokens // page_tokens) - begun // page_tokens
+    """Bytes of the last push: the last layers of the pages that the last chunk fills."""
+    first = (prompt_tokens - 1) // chunk_tokens * chunk_tokens
+    pages = -(-prompt_tokens // page_tokens) - first // page_tokens
     return pages * (layers - (layers - 1) // layer_group * layer_group) * layer_bytes
 
 
 def keys(runs: Sequence[Unthrottled], throttled: Sequence[Throttled]) -> dict[str, float | int]:
-    """The worse prompt of each figure; figures that belong together come from the same one."""
-    slower = max(runs, key=lambda run: run.mesh_minus_single_ms.middle - run.allowance_ms)
-    later = max(throttled, key=lambda run: run.exposed_ms.middle - run.bound_ms.middle)
+    """Each figure of its worse prompt; figures that belong together come from the same prompt."""
+    slower = max(runs, key=lambda run: run.mesh_minus_single_ms.median - run.allowance_ms)
+    later = max(throttled, key=lambda run: run.exposed_ms.median - run.bound_ms.median)
     return {
-        "hidden_share": min(run.hidden_share.middle for run in runs),
-        "exposed_ms": max(run.exposed_ms.middle for run in runs),
-        "mesh_minus_single_ms": slower.mesh_minus_single_ms.middle,
-        "single_ms": slower.single_ms.middle,
-        "push_slowdown": max(run.push_slowdown.middle for run in runs),
-        "throttled_exposed_ms": later.exposed_ms.middle,
-        "throttled_bound_ms": later.bound_ms.middle,
-        "throttle_bytes_per_s": round(later.bytes_per_second.middle),
+        "hidden_share": min(run.hidden_share.median for run in runs),
+        "exposed_ms": max(run.exposed_ms.median for run in runs),
+        "mesh_minus_single_ms": slower.mesh_minus_single_ms.median,
+        "single_ms": slower.single_ms.median,
+        "push_slowdown": max(run.push_slowdown.median for run in runs),
+        "throttled_exposed_ms": later.exposed_ms.median,
+        "throttled_bound_ms": later.bound_ms.median,
+        "throttle_bytes_per_s": round(later.bytes_per_second.median),
     }
 
 
 def misses(figures: dict[str, float | int]) -> list[str]:
-    """For people: which targets were not met."""
+    """One line for each missed target."""
     allowance_ms = MORE_MS + MORE_SHARE * figures["single_ms"]
     limits = [
         ("hidden_share", ">=", HIDDEN_SHARE),

@@ -1,5 +1,5 @@
 """A mesh of real processes for `bench.handoff`: one prefill worker, one decode worker, a gateway, and a client that
-stays connected. What a run took is read from the request's own trace, whose spans share one clock on one host."""
+stays connected. The times of a run come from the request's own trace, whose spans share one clock on one host."""
 
 import asyncio
 import json
@@ -23,15 +23,15 @@ from cli.traces import Collector
 from mesh.settings import read_settings
 from mesh.telemetry import SpanRecord
 
-START_SECONDS = 300.0  # packs the weights of a new model
+START_SECONDS = 300.0  # includes packing the weights of a new model
 TRACE_SECONDS = 10.0
-QUIET_SECONDS = 0.4  # after a run: spans are on their way, and no pair shall pay for them
+QUIET_SECONDS = 0.4  # after a run, so that the export of its spans slows no pair down
 MAX_TOKENS = 2  # one by prefill, one by decode
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The prefill worker's own numbers; the layer group is that of a prompt's last chunk."""
+    """Sizes that the prefill worker reports; `layer_group` is that of a prompt's last chunk."""
 
     layers: int
     layer_group: int
@@ -47,7 +47,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A run whose spans may still be on their way."""
+    """A run whose spans may not have arrived yet."""
 
     trace_id: int
     first_token_ms: float
@@ -68,13 +68,13 @@ class Mesh:
         return About(**json.loads(await self._control("about", prompt_tokens)))
 
     async def single_ms(self, tokens: Sequence[int]) -> float:
-        """To the first token, in the prefill worker's process but without a mesh."""
+        """Milliseconds until the first token, in the prefill worker's process but without the mesh."""
         answer = await self._control("compute", list(tokens))
         await asyncio.sleep(QUIET_SECONDS)
         return float(answer) * 1000
 
     async def throttle(self, bytes_per_second: float) -> None:
-        """Over TCP, and once something has been pushed."""
+        """Set the rate of pushes over TCP; something must have been pushed before."""
         await self._control("throttle", bytes_per_second)
 
     async def send(self, tokens: Sequence[int]) -> Sent:
@@ -134,7 +134,7 @@ async def running(
 ) -> AsyncIterator[Mesh]:
     collector = Collector()
     await collector.start()
-    said = {
+    overrides = {
         "model": str(model),
         "cache_folder": str(cache),
         "gateway.http_address": free_address(),
@@ -145,8 +145,8 @@ async def running(
         "mesh.prefill_workers": "1",
         "mesh.decode_workers": "1",
     }
-    mesh = read_settings(None, {}, said).mesh()
-    services = services_of(mesh, file=None, said=said, otlp_endpoint=f"http://{collector.address}")
+    mesh = read_settings(None, {}, overrides).mesh()
+    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint=f"http://{collector.address}")
     try:
         with tempfile.TemporaryDirectory(prefix="baton-handoff-") as folder:
             control = Path(folder) / "control"
@@ -162,7 +162,7 @@ async def running(
 
 
 def with_control(service: Service, control: Path, bytes_per_second: float | None) -> Service:
-    """`python -m cli serve prefill OPTIONS` becomes our own program with the same options."""
+    """Replace `python -m cli serve prefill OPTIONS` by `bench.handoff_prefill` with the same options."""
     options = ["--control", str(control)]
     if bytes_per_second is not None:
         options += ["--bytes-per-second", str(bytes_per_second)]

@@ -1,7 +1,7 @@
 """The prefill worker of `bench.handoff`: the product's own, in the same process as "the engine alone".
 
-Over a Unix socket it is asked to compute a prompt without a mesh: same runner, same pool, same threads, same chunks, no
-landing and no push. So what differs between the two sides of a pair is the hand-off and nothing else."""
+A command over a Unix socket makes it compute a prompt without the mesh: same runner, pool, threads and chunks, but no
+landing and no push. So the two sides of a pair differ in the hand-off and in nothing else."""
 
 import argparse
 import asyncio
@@ -27,14 +27,14 @@ from prefill_svc.worker import PrefillWorker
 LINE_BYTES = 1 << 20
 
 
-class Alone:
+class EngineAlone:
     def __init__(self, worker: PrefillWorker, config: PrefillConfig) -> None:
         assert isinstance(worker.runner, CpuRunner)
         self._runner, self._pages, self._config = worker.runner, worker.pages, config
         self._links, self._loop = worker.links, asyncio.get_running_loop()
 
     def about(self, prompt_tokens: int) -> dict[str, int]:
-        """`layer_group` is that of the prompt's last chunk."""
+        """Sizes of model and pages; `layer_group` is that of the prompt's last chunk."""
         runner, config = self._runner, self._config
         rows = (prompt_tokens - 1) % config.chunk_tokens + 1
         return {
@@ -47,14 +47,14 @@ class Alone:
         }
 
     def throttle(self, bytes_per_second: float) -> float:
-        """Pushes to everybody this worker has pushed to go at this rate from now on."""
+        """From now on limit pushes to this rate on every link that this worker has used."""
         for link in self._links:
             assert isinstance(link.writer, TcpWriter) and link.writer.throttle is not None
             link.writer.throttle.bytes_per_second = bytes_per_second
         return bytes_per_second
 
     async def compute(self, tokens: list[int]) -> float:
-        """Seconds to the first token."""
+        """Seconds until the first token."""
         config, done, step, began = self._config, 0, 0, self._loop.time()
         pages = self._pages.take(pages_needed(len(tokens), config.page_tokens))
         if pages is None:
@@ -70,7 +70,8 @@ class Alone:
         return seconds
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A line is {"verb": argument}: a prompt's tokens, a rate, or a prompt's length."""
+        """Answer lines of the form {"verb": argument}; the argument is a prompt's tokens, a rate or a prompt's
+        length."""
         while line := await reader.readline():
             ((verb, argument),) = json.loads(line).items()
             match verb:
@@ -90,7 +91,7 @@ GREEDY = Sampling(max_tokens=2, temperature=0.0)
 async def serve(config: PrefillConfig, control: Path, bytes_per_second: float | None) -> None:
     telemetry = open_telemetry(config.name, config.otlp_endpoint)
     async with open_worker(config, telemetry, bytes_per_second=bytes_per_second) as worker:
-        server = await asyncio.start_unix_server(Alone(worker, config).serve, control, limit=LINE_BYTES)
+        server = await asyncio.start_unix_server(EngineAlone(worker, config).serve, control, limit=LINE_BYTES)
         async with server:
             await run_together(worker.run(), worker.attachments.register(), server.serve_forever())
 

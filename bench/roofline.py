@@ -17,7 +17,7 @@ import baton_kernels
 from baton_kernels import layer
 from bench.handoff import make_once, processor, say
 from bench.roofline_limits import Meter, NotQuiet, slow_bodies
-from bench.roofline_points import CONTEXT, Engine, kernel_points, step_work, torch_pair
+from bench.roofline_points import CONTEXT, RooflineEngine, kernel_points, step_work, torch_pair
 from engine.model.weights import Weights, open_weights
 from mesh.config import default_cache_folder
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--product-path", default="auto", help="auto, amx or pairs")
     parser.add_argument("--points", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
-    parser.add_argument("--runs", type=int, default=5, help="of each point that must count; figures are medians")
+    parser.add_argument("--runs", type=int, default=5, help="valid runs of each point; figures are medians")
     parser.add_argument("--most", type=int, default=40, help="runs of each point before giving up")
     parser.add_argument("--no-kernels", action="store_true", help="only whole steps and torch")
     parser.add_argument("--no-torch", action="store_true")
@@ -57,7 +57,7 @@ def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     weights = open_weights(make_once(cache), cache, product_path=arguments.product_path)
     baton_kernels.set_threads(arguments.threads)
     say(f"{processor()}, {arguments.threads} threads, path {weights.path}, medians of {arguments.runs}")
-    meter, engine = Meter(weights.path), Engine(weights, arguments.threads)
+    meter, engine = Meter(weights.path), RooflineEngine(weights, arguments.threads)
     report: dict[str, Any] = {"path": weights.path, "processor": processor(), "threads": arguments.threads}
     report |= {"bodies": baton_kernels.chosen(), "steps": {}, "kernels": {}, "torch_ratio": {}}
     for name in arguments.points:
@@ -104,7 +104,7 @@ def measure(meter: Meter, name: str, work: Any, run: Callable[[], object], argum
 
 
 def torch_ratio(weights: Weights, rows: int, arguments: argparse.Namespace) -> float:
-    """torch's time over ours, the median of pairs that stand next to each other."""
+    """torch's time over ours: the median of pairs that ran next to each other."""
     import torch
 
     torch.set_num_threads(arguments.threads)
@@ -114,7 +114,7 @@ def torch_ratio(weights: Weights, rows: int, arguments: argparse.Namespace) -> f
 
 
 def python_ms(step: Callable[[], object]) -> float:
-    """Of a step, what no kernel was running in; with caches as cold as real steps leave them."""
+    """Milliseconds of a step in which no kernel runs, with caches as cold as real steps leave them."""
 
     def outside() -> float:
         busy = layer.busy_seconds()

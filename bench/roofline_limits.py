@@ -1,7 +1,7 @@
 """The limits of this machine, measured between the points that are held against them.
 
-Bandwidth and clock move within seconds, so a point stands between two measurements of the limits and counts only when
-neither limit moved by more than a tenth across it; what it is held against is their mean."""
+Bandwidth and clock change within seconds, so each run of a point stands between two measurements of the limits. It
+counts only when neither limit changed by more than a tenth, and it is compared with their mean."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,21 +17,21 @@ MOVED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MachineLimits:
     read: float  # bytes per second
     peak: float  # operations per second
 
     def seconds(self, nbytes: float, operations: float) -> float:
         return max(nbytes / self.read, operations / self.peak)
 
-    def near(self, other: "Limits") -> bool:
+    def near(self, other: "MachineLimits") -> bool:
         pairs = ((self.read, other.read), (self.peak, other.peak))
         return all(abs(a - b) <= MOVED * max(a, b) for a, b in pairs)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a point must at least move and compute."""
+class PointWork:
+    """Bytes and operations that a point cannot avoid."""
 
     nbytes: float
     operations: float
@@ -39,7 +39,7 @@ class Work:
 
 @dataclass(slots=True)
 class Figures:
-    """All runs of one point that counted."""
+    """The runs of one point that count."""
 
     seconds: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
@@ -51,20 +51,20 @@ class Figures:
 
 
 class Meter:
-    """Measures limits and points in turn."""
+    """Measures limits and points by turns."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._memory = limits.aligned(READ_BYTES)
-        self.seen: list[Limits] = []
+        self.seen: list[MachineLimits] = []
 
-    def limits(self) -> Limits:
-        measured = Limits(limits.read_bytes_per_second(self._memory), limits.peak(self._path, PEAK_STEPS))
+    def limits(self) -> MachineLimits:
+        measured = MachineLimits(limits.read_bytes_per_second(self._memory), limits.peak(self._path, PEAK_STEPS))
         self.seen.append(measured)
         return measured
 
-    def point(self, work: Work, run: Callable[[], object], *, runs: int, most: int) -> Figures:
-        """`runs` that count, out of at most `most`. A first run warms up and is not timed."""
+    def point(self, work: PointWork, run: Callable[[], object], *, runs: int, most: int) -> Figures:
+        """Measure until `runs` runs count, at most `most` runs. A first run warms up and is not timed."""
         figures = Figures()
         run()
         before = self.limits()
@@ -74,7 +74,7 @@ class Meter:
             seconds = perf_counter() - began
             after = self.limits()
             if before.near(after):
-                both = Limits((before.read + after.read) / 2, (before.peak + after.peak) / 2)
+                both = MachineLimits((before.read + after.read) / 2, (before.peak + after.peak) / 2)
                 figures.seconds.append(seconds)
                 figures.shares.append(both.seconds(work.nbytes, work.operations) / seconds)
             else:
@@ -87,11 +87,11 @@ class Meter:
 
 
 class NotQuiet(Exception):
-    """The machine's limits move too much to hold anything against them."""
+    """The machine's limits change too much for a comparison."""
 
 
 def slow_bodies(path: str) -> list[str]:
-    """Operations of this path that run a reference body, or tiles by emulation."""
+    """Operations of this path that run a reference body, or that emulate tiles."""
     chosen = baton_kernels.chosen()
     used = {o: b for o, b in chosen.items() if "." not in o or path in o}
     return [f"{o}: {b}" for o, b in used.items() if b == "plain" or (path == "amx" and "amx" in o and b != "amx")]

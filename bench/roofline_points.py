@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
-from bench.roofline_limits import Work
+from bench.roofline_limits import PointWork
 from engine.model.weights import Weights
 from engine.plan import Piece, Plan
 from engine.runner import CpuRunner, layer_bytes
@@ -23,7 +23,7 @@ MOST_SEQUENCES, LONGEST = 32, 2048
 Run = Callable[[], object]
 
 
-class Engine:
+class RooflineEngine:
     """A runner over a pool whose every slot holds finite numbers, as if prompts had been computed."""
 
     def __init__(self, weights: Weights, threads: int) -> None:
@@ -49,8 +49,9 @@ class Engine:
         return lambda: self.runner.compute(Plan(0, (piece,)))
 
 
-def step_work(weights: Weights, sequences: int, rows: int, start: int, sampled: int) -> Work:
-    """Of `sequences` pieces of `rows` rows each from slot `start`, the last `sampled` of each sampled."""
+def step_work(weights: Weights, sequences: int, rows: int, start: int, sampled: int) -> PointWork:
+    """Least work of a step: `sequences` pieces of `rows` rows each from slot `start`, the last `sampled` rows
+    sampled."""
     config = weights.config
     per_layer = [part.operations for part in layer_products(weights)]
     total, ends = sequences * rows, sequences * sampled
@@ -62,7 +63,7 @@ def step_work(weights: Weights, sequences: int, rows: int, start: int, sampled: 
     attention = 4 * config.heads * config.head_dim * (seen * (config.layers - 1) + seen_last)
     token_bytes = layer_bytes(weights, 32) // 32 * config.layers
     slots = sequences * (start + 2 * rows)  # read once, and the new ones written
-    return Work(weight_bytes(weights) + slots * token_bytes, products + attention)
+    return PointWork(weight_bytes(weights) + slots * token_bytes, products + attention)
 
 
 def weight_bytes(weights: Weights) -> int:
@@ -80,11 +81,11 @@ class Linear:
 
     @property
     def operations(self) -> int:
-        """Per row."""
+        """Operations per row."""
         return 2 * self.n * self.k
 
     def run(self, path: str, x: NDArray[np.float32], out: NDArray[np.float32], *, alone: bool = False) -> None:
-        """As the engine calls it; `alone` without the gate."""
+        """Call the kernel as the engine does; `alone` leaves the gate out."""
         if self.gated and not alone:
             kernels.gated(path, x, self.packed, self.n // 2, out)
         else:
@@ -101,8 +102,8 @@ def layer_products(weights: Weights, index: int = 0) -> tuple[Linear, ...]:
     )
 
 
-def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, Work, Run]]:
-    """Each product alone, over the weights of all layers one after the other, so that none is in a cache."""
+def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, PointWork, Run]]:
+    """Each product alone, over the weights of all layers in turn, so that no weights are in a cache."""
     config = weights.config
     every = [layer_products(weights, index) for index in range(config.layers)]
     groups = [[layer[part] for layer in every] for part in range(4)]
@@ -120,7 +121,7 @@ def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, Work, Run]
 
         activations = (x.nbytes + out.nbytes) * (0 if rows <= MOST_SEQUENCES else 1)  # few rows stay in the caches
         moved = sum(linear.packed.nbytes + activations for linear in group)
-        yield one.name, Work(moved, sum(linear.operations for linear in group) * rows), run
+        yield one.name, PointWork(moved, sum(linear.operations for linear in group) * rows), run
 
 
 def torch_pair(weights: Weights, rows: int) -> tuple[Run, Run]:

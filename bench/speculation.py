@@ -1,6 +1,7 @@
-"""`python -m bench.speculation`: what drafts bring to decode, in pairs of runs with and without that say the same.
+"""`python -m bench.speculation`: what drafts bring to decode, in pairs of runs with and without drafts.
 
-Every pair runs on one engine, one behind the other, in turns; the draft length is decode's own pace. (a) A model and
+Both runs of a pair use one engine, one after the other, by turns; decode's own rule chooses the draft lengths, and the
+texts of both must be equal. (a) A model and
 its draft, requests one by one. (b) Random weights of Qwen2.5-0.5B's shape with a draft of a tenth: its proposals are
 computed and then replaced by a script that is right as often as (a)'s draft was. (c) Both with 32 requests at once,
 where drafting should switch itself off; the worse one counts. Status 1 when a target is missed."""
@@ -17,7 +18,7 @@ from typing import Any
 import engine.builtin
 from bench.handoff import make_once, processor, say
 from bench.speculation_figures import Point, Run, acceptance, chance, misses, scripted
-from bench.speculation_runs import Ask, Bed, Fixed, Pacing
+from bench.speculation_runs import Bed, Fixed, Pacing, ScriptedRequest
 from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import PRIORS, DraftSource
 from engine.builtin import tiny
@@ -50,7 +51,7 @@ TENTH: dict[str, Any] = {
     "ffn": 704,
 }  # 49 M parameters
 
-Decode = Callable[[Sequence[Ask], Pacing], Any]
+Decode = Callable[[Sequence[ScriptedRequest], Pacing], Any]
 
 
 def main() -> None:
@@ -60,7 +61,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, default=PAIR / "draft", help="folder of its draft")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS)
     parser.add_argument("--rounds", type=int, default=5, help="pairs of each point; figures are medians")
-    parser.add_argument("--tokens", type=int, default=96, help="of each request at most")
+    parser.add_argument("--tokens", type=int, default=96, help="most tokens of each request")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--acceptance", type=float, help="chance that a scripted draft is right; default: (a)'s")
     parser.add_argument("--cache", type=Path, default=None, help="folder of packed weights and of the random models")
@@ -96,17 +97,21 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def builtin(arguments: argparse.Namespace, cache: Path, points: list[Point], report: dict[str, Any]) -> float:
-    """Returns the chance with which one of the draft's tokens is right."""
+    """Measure the model and its draft; return the chance that one drafted token is right."""
     bed = open_bed(arguments.model, arguments.draft, cache, arguments.threads)
-    asks = questions(arguments.model, arguments.tokens)
-    greedy = await bed.one_by_one([ask for ask in asks if not ask.sampling.temperature], Fixed(FIXED_LENGTH))
-    sampled = await bed.one_by_one([ask for ask in asks if ask.sampling.temperature], Fixed(FIXED_LENGTH))
+    requests = questions(arguments.model, arguments.tokens)
+    greedy = await bed.one_by_one(
+        [request for request in requests if not request.sampling.temperature], Fixed(FIXED_LENGTH)
+    )
+    sampled = await bed.one_by_one(
+        [request for request in requests if request.sampling.temperature], Fixed(FIXED_LENGTH)
+    )
     report |= {"acceptance": acceptance(greedy), "acceptance_sampled": acceptance(sampled), "chance": chance(greedy)}
     say(f"{FIXED_LENGTH} drafts: {acceptance(greedy):.2f} accepted, at temperature 0.8 {acceptance(sampled):.2f}")
     if "builtin" in arguments.points:
-        points.append(await compare("builtin", bed.one_by_one, asks, asks, arguments.rounds))
+        points.append(await compare("builtin", bed.one_by_one, requests, requests, arguments.rounds))
     if "batch" in arguments.points:
-        crowd = endless(asks)
+        crowd = endless(requests)
         points.append(await compare("builtin_b32", bed.together, crowd, crowd, arguments.rounds))
     bed.close()
     return chance(greedy)
@@ -115,22 +120,24 @@ async def builtin(arguments: argparse.Namespace, cache: Path, points: list[Point
 async def random_shape(arguments: argparse.Namespace, cache: Path, points: list[Point], right: float) -> None:
     model, vocab = make_once(cache), 151936
     bed = open_bed(model, make_tenth(cache), cache, arguments.threads)
-    plain = [Ask(tuple(range(100 + i, 164 + i)), SAMPLINGS[i % 2]) for i in range(BATCH)]
-    plain = [replace(ask, sampling=replace(ask.sampling, max_tokens=arguments.tokens)) for ask in plain]
-    for name, decode, asks in (("scripted", bed.one_by_one, plain[:2]), ("scripted_b32", bed.together, plain)):
+    plain = [ScriptedRequest(tuple(range(100 + i, 164 + i)), SAMPLINGS[i % 2]) for i in range(BATCH)]
+    plain = [replace(request, sampling=replace(request.sampling, max_tokens=arguments.tokens)) for request in plain]
+    for name, decode, requests in (("scripted", bed.one_by_one, plain[:2]), ("scripted_b32", bed.together, plain)):
         if ("batch" if "_b32" in name else "scripted") in arguments.points:
-            truth = (await decode(asks, Fixed(0))).texts
+            truth = (await decode(requests, Fixed(0))).texts
             scripts = [
                 scripted([token for token, _ in text], right, seed=seed, vocab=vocab) for seed, text in enumerate(truth)
             ]
-            drafted = [replace(ask, script=script) for ask, script in zip(asks, scripts, strict=True)]
-            points.append(await compare(name, decode, asks, drafted, arguments.rounds))
+            drafted = [replace(request, script=script) for request, script in zip(requests, scripts, strict=True)]
+            points.append(await compare(name, decode, requests, drafted, arguments.rounds))
     bed.close()
 
 
-async def compare(name: str, decode: Decode, plain: Sequence[Ask], drafted: Sequence[Ask], rounds: int) -> Point:
-    """Pairs in turns: whoever goes first in one goes second in the next. A first pair warms up, and is forgotten but
-    for what the pace, which lives as long as a worker, learned in it."""
+async def compare(
+    name: str, decode: Decode, plain: Sequence[ScriptedRequest], drafted: Sequence[ScriptedRequest], rounds: int
+) -> Point:
+    """Measure pairs; the side that runs first in one pair runs second in the next. A first pair warms up and is
+    dropped; only what the draft lengths learned in it stays, as it does in a worker."""
     prior, share = PRIORS[DraftSource.DRAFT]
     off, pace = Fixed(0), DraftLengths(longest=LONGEST, prior=prior, draft_share=share)
     pairs: list[tuple[Run, Run]] = []
@@ -145,7 +152,10 @@ async def compare(name: str, decode: Decode, plain: Sequence[Ask], drafted: Sequ
         say(f"  {name}: {one[0].tokens_per_second:.0f} tokens/s, with drafts {one[1].tokens_per_second:.0f}, "
             f"{one[1].tokens / one[1].steps:.2f} tokens a step")  # fmt: skip
     point = Point(name, tuple(pairs[1:]))
-    say(f"{name}: {point.speedup} times as fast, {point.acceptance:.2f} of the drafts accepted")
+    say(
+        f"{name}: {point.speedup.median:.2f} times as fast ({point.speedup.low:.2f} to {point.speedup.high:.2f}), "
+        f"{point.acceptance:.2f} of the drafts accepted"
+    )
     return point
 
 
@@ -154,23 +164,23 @@ def open_bed(model: Path, draft: Path, cache: Path, threads: int) -> Bed:
     return Bed(opened, threads=threads, requests=BATCH, slots=SLOTS)
 
 
-def questions(folder: Path, tokens: int) -> list[Ask]:
-    """Each one greedy and sampled, as a chat where the model has a template."""
+def questions(folder: Path, tokens: int) -> list[ScriptedRequest]:
+    """Each question greedy and sampled, as a chat where the model has a template."""
     assets = load_assets(folder, "model")
-    asks = []
+    requests = []
     for question in QUESTIONS:
         text = assets.template.render([{"role": "user", "content": question}]) if assets.template else question
         prompt = assets.tokenizer.encode(text, special=assets.template is None)
         for sampling in SAMPLINGS:
-            asks.append(Ask(prompt, replace(sampling, max_tokens=tokens, stop_ids=assets.eos_ids)))
-    return asks
+            requests.append(ScriptedRequest(prompt, replace(sampling, max_tokens=tokens, stop_ids=assets.eos_ids)))
+    return requests
 
 
-def endless(asks: Sequence[Ask]) -> list[Ask]:
-    """So many that a batch is full, none of which stops early: the batch stays full to the end."""
+def endless(requests: Sequence[ScriptedRequest]) -> list[ScriptedRequest]:
+    """Enough requests for a full batch, none of which stops early, so that the batch stays full to the end."""
     return [
-        replace(ask, sampling=replace(ask.sampling, stop_ids=(), seed=index))
-        for index, ask in enumerate((list(asks) * BATCH)[:BATCH])
+        replace(request, sampling=replace(request.sampling, stop_ids=(), seed=index))
+        for index, request in enumerate((list(requests) * BATCH)[:BATCH])
     ]
 
 

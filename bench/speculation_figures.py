@@ -1,12 +1,13 @@
-"""What `bench.speculation` makes of its runs, and the script that stands in for a trained draft. All of it is pure.
+"""The figures of `bench.speculation`, and the script that stands in for a trained draft model. All functions are pure.
 
 A run counts decode only: prompts are computed before its clock starts. Two runs are compared only when they stood next
-to each other, since a shared machine changes its pace within seconds."""
+to each other, since a shared machine changes its speed within seconds."""
 
 import random
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from bench.spread import Spread
 
 TARGETS = {"builtin_speedup_b1": 1.3, "scripted_speedup_b1": 1.8, "speedup_b32": 0.97}
 
@@ -15,12 +16,12 @@ Texts = tuple[tuple[tuple[int, bytes], ...], ...]  # per request: tokens, each w
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    seconds: float  # of decode
+    seconds: float  # duration of decode
     texts: Texts
     steps: int
     proposed: int = 0  # drafts that were verified
     accepted: int = 0
-    looked_at: int = 0  # of these, up to and including each step's first refused one
+    looked_at: int = 0  # drafts up to and including each step's first refused one
 
     @property
     def tokens(self) -> int:
@@ -32,22 +33,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        return cls(statistics.median(values), min(values), max(values))
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
-
-
-@dataclass(frozen=True, slots=True)
 class Point:
-    """One comparison: pairs of a run without drafts and one with."""
+    """One comparison: pairs of a run without drafts and a run with drafts."""
 
     name: str
     pairs: tuple[tuple[Run, Run], ...]
@@ -62,7 +49,7 @@ class Point:
 
     @property
     def acceptance(self) -> float:
-        """Accepted of verified drafts."""
+        """Share of the verified drafts that were accepted."""
         return _share([(drafted.accepted, drafted.proposed) for _, drafted in self.pairs])
 
 
@@ -71,12 +58,13 @@ def acceptance(run: Run) -> float:
 
 
 def chance(run: Run) -> float:
-    """Of one draft, given that all before it were accepted: what a script repeats to accept as many."""
+    """Chance that a draft is accepted when all drafts before it were; a script with this chance is accepted as
+    often."""
     return _share([(run.accepted, run.looked_at)])
 
 
 def scripted(truth: Sequence[int], chance: float, *, seed: int, vocab: int) -> tuple[int, ...]:
-    """What a draft proposes at each position: the model's own token with this chance, otherwise another one."""
+    """Drafts for each position: the model's own token with this chance, otherwise another one."""
     draw = random.Random(seed)
     return tuple(token if draw.random() < chance else (token + 1) % vocab for token in truth)
 

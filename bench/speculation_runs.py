@@ -1,7 +1,7 @@
 """Requests in decode, driven straight through the engine's runner as decode's loop drives it: same pieces, same pace.
 
-No network, no emission: what is compared is the engine with and without drafts. A script may replace what the draft
-model proposed; the draft model computes all the same."""
+There is no network and no emission: the benchmark compares the engine with and without drafts. A script may replace
+what the draft model proposed; the draft model computes nevertheless."""
 
 import struct
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ CHUNK = 512
 
 
 class Pacing(Protocol):
-    """decode_svc.speculation.draft_length.Pace, as a run uses it."""
+    """The methods of `DraftLengths` (decode_svc/speculation/draft_length.py) that a run uses."""
 
     def lengths(self, candidates: Sequence[Candidate]) -> list[int]: ...
 
@@ -34,7 +34,7 @@ class Pacing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always so many drafts: to measure acceptance, not speed. 0: none."""
+    """The same number of drafts in every step, to measure acceptance and not speed."""
 
     length: int
 
@@ -49,28 +49,28 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ScriptedRequest:
     prompt: tuple[int, ...]
     sampling: Sampling
-    script: tuple[int, ...] = ()  # what is proposed at each position, instead of the draft's own proposals
+    script: tuple[int, ...] = ()  # drafts for each position, in place of the draft model's proposals
 
 
 @dataclass(slots=True)
-class _Talk:
+class _Decoding:
     key: int
-    ask: Ask
+    request: ScriptedRequest
     pages: tuple[int, ...]
     tokens: list[int]
     bits: list[bytes] = field(default_factory=list)
     filled: int = 0
-    read: int = 0  # by the draft model
+    read: int = 0  # tokens that the draft model has read
     drafts: tuple[int, ...] = ()
     acceptance: Acceptance = field(default_factory=Acceptance)
     end: End = End.NONE
 
     @property
     def left(self) -> int:
-        return self.ask.sampling.max_tokens - len(self.bits)
+        return self.request.sampling.max_tokens - len(self.bits)
 
     @property
     def unread(self) -> tuple[int, ...]:
@@ -85,28 +85,28 @@ class _Talk:
             self.filled,
             self.pages,
             page_tokens=page_tokens,
-            sampling=self.ask.sampling,
+            sampling=self.request.sampling,
             position=len(self.bits),
             drafting=Drafting(self.read, self.unread, propose) if propose else None,
         )
 
     def take(self, piece: Piece, result: Result, index: int) -> int:
-        """How many drafts were accepted."""
+        """Take a step's tokens; the number of accepted drafts."""
         sampled = result.sampled[index]
         count = accepted(piece, sampled)
         for one in sampled[: count + 1]:
             self.tokens.append(one.token)
             self.bits.append(struct.pack("<f", one.logprob))
-        self.end = self.ask.sampling.end(len(self.bits) - 1, self.tokens[-1])
+        self.end = self.request.sampling.end(len(self.bits) - 1, self.tokens[-1])
         self.filled = next_slot(piece, count)
         proposed = result.proposed[index] if result.proposed else ()
         self.read = self.filled + len(proposed) if piece.drafting else min(self.read, piece.start)
-        self.drafts = self.ask.script[len(self.bits) :][: len(proposed)] if self.ask.script else proposed
+        self.drafts = self.request.script[len(self.bits) :][: len(proposed)] if self.request.script else proposed
         return count
 
 
 class Bed:
-    """A model, its draft and a pool for so many requests at once."""
+    """A model, its draft model and a pool for `requests` requests of `slots` slots at once."""
 
     def __init__(self, model: CpuModel, *, threads: int, requests: int, slots: int) -> None:
         self.model, self._page_tokens = model, model.page_tokens
@@ -114,32 +114,32 @@ class Bed:
         pool = np.zeros(requests * self._per * model.page_bytes, np.uint8)
         self._runner = model.runner(pool, threads=threads)
 
-    async def together(self, asks: Sequence[Ask], pace: Pacing) -> Run:
+    async def together(self, requests: Sequence[ScriptedRequest], pace: Pacing) -> Run:
         """All requests in one batch, from their first token to their last."""
-        talks = [self._talk(key, ask) for key, ask in enumerate(asks)]
-        for talk in talks:
-            await self._prefill(talk)
+        decodings = [self._start(key, request) for key, request in enumerate(requests)]
+        for decoding in decodings:
+            await self._prefill(decoding)
         steps = proposed = taken = looked_at = 0
         began = perf_counter()
-        while running := [talk for talk in talks if talk.end is End.NONE]:
+        while running := [decoding for decoding in decodings if decoding.end is End.NONE]:
             candidates = [Candidate(one.acceptance, max(0, one.left - 1), len(one.unread)) for one in running]
             lengths = pace.lengths(candidates)
             pieces = [one.piece(length, self._page_tokens) for one, length in zip(running, lengths, strict=True)]
             before = perf_counter()
             result = await self._runner.run(Plan(steps, tuple(pieces)))
             seconds, steps = perf_counter() - before, steps + 1
-            for index, (talk, piece) in enumerate(zip(running, pieces, strict=True)):
-                drafts, count = piece.sampled - 1, talk.take(piece, result, index)
+            for index, (decoding, piece) in enumerate(zip(running, pieces, strict=True)):
+                drafts, count = piece.sampled - 1, decoding.take(piece, result, index)
                 if drafts:
-                    pace.note(talk.acceptance, drafts, count)
+                    pace.note(decoding.acceptance, drafts, count)
                     proposed, taken, looked_at = proposed + drafts, taken + count, looked_at + min(count + 1, drafts)
             _measure(pace, pieces, seconds)
         seconds = perf_counter() - began
-        return Run(seconds, tuple(map(_text, talks)), steps, proposed, taken, looked_at)
+        return Run(seconds, tuple(map(_text, decodings)), steps, proposed, taken, looked_at)
 
-    async def one_by_one(self, asks: Sequence[Ask], pace: Pacing) -> Run:
+    async def one_by_one(self, requests: Sequence[ScriptedRequest], pace: Pacing) -> Run:
         """Each request alone, one after the other."""
-        runs = [await self.together([ask], pace) for ask in asks]
+        runs = [await self.together([request], pace) for request in requests]
         return Run(
             seconds=sum(run.seconds for run in runs),
             texts=tuple(text for run in runs for text in run.texts),
@@ -152,25 +152,27 @@ class Bed:
     def close(self) -> None:
         self._runner.close()
 
-    def _talk(self, key: int, ask: Ask) -> _Talk:
-        most = self._per * self._page_tokens - len(ask.prompt)
-        sampling = replace(ask.sampling, max_tokens=min(ask.sampling.max_tokens, most))
+    def _start(self, key: int, request: ScriptedRequest) -> _Decoding:
+        most = self._per * self._page_tokens - len(request.prompt)
+        sampling = replace(request.sampling, max_tokens=min(request.sampling.max_tokens, most))
         pages = tuple(range(key * self._per, (key + 1) * self._per))
-        return _Talk(key, replace(ask, sampling=sampling), pages, list(ask.prompt))
+        return _Decoding(key, replace(request, sampling=sampling), pages, list(request.prompt))
 
-    async def _prefill(self, talk: _Talk) -> None:
+    async def _prefill(self, decoding: _Decoding) -> None:
         """The draft model reads the prompt too, whether or not it will draft."""
-        tokens, sampling = talk.ask.prompt, talk.ask.sampling
+        tokens, sampling = decoding.request.prompt, decoding.request.sampling
         for first in range(0, len(tokens), CHUNK):
             rows = tokens[first : first + CHUNK]
             last = first + len(rows) == len(tokens)
-            piece = Piece(talk.key, rows, first, talk.pages, int(last), 0, sampling if last else None, Drafting(first))
+            piece = Piece(
+                decoding.key, rows, first, decoding.pages, int(last), 0, sampling if last else None, Drafting(first)
+            )
             result = await self._runner.run(Plan(0, (piece,)))
-        talk.take(piece, result, 0)
+        decoding.take(piece, result, 0)
 
 
 def _measure(pace: Pacing, pieces: Sequence[Piece], seconds: float) -> None:
-    """As decode_svc.speculation.speculation: only steps that show what drafts cost in the long run."""
+    """Note the time of steps that show the lasting cost of drafts, as decode_svc/speculation/speculation.py does."""
     drafts = sum(piece.sampled - 1 for piece in pieces)
     drafting = [piece.drafting for piece in pieces if piece.drafting]
     proposed = sum(one.propose for one in drafting)
@@ -178,5 +180,5 @@ def _measure(pace: Pacing, pieces: Sequence[Piece], seconds: float) -> None:
         pace.measure(len(pieces), drafts, seconds)
 
 
-def _text(talk: _Talk) -> tuple[tuple[int, bytes], ...]:
-    return tuple(zip(talk.tokens[len(talk.ask.prompt) :], talk.bits, strict=True))
+def _text(decoding: _Decoding) -> tuple[tuple[int, bytes], ...]:
+    return tuple(zip(decoding.tokens[len(decoding.request.prompt) :], decoding.bits, strict=True))

@@ -44,13 +44,13 @@ class Started:
 
 
 class StartFailed(Exception):
-    """The message has the mesh's own last words."""
+    """The mesh did not start; the message has its last log lines."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.start", description=__doc__)
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
-    parser.add_argument("--runs", type=int, default=5, help="starts to measure; the median counts")
+    parser.add_argument("--runs", type=int, default=5, help="number of measured starts; the median counts")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way out the mesh stops
     try:
@@ -90,7 +90,7 @@ async def bench(runs: int) -> dict[str, object]:
 
 @asynccontextmanager
 async def started(model: Path) -> AsyncIterator[Started]:
-    """A mesh as a user starts it; stopped as with Ctrl-C."""
+    """A mesh started as a user starts it, and stopped as by Ctrl-C."""
     http, grpc = free_address(), free_address()
     counts = ("--prefill", str(WORKERS), "--decode", str(WORKERS))
     command = ("-m", "cli", "up", "--model", str(model), "--http", http, "--grpc", grpc, *counts)
@@ -124,7 +124,7 @@ async def _until_it_serves(process: Process) -> None:
 
 
 async def _drain(process: Process) -> None:
-    """A full pipe would stop the mesh."""
+    """Read the log lines: a full pipe would stop the mesh."""
     assert process.stderr is not None
     async for _ in process.stderr:
         pass
@@ -149,7 +149,7 @@ async def _ask(client: Client, length: int, answer_tokens: int) -> None:
 
 
 def read_host(up: int, cache: Path) -> Host:
-    """`up` and its children, while they serve."""
+    """Memory of `baton up` and its services while they serve."""
     workers, others = dict[str, Memory](), {"up": memory_of(Path(f"/proc/{up}/smaps").read_text())}
     files, pools = set[Path](), 0
     for pid in children(up):

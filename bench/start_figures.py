@@ -1,8 +1,8 @@
-"""What `bench.start` makes of its measurements: whose memory is what, and when a target is missed.
+"""The figures of `bench.start`: whose memory is what, and which targets are missed.
 
 A host holds the packed weights once and each worker's pool once, however many processes map them, so memory is counted
-in PSS: a page that three processes map counts a third for each. Mappings are told apart by the name the kernel gives
-them; whatever is neither weights nor pool is the process's own."""
+in PSS: a page that three processes map counts a third for each. The kernel's name of a mapping shows whether it is
+weights or a pool; all other memory is the process's own."""
 
 import re
 import statistics
@@ -21,7 +21,7 @@ _PSS = re.compile(r"Pss: +(\d+) kB")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of one process, in bytes of PSS."""
+    """Memory of one process, in bytes of PSS."""
 
     weights: int
     pools: int
@@ -30,19 +30,19 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Memory of a running mesh, and what it was allowed to take of each."""
+    """Memory of a running mesh, and the sizes of what it maps."""
 
     workers: Mapping[str, Memory]
     others: Mapping[str, Memory]  # the gateway and `up` itself
     weights_file_bytes: int
-    pools_bytes: int  # of all pools together
+    pools_bytes: int  # sum of all pools
 
     def total(self, part: str) -> int:
         return sum(getattr(memory, part) for memory in (*self.workers.values(), *self.others.values()))
 
 
 def memory_of(smaps: str) -> Memory:
-    """From the text of /proc/PID/smaps."""
+    """Memory of a process from the text of its /proc/PID/smaps."""
     counts: Counter[str] = Counter()
     kind = "own"
     for line in smaps.splitlines():

@@ -2,7 +2,7 @@
 
 24 prompts, one of 6,000 tokens, on random weights of Qwen2.5-0.5B's shape: once alone (batch 1, the whole prompt in one
 chunk), once all together through a real mesh of one prefill and one decode worker. Tokens and logprob bits must be
-equal. Status 1 when they differ, 2 when it could not be found out."""
+equal. Status 1 when they differ, 2 when the comparison could not be made."""
 
 import argparse
 import asyncio
@@ -15,18 +15,18 @@ from typing import Any
 
 from bench.handoff import make_once
 from cli.supervisor import MeshFailed
-from cli.verify.alone import PAGE_TOKENS as ALONE_PAGE_TOKENS
-from cli.verify.alone import on_cpu
 from cli.verify.answers import compare
-from cli.verify.asks import Ask, single
-from cli.verify.meshed import ask_mesh
+from cli.verify.outcomes import run_cell
+from cli.verify.reference import PAGE_TOKENS as REFERENCE_PAGE_TOKENS
+from cli.verify.reference import on_cpu
+from cli.verify.requests import VerifyRequest, single
 from engine.loaded import load_model
 from mesh.config import default_cache_folder
 from mesh.messages import Sampling
 
 LONG_TOKENS = 6000
-PROMPTS = 24  # all under way together
-CHUNK_TOKENS = 500  # divides the long prompt: the others are computed in one step behind it, and land together
+PROMPTS = 24  # all of them under way at once
+CHUNK_TOKENS = 500  # divides the long prompt: the short ones are computed in one step behind it, and land together
 SHORT_TOKENS = (16, 26)
 LONG_ANSWER, SHORT_ANSWER = 96, 24  # tokens: the long prompt's answer must still run when the others join it
 PAGE_TOKENS = 32
@@ -42,7 +42,7 @@ def say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.verify_shape", description=__doc__)
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
-    parser.add_argument("--threads", type=int, default=2, help="of the engine alone, and of each worker")
+    parser.add_argument("--threads", type=int, default=2, help="threads of the engine alone, and of each worker")
     arguments = parser.parse_args()
     try:
         report = asyncio.run(verify_shape(arguments.threads))
@@ -61,20 +61,20 @@ async def verify_shape(threads: int) -> dict[str, Any]:
     loop, cache = asyncio.get_running_loop(), default_cache_folder()
     say(f"threads: the engine alone {threads}, prefill worker {threads}, decode worker {threads}")
     folder: Path = await asyncio.to_thread(make_once, cache)
-    model = load_model(folder, cache, product_path=PATH, page_tokens=ALONE_PAGE_TOKENS)
-    alone = on_cpu(model, most_slots=LONG_TOKENS + LONG_ANSWER, threads=threads)
-    asks = questions(model.weights.config.vocab)
+    model = load_model(folder, cache, product_path=PATH, page_tokens=REFERENCE_PAGE_TOKENS)
+    reference = on_cpu(model, most_slots=LONG_TOKENS + LONG_ANSWER, threads=threads)
+    requests = requests_of(model.weights.config.vocab)
     began = loop.time()
     expected = []
-    for ask in asks:
-        expected.append(await asyncio.to_thread(alone.answer, ask))
-        say(f"alone: prompt of {len(ask.prompt)} tokens, {loop.time() - began:.0f} s")
-    alone.close()
+    for request in requests:
+        expected.append(await asyncio.to_thread(reference.answer, request))
+        say(f"alone: prompt of {len(request.prompt)} tokens, {loop.time() - began:.0f} s")
+    reference.close()
     alone_seconds, began = loop.time() - began, loop.time()
-    outcome = await ask_mesh(
-        settings(threads), asks, batch=PROMPTS, folder=folder, answer_seconds=ANSWER_SECONDS, head_start_seconds=2.0
+    outcome = await run_cell(
+        settings(threads), requests, batch=PROMPTS, folder=folder, answer_seconds=ANSWER_SECONDS, head_start_seconds=2.0
     )
-    together_seconds, identity = loop.time() - began, alone.identity
+    together_seconds, identity = loop.time() - began, reference.identity
     say(f"together: batches up to {outcome.decode['largest_batch']}, {together_seconds:.0f} s")
     if outcome.numerics != (identity.numerics, identity.fingerprint):
         raise MeshFailed(f"the mesh computes in class {outcome.numerics}, this process in {identity}")
@@ -82,12 +82,12 @@ async def verify_shape(threads: int) -> dict[str, Any]:
         raise MeshFailed(f"decode's largest batch was {outcome.decode['largest_batch']}, not {PROMPTS}: run it again")
     differences = [compare(*pair) for pair in zip(expected, outcome.answers, strict=True)]
     return {
-        "prompts": len(asks),
-        "longest": max(len(ask.prompt) for ask in asks),
+        "prompts": len(requests),
+        "longest": max(len(request.prompt) for request in requests),
         "threads": threads,
         "token_mismatches": sum(one.token is not None for one in differences),
         "logprob_mismatches": sum(one.logprob is not None for one in differences),
-        "remote_share": outcome.remote / len(asks),
+        "remote_share": outcome.remote / len(requests),
         "largest_batch": outcome.decode["largest_batch"],
         "bytes_moved": outcome.bytes_moved,
         "bytes_expected": outcome.bytes_expected,
@@ -97,13 +97,13 @@ async def verify_shape(threads: int) -> dict[str, Any]:
     }
 
 
-def questions(vocabulary: int) -> list[Ask]:
-    """The long one first: the others are prefilled behind it and join its decode."""
+def requests_of(vocabulary: int) -> list[VerifyRequest]:
+    """The long prompt comes first: the others are prefilled behind it and join its decode."""
     random = Random(SEED)
     lengths = [LONG_TOKENS, *(random.randint(*SHORT_TOKENS) for _ in range(PROMPTS - 1))]
     assert sum(lengths[1:]) <= CHUNK_TOKENS and LONG_TOKENS % CHUNK_TOKENS == 0
     return [
-        Ask(
+        VerifyRequest(
             tuple(random.randrange(vocabulary) for _ in range(length)),
             Sampling(
                 temperature=single(number % 2 * 0.8),

@@ -1,4 +1,4 @@
-"""`python -m cli`: how `baton up` starts its services, whatever is first in PATH."""
+"""`python -m cli`: the `baton` command of this very interpreter, with which `baton up` starts its services."""
 
 from cli.main import main
 

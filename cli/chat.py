@@ -1,6 +1,7 @@
-"""`baton chat`: a conversation with a running mesh; every turn sends all of it, and the prefix cache remembers.
+"""`baton chat`: a conversation with a running mesh. Every turn sends the whole conversation; the mesh's prefix cache
+keeps what was computed before.
 
-The model may call the example tool: the call is run here, its result appended, and the model asked again."""
+The model may call the example tool: this process runs the call, appends its result and sends the conversation again."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -15,28 +16,28 @@ from cli.example_tools import MESH_STATUS, run_tool
 from cli.generate import Address, MaxTokens, Seed, Temperature
 from cli.output import err, say, write
 
-CALLS_IN_A_ROW = 4  # then the turn ends, whatever the model still wants to call
+CALLS_IN_A_ROW = 4  # tool calls after which a turn ends
 
 
 def chat(
     address: Address = "127.0.0.1:50051",
-    http: Annotated[str, typer.Option(help="HTTP address of the gateway, which the tool asks.")] = "127.0.0.1:8000",
-    system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
-    tool: Annotated[bool, typer.Option("--tool/--no-tool", help="Offer the model the example tool.")] = True,
+    http: Annotated[str, typer.Option(help="HTTP address of the gateway, for the tool.")] = "127.0.0.1:8000",
+    system: Annotated[str | None, typer.Option(help="First message, of the system.")] = None,
+    tool: Annotated[bool, typer.Option("--tool/--no-tool", help="Let the model call the example tool.")] = True,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = None,
     seed: Seed = None,
 ) -> None:
-    """Talk to a running mesh; Ctrl-D ends the conversation, Ctrl-C the current answer.
+    """Hold a conversation with a running mesh. Ctrl-D ends it, Ctrl-C stops the current answer.
 
-    The model can call one tool, mesh_status(tier), which runs here and looks how many workers the mesh has. Ask it:
+    The model can call one tool, mesh_status(tier), which runs in this process and counts the workers of the mesh. Try:
     How many decode workers run?
 
     Example: baton chat --system "You are Baton's guide."
     """
-    talk = _Talk(address, http, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
+    conversation = _Conversation(address, http, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
     if system:
-        talk.messages.append(pb.ChatMessage(role="system", content=system))
+        conversation.messages.append(pb.ChatMessage(role="system", content=system))
     while True:
         try:
             question = err.input("you › ", markup=False).strip()
@@ -45,16 +46,16 @@ def chat(
             return
         if not question:
             continue
-        talk.messages.append(pb.ChatMessage(role="user", content=question))
+        conversation.messages.append(pb.ChatMessage(role="user", content=question))
         try:
             with readable_errors():
-                asyncio.run(talk.turn())
+                asyncio.run(conversation.turn())
         except KeyboardInterrupt:
             write("\n")
 
 
 @dataclass(slots=True)
-class _Talk:
+class _Conversation:
     address: str
     http_address: str
     max_tokens: int
@@ -64,7 +65,7 @@ class _Talk:
     messages: list[pb.ChatMessage] = field(default_factory=list)
 
     async def turn(self) -> None:
-        """Ask until the model answers without a call."""
+        """Send the conversation until the model answers without a tool call."""
         for _ in range(CALLS_IN_A_ROW + 1):
             calls = await self._ask()
             if not calls:
@@ -80,13 +81,13 @@ class _Talk:
         except MeshError as error:
             if error.field != "chat.tools":
                 raise
-        say("this model takes no tools: the conversation goes on without", style="dim")
+        say("this model takes no tools: the conversation continues without them", style="dim")
         self.tools.clear()
         self.messages.pop()
         return await self._answer()
 
     async def _answer(self) -> list[pb.ToolCall]:
-        """The answer becomes a message as it comes, so that an interrupted one is part of the conversation too."""
+        """The answer grows as a message of the conversation, which therefore keeps an interrupted answer too."""
         request = pb.GenerateRequest(chat=pb.Chat(messages=self.messages, tools=self.tools))
         sampling(request, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed)
         answer = pb.ChatMessage(role="assistant", content="")

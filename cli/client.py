@@ -1,4 +1,4 @@
-"""What `chat`, `generate` and `demo` ask of a mesh: one request over the public gRPC API, pieces as they come."""
+"""One request over the public gRPC API, its events as they come: `chat`, `generate` and `demo` share it."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import cast
@@ -16,7 +16,7 @@ Message = tuple[str, str]  # role, content
 def sampling(
     request: inference_pb2.GenerateRequest, *, max_tokens: int, temperature: float | None, seed: int | None
 ) -> inference_pb2.GenerateRequest:
-    """The request with what was asked for; what was not stays the server's default."""
+    """Set the given options in the request; others keep the server's defaults."""
     request.stop.max_tokens = max_tokens
     if temperature is not None:
         request.sampling.temperature = temperature
@@ -35,7 +35,7 @@ def chat_request(messages: Sequence[Message]) -> inference_pb2.GenerateRequest:
 async def stream(
     address: str, request: inference_pb2.GenerateRequest
 ) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
-    """Started, deltas, ChoiceFinished, Finished; MeshError for whatever goes wrong."""
+    """Yield Started, deltas, ChoiceFinished and Finished; raise MeshError for every failure."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         call = stub.StreamGenerate(inference_pb2.StreamGenerateRequest(request=request))
@@ -51,7 +51,7 @@ def finish_name(reason: int) -> str:
 
 
 def _field_at_fault(error: grpc.aio.AioRpcError) -> str | None:
-    status = rpc_status.from_call(cast(grpc.Call, error))  # it has what is asked of a call
+    status = rpc_status.from_call(cast(grpc.Call, error))  # it has the methods that this function calls
     for detail in status.details if status is not None else ():
         wrong = error_details_pb2.BadRequest()
         if detail.Unpack(wrong) and wrong.field_violations:

@@ -1,7 +1,7 @@
 """`baton demo`: a real mesh on free ports, one question, its answer, and a picture of where the time went.
 
-Everything is as in production: five processes, gRPC between them, pages over a real transport, the timeline drawn from
-the OpenTelemetry spans that the services exported. Nothing stays behind."""
+Everything is as in production: five processes, gRPC between them, pages over a real transport, and a timeline from the
+OpenTelemetry spans that the services export. At the end all processes are gone."""
 
 import os
 import shutil
@@ -27,10 +27,10 @@ TRACE_SECONDS = 10.0
 
 
 def demo(
-    question: Annotated[str, typer.Argument(help="What to ask.")] = QUESTION,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the answer, at most.")] = 128,
+    question: Annotated[str, typer.Argument(help="The question.")] = QUESTION,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 128,
 ) -> None:
-    """Start a mesh of five processes, ask it one question and draw where the time went.
+    """Start a mesh of five processes, ask it one question and show where the time went.
 
     Example: baton demo "What happens when a worker dies?"
     """
@@ -41,10 +41,14 @@ def demo(
 async def _demo(question: str, max_tokens: int) -> None:
     collector = Collector()
     await collector.start()
-    said = {"gateway.http_address": free_address(), "gateway.grpc_address": free_address(), "gateway.local": "never"}
+    overrides = {
+        "gateway.http_address": free_address(),
+        "gateway.grpc_address": free_address(),
+        "gateway.local": "never",
+    }
     try:
-        mesh = read_settings(None, os.environ, said).mesh()
-        services = services_of(mesh, file=None, said=said, otlp_endpoint=f"http://{collector.address}")
+        mesh = read_settings(None, os.environ, overrides).mesh()
+        services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint=f"http://{collector.address}")
         say(f"starting {', '.join(service.name for service in services)}")
         async with running_mesh(mesh, services, _on_line, START_SECONDS):
             say(f"\nyou › {question}", style="bold")
@@ -67,12 +71,12 @@ async def _ask(address: str, question: str, max_tokens: int) -> None:
         elif event.WhichOneof("event") == "finished":
             usage = event.finished.usage
             write("\n")
-            guessed = f"; {usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted"
+            drafts = f"; {usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted"
             text = f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} new ones"
-            say(f"{text}{guessed if usage.drafted_tokens else ''}", style="dim")
+            say(f"{text}{drafts if usage.drafted_tokens else ''}", style="dim")
 
 
 def _on_line(name: str, line: str) -> None:
-    """Only what a spectator needs; a service's last words come with the error when the mesh fails."""
+    """Show that a service is ready. Its other lines appear only in the error of a mesh that fails."""
     if READY in line:
         say(f"  {name:<10} {line.partition(' class ')[0]}", style="dim")

@@ -1,6 +1,7 @@
-"""`baton doctor`: what this machine would compute with, which bits, over which transports, and what is in the way.
+"""`baton doctor`: which kernels, numerics class and transports a worker would use on this machine, and what is wrong.
 
-Every check that fails becomes a problem with a remedy; none ends the command, so one broken part hides no other."""
+Every failed check becomes a problem with a remedy. No check ends the command, so that one broken part hides no
+other."""
 
 import os
 import platform
@@ -23,10 +24,12 @@ Report = dict[str, Any]
 
 def doctor(
     config: Annotated[Path | None, typer.Option(help="TOML file; docs/configuration.md lists the keys.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, any key of the file.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """What this machine can do, and what is in the way.
+    """Check this machine: what a worker would use here, and what is wrong, with a remedy for each problem.
 
     Example: baton doctor --set model=~/models/qwen2.5-0.5b
     """
@@ -48,7 +51,7 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
         "compiler": machine.compiler(),
         "memory": machine.memory(),
         "device": worker.device,
-        "gpu": {**machine.gpu(), "usable": False, "path": None, "why_not": "not looked at"},
+        "gpu": {**machine.gpu(), "usable": False, "path": None, "why_not": "not checked"},
         "ports": {},
         "paths": {},
         "forced": os.environ.get("BATON_PRODUCT_PATH") or None,
@@ -72,8 +75,8 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
             check()
         except ModuleNotFoundError as error:
             _problem(report, f"the Python module {error.name} is missing", "pip install 'baton[serve]'")
-        except Exception as error:  # whatever it is, a person should read it together with the rest
-            _problem(report, f"{type(error).__name__}: {error}", "see the message; the other checks went on")
+        except Exception as error:  # every failure is shown beside the other checks
+            _problem(report, f"{type(error).__name__}: {error}", "read the message; the other checks ran nevertheless")
     return report
 
 
@@ -90,7 +93,11 @@ def _ports(report: Report, gateway: GatewayConfig) -> None:
             report["ports"][address] = "free"
         except ConfigError as error:
             report["ports"][address] = "taken"
-            _problem(report, str(error), "stop what has it (perhaps a running mesh), or set another address")
+            _problem(
+                report,
+                str(error),
+                "stop the process that listens there (perhaps a running mesh), or set another address",
+            )
 
 
 def _kernels(report: Report) -> None:
@@ -121,7 +128,7 @@ def _gpu(report: Report, worker: DecodeConfig) -> None:
     path = found.gpu.exact_path if found.gpu and not found.why_not else None
     report["gpu"] |= {"usable": path is not None, "path": path, "why_not": found.why_not}
     if worker.device == "cuda" and found.why_not:
-        _problem(report, f'device is "cuda", but {found.why_not}', 'mend that, or set device = "cpu"')
+        _problem(report, f'device is "cuda", but {found.why_not}', 'repair that, or set device = "cpu"')
 
 
 def _transports(report: Report, worker: DecodeConfig) -> None:
@@ -135,7 +142,7 @@ def _transports(report: Report, worker: DecodeConfig) -> None:
             reason = "not allowed by the setting transports"
         report["transports"].append({"name": transport.name, "usable": not reason, "reason": reason or "usable"})
     if not any(transport["usable"] for transport in report["transports"]):
-        _problem(report, "no transport is usable: prefill cannot hand pages over", "see the reasons under transports")
+        _problem(report, "no transport is usable: prefill cannot hand pages over", "read the reasons under transports")
 
 
 def _class(report: Report, worker: DecodeConfig) -> None:
@@ -145,15 +152,15 @@ def _class(report: Report, worker: DecodeConfig) -> None:
         return
     folder = with_model(worker).model
     assert folder is not None
-    opened = load_on(
+    model = load_on(
         worker.device,
         folder,
         worker.cache_folder,
         product_path=worker.product_path,
         page_tokens=worker.page_tokens,
     )
-    identity = opened.identity
-    _bodies(report)  # opening the weights has obeyed BATON_PRODUCT_PATH
+    identity = model.identity
+    _bodies(report)  # loading the weights has applied BATON_PRODUCT_PATH
     report["class"], report["fingerprint"] = identity.numerics, identity.fingerprint
 
 
@@ -180,7 +187,7 @@ def _memory(report: Report, worker: DecodeConfig) -> None:
         _problem(report, f"pool_bytes is {worker.pool_bytes}, but {room} bytes are free", "set a smaller pool_bytes")
     files = report["memory"]["open_files_limit"]
     if files is not None and files < 1024:
-        _problem(report, f"only {files} files and connections may be open", "raise it: ulimit -n 4096")
+        _problem(report, f"only {files} files and connections may be open", "raise the limit: ulimit -n 4096")
 
 
 def _gpu_line(gpu: Report) -> str:

@@ -1,6 +1,6 @@
-"""Errors that a person can do something about end a command with one line and a status; all others are defects of ours.
+"""Errors that a user can repair end a command with one line and a status; all others are defects and show a traceback.
 
-Status 2 says that starting again would not help: settings, a model folder, a port or an installation are wrong."""
+Status 2 means that starting again would not help: settings, a model folder, a port or the installation are wrong."""
 
 import contextlib
 import errno
@@ -13,10 +13,10 @@ from mesh.config import ConfigError
 
 
 class MeshError(Exception):
-    """The mesh refused or is not there; the message is for people."""
+    """The mesh refused a request or does not answer; the message is for users."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
-        """`field`: of the request, where one is at fault."""
+        """`field`: path of the request's field at fault, if there is one."""
         super().__init__(message)
         self.field = field
 
@@ -48,7 +48,7 @@ def readable_errors() -> Iterator[None]:
 
 
 def _explains_itself(error: Exception) -> bool:
-    """Looked up where it is loaded already: a client has neither the engine nor the kernels."""
+    """True for the errors of engine and kernels, looked up only where they are loaded: a client has neither."""
     for module, name in _ABOUT_THIS_HOST:
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type) and isinstance(error, kind):

@@ -1,6 +1,6 @@
 """The tool that `baton chat` offers its model: how many workers of a tier the mesh has, from the gateway's /health.
 
-It runs here, in the client's process; the model only asks for it and reads the result."""
+The tool runs in the client's process; the model only writes the call and reads the result."""
 
 import json
 
@@ -18,7 +18,7 @@ MESH_STATUS = pb.Tool(
 
 
 async def run_tool(call: pb.ToolCall, http_address: str) -> str:
-    """A JSON object for the model; what goes wrong is told to it as well."""
+    """Run the call; the result, or the error, is a JSON object for the model."""
     arguments = json.loads(call.arguments_json)
     if call.name != MESH_STATUS.name or arguments.get("tier") not in TIERS:
         return json.dumps({"error": f"{MESH_STATUS.name} takes a tier: {' or '.join(TIERS)}"})

@@ -1,4 +1,4 @@
-"""`baton generate`: complete one prompt on a running mesh, for people and for programs."""
+"""`baton generate`: complete one prompt on a running mesh; text for people, one JSON object for programs."""
 
 import asyncio
 import sys
@@ -12,9 +12,11 @@ from cli.errors import readable_errors
 from cli.output import emit_json, write
 
 Address = Annotated[str, typer.Option(help="gRPC address of a gateway.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of the answer, at most.")]
-Temperature = Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; the server's default is 1.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Equal seeds give equal answers.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, help="Sampling temperature: 0 is greedy; the default is 1.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling: equal seeds give equal answers.")]
 
 
 def generate(
@@ -23,8 +25,10 @@ def generate(
     max_tokens: MaxTokens = 64,
     temperature: Temperature = None,
     seed: Seed = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Send it as a user's message instead of plain text.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object with text, tokens, seed and usage.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Send the prompt as a user's message of a chat.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object with text, tokens, seed and usage.")
+    ] = False,
 ) -> None:
     """Complete one prompt on a running mesh.
 

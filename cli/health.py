@@ -1,4 +1,4 @@
-"""Is the mesh there? One GET /health of the gateway, with nothing but the standard library."""
+"""One GET /health of the gateway, with the standard library only: which workers does the mesh have?"""
 
 import asyncio
 import json
@@ -10,9 +10,9 @@ ANSWER_SECONDS = 2.0
 
 
 async def health(http_address: str) -> dict[str, Any] | None:
-    """What the gateway says of itself while it can serve, else None."""
+    """The gateway's answer while it can serve, else None."""
     try:
-        # Not wait_for: on Python 3.11 it can swallow a cancellation, and with it its caller's own time limit.
+        # wait_for of Python 3.11 can swallow a cancellation, and with it the time limit of the caller.
         async with asyncio.timeout(ANSWER_SECONDS):
             return await _get(http_address)
     except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError):

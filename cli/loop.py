@@ -1,8 +1,8 @@
 """The event loop that services run on: uvloop, with a clock that is fine enough to measure by.
 
-uvloop's own clock counts whole milliseconds; a hand-off takes about as long. Its timers therefore go off up to 1.5 ms
-before a finer clock says that they are due, and whoever then compares times finds that it is too early and sleeps on
-for ever. So every timer is set that much later: none goes off before its time by this loop's clock."""
+uvloop's own clock counts whole milliseconds, and a hand-off takes about one. Measured by a finer clock, uvloop's timers
+therefore go off up to 1.5 ms early; code that then compares times finds that nothing is due, and would sleep on for
+ever. So this loop sets every timer that much later: none goes off before its time by this loop's clock."""
 
 import time
 from asyncio import TimerHandle
@@ -14,7 +14,7 @@ import uvloop
 
 Arguments = TypeVarTuple("Arguments")
 
-_EARLY_SECONDS = 0.0015  # half a millisecond of rounding, and the one that uvloop's clock has begun
+_EARLY_SECONDS = 0.0015  # half a millisecond of rounding, and the current one of uvloop's clock
 
 
 class PreciseLoop(uvloop.Loop):
@@ -24,6 +24,6 @@ class PreciseLoop(uvloop.Loop):
     def call_later(
         self, delay: float, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
     ) -> TimerHandle:
-        """`call_at` comes through here too."""
+        """uvloop's `call_at` calls this method too."""
         later = delay + _EARLY_SECONDS if delay > 0 else delay
         return super().call_later(later, callback, *args, context=context)

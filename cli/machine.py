@@ -1,4 +1,4 @@
-"""What this machine is made of, read from /proc and the like: facts only, `cli/doctor.py` judges them."""
+"""Facts about this machine, read from /proc and from tools; `cli/doctor.py` judges them."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from typing import Any
 from mesh.host import container_limit_bytes
 
 FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16")
-ASK_SECONDS = 10.0  # how long a compiler or driver may take to say its version
+TOOL_SECONDS = 10.0  # how long a compiler or driver may take to print its version
 
 
 def processor() -> dict[str, Any]:
@@ -36,7 +36,7 @@ def compiler() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Bytes; None where there is no limit."""
+    """Sizes in bytes; None where there is no limit."""
     fields = {name: value.split()[0] for name, _, value in _pairs("/proc/meminfo") if value.split()}
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,7 +72,7 @@ def _first_line(*command: str) -> str:
 
 def _output(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -1,7 +1,7 @@
-"""The `baton` command line: a table of commands, of which only the one that was asked for is imported.
+"""The `baton` command line: a table of commands, of which only the called one is imported.
 
-So `baton --help` works with the base dependencies and answers at once, and a command whose packages are missing says
-which extra brings them."""
+So `baton --help` works with the base dependencies and answers at once, and a command whose packages are missing names
+the extra that installs them."""
 
 import importlib
 import sys
@@ -23,21 +23,24 @@ class Entry:
 
 COMMANDS = {
     "up": Entry("cli.up", "up", "Start a mesh on this machine and keep it running."),
-    "demo": Entry("cli.demo", "demo", "Start a mesh, ask it one question and draw where the time went."),
-    "chat": Entry("cli.chat", "chat", "Talk to a running mesh."),
+    "demo": Entry("cli.demo", "demo", "Start a mesh, ask it one question and show where the time went."),
+    "chat": Entry("cli.chat", "chat", "Hold a conversation with a running mesh."),
     "generate": Entry("cli.generate", "generate", "Complete one prompt on a running mesh."),
     "serve": Entry("cli.serve", "app", "Run one service: gateway, prefill or decode."),
-    "verify": Entry("cli.verify.command", "verify", "Prove that the mesh gives the bits that one process gives."),
-    "doctor": Entry("cli.doctor", "doctor", "What this machine can do, and what is in the way."),
-    "model": Entry("cli.model", "app", "Look into model folders."),
+    "verify": Entry("cli.verify.command", "verify", "Show that any mesh computes the same bits as one process."),
+    "doctor": Entry("cli.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
+    "model": Entry("cli.model", "app", "Check a model folder without loading it."),
 }
 
 
 def build(wanted: str | None) -> typer.Typer:
-    """The command line with `wanted` in full and all others by name only."""
+    """The command line: `wanted` with all its options, the other commands by name only."""
     app = typer.Typer(
         name="baton",
-        help="Baton serves large language models from two tiers: prefill runs the first leg, decode the rest.",
+        help=(
+            "Baton serves large language models from two tiers of workers. Prefill workers compute prompts and hand "
+            "their KV pages over; decode workers generate the tokens. `baton up` starts such a mesh on this machine."
+        ),
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -60,7 +63,7 @@ def main() -> None:
 
 
 def _stub() -> None:
-    """Stands in for a command that was not asked for."""
+    """Placeholder of a command that was not called."""
 
 
 def _load(name: str, entry: Entry) -> Callable[..., Any] | typer.Typer:

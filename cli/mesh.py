@@ -1,7 +1,7 @@
 """A mesh on this machine as a list of processes: what `baton up` and `baton demo` start.
 
-The file and the environment are read again by every service; what differs between them (name, port, gateway) and what
-was said on the command line travels as `--set key=value`."""
+Every service reads the configuration file and the environment itself. The settings in which services differ (name,
+port, gateway) and those of the command line travel as `--set key=value`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,19 +16,22 @@ Config = TypeVar("Config", bound=CommonConfig)
 
 
 def with_model(config: Config) -> Config:
-    """The configuration with a model folder: the built-in pair's if it names none."""
+    """The configuration with a model folder: that of the built-in model, where the configuration names none."""
     if config.model is not None:
         return config
-    from engine.builtin import DRAFT, MODEL  # numpy and more: only for those who serve
+    from engine.builtin import DRAFT, MODEL  # imports numpy, which only services need
 
     return dataclasses.replace(config, model=MODEL, draft=config.draft or DRAFT, served_name=config.model_name)
 
 
-def services_of(mesh: MeshConfig, *, file: Path | None, said: Mapping[str, str], otlp_endpoint: str) -> list[Service]:
-    """The gateway first. `said` is the command line's; ConfigError when a port is taken."""
+def services_of(
+    mesh: MeshConfig, *, file: Path | None, overrides: Mapping[str, str], otlp_endpoint: str
+) -> list[Service]:
+    """The services of a mesh, the gateway first. `overrides` are the settings of the command line. ConfigError when a
+    port is taken."""
     check_free("gateway.http_address", mesh.gateway.http_address)
     check_free("gateway.grpc_address", mesh.gateway.grpc_address)
-    common = dict(said) | {"otlp_endpoint": otlp_endpoint}
+    common = dict(overrides) | {"otlp_endpoint": otlp_endpoint}
     config = str(file) if file is not None else None
     services = [Service(mesh.gateway.name, serve_arguments("gateway", common, config))]
     for tier, worker, count in (
@@ -39,7 +42,7 @@ def services_of(mesh: MeshConfig, *, file: Path | None, said: Mapping[str, str],
         for number in range(count):
             own = {
                 f"{tier}.name": f"{worker.name}-{number}",
-                f"{tier}.address": f"{host}:0",  # several on one host cannot share a port
+                f"{tier}.address": f"{host}:0",  # workers of one host cannot share a port
                 f"{tier}.gateways": dialable(mesh.gateway.grpc_address),
                 f"{tier}.workers_on_host": str(mesh.workers),
                 f"{tier}.worker_on_host": str(len(services) - 1),  # the gateway came first and computes nothing
@@ -49,5 +52,5 @@ def services_of(mesh: MeshConfig, *, file: Path | None, said: Mapping[str, str],
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """--set decode.page_tokens=16 --set model=folder."""
+    """Settings from the arguments of `--set`: decode.page_tokens=16, model=folder."""
     return {key.strip(): value for key, _, value in (pair.partition("=") for pair in pairs)}

@@ -1,4 +1,4 @@
-"""`baton model inspect`: what a model folder holds and what serving it would take, without loading it."""
+"""`baton model inspect`: the contents of a model folder and what serving it takes, without loading it."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,14 +10,16 @@ from cli.mesh import with_model
 from cli.output import emit_json
 from mesh.config import PAGE_TOKENS, CommonConfig, ConfigError
 
-app = typer.Typer(no_args_is_help=True, help="Look into model folders.\n\nExample: baton model inspect ~/models/qwen")
+app = typer.Typer(
+    no_args_is_help=True, help="Check a model folder without loading it.\n\nExample: baton model inspect ~/models/qwen"
+)
 
 _KV_BYTES = {"fp32": 4, "pairs": 2, "amx": 2}
 
 
 @app.callback()
 def model() -> None:
-    """Look into model folders.
+    """Check a model folder without loading it.
 
     Example: baton model inspect ~/models/qwen2.5-0.5b
     """
@@ -25,11 +27,13 @@ def model() -> None:
 
 @app.command()
 def inspect(
-    folder: Annotated[Path | None, typer.Argument(help="Hugging Face folder; the built-in model if absent.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="Hugging Face model folder; without one, the built-in model.")
+    ] = None,
     page_tokens: Annotated[int, typer.Option(help="Tokens per page: 16, 32 or 64.")] = 32,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check a model folder and say what serving it takes.
+    """Check a model folder and print its shape, and the bytes that its KV takes.
 
     Example: baton model inspect ~/models/qwen2.5-0.5b --page-tokens 64
     """

@@ -1,4 +1,4 @@
-"""How commands talk: answers on stdout, everything else on stderr, one JSON object where a program reads."""
+"""Output of commands: answers go to stdout (with --json one JSON object), everything else to stderr."""
 
 import json
 import sys
@@ -10,12 +10,12 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: str, style: str | None = None) -> None:
-    """A line of progress. Nothing in it is read as markup."""
+    """Print a line of progress; rich reads no markup in it."""
     err.print(text, style=style, markup=False)
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
-    """2: what was asked is wrong (configuration, arguments); 1: it did not work."""
+    """End the command. Status 2: configuration or arguments are wrong; 1: the command failed."""
     say(f"baton: {message}", style="red")
     raise SystemExit(status)
 
@@ -25,6 +25,6 @@ def emit_json(value: dict[str, Any]) -> None:
 
 
 def write(text: str) -> None:
-    """A piece of an answer, at once."""
+    """Print a piece of an answer without delay."""
     sys.stdout.write(text)
     sys.stdout.flush()

@@ -6,25 +6,26 @@ from mesh.config import ConfigError, split_address
 
 
 def free_address(host: str = "127.0.0.1") -> str:
-    """An address that nobody listens on now."""
+    """An address on which no process listens now."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return f"{host}:{probe.getsockname()[1]}"
 
 
 def check_free(field: str, address: str) -> None:
-    """Without this, a second gRPC server could share the port silently and get half of the connections."""
+    """ConfigError when the port is taken. Without this check a second gRPC server could share the port silently and get
+    half of the connections."""
     host, port = split_address(address)
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        remedy = "choose another, or stop the process that has it"
+        remedy = "choose another address, or stop the process that listens there"
         raise ConfigError(f"{field}: cannot listen on {address} ({error.strerror}); {remedy}") from None
 
 
 def dialable(address: str) -> str:
-    """What a process of this machine dials to reach a server that listens there."""
+    """The address that a process of this machine dials to reach a server listening on `address`."""
     host, port = split_address(address)
     return f"127.0.0.1:{port}" if host in ("0.0.0.0", "::") else address

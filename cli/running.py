@@ -1,4 +1,4 @@
-"""A running mesh for the length of a `with`: every service ready, all workers attached; stopped at the end."""
+"""A running mesh for the length of an `async with`: it starts complete, and all its processes end on the way out."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,26 +9,26 @@ from cli.ports import dialable
 from cli.supervisor import MeshFailed, OnLine, Service, Supervisor
 from mesh.config import MeshConfig
 
-LOOK_SECONDS = 0.05  # only until the mesh is complete
+LOOK_SECONDS = 0.05  # between two looks at the gateway, until the mesh is complete
 
 
 @asynccontextmanager
 async def running_mesh(
     mesh: MeshConfig, services: Sequence[Service], on_line: OnLine, timeout_seconds: float | None = None
 ) -> AsyncIterator[Supervisor]:
-    """MeshFailed when it does not come up; without a time-out it may take as long as its model needs."""
+    """MeshFailed when the mesh does not become complete. Without a time-out the start may take as long as it needs."""
     supervisor = Supervisor(services, on_line)
     supervisor.start()
     try:
         await supervisor.all_ready(timeout_seconds)
-        await _complete(mesh, timeout_seconds)
+        await complete(mesh, timeout_seconds)
         yield supervisor
     finally:
         await supervisor.stop()
 
 
-async def _complete(mesh: MeshConfig, timeout_seconds: float | None) -> None:
-    """Wait until the gateway has attached every worker."""
+async def complete(mesh: MeshConfig, timeout_seconds: float | None) -> None:
+    """Wait until the gateway has attached every worker; MeshFailed after `timeout_seconds`."""
     address = dialable(mesh.gateway.http_address)
     seen = None
     try:

@@ -1,7 +1,7 @@
 """`baton serve gateway | prefill | decode`: one service in this process, until SIGTERM.
 
-The configuration is read and checked before anything heavy is loaded. Status 2 says that starting again would not
-help: settings, a model folder or a port are wrong, and the last line on stderr says which and what to do."""
+The command reads and checks the configuration before it loads anything heavy. Status 2 means that starting again would
+not help: settings, a model folder or a port are wrong, and the last line on stderr says which and what to do."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,9 @@ Config = TypeVar("Config", bound=CommonConfig)
 Serve = Callable[[Config, Telemetry], Awaitable[None]]
 
 File = Annotated[Path | None, typer.Option("--config", help="TOML file; docs/configuration.md lists the keys.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, over the file and the environment.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
+]
 Parent = Annotated[int | None, typer.Option("--parent", hidden=True, help="End when this process ends.")]
 
 app = typer.Typer(
@@ -37,7 +39,7 @@ app = typer.Typer(
 
 @app.command()
 def gateway(config: File = None, settings: Set = None, parent: Parent = None) -> None:
-    """The front door: HTTP and gRPC, routing, streams out.
+    """Run the gateway: the HTTP and gRPC APIs, and the routing of requests to workers.
 
     Example: baton serve gateway --set gateway.http_address=0.0.0.0:8000
     """
@@ -52,7 +54,7 @@ def gateway(config: File = None, settings: Set = None, parent: Parent = None) ->
 
 @app.command()
 def prefill(config: File = None, settings: Set = None, parent: Parent = None) -> None:
-    """A prefill worker: computes prompts and pushes their pages.
+    """Run a prefill worker: it computes prompts and pushes their KV pages to decode workers.
 
     Example: baton serve prefill --set prefill.gateways=10.0.0.1:50051 --set prefill.address=10.0.0.2:7001
     """
@@ -65,7 +67,7 @@ def prefill(config: File = None, settings: Set = None, parent: Parent = None) ->
 
 @app.command()
 def decode(config: File = None, settings: Set = None, parent: Parent = None) -> None:
-    """A decode worker: receives pages and emits tokens.
+    """Run a decode worker: it receives KV pages and generates tokens.
 
     Example: baton serve decode --set decode.gateways=10.0.0.1:50051 --set decode.address=10.0.0.3:7002
     """
@@ -79,10 +81,10 @@ def decode(config: File = None, settings: Set = None, parent: Parent = None) -> 
 def begin(
     file: Path | None, pairs: list[str] | None, parent: int | None, build: Callable[[Settings], Config]
 ) -> Config:
-    """A checked configuration, in a process that ends with its parent and logs to stderr."""
+    """Prepare the process, which logs to stderr and ends with its parent; return the checked configuration."""
     if parent is not None:
         die_with(parent)
-    # `baton up` says itself which service a line comes from.
+    # `baton up` adds the service's name to each line.
     logging.basicConfig(
         format="%(message)s" if parent is not None else "%(asctime)s %(levelname)s %(message)s", level=logging.INFO
     )
@@ -104,7 +106,7 @@ def run_service(config: Config, serve: Serve[Config]) -> None:
 
 
 def _telemetry(config: CommonConfig) -> Telemetry:
-    """The SDK is loaded only where somebody listens: it would take a tenth of every start."""
+    """The SDK is loaded only where spans are exported: it would take a tenth of every start."""
     if not config.otlp_endpoint:
         return Silent()
     from mesh.otlp import open_telemetry
@@ -113,7 +115,7 @@ def _telemetry(config: CommonConfig) -> Telemetry:
 
 
 async def _until_signal(service: Awaitable[None]) -> None:
-    """A service that drains puts its own handlers in place of these."""
+    """Cancel the service on SIGTERM or SIGINT. A service that drains replaces these handlers by its own."""
     task = asyncio.ensure_future(service)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

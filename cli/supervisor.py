@@ -1,7 +1,9 @@
-"""Keeps the processes of a mesh running: starts them, passes their lines on, restarts the dead, stops them all.
+"""The supervisor of a mesh's processes: it starts them, passes their log lines on, restarts dead ones and stops them
+all.
 
-Event driven: while nobody dies it does nothing. A process that ends with status 2 before it was ever ready has wrong
-settings, and no restart would help: the mesh fails and says why. Whoever else dies starts again, later each time."""
+It is event driven: while no process dies it does nothing. A process that ends with status 2 before it was ever ready
+has wrong settings, and no restart would help: the mesh fails and says why. Every other process that dies is started
+again, after a longer wait each time."""
 
 import asyncio
 import os
@@ -15,22 +17,22 @@ from enum import Enum
 WRONG_SETTINGS = 2  # exit status of `baton serve`
 READY = " ready at "  # in the one line a service prints when it serves
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-GIVE_UP_STARTS = 3  # of a service that was never ready, while somebody waits for the mesh
-STEADY_SECONDS = 30.0  # who lived so long starts again at once
+GIVE_UP_STARTS = 3  # starts of a service that was never ready, after which the mesh fails
+STEADY_SECONDS = 30.0  # a process that lived this long starts again after the shortest wait
 DRAIN_SECONDS = 5.0  # from SIGTERM to SIGKILL
 
 
 class MeshFailed(Exception):
-    """The mesh cannot start; the message has the service's own last words."""
+    """The mesh cannot start; the message has the service's last log lines."""
 
     def __init__(self, message: str, status: int = 1) -> None:
-        """`status`: what a command ends with for it; WRONG_SETTINGS when starting again would not help."""
+        """`status`: exit status of the command; WRONG_SETTINGS when starting again would not help."""
         super().__init__(message)
         self.status = status
 
 
-class State(Enum):
-    STARTING = "starting"  # the process runs and has not said that it is ready
+class ProcessState(Enum):
+    STARTING = "starting"  # the process runs and has not logged that it is ready
     READY = "ready"
     DEAD = "dead"  # it ended; a restart is due
     STOPPED = "stopped"  # it ended and stays so
@@ -39,15 +41,15 @@ class State(Enum):
 @dataclass(frozen=True, slots=True)
 class Service:
     name: str  # prefill-0
-    arguments: tuple[str, ...]  # of the interpreter
-    environment: tuple[tuple[str, str], ...] = ()  # beside ours
+    arguments: tuple[str, ...]  # arguments of the Python interpreter
+    environment: tuple[tuple[str, str], ...] = ()  # variables added to this process's own
 
 
 @dataclass(slots=True)
 class Running:
     service: Service
     process: Process | None = None
-    state: State = State.STARTING
+    state: ProcessState = ProcessState.STARTING
     was_ready: bool = False
     starts: int = 0
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=20))
@@ -73,16 +75,16 @@ class Supervisor:
         """Return once every service is ready at the same time; MeshFailed when that will not happen."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                while not all(running.state is State.READY for running in self.running):
+                while not all(running.state is ProcessState.READY for running in self.running):
                     self._check()
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            late = [running for running in self.running if running.state is not State.READY]
+            late = [running for running in self.running if running.state is not ProcessState.READY]
             raise MeshFailed("\n".join(_last_words(running, "is not ready") for running in late)) from None
 
     async def stop(self) -> None:
-        """The first service (the gateway) goes first, so that no worker is asked for anything any more."""
+        """Stop the first service (the gateway) first, so that no worker gets a request any more."""
         self._stopping.set()
         for group in (self.running[:1], self.running[1:]):
             await asyncio.gather(*(self._end(running) for running in group))
@@ -95,7 +97,7 @@ class Supervisor:
             raise self._failure
 
     async def _keep(self, running: Running) -> None:
-        """One service's life, over all its processes."""
+        """Keep one service running, over all its processes."""
         loop = asyncio.get_running_loop()
         deaths = 0
         while not self._stopping.is_set():
@@ -104,7 +106,7 @@ class Supervisor:
             if self._stopping.is_set():
                 break
             if status == WRONG_SETTINGS and not running.was_ready:
-                running.state = State.STOPPED
+                running.state = ProcessState.STOPPED
                 self._failure = self._failure or MeshFailed(_last_words(running, "cannot start"), WRONG_SETTINGS)
                 self._changed.set()
                 return
@@ -117,13 +119,13 @@ class Supervisor:
             deaths += 1
             self._on_line(running.service.name, f"ended ({_cause(status)}), starts again in {wait_seconds} s")
             await asyncio.sleep(wait_seconds)
-        running.state = State.STOPPED
+        running.state = ProcessState.STOPPED
 
     async def _run(self, running: Running) -> int:
-        running.state = State.STARTING
+        running.state = ProcessState.STARTING
         running.starts += 1
         command = (sys.executable, "-P", *running.service.arguments)
-        # In a session of its own: Ctrl-C reaches `up` alone, which then stops everybody in order.
+        # In a session of its own: Ctrl-C reaches `baton up` alone, which then stops all services in order.
         process = await asyncio.create_subprocess_exec(
             *command,
             env=os.environ | dict(running.service.environment),
@@ -138,14 +140,14 @@ class Supervisor:
             async for line in _lines(process):
                 running.lines.append(line)
                 if READY in line:
-                    running.state, running.was_ready = State.READY, True
+                    running.state, running.was_ready = ProcessState.READY, True
                     self._changed.set()
                 self._on_line(running.service.name, line)
             status = await process.wait()
         finally:
             if process.returncode is None:  # only when this task was cancelled
                 process.kill()
-        running.state = State.DEAD
+        running.state = ProcessState.DEAD
         self._changed.set()
         return status
 
@@ -162,7 +164,7 @@ class Supervisor:
 
 
 def serve_arguments(tier: str, settings: dict[str, str], config: str | None = None) -> tuple[str, ...]:
-    """How one service is started as a process of its own, bound to the life of this one."""
+    """Arguments that start one service as a process, which ends when this process ends."""
     arguments = ["-m", "cli", "serve", tier, "--parent", str(os.getpid())]
     if config is not None:
         arguments += ["--config", config]
@@ -189,4 +191,4 @@ def _cause(status: int) -> str:
 
 def _last_words(running: Running, what: str) -> str:
     words = "\n".join(f"    {line}" for line in running.lines)
-    return f"{running.service.name} {what}" + (f":\n{words}" if words else " and has said nothing")
+    return f"{running.service.name} {what}" + (f":\n{words}" if words else " and has logged nothing")

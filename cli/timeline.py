@@ -1,6 +1,6 @@
 """A request's trace as a small picture for a terminal: one row per phase, bars on one time axis.
 
-Pure: spans in, lines out. Phases of one service that repeat (chunks of a prompt, say) share a row."""
+Pure functions from spans to lines. Phases of one service that repeat (the chunks of a prompt) share a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ LABELS = {
     "kv.push": "hand-off",
     "kv.land": "landing",
 }
-MARKS = frozenset({"first_token"})  # drawn where they end
+MARKS = frozenset({"first_token"})  # drawn as a point at their end
 LEAST_COLUMNS = 16
 
 
@@ -32,7 +32,7 @@ class Row:
 
 
 def rows_of(spans: Sequence[SpanRecord]) -> list[Row]:
-    """In the order in which the phases began, the whole request first."""
+    """Rows in the order in which their phases began, the whole request first."""
     start = min(span.start_seconds for span in spans)
     grouped: dict[tuple[str, str], list[SpanRecord]] = {}
     for span in sorted(spans, key=lambda span: (span.name != ROOT, span.start_seconds, span.end_seconds)):
@@ -49,7 +49,7 @@ def rows_of(spans: Sequence[SpanRecord]) -> list[Row]:
 
 
 def draw(spans: Sequence[SpanRecord], columns: int = 100) -> list[str]:
-    """Lines of at most so many columns."""
+    """The picture as lines of at most `columns` characters."""
     if not spans:
         return ["no spans have arrived"]
     rows = rows_of(spans)

@@ -1,7 +1,7 @@
 """A small OpenTelemetry collector in the process of `baton up` and `baton demo`: OTLP over gRPC in, traces out.
 
-It keeps the spans of the last requests, so that a timeline can be drawn from what the services really reported; with an
-endpoint of the user's own it is not started at all."""
+It keeps the spans of the last requests, so that a timeline shows what the services really exported. Where the user
+configured an endpoint of their own, it is not started."""
 
 import asyncio
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 from mesh.telemetry import Attribute, SpanRecord
 
 KEPT_TRACES = 256
-SETTLE_SECONDS = 0.7  # after the last span of a finished request: workers send theirs in batches
+SETTLE_SECONDS = 0.7  # wait after a request's end: workers export their spans in batches
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
@@ -47,7 +47,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
     async def finished(self, seen: set[int], timeout_seconds: float = 1e9) -> list[SpanRecord]:
-        """The spans of the oldest finished request not in `seen`, once they stopped coming; empty on time-out."""
+        """The spans of the oldest finished request that is not in `seen`, once all have arrived; empty on time-out."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         while loop.time() < deadline:

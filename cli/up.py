@@ -1,4 +1,4 @@
-"""`baton up`: a whole mesh on this machine, every service a process of its own, until Ctrl-C."""
+"""`baton up`: a whole mesh on this machine until Ctrl-C, every service in a process of its own."""
 
 import asyncio
 import os
@@ -18,31 +18,38 @@ from cli.running import running_mesh
 from mesh.config import MeshConfig
 from mesh.settings import read_settings
 
-Count = Annotated[int | None, typer.Option(min=0, help="How many workers; 2 unless the file says otherwise.")]
+Prefills = Annotated[int | None, typer.Option(min=0, help="Number of prefill workers; the default is 2.")]
+Decodes = Annotated[int | None, typer.Option(min=0, help="Number of decode workers; the default is 2.")]
 
 
 def up(
     config: Annotated[Path | None, typer.Option(help="TOML file; docs/configuration.md lists the keys.")] = None,
-    model: Annotated[Path | None, typer.Option(help="Hugging Face folder; without one, the built-in model.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Hugging Face model folder; without one, the built-in model.")
+    ] = None,
     draft: Annotated[
-        Path | None, typer.Option(help="Folder of a small model with the same tokenizer that proposes tokens.")
+        Path | None, typer.Option(help="Folder of a small draft model with the same tokenizer, for speculation.")
     ] = None,
     speculation: Annotated[
         str | None,
-        typer.Option(help="auto, draft, lookup or off: who proposes tokens ahead. Answers stay the same."),
+        typer.Option(
+            help="Drafted tokens: auto, draft (by the draft model), lookup (from the text), off. Answers stay equal."
+        ),
     ] = None,
-    prefill: Count = None,
-    decode: Count = None,
-    http: Annotated[str | None, typer.Option(help="Address of the HTTP API: 127.0.0.1:8000.")] = None,
-    grpc: Annotated[str | None, typer.Option(help="Address of the gRPC API: 127.0.0.1:50051.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, any key of the file.")] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="Draw the timeline of every request.")] = False,
+    prefill: Prefills = None,
+    decode: Decodes = None,
+    http: Annotated[str | None, typer.Option(help="Address of the HTTP API; the default is 127.0.0.1:8000.")] = None,
+    grpc: Annotated[str | None, typer.Option(help="Address of the gRPC API; the default is 127.0.0.1:50051.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
+    ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Show the timeline of every request.")] = False,
 ) -> None:
-    """Start a mesh on this machine and keep it running; a worker that dies is started again.
+    """Start a mesh on this machine and keep it running until Ctrl-C. Workers that die are started again.
 
     Example: baton up --model ~/models/qwen2.5-0.5b --prefill 1 --decode 2 --set decode.max_batch=16
     """
-    said = parse_settings(settings or [])
+    overrides = parse_settings(settings or [])
     flags = {
         "model": model and str(model),
         "draft": draft and str(draft),
@@ -52,13 +59,13 @@ def up(
         "gateway.http_address": http,
         "gateway.grpc_address": grpc,
     }
-    said |= {key: str(value) for key, value in flags.items() if value is not None}
+    overrides |= {key: str(value) for key, value in flags.items() if value is not None}
     with readable_errors():
-        mesh = read_settings(config, os.environ, said).mesh()
-        run_until_signal(_up(mesh, config, said, trace))
+        mesh = read_settings(config, os.environ, overrides).mesh()
+        run_until_signal(_up(mesh, config, overrides, trace))
 
 
-async def _up(mesh: MeshConfig, file: Path | None, said: dict[str, str], trace: bool) -> None:
+async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], trace: bool) -> None:
     begun = time.monotonic()
     collector = None
     if trace and not mesh.gateway.otlp_endpoint:
@@ -67,7 +74,7 @@ async def _up(mesh: MeshConfig, file: Path | None, said: dict[str, str], trace: 
         collector = Collector()
         await collector.start()
     endpoint = f"http://{collector.address}" if collector else mesh.gateway.otlp_endpoint
-    services = services_of(mesh, file=file, said=said, otlp_endpoint=endpoint)
+    services = services_of(mesh, file=file, overrides=overrides, otlp_endpoint=endpoint)
     width = max(len(service.name) for service in services)
     say(f"starting {', '.join(service.name for service in services)}")
     async with running_mesh(mesh, services, lambda name, line: say(f"{name:<{width}}  {line}")):
@@ -92,8 +99,8 @@ async def _draw_all(collector: Any) -> None:
 
 
 def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
-    """Ctrl-C and SIGTERM cancel the work, which stops its processes on the way out; a second one does not wait for
-    them (the kernel ends them with us)."""
+    """Cancel the work on Ctrl-C and SIGTERM; on its way out it stops its processes. A second signal does not wait for
+    them: the kernel ends them together with this process."""
 
     async def main() -> None:
         task = asyncio.ensure_future(work)

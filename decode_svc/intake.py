@@ -44,7 +44,10 @@ class Opening:
             case Cancel():
                 request = self._requests.get(message.request)
                 if request and request.ticket.attempt <= message.attempt:
-                    log.debug("request %d: cancelled while %s", request.key, request.phase.value)
+                    log.debug(
+                        "request %d: cancelled while %s", request.key, request.phase.value,
+                        extra={"event": "request_cancelled", "request": request.key, "phase": request.phase.value},
+                    )  # fmt: skip
                     self._drop(request)
             case _:
                 raise TypeError(f"{type(message).__name__} is no message to a decode worker")

@@ -1,4 +1,4 @@
-"""`python docs/demo_picture.py`: runs `baton demo` and keeps what a person sees of it as docs/demo.svg."""
+"""`python docs/demo_picture.py`: runs `baton demo` and draws its output as docs/demo.svg."""
 
 import os
 import re

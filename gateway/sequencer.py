@@ -236,7 +236,9 @@ class Sequencer:
         if request.ended:
             return
         why = type(error).__name__ if error else "done"
-        log.debug("request %d, %s: ends while %s: %s", request.id, request.choice.request_id, request.phase.value, why)
+        name, phase = request.choice.request_id, request.phase.value
+        event = {"event": "request_ended", "request": request.id, "request_id": name, "phase": phase, "error": why}
+        log.debug("request %d, %s: ends while %s: %s", request.id, name, phase, why, extra=event)
         stopped = RequestPhase.CANCELLED if isinstance(error, Cancelled) else RequestPhase.ERROR
         request.enter(stopped if error else RequestPhase.DONE)
         request.ended_seconds = asyncio.get_running_loop().time()

@@ -82,7 +82,13 @@ class Ledger:
         prompt.quiet_due |= quiet
         if prompt.phase is not PromptPhase.STOPPING:
             stage, done, total = prompt.phase.value, prompt.done, prompt.total
-            log.debug("request %d: stops while %s, %d of %d tokens", prompt.ticket.request, stage, done, total)
+            log.debug(
+                "request %d: stops while %s, %d of %d tokens", prompt.ticket.request, stage, done, total,
+                extra={
+                    "event": "prompt_stopped", "request": prompt.ticket.request, "phase": stage, "done": done,
+                    "total": total,
+                },
+            )  # fmt: skip
             prompt.enter(PromptPhase.STOPPING)
         self.settle(prompt)
 

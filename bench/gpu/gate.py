@@ -6,9 +6,9 @@ that comes later finds its programs there too."""
 from time import perf_counter
 
 from baton_kernels.triton.launch import architecture_of
-from bench.gpu.aot import cores, gate, refusals
 from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, note, show
+from tests.gpu_gate.aot import cores, gate, refusals
 
 
 def measure(clock: Clock) -> None:

@@ -115,7 +115,7 @@ async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[Asked
         "mesh.decode_workers": "1",
     }
     mesh = read_settings(None, {}, said).mesh()
-    services = services_of(mesh, file=None, said=said, otlp_endpoint=f"http://{collector.address}")
+    services = services_of(mesh, file=None, overrides=said, otlp_endpoint=f"http://{collector.address}")
     try:
         async with running_mesh(
             mesh, services, lambda name, line: print(f"{name}: {line}", file=sys.stderr), START_SECONDS

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 
 from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, note, show
-from cli.verify.asks import asks_of
 from cli.verify.bodies import bodies
 from cli.verify.cells import Cell, pairwise_cover
 from cli.verify.checks import Checked, Models, check_all
 from cli.verify.command import SEED
+from cli.verify.devices import on_this_cpu, on_this_gpu
 from cli.verify.drafts import ensure_draft
-from cli.verify.parts import on_this_cpu, on_this_gpu
+from cli.verify.requests import requests_of
 from engine.builtin import ensure_random
 from mesh.config import default_cache_folder
 
@@ -29,13 +29,13 @@ async def _check(*, real: bool) -> None:
     models, done = Models(folder, ensure_draft(folder, cache)), list[Checked]()
     with ExitStack() as stack:
         part = on_this_gpu(models) if real else on_this_cpu(models)
-        for alone in part.references.values():
-            stack.callback(alone.close)
+        for reference in part.references.values():
+            stack.callback(reference.close)
         for line in part.left_out:
             note(f"left out: {line}")
         cells = pairwise_cover(SEED, part.factors) if real else (_dry(),)
-        asked = [(cell, asks_of(cell, SEED)) for cell in cells]
-        async for cell, one in check_all(asked, part.references, models=models, abreast=part.abreast):
+        drawn = [(cell, requests_of(cell, SEED)) for cell in cells]
+        async for cell, one in check_all(drawn, part.references, models=models, abreast=part.abreast):
             if isinstance(one, Exception):
                 note(f"{cell} FAILED: {one}")
                 continue

@@ -1,4 +1,5 @@
-"""An answer as bits, and how two of them differ: tokens, and every logprob bit, the likeliest tokens' included."""
+"""Answers as bits, and where two answers differ: in a token, or in a bit of a logprob (the likeliest tokens'
+included)."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -7,7 +8,7 @@ from typing import NamedTuple
 
 
 class Best(NamedTuple):
-    """One position: the token, and the fp32 bits of its logprob and of the likeliest tokens'."""
+    """One position of an answer: the token, and the fp32 bits of its logprob and of the likeliest tokens' logprobs."""
 
     token: int
     logprob: bytes
@@ -17,7 +18,7 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of one answer."""
+    """Where two answers to one request differ; None where they do not."""
 
     token: int | None  # first position with another token, or where one answer ends early
     logprob: int | None  # first position where a logprob has other bits, or other tokens are the likeliest

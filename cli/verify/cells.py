@@ -1,7 +1,8 @@
-"""Which meshes `verify` starts: cells of settings that must not change a bit, and a small set that covers all pairs.
+"""Which meshes `baton verify` starts: cells of settings that must not change a bit of any answer.
 
-The cover is drawn from a seed, so every run checks the same cells; the full product is there for the patient. Cells of
-a CPU and of a GPU are covers of their own: two numerics classes have nothing to compare."""
+A small set of cells covers all pairs of settings. It is drawn from a seed, so that every run checks the same cells;
+`--full` checks the whole product. A CPU and a GPU have separate covers, because two numerics classes cannot be
+compared."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -15,11 +16,13 @@ SHARED: Factors = {
     "chunk": (16, 128, 512),
     "page": (16, 32, 64),
     "batch": (1, 8, 64),  # requests under way at once
-    "workers": (1, 2),  # of each tier
+    "workers": (1, 2),  # workers of each tier
     "cache": (True, False),  # prefix cache
     "speculation": ("off", "draft", "lookup"),
 }
-FACTORS: Mapping[str, Factors] = {  # by device; and `path`, which is the machine's matter: see bodies.py and gpu.py
+FACTORS: Mapping[
+    str, Factors
+] = {  # by device; the levels of `path` depend on the machine (cli/verify/bodies.py, cli/verify/gpu.py)
     "cpu": {"transport": ("shm", "tcp"), **SHARED},
     "cuda": {"transport": ("cuda_ipc", "nccl"), **SHARED},
 }
@@ -38,7 +41,7 @@ class Cell:
     workers: int
     cache: bool
     speculation: str
-    path: str  # with the body that prefill runs, as in pairs:avx2
+    path: str  # product path and the body that prefill runs: pairs:avx2
 
     def __post_init__(self) -> None:
         for name, levels in FACTORS[self.device].items():
@@ -73,7 +76,7 @@ def every_pair(factors: Factors) -> frozenset[Pair]:
 
 
 def pairwise_cover(seed: int, factors: Factors) -> tuple[Cell, ...]:
-    """Cells in which any two settings meet in all their combinations; the same ones for the same seed and factors."""
+    """Cells in which every value of a setting meets every value of every other one; equal seeds draw equal cells."""
     random, everything = Random(seed), every_cell(factors)
     missing, chosen = set(every_pair(factors)), list[Cell]()
     while missing or len(chosen) < LEAST_CELLS:

@@ -1,4 +1,5 @@
-"""One cell checked: its mesh's answers against the engine alone, and its workers' counts against what must be."""
+"""One cell checked: the answers of its mesh against the reference, and the counts of its workers against what they must
+be."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -7,21 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from cli.supervisor import MeshFailed
-from cli.verify.alone import Alone
 from cli.verify.answers import compare
-from cli.verify.asks import Ask
 from cli.verify.bodies import Roles, roles
+from cli.verify.cell_mesh import Tampering, settings_of
 from cli.verify.cells import Cell
 from cli.verify.gpu import two_ranks
-from cli.verify.meshed import Outcome, Spoiled, ask_mesh, settings_of
+from cli.verify.outcomes import CellOutcome, run_cell
+from cli.verify.reference import Reference
+from cli.verify.requests import VerifyRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Folders."""
+    """Model folders of a run."""
 
     model: Path
     draft: Path
+
+
+RESTLESS = ("cli.verify.restless_worker",)  # the decode workers of a cell with speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +35,16 @@ class Checked:
     prompts: int
     token_mismatches: int  # answers with another token
     logprob_mismatches: int  # answers with other bits in a logprob
-    differing: tuple[int, ...]  # which answers
-    remote: int  # requests prefilled remotely
-    admitted: int  # all requests that decode began to answer
+    differing: tuple[int, ...]  # numbers of the answers that differ
+    remote: int  # requests whose whole prompt a prefill worker computed
+    admitted: int  # requests that decode admitted
     committed: int  # prompts that prefill handed over
     bytes_moved: int
     bytes_expected: int
     bytes_resent: int
-    largest_batch: int  # of a decode step
-    drafted: int  # tokens that decode guessed ahead and the model looked at
-    accepted: int  # of them
+    largest_batch: int  # requests in the largest decode step
+    drafted: int  # drafted tokens that the model verified
+    accepted: int  # drafted tokens that the model accepted
     roles: Roles
     numerics: tuple[str, str]
     seconds: float
@@ -58,7 +63,7 @@ class Checked:
 
     @property
     def speculated(self) -> bool:
-        """With speculation drafts of both kinds occurred; without it none."""
+        """With speculation, drafts were accepted and refused; without it there were no drafts."""
         return self.drafted == 0 if self.cell.speculation == "off" else 0 < self.accepted < self.drafted
 
     @property
@@ -100,19 +105,24 @@ class Checked:
 
 
 async def check_all(
-    asked: Sequence[tuple[Cell, Sequence[Ask]]], references: Mapping[str, Alone], *, models: Models, abreast: int
+    cells: Sequence[tuple[Cell, Sequence[VerifyRequest]]],
+    references: Mapping[str, Reference],
+    *,
+    models: Models,
+    abreast: int,
 ) -> AsyncIterator[tuple[Cell, Checked | Exception]]:
-    """As they are done, so many at a time; what kept a cell from being checked in its place."""
+    """Check `abreast` cells at a time and yield each when it is done; an exception stands for a cell that could not be
+    checked."""
     turn = asyncio.Semaphore(abreast)
 
-    async def one(cell: Cell, asks: Sequence[Ask]) -> tuple[Cell, Checked | Exception]:
+    async def one(cell: Cell, requests: Sequence[VerifyRequest]) -> tuple[Cell, Checked | Exception]:
         async with turn:
             try:
-                return cell, await check(cell, asks, references, models=models)
+                return cell, await check(cell, requests, references, models=models)
             except Exception as error:
                 return cell, error
 
-    tasks = [asyncio.ensure_future(one(cell, asks)) for cell, asks in asked]
+    tasks = [asyncio.ensure_future(one(cell, requests)) for cell, requests in cells]
     try:
         for done in asyncio.as_completed(tasks):
             yield await done
@@ -123,32 +133,39 @@ async def check_all(
 
 
 async def check(
-    cell: Cell, asks: Sequence[Ask], references: Mapping[str, Alone], *, models: Models, spoiled: Spoiled | None = None
+    cell: Cell,
+    requests: Sequence[VerifyRequest],
+    references: Mapping[str, Reference],
+    *,
+    models: Models,
+    tampering: Tampering | None = None,
 ) -> Checked:
-    """The reference is computed first: on a CPU the mesh then has the machine to itself."""
+    """Compute the expected answers first: on a CPU the mesh then has the machine to itself."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     parts = roles(cell.path)
     if cell.transport == "nccl":
         parts = replace(parts, around=two_ranks())
-    alone = references[parts.path]
-    alone.run_body(parts.alone)
-    expected = await asyncio.to_thread(alone.answers, asks)
+    reference = references[parts.path]
+    reference.run_body(parts.alone)
+    expected = await asyncio.to_thread(reference.answers, requests)
     settings = settings_of(cell) | ({"draft": str(models.draft)} if cell.speculation == "draft" else {})
-    restless = cell.speculation != "off"
-    outcome = await ask_mesh(
-        settings, asks, batch=cell.batch, folder=models.model, roles=parts, restless=restless, spoiled=spoiled
+    tampering = tampering or Tampering()
+    if cell.speculation != "off" and not tampering.decode_program:
+        tampering = replace(tampering, decode_program=RESTLESS)
+    outcome = await run_cell(
+        settings, requests, batch=cell.batch, folder=models.model, roles=parts, tampering=tampering
     )
     if outcome.bodies != {("prefill", parts.prefill), ("decode", parts.decode)}:
-        raise MeshFailed(f"the workers run {sorted(outcome.bodies)} and were told {parts}")
-    identity = alone.identity
+        raise MeshFailed(f"the workers run {sorted(outcome.bodies)}; their environment names {parts}")
+    identity = reference.identity
     if outcome.numerics != (identity.numerics, identity.fingerprint):
         raise MeshFailed(f"the mesh computes in class {outcome.numerics}, this process in {identity}")
     differences = [compare(*pair) for pair in zip(expected, outcome.answers, strict=True)]
     return _checked(cell, parts, outcome, differences, loop.time() - began)
 
 
-def _checked(cell: Cell, parts: Roles, outcome: Outcome, differences: Sequence[Any], seconds: float) -> Checked:
+def _checked(cell: Cell, parts: Roles, outcome: CellOutcome, differences: Sequence[Any], seconds: float) -> Checked:
     return Checked(
         cell=cell,
         prompts=len(outcome.answers),

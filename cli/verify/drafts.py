@@ -1,7 +1,8 @@
-"""A draft model for `verify`: the model itself with a few of its weights changed, often right and often not.
+"""A draft model for `baton verify`: the model itself with slightly changed weights, so that its drafts are often right
+and often wrong.
 
-What speculation must keep exact is what happens to both kinds of draft; a draft that agrees always, or never, would
-show half of it. How well it drafts is no matter here."""
+Speculation must be exact for accepted and for refused drafts; a draft model that always agrees, or never, would show
+only half of that. How well it drafts does not matter here."""
 
 import os
 import shutil
@@ -16,11 +17,11 @@ from engine.model.checkpoint import Checkpoint
 from engine.model.digest import locked
 from engine.model.weights import widened
 
-NOISE = 0.04  # of each matrix's deviation
+NOISE = 0.04  # as a share of each matrix's standard deviation
 
 
 def ensure_draft(model: Path, cache: Path) -> Path:
-    """The folder, made on first use; it belongs to this very model folder."""
+    """Folder of the draft model, made on first use for this model folder."""
     folder = cache / f"verify-draft-{model.resolve().name}-{int(NOISE * 100)}"
     with locked(cache / "verify-draft.lock"):
         if not folder.is_dir():

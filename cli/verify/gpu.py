@@ -1,32 +1,30 @@
-"""What `verify` checks on this machine's GPU, and what it leaves out and why.
+"""The factors of cells on this machine's GPU, and what `baton verify` leaves out there and why.
 
-Torch is imported only where there is a GPU. Every worker of a cell takes the first GPU that it sees; for NCCL, which
-before 2.30 refuses two ranks on one GPU, the tiers take one each where the machine has two."""
+Torch is imported only where there is a GPU. Every worker of a cell takes the first GPU that it sees. NCCL before 2.30
+refuses two ranks on one GPU, so for NCCL each tier takes a GPU of its own where the machine has two."""
 
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from cli.verify.alone import PAGE_TOKENS, Alone, on_gpu
 from cli.verify.cells import FACTORS, Factors
 from engine.cuda import device
 from mesh.config import ConfigError
 
 TWO_ON_ONE = 23000  # the first NCCL that takes two ranks on one GPU
-ABREAST = 3  # cells checked at a time: most of each is starting workers, which waits for imports and compilers
+ABREAST = 3  # cells checked at once: most of their time workers start, that is, wait for imports and compilers
 
 
 @dataclass(frozen=True, slots=True)
 class OnGpu:
     path: str
     factors: Factors
-    left_out: tuple[str, ...]  # and why
+    left_out: tuple[str, ...]  # what cannot be checked here, and why
 
 
 def look() -> OnGpu:
-    """ConfigError when there is no GPU to be used."""
+    """Facts about the GPU; ConfigError when no GPU can be used."""
     found = device.find_gpu()
     if found.gpu is None or found.why_not:
         raise ConfigError(f"device: cuda cannot be verified here: {found.why_not}")
@@ -37,17 +35,6 @@ def look() -> OnGpu:
         "path": tuple(f"{path}:{body}" for body in device.BODIES),
     }
     return OnGpu(path, factors, (f"transport nccl: {why_not}",) if why_not else ())
-
-
-def open_alone(path: str, folder: Path, cache: Path, *, most_slots: int) -> Alone:
-    """On the first GPU, whatever the environment says about paths."""
-    import torch
-
-    from engine.cuda.loaded import load_on_device
-
-    here = torch.device("cuda", torch.cuda.current_device())
-    model = load_on_device(folder, cache, here, path=path, page_tokens=PAGE_TOKENS)
-    return on_gpu(model, most_slots=most_slots)
 
 
 def nccl_obstacle() -> str:
@@ -62,7 +49,7 @@ def nccl_obstacle() -> str:
 
 
 def two_ranks(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str, str], ...]:
-    """What the workers of a cell over NCCL need: (tier, variable, value)."""
+    """Environment of the workers of a cell over NCCL: (tier, variable, value)."""
     gpus = visible(environment)
     if len(gpus) > 1:
         return ("prefill", _VISIBLE, gpus[0]), ("decode", _VISIBLE, gpus[1])
@@ -73,9 +60,9 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The GPUs' names as the variable knows them."""
-    if said := environment.get(_VISIBLE):
-        return said.split(",")
+    """Names of the GPUs that workers may use, as CUDA_VISIBLE_DEVICES spells them."""
+    if names := environment.get(_VISIBLE):
+        return names.split(",")
     with suppress(ImportError):
         import torch
 

@@ -1,8 +1,8 @@
-"""A decode worker that always drafts, as many tokens as its turn has: started by `verify`'s cells with speculation.
+"""A decode worker that drafts in every step: cells of `baton verify` with speculation run it.
 
-It is the worker that serves, opened the same way, but for its pace: the one that serves drafts when measured times say
-that it pays, and a check must not depend on that. Lengths go round from none to the longest, differently for each
-request, so that every change between them occurs."""
+It is opened as the worker that serves is, with other draft lengths: the worker that serves drafts when measured times
+show that drafting pays, and a check must not depend on the speed of the machine. Here lengths go round from none to the
+longest, differently for each request, so that every change of length occurs."""
 
 from collections.abc import Sequence
 

@@ -247,7 +247,13 @@ class Landings:
         if landing is None:
             return
         landed, spans = landing.landed
-        log.debug("request %d: landing ends with %d of %d spans, proof %s", request.key, landed, spans, proof)
+        log.debug(
+            "request %d: landing ends with %d of %d spans, proof %s", request.key, landed, spans, proof,
+            extra={
+                "event": "landing_ended", "request": request.key, "spans_valid": landed, "spans_total": spans,
+                "proof": proof,
+            },
+        )  # fmt: skip
         receiver = self._receivers[landing.transport]
         receiver.close(landing.ticket.pack())
         if receiver.one_sided and self._rules.quarantine and not proof:

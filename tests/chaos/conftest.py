@@ -1,14 +1,14 @@
-"""What the fault tests share: the mesh they break and the questions they ask it."""
+"""Shared parts of the fault tests: the settings of the mesh they break, the requests they send and the landings that
+ended."""
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 
-from bench.asking import Question, prompt_of
-from bench.mesh_process import MeshProcess
+from tests.harness.client import TokenRequest, prompt_of
 
 PROMPT_TOKENS = 512
 SETTINGS = {
@@ -19,24 +19,23 @@ SETTINGS = {
     "worker.threads": "1",
     "gateway.local": "never",  # recovery goes over the hand-off too
 }
-LANDING_ENDS = re.compile(r"request (\d+): landing ends with (\d+) of (\d+) spans")
 
 
 @dataclass
-class Notes:
-    """What services noted; landings that ended without being admitted, by request."""
+class EndedLandings:
+    """Landings that ended without being admitted, as the decode worker reported them."""
 
-    ended: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    by_request: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # (valid spans, all spans)
 
-    def take(self, process: MeshProcess, text: str) -> None:
-        if found := LANDING_ENDS.match(text):
-            request, landed, spans = map(int, found.groups())
-            self.ended.setdefault(request, []).append((landed, spans))
+    def take(self, event: Mapping[str, Any]) -> None:
+        if event["name"] == "landing_ended":
+            spans = event["spans_valid"], event["spans_total"]
+            self.by_request.setdefault(event["request"], []).append(spans)
 
 
 @pytest.fixture
-def notes() -> Notes:
-    return Notes()
+def landings() -> EndedLandings:
+    return EndedLandings()
 
 
 @pytest.fixture
@@ -45,10 +44,10 @@ def settings() -> Callable[..., dict[str, str]]:
 
 
 @pytest.fixture
-def question() -> Callable[..., Question]:
-    def make(number: int, *, max_tokens: int = 16, name: str = "") -> Question:
-        """Every second one is sampled with a seed; the others are greedy."""
+def request_of() -> Callable[..., TokenRequest]:
+    def make(number: int, *, max_tokens: int = 16, name: str = "") -> TokenRequest:
+        """Odd requests are sampled with a seed, even ones are greedy."""
         prompt = prompt_of(Random(number).randbytes(PROMPT_TOKENS - 1), number)
-        return Question(name or f"question-{number}", prompt, max_tokens, number if number % 2 else None)
+        return TokenRequest(name or f"request-{number}", prompt, max_tokens, number if number % 2 else None)
 
     return make

@@ -1,8 +1,8 @@
-"""kill -9 of the prefill worker in mid-push: another one takes over, and the client sees nothing of it.
+"""kill -9 of the prefill worker in mid-push: another worker takes over, and the client sees nothing of it.
 
-The push is slowed down so that it can be hit anywhere: TCP by the product's own token bucket, shared memory by a pause
-after every span in the copy kernel. Decode itself sends the signal when so many spans are valid, so what it reports is
-what had landed at the kill."""
+The push is slowed down so that the kill can hit it anywhere: TCP by the product's own token bucket, shared memory by a
+pause after every span in the copy kernel. The decode process itself sends the signal as soon as enough spans are valid,
+so that it reports exactly the spans that had landed at the kill."""
 
 import asyncio
 import signal
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from bench.asking import Client, Seen
-from bench.mesh_process import process_mesh
+from tests.harness.client import MeshClient, Seen
+from tests.harness.mesh import process_mesh
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
@@ -22,12 +22,12 @@ SLOW = {"shm": {"span_pause_seconds": 0.002}, "tcp": {"bytes_per_second": 8e6}}
 
 @dataclass
 class Round:
-    """One kill: what decode had, and what the client got."""
+    """One kill: the spans that decode had, and the answer that the client received."""
 
     landed: int
     spans: int
-    fenced: list[tuple[int, int]]  # of this request's landings, when they ended unadmitted: (valid, all) spans
-    status: int  # of the prefill worker
+    fenced: list[tuple[int, int]]  # this request's landings that ended unadmitted: (valid, all) spans
+    status: int  # exit status of the prefill worker
     seen: Seen
     unharmed: Seen
 
@@ -42,7 +42,7 @@ class Round:
             found.append(f"the worker ended with {self.status}")
         if not 0 < self.landed < self.spans:
             found.append(f"{self.landed} of {self.spans} spans at the kill")
-        # What was under way at the kill still arrives; not even with that was the landing whole.
+        # Spans under way at the kill still arrive; even with them the landing was not whole.
         if not (len(self.fenced) == 1 and self.landed <= self.fenced[0][0] < self.fenced[0][1]):
             found.append(f"not one broken landing: {self.fenced} after {self.landed} spans at the kill")
         if self.seen.error:
@@ -54,24 +54,24 @@ class Round:
         return found
 
 
-async def kill_in_mid_push(transport, kills, notes, settings, question, *, resume=True):
-    """So many rounds over one mesh, their kills spread evenly over the push; and what every worker holds afterwards."""
+async def kill_in_mid_push(transport, kills, landings, settings, request_of, *, resume=True):
+    """Rounds over one mesh, their kills spread evenly over the push; and the page states of all workers afterwards."""
     mesh_settings = settings(worker__transports=transport)
-    async with process_mesh(settings=mesh_settings, on_note=notes.take, resume=resume, **SLOW[transport]) as mesh:
-        client, (decode,) = Client(mesh.address), mesh.decodes
-        unharmed = {number: await client.ask(question(number)) for number in range(6)}
-        harmed = notes.ended, {number: seen.error for number, seen in unharmed.items() if seen.error}
-        assert not any(harmed), (harmed, mesh.words())
+    async with process_mesh(settings=mesh_settings, on_event=landings.take, resume=resume, **SLOW[transport]) as mesh:
+        client, (decode,) = MeshClient(mesh.address), mesh.decodes
+        unharmed = {number: await client.ask(request_of(number)) for number in range(6)}
+        harmed = landings.by_request, {number: seen.error for number, seen in unharmed.items() if seen.error}
+        assert not any(harmed), (harmed, mesh.last_lines())
         rounds = []
         for number in range(kills):
             target = 1 + (2 * number + 1) * 122 // (2 * kills)  # of 128; the last write has the last 4
             pids = {str(prefill.incarnation): prefill.pid for prefill in mesh.prefills}
             kill = asyncio.create_task(decode.ask("interrupt", landed=target, signal=signal.SIGKILL, pids=pids))
-            seen = await client.ask(question(number % 6))
+            seen = await client.ask(request_of(number % 6))
             report = await asyncio.wait_for(kill, 5)
             victim = next(prefill for prefill in mesh.prefills if prefill.incarnation == report["writer"])
             status = await victim.ended(5)
-            fenced = notes.ended.get(report["request"], [])
+            fenced = landings.by_request.get(report["request"], [])
             rounds.append(Round(report["landed"], report["spans"], fenced, status, seen, unharmed[number % 6]))
             if rounds[-1].wrong:
                 print(f"round {number}: {rounds[-1].wrong}")
@@ -83,8 +83,8 @@ async def kill_in_mid_push(transport, kills, notes, settings, question, *, resum
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-async def test_fifty_kills_in_mid_push_change_no_bit_and_reach_no_client(transport, notes, settings, question):
-    rounds, held = await kill_in_mid_push(transport, KILLS, notes, settings, question)
+async def test_fifty_kills_in_mid_push_change_no_bit_and_reach_no_client(transport, landings, settings, request_of):
+    rounds, held = await kill_in_mid_push(transport, KILLS, landings, settings, request_of)
     assert [wrong for each in rounds if (wrong := each.wrong)] == []
     thirds = Counter(each.third for each in rounds)
     print(f"{transport}: kills by third {dict(thirds)}, spans at the kill {[each.landed for each in rounds]}")
@@ -94,8 +94,8 @@ async def test_fifty_kills_in_mid_push_change_no_bit_and_reach_no_client(transpo
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-async def test_without_resume_every_kill_is_a_client_error(transport, notes, settings, question):
-    """Negative control: what the test above counts as wrong does go wrong."""
-    rounds, _ = await kill_in_mid_push(transport, 3, notes, settings, question, resume=False)
+async def test_without_resume_every_kill_is_a_client_error(transport, landings, settings, request_of):
+    """Negative control: a kill becomes an error at the client, which the test above counts as wrong."""
+    rounds, _ = await kill_in_mid_push(transport, 3, landings, settings, request_of, resume=False)
     for each in rounds:
         assert any(wrong.startswith("client error") for wrong in each.wrong), each

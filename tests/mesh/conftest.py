@@ -1,7 +1,7 @@
 """A mesh of the product's own services in one event loop: real engine, real gRPC, real shared memory, real pages.
 
-Only the processes are missing: what a service's `main` opens is opened here, so that a test can read plan logs and end
-a worker when it likes."""
+Only the processes are missing: the fixture opens what a service's `main` opens, so that a test can read the plans of a
+worker and end it at any moment."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -28,12 +28,14 @@ from mesh.telemetry import Silent
 from prefill_svc import main as prefill_main
 from prefill_svc.worker import PrefillWorker
 
+PATIENCE_SECONDS = 120.0  # a guard against hanging: no test depends on how fast the machine is
+
 
 @dataclass
-class Asked:
+class RunningRequest:
     handle: TokenStream
     tokens: list[Token] = field(default_factory=list)
-    classes: list[str] = field(default_factory=list)  # as the handle told them after each token
+    classes: list[str] = field(default_factory=list)  # the handle's class after each token
     task: "asyncio.Task[None] | None" = None
 
     async def listen(self) -> None:
@@ -66,7 +68,12 @@ class RealMesh:
             if tier == "prefill":
                 opened = prefill_main.open_worker(PrefillConfig(**{**common, **defaults, **settings}), Silent())
             else:
-                mine = {**common, **defaults, "may_kill": False, **settings}  # it would kill this very process
+                mine = {
+                    **common,
+                    **defaults,
+                    "may_kill": False,
+                    **settings,
+                }  # with true it would kill this very process
                 opened = decode_main.open_worker(DecodeConfig(**mine), Silent(), pace=pace)
             async with opened as worker:
                 worker.plans = []
@@ -86,13 +93,15 @@ class RealMesh:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    def ask(self, prompt: tuple[int, ...], max_tokens: int = 8, sampling: Sampling | None = None, **more: Any) -> Asked:
+    def ask(
+        self, prompt: tuple[int, ...], max_tokens: int = 8, sampling: Sampling | None = None, **more: Any
+    ) -> RunningRequest:
         spec = ChoiceRequest("r", "tiny", prompt, (), sampling or Sampling(max_tokens=max_tokens), **more)
-        asked = Asked(self.gateway.submit(spec))
-        asked.task = asyncio.ensure_future(asked.listen())
-        return asked
+        running = RunningRequest(self.gateway.submit(spec))
+        running.task = asyncio.ensure_future(running.listen())
+        return running
 
-    async def until(self, what: Callable[[], bool], seconds: float = 20.0) -> None:
+    async def until(self, what: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
         async with asyncio.timeout(seconds):
             while not what():
                 for task in self.running.values():

@@ -1,4 +1,5 @@
-"""A mesh "on cuda" without a GPU: its files run in a process of their own, which is one test here."""
+"""A mesh "on cuda" without a GPU: the tests of tests/mesh/cuda run in a process of their own, which is one test
+here."""
 
 import importlib.util
 import os

@@ -45,15 +45,15 @@ STATUS: Any = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MeshConfig]:
     """One prefill worker, two decode workers, no model named: the built-in one."""
-    said = {
+    overrides = {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
         "gateway.local": "never",
         "mesh.prefill_workers": "1",
         "cache_folder": str(tmp_path_factory.mktemp("cache")),
     }
-    config = read_settings(overrides=said).mesh()
-    services = services_of(config, file=None, said=said, otlp_endpoint="")
+    config = read_settings(overrides=overrides).mesh()
+    services = services_of(config, file=None, overrides=overrides, otlp_endpoint="")
     async with running_mesh(config, services, lambda name, line: None, START_SECONDS):
         yield config
 
@@ -87,7 +87,7 @@ async def test_chat_holds_a_conversation_and_calls_its_tool(mesh: MeshConfig) ->
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate("".join(f"{turn}\n" for turn in turns).encode()), 60)
+    out, err = await asyncio.wait_for(process.communicate("".join(f"{turn}\n" for turn in turns).encode()), 240)
     assert process.returncode == 0, err.decode()
     greeting, status, name = out.decode().splitlines()
     assert "Ada" in greeting and "2 decode workers" in status and "Ada" in name

@@ -17,7 +17,7 @@ SAMPLED = replace(GREEDY, temperature=0.8, top_p=0.95, top_k=50, seed=7)
 
 
 class Steady(DraftLengths):
-    """Always as many drafts as may be: what a step costs on this machine is no matter here."""
+    """As many drafts as possible in every step, whatever a step costs on this machine."""
 
     def __init__(self, longest: int) -> None:
         super().__init__(longest=longest, prior=1.0)
@@ -35,14 +35,14 @@ REPEATS = (5, 6, 7, 8, 9) * 12
 
 
 async def answers(mesh, samplings, prompts=PROMPTS):
-    """Of several requests in one batch; the last finds the first one's pages in the prefix cache."""
+    """Answers to several requests in one batch; the last request finds the first one's pages in the prefix cache."""
     asked = [mesh.ask(one, sampling=sampling) for one in prompts for sampling in samplings]
     await asyncio.gather(*(one.task for one in asked))
     return asked
 
 
 def said(asked):
-    """All that a client may see of tokens, bit for bit."""
+    """Everything that a client may see of each token, bit for bit."""
     return [[(t.token, t.position, t.logprob, t.top_ids, t.top_logprobs, t.end) for t in one.tokens] for one in asked]
 
 
@@ -66,7 +66,7 @@ async def test_tokens_and_logprobs_are_the_same_with_and_without_a_draft(real_me
         assert said(asked) == expected
         assert said(await answers(mesh, (stop, late))) == ends
         assert counts["drafted"] > 0
-        if seed == 0:  # it says what the model says, with the same noise
+        if seed == 0:  # the draft model is the model itself and uses the same noise
             assert counts["accepted"] == counts["drafted"]
             assert asked[0].handle.timings.decode_steps <= -(-39 // 5) + 1
         else:
@@ -86,7 +86,7 @@ async def test_prompt_lookup_finds_what_repeats_and_changes_nothing(real_mesh):
         assert decode.counts()["drafted"] > 0
 
 
-async def test_a_worker_without_the_draft_is_refused_and_told_why(real_mesh, tmp_path, caplog):
+async def test_a_worker_without_the_draft_is_refused_with_the_reason(real_mesh, tmp_path, caplog):
     draft = tiny(tmp_path / "draft", "llama3", dtype="bf16", context=8192, seed=1)
     async with real_mesh() as mesh:
         await mesh.add("prefill", draft=draft)

@@ -26,6 +26,7 @@ def short_path() -> Iterator[Path]:
 
 
 pytestmark = pytest.mark.mesh
+PATIENCE_SECONDS = 60.0  # a guard against hanging: no test depends on how fast the machine is
 
 PROGRAM = Path(__file__).with_name("transport_peer.py")
 peer = runpy.run_path(str(PROGRAM), run_name="peer")
@@ -48,7 +49,7 @@ async def process(role, name, folder):
 
 @dataclass
 class Pushed:
-    """A writer in its own process that pushes for ever, and our pool."""
+    """A writer in its own process that pushes for ever, and the pool of this process."""
 
     child: asyncio.subprocess.Process
     receiver: Receiver
@@ -56,7 +57,7 @@ class Pushed:
     arrived: list[Arrived] = field(default_factory=list)
 
     async def changes(self, seconds=0.3):
-        """Whether pages change within so long. The loop runs meanwhile, so what is in sockets is received."""
+        """True as soon as a page changes within this time. The event loop runs meanwhile and receives from sockets."""
         before = bytes(self.pool.buffer)
         for _ in range(int(seconds / 0.02)):
             await asyncio.sleep(0.02)
@@ -74,8 +75,8 @@ async def pushed(name, folder):
             state = Pushed(child, receiver, pool)
             receiver.open(TICKET, {page: page for page in range(PAGES)}, state.arrived.append)
             child.stdin.write(receiver.handle(WRITER).hex().encode() + b"\n")
-            assert await asyncio.wait_for(child.stdout.readline(), 60) == b"pushing\n"
-            assert await state.changes(5)
+            assert await asyncio.wait_for(child.stdout.readline(), PATIENCE_SECONDS) == b"pushing\n"
+            assert await state.changes(PATIENCE_SECONDS)
             yield state
     finally:
         await receiver.aclose()
@@ -86,7 +87,7 @@ async def pushed(name, folder):
 async def test_a_writer_killed_in_mid_push_writes_no_more_and_is_known_to_be_dead(name, short_path):
     async with pushed(name, str(short_path)) as state:
         state.child.kill()
-        assert await state.receiver.silent(WRITER, 5.0)
+        assert await state.receiver.silent(WRITER, PATIENCE_SECONDS)
         state.receiver.close(TICKET)
         assert not await state.changes()
         values = np.frombuffer(state.pool.buffer, np.uint8).reshape(PAGES, SHAPE.layers, -1)
@@ -96,15 +97,13 @@ async def test_a_writer_killed_in_mid_push_writes_no_more_and_is_known_to_be_dea
         assert await state.receiver.silent(WRITER, 0)
 
 
-async def test_death_is_known_by_pidfd_within_milliseconds(short_path):
+async def test_death_is_known_by_pidfd_long_before_the_time_is_up(short_path):
     async with pushed("shm", str(short_path)) as state:
         assert not await state.receiver.silent(WRITER, 0)
-        loop = asyncio.get_running_loop()
-        waiting = asyncio.ensure_future(state.receiver.silent(WRITER, 30.0))
+        waiting = asyncio.ensure_future(state.receiver.silent(WRITER, 10 * PATIENCE_SECONDS))
         await asyncio.sleep(0.05)
-        begun = loop.time()
         state.child.kill()
-        assert await waiting and loop.time() - begun < 2.0
+        assert await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 async def test_a_stopped_writer_is_not_silent_and_writes_late_once_it_goes_on(short_path):
@@ -115,7 +114,7 @@ async def test_a_stopped_writer_is_not_silent_and_writes_late_once_it_goes_on(sh
         assert not await state.receiver.silent(WRITER, 0.3)
         state.receiver.close(TICKET)
         state.child.send_signal(signal.SIGCONT)
-        assert await state.changes(5), "the late write is what quarantine is for"
+        assert await state.changes(PATIENCE_SECONDS), "the late write is what quarantine is for"
         assert not await state.receiver.silent(WRITER, 0)
 
 
@@ -125,7 +124,7 @@ async def test_a_stopped_writer_can_be_killed_and_then_is_silent(short_path):
         await asyncio.sleep(0.05)
         assert not await state.receiver.silent(WRITER, 0.1)
         assert state.receiver.kill(WRITER)
-        assert await state.receiver.silent(WRITER, 5.0)
+        assert await state.receiver.silent(WRITER, PATIENCE_SECONDS)
         assert await state.child.wait() == -signal.SIGKILL
         assert not await state.changes()
 
@@ -137,21 +136,24 @@ async def test_a_stopped_tcp_writer_that_goes_on_changes_no_page_of_an_ended_lan
         state.receiver.close(TICKET)
         state.child.send_signal(signal.SIGCONT)
         discarded = state.receiver.landings.discarded_bytes
-        assert not await state.changes()
-        assert state.receiver.landings.discarded_bytes > discarded, "it did go on"
+        before = bytes(state.pool.buffer)
+        async with asyncio.timeout(PATIENCE_SECONDS):  # until it goes on
+            while state.receiver.landings.discarded_bytes == discarded:
+                await asyncio.sleep(0.02)
+        assert state.pool.buffer == before
 
 
 @pytest.mark.parametrize("name", ["shm", "tcp"])
 async def test_a_writer_learns_that_its_receiver_was_killed(name, short_path):
     async with process("receive", name, str(short_path)) as child:
-        handle = bytes.fromhex((await asyncio.wait_for(child.stdout.readline(), 60)).decode())
+        handle = bytes.fromhex((await asyncio.wait_for(child.stdout.readline(), PATIENCE_SECONDS)).decode())
         pool = SharedPool(SHAPE, PAGES)
         writer = await peer["transport"](name, str(short_path)).connect(handle, pool, WRITER)
         spans = [Span(page, page, page, 0, SHAPE.layers) for page in range(PAGES)]
         await writer.write(TICKET, spans, 0)
         child.kill()
         with pytest.raises(TransferError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while True:
                     await writer.write(TICKET, spans, 0)
                     await asyncio.sleep(0)

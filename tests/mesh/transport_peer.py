@@ -1,4 +1,5 @@
-"""The other process of test_transports.py: a writer that never stops pushing, or a receiver that waits to be killed.
+"""The other process of `tests/mesh/test_transports.py`: a writer that never stops pushing, or a receiver that waits to
+be killed.
 
 python transport_peer.py write|receive shm|tcp FOLDER; a handle in hex travels over stdin or stdout."""
 

@@ -1,6 +1,6 @@
 """What a public function hands to the GPU: a kernel, a grid, arguments and compile-time constants, as plain data.
 
-The same `Launch` is run on a device, run by Triton's interpreter and compiled ahead of time by `bench.gpu.aot`, so
+The same `Launch` is run on a device, run by Triton's interpreter and compiled ahead of time by `tests.gpu_gate.aot`, so
 what the gate has seen is what runs. Multiplications and additions are never contracted by the compiler: where a
 fused one is meant, the kernel says `tl.fma`, so that equal recipes give equal bits in different kernels."""
 

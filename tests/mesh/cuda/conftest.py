@@ -20,13 +20,14 @@ from cli.ports import free_address
 from cli.running import running_mesh
 from cli.supervisor import Service, Supervisor
 from cli.verify.answers import Best
-from cli.verify.asks import Ask
-from cli.verify.meshed import READY, answer_of
+from cli.verify.cell_mesh import READY
+from cli.verify.outcomes import answer_of
+from cli.verify.requests import VerifyRequest
 from mesh.grpc_stats import read_stats
 from mesh.settings import read_settings
 
 if TYPE_CHECKING:
-    from cli.verify.alone import Alone
+    from cli.verify.reference import Reference
 
 collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
 START_SECONDS, ANSWER_SECONDS = 120.0, 120.0
@@ -42,10 +43,10 @@ class GpuMesh:
     addresses: dict[str, str]  # of the workers, by name
     classes: set[tuple[str, str]] = field(default_factory=set)
 
-    async def answer(self, ask: Ask) -> tuple[Best, ...]:
+    async def answer(self, ask: VerifyRequest) -> tuple[Best, ...]:
         return await answer_of(self.client, ask, "gpu", self.classes, ANSWER_SECONDS)
 
-    async def answers(self, asks: Sequence[Ask]) -> list[tuple[Best, ...]]:
+    async def answers(self, asks: Sequence[VerifyRequest]) -> list[tuple[Best, ...]]:
         return await asyncio.gather(*(self.answer(ask) for ask in asks))
 
     async def counts(self, name: str) -> dict[str, int]:
@@ -84,7 +85,7 @@ async def gpu_mesh(folder: Path, cache: Path, **settings: str) -> AsyncIterator[
         **settings,
     }
     mesh = read_settings(overrides=said).mesh()
-    services = [emulated(_over(one)) for one in services_of(mesh, file=None, said=said, otlp_endpoint="")]
+    services = [emulated(_over(one)) for one in services_of(mesh, file=None, overrides=said, otlp_endpoint="")]
     addresses, last_lines = dict[str, str](), deque[str](maxlen=40)
 
     def on_line(name: str, line: str) -> None:
@@ -122,10 +123,10 @@ def folder(home: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def alone(folder: Path, home: Path) -> "Iterator[Alone]":
+def alone(folder: Path, home: Path) -> "Iterator[Reference]":
     import torch
 
-    from cli.verify.alone import PAGE_TOKENS, on_gpu
+    from cli.verify.reference import PAGE_TOKENS, on_gpu
     from engine.cuda import identity
     from engine.cuda.loaded import load_on_device
     from tests.mesh.cuda.emulated import self_test

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from baton.client import Client
-from cli.verify.alone import Alone
 from cli.verify.answers import compare
-from cli.verify.asks import Ask, single
+from cli.verify.reference import Reference
+from cli.verify.requests import VerifyRequest, single
 from mesh.messages import Sampling
 from tests.mesh.cuda.conftest import CHUNK_TOKENS, PAGE_TOKENS, POOL_PAGES, GpuMesh, gpu_mesh
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 
-def ask(number: int, tokens: int, *, answer: int = 5) -> Ask:
+def ask(number: int, tokens: int, *, answer: int = 5) -> VerifyRequest:
     """Every second one is sampled."""
     prompt = tuple((number * 7919 + slot * 31 + slot // 7) % 250 for slot in range(tokens))
     wish = Sampling(temperature=single(0.8 * (number % 2)), seed=number, max_tokens=answer, top_logprobs=3)
-    return Ask(prompt, wish)
+    return VerifyRequest(prompt, wish)
 
 
 TOGETHER = (ask(0, 5, answer=12), ask(1, 33), ask(2, 16))  # the first still runs when the others join it
@@ -39,7 +39,9 @@ async def mesh(folder: Path, home: Path) -> AsyncIterator[GpuMesh]:
 
 
 @in_one_loop
-async def test_requests_together_get_the_bits_of_each_alone_over_both_transports(mesh: GpuMesh, alone: Alone) -> None:
+async def test_requests_together_get_the_bits_of_each_alone_over_both_transports(
+    mesh: GpuMesh, alone: Reference
+) -> None:
     answers = await mesh.answers(TOGETHER)
     expected = await asyncio.to_thread(alone.answers, TOGETHER)
     assert [bool(compare(*pair)) for pair in zip(expected, answers, strict=True)] == [False] * len(TOGETHER)
@@ -54,7 +56,7 @@ async def test_requests_together_get_the_bits_of_each_alone_over_both_transports
 
 @in_one_loop
 async def test_a_prompt_whose_pages_are_cached_on_both_tiers_gets_the_same_bits_and_moves_none(
-    mesh: GpuMesh, alone: Alone
+    mesh: GpuMesh, alone: Reference
 ) -> None:
     whole = TOGETHER[-1]
     assert len(whole.prompt) == PAGE_TOKENS
@@ -65,7 +67,7 @@ async def test_a_prompt_whose_pages_are_cached_on_both_tiers_gets_the_same_bits_
 
 
 @in_one_loop
-async def test_another_seed_is_noticed(mesh: GpuMesh, alone: Alone) -> None:
+async def test_another_seed_is_noticed(mesh: GpuMesh, alone: Reference) -> None:
     one = TOGETHER[1]
     answer = await mesh.answer(replace(one, sampling=replace(one.sampling, seed=77)))
     assert compare(await asyncio.to_thread(alone.answer, one), answer).token is not None
@@ -73,7 +75,7 @@ async def test_another_seed_is_noticed(mesh: GpuMesh, alone: Alone) -> None:
 
 @in_one_loop
 async def test_a_prefill_worker_killed_while_it_pushes_changes_no_bit_and_costs_no_page(
-    mesh: GpuMesh, alone: Alone
+    mesh: GpuMesh, alone: Reference
 ) -> None:
     before = {name: (await mesh.counts(name))["bytes_written"] for name in ("prefill-0", "prefill-1")}
     committed = {name: (await mesh.counts(name))["committed"] for name in before}

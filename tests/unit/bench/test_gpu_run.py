@@ -110,8 +110,8 @@ def test_tests_that_were_all_skipped_have_shown_nothing_and_each_is_named(tmp_pa
     file = tmp_path / "test_made_up.py"
     file.write_text(f"import pytest\n@pytest.mark.skip(reason='no second GPU')\ndef test_there(): ...\n{others}\n")
     section = carry_out(Work("tests", (*PYTEST, str(file)), 60), 60, dry=False)
-    told = {figure.name: figure.value for figure in section.figures}
-    assert told == {"tests passed": bool(others), "tests failed": 0, "tests skipped": 1}
+    counts = {figure.name: figure.value for figure in section.figures}
+    assert counts == {"tests passed": bool(others), "tests failed": 0, "tests skipped": 1}
     assert section.failed == (not others) and not section.problem
     assert len(section.notes) == 1 and "no second GPU" in section.notes[0]
 

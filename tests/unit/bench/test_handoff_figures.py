@@ -6,8 +6,7 @@ import pytest
 
 from bench.handoff_figures import (
     MeshRun,
-    Pair,
-    Spread,
+    PairedRun,
     Throttled,
     Unthrottled,
     keys,
@@ -18,6 +17,7 @@ from bench.handoff_figures import (
     throttle_rate,
     throttled_bound_ms,
 )
+from bench.spread import Spread
 
 RUN = MeshRun(first_token_ms=110.0, compute_ms=101.0, exposed_ms=2.0, bytes=1000, bytes_before_first=950)
 
@@ -59,14 +59,14 @@ def test_mesh_runs_without_a_single_run_on_either_side_are_refused(single: int) 
 
 
 def test_the_median_of_pairs_counts_not_the_difference_of_medians() -> None:
-    pairs = [Pair(replace(RUN, first_token_ms=first), single) for first, single in [(10, 9), (100, 50), (60, 58)]]
+    pairs = [PairedRun(replace(RUN, first_token_ms=first), single) for first, single in [(10, 9), (100, 50), (60, 58)]]
     summary = summarise(32, pairs)
-    assert summary.mesh_minus_single_ms == Spread(1, 2, 50)
-    assert summary.single_ms.middle == 50
+    assert summary.mesh_minus_single_ms == Spread(2, 1, 50)
+    assert summary.single_ms.median == 50
 
 
 def test_the_hidden_share_is_what_had_landed_when_the_first_token_was_sampled() -> None:
-    assert summarise(32, [Pair(RUN, 100.0)]).hidden_share.middle == 0.95
+    assert summarise(32, [PairedRun(RUN, 100.0)]).hidden_share.median == 0.95
 
 
 def test_the_worse_prompt_counts_in_every_figure_by_itself() -> None:

@@ -1,4 +1,4 @@
-"""The figures of `bench.start`: memory told apart by what is mapped, and a miss for everything that may go wrong."""
+"""The figures of `bench.start`: memory by the kind of its mapping, and a miss for everything that may go wrong."""
 
 from dataclasses import replace
 

@@ -16,7 +16,7 @@ def taken_address() -> Iterator[str]:
 
 @pytest.fixture
 def refusing_address() -> Iterator[str]:
-    """Bound and never listening: nobody else can take it, and nobody answers."""
+    """An address that is bound but does not listen: no process can take it, and none answers."""
     with socket.socket() as idle:
         idle.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{idle.getsockname()[1]}"

@@ -125,7 +125,7 @@ def test_generate_answers_a_program_with_one_json_object(echo: tuple[str, Echo])
     }
 
 
-def test_what_was_not_asked_for_stays_the_servers_default(echo: tuple[str, Echo]) -> None:
+def test_options_that_were_not_given_keep_the_servers_defaults(echo: tuple[str, Echo]) -> None:
     CliRunner().invoke(build("generate"), ["generate", "a", "--address", echo[0]])
     (request,) = echo[1].requests
     assert request.stop.max_tokens == 64
@@ -133,7 +133,7 @@ def test_what_was_not_asked_for_stays_the_servers_default(echo: tuple[str, Echo]
 
 
 def chat(echo: tuple[str, Echo], *arguments: str, said: str) -> tuple[str, list[tuple[str, str]]]:
-    """What was shown, and the last conversation that was sent."""
+    """The output of a chat, and the last conversation that it sent."""
     result = CliRunner().invoke(build("chat"), ["chat", "--address", echo[0], *arguments], input=said)
     assert result.exit_code == 0, result.output
     return result.output, [(message.role, message.content) for message in echo[1].requests[-1].chat.messages]
@@ -150,7 +150,9 @@ def test_a_chat_sends_every_turn_so_far(echo: tuple[str, Echo]) -> None:
     ]
 
 
-def test_a_call_is_run_here_and_its_result_told_to_the_model(echo: tuple[str, Echo], health_address: str) -> None:
+def test_a_call_runs_in_the_client_and_its_result_goes_to_the_model(
+    echo: tuple[str, Echo], health_address: str
+) -> None:
     shown, sent = chat(echo, "--http", health_address, said="call mesh_status decode\n")
     result = '{"tier": "decode", "workers": 3, "status": "ready"}'
     assert sent == [("user", "call mesh_status decode"), ("assistant", ""), ("tool", result)]
@@ -167,14 +169,14 @@ def test_a_call_is_run_here_and_its_result_told_to_the_model(echo: tuple[str, Ec
         ("call other decode", "takes a tier"),
     ],
 )
-def test_a_call_that_fails_tells_the_model_why(
+def test_the_error_of_a_failed_call_goes_to_the_model(
     echo: tuple[str, Echo], refusing_address: str, said: str, error: str
 ) -> None:
     _, sent = chat(echo, "--http", refusing_address, said=f"{said}\n")
     assert sent[-1][0] == "tool" and error in json.loads(sent[-1][1])["error"]
 
 
-def test_a_model_that_takes_no_tools_is_talked_to_without(echo: tuple[str, Echo]) -> None:
+def test_the_conversation_with_a_model_that_takes_no_tools_continues_without_them(echo: tuple[str, Echo]) -> None:
     echo[1].takes_tools = False
     shown, sent = chat(echo, said="hello there\nagain\n")
     assert "takes no tools" in shown and "hello there" in shown

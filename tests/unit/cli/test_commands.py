@@ -1,4 +1,4 @@
-"""Every command explains itself, refuses wrong settings in one line, and a client needs the base dependencies only."""
+"""Every command has help and refuses wrong settings in one line; a client needs the base dependencies only."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def baton(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=280,
     )
 
 
@@ -104,13 +104,13 @@ def test_a_taken_port_is_refused_before_anything_starts(taken_address: str) -> N
     assert f"gateway.grpc_address: cannot listen on {taken_address}" in done.stderr
 
 
-def test_asking_where_no_mesh_is_says_how_to_start_one(refusing_address: str) -> None:
+def test_a_request_to_no_mesh_names_the_command_that_starts_one(refusing_address: str) -> None:
     done = baton("generate", "hello", "--address", refusing_address)
     assert done.returncode == 1
     assert f"no mesh answers at {refusing_address}; start one with `baton up`" in done.stderr
 
 
-def test_inspect_tells_a_program_what_a_folder_holds(tmp_path: Path) -> None:
+def test_inspect_reports_the_contents_of_a_folder_as_json(tmp_path: Path) -> None:
     done = baton("model", "inspect", "--json", XDG_CACHE_HOME=str(tmp_path))
     facts = json.loads(done.stdout)
     assert facts["parameters"] > 0

@@ -1,4 +1,4 @@
-"""The doctor tells programs everything under stable keys, and one broken part hides no other."""
+"""The doctor's report has stable keys, and one broken part hides no other."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The services' loop measures microseconds and still wakes when asked to."""
+"""The services' loop measures microseconds, and no timer goes off before its time."""
 
 import asyncio
 
@@ -14,10 +14,7 @@ def run(work: object) -> object:
 def test_its_clock_tells_moments_within_a_millisecond_apart() -> None:
     async def work() -> int:
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        seen = {loop.time() for _ in range(1000)}
-        assert max(seen) - begun < 0.5
-        return len(seen)
+        return len({loop.time() for _ in range(1000)})
 
     assert run(work()) > 100  # type: ignore[operator]
 
@@ -28,16 +25,16 @@ def test_timers_go_off_when_its_clock_says_so() -> None:
         done: asyncio.Future[float] = loop.create_future()
         begun = loop.time()
         loop.call_at(begun + 0.05, lambda: done.set_result(loop.time()))
-        assert 0.045 <= await done - begun < 1.0
+        assert await done >= begun + 0.05
         begun = loop.time()
         await asyncio.sleep(0.02)
-        assert 0.015 <= loop.time() - begun < 1.0
+        assert loop.time() >= begun + 0.02
 
     run(work())
 
 
 def test_no_timer_goes_off_before_its_time_by_the_loops_clock() -> None:
-    """Whoever wakes too early, finds that nothing is due and sleeps on has lost its wake-up."""
+    """A part that wakes too early, finds nothing due and sleeps on has lost its wake-up."""
 
     async def work() -> float:
         loop = asyncio.get_running_loop()

@@ -1,16 +1,17 @@
 """From a configuration to processes, and from those to a complete mesh; scripts stand in for the services."""
 
+import asyncio
 import itertools
 import os
 from pathlib import Path
 
 import pytest
 
-from cli import running
+from cli.health import health
 from cli.mesh import parse_settings, services_of
 from cli.ports import check_free, dialable, free_address
-from cli.running import running_mesh
-from cli.supervisor import MeshFailed, Service
+from cli.running import complete, running_mesh
+from cli.supervisor import MeshFailed, Service, Supervisor
 from mesh.config import ConfigError, GatewayConfig, MeshConfig
 from mesh.settings import read_settings
 
@@ -27,27 +28,27 @@ def settings_in(arguments: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_every_service_gets_a_name_a_port_and_the_gateway(model: Path) -> None:
-    said = {
+    overrides = {
         "model": str(model),
         "mesh.prefill_workers": "1",
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
     }
-    mesh = read_settings(overrides=said).mesh()
-    services = services_of(mesh, file=None, said=said, otlp_endpoint="http://127.0.0.1:4317")
+    mesh = read_settings(overrides=overrides).mesh()
+    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint="http://127.0.0.1:4317")
     assert [service.name for service in services] == ["gateway", "prefill-0", "decode-0", "decode-1"]
     decode = read_settings(overrides=settings_in(services[3].arguments)).decode()
     assert (decode.name, decode.address, decode.workers_on_host) == ("decode-1", "127.0.0.1:0", 3)
-    assert decode.gateways == (said["gateway.grpc_address"],)
+    assert decode.gateways == (overrides["gateway.grpc_address"],)
     assert decode.otlp_endpoint == "http://127.0.0.1:4317"
     assert decode.model == model
     gateway = read_settings(overrides=settings_in(services[0].arguments)).gateway()
-    assert gateway.http_address == said["gateway.http_address"]
+    assert gateway.http_address == overrides["gateway.http_address"]
 
 
 def test_services_end_with_the_process_that_starts_them(model: Path) -> None:
-    said = {"model": str(model), "gateway.http_address": free_address(), "gateway.grpc_address": free_address()}
-    services = services_of(read_settings(overrides=said).mesh(), file=None, said=said, otlp_endpoint="")
+    overrides = {"model": str(model), "gateway.http_address": free_address(), "gateway.grpc_address": free_address()}
+    services = services_of(read_settings(overrides=overrides).mesh(), file=None, overrides=overrides, otlp_endpoint="")
     for service in services:
         assert service.arguments[service.arguments.index("--parent") + 1] == str(os.getpid())
 
@@ -55,7 +56,7 @@ def test_services_end_with_the_process_that_starts_them(model: Path) -> None:
 def test_a_taken_port_is_refused_before_a_process_starts(model: Path, taken_address: str) -> None:
     mesh = MeshConfig(gateway=GatewayConfig(model=model, grpc_address=taken_address, http_address=free_address()))
     with pytest.raises(ConfigError, match=f"gateway.grpc_address: cannot listen on {taken_address}"):
-        services_of(mesh, file=None, said={}, otlp_endpoint="")
+        services_of(mesh, file=None, overrides={}, otlp_endpoint="")
 
 
 def test_a_free_address_is_free_and_a_wildcard_is_dialled_at_home() -> None:
@@ -89,21 +90,26 @@ async def test_a_mesh_is_there_when_the_gateway_sees_all_workers() -> None:
     mesh = MeshConfig(gateway=GatewayConfig(http_address=address))
     lines: list[str] = []
     answers = ["", '{"status": "ok", "prefill": 1, "decode": 2}', '{"status": "ok", "prefill": 2, "decode": 2}']
-    async with running_mesh(mesh, [gateway_script(address, answers)], lambda _, line: lines.append(line), 20.0) as all_:
+    async with running_mesh(
+        mesh, [gateway_script(address, answers)], lambda _, line: lines.append(line), 120.0
+    ) as all_:
         process = all_.running[0].process
         assert process is not None and process.returncode is None
     assert process.returncode is not None
     assert lines == [f"gateway ready at {address}"]
 
 
-async def test_a_mesh_that_stays_incomplete_fails_with_what_the_gateway_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "LOOK_SECONDS", 0.05)
+async def test_a_mesh_that_stays_incomplete_fails_with_the_gateways_answer() -> None:
     address = free_address()
     mesh = MeshConfig(gateway=GatewayConfig(http_address=address))
-    gateway = gateway_script(address, ['{"status": "ok", "prefill": 0, "decode": 2}'])
+    gateway = Supervisor([gateway_script(address, ['{"status": "ok", "prefill": 0, "decode": 2}'])], lambda *_: None)
+    gateway.start()
+    await gateway.all_ready(120.0)
+    while await health(address) is None:
+        await asyncio.sleep(0.05)
     with pytest.raises(MeshFailed, match=r"does not see 2 prefill and 2 decode workers.*'prefill': 0"):
-        async with running_mesh(mesh, [gateway], lambda *_: None, 4.0):
-            raise AssertionError("the mesh must not count as complete")
+        await complete(mesh, 3.0)
+    await gateway.stop()
 
 
 def test_settings_keep_equal_signs_in_values() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cli import supervisor
-from cli.supervisor import MeshFailed, Service, State, Supervisor
+from cli.supervisor import MeshFailed, ProcessState, Service, Supervisor
 
-READY = "import sys, time\nprint('x ready at 127.0.0.1:1', file=sys.stderr, flush=True)\ntime.sleep(60)"
+READY = "import sys, time\nprint('x ready at 127.0.0.1:1', file=sys.stderr, flush=True)\ntime.sleep(600)"
 
 
 def service(name: str, script: str) -> Service:
@@ -31,7 +31,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def until(condition: object, seconds: float = 10.0) -> None:
+PATIENCE_SECONDS = 120.0  # a guard against hanging: no test depends on how fast the machine starts a process
+
+
+async def until(condition: object, seconds: float = PATIENCE_SECONDS) -> None:
     assert callable(condition)
     async with asyncio.timeout(seconds):
         while not condition():
@@ -42,7 +45,7 @@ async def test_a_mesh_is_ready_when_every_service_said_so_and_nothing_is_left_af
     lines: list[tuple[str, str]] = []
     mesh = Supervisor([service("a", READY), service("b", READY)], lambda *line: lines.append(line))
     mesh.start()
-    await mesh.all_ready(10.0)
+    await mesh.all_ready(PATIENCE_SECONDS)
     processes = [running.process for running in mesh.running]
     await mesh.stop()
     assert sorted(lines) == [("a", "x ready at 127.0.0.1:1"), ("b", "x ready at 127.0.0.1:1")]
@@ -53,11 +56,11 @@ async def test_a_dead_service_starts_again() -> None:
     lines: list[str] = []
     mesh = Supervisor([service("a", READY)], lambda name, line: lines.append(line))
     mesh.start()
-    await mesh.all_ready(10.0)
+    await mesh.all_ready(PATIENCE_SECONDS)
     first = mesh.running[0].process
     assert first is not None
     first.kill()
-    await until(lambda: mesh.running[0].starts == 2 and mesh.running[0].state is State.READY)
+    await until(lambda: mesh.running[0].starts == 2 and mesh.running[0].state is ProcessState.READY)
     await mesh.stop()
     assert "ended (signal 9), starts again in 0.5 s" in lines
 
@@ -67,7 +70,7 @@ async def test_wrong_settings_end_the_start_with_the_services_own_words() -> Non
     mesh = Supervisor([service("a", READY), service("b", broken)], quiet)
     mesh.start()
     with pytest.raises(MeshFailed, match=r"b cannot start:\n    port 1 is taken") as failed:
-        await mesh.all_ready(10.0)
+        await mesh.all_ready(PATIENCE_SECONDS)
     assert failed.value.status == 2
     await mesh.stop()
 
@@ -77,24 +80,24 @@ async def test_a_service_that_never_gets_ready_is_given_up(monkeypatch: pytest.M
     mesh = Supervisor([service("a", "raise ValueError('broken')")], quiet)
     mesh.start()
     with pytest.raises(MeshFailed, match=r"a ended 3 times while it started:(.|\n)*ValueError: broken"):
-        await mesh.all_ready(10.0)
+        await mesh.all_ready(PATIENCE_SECONDS)
     await mesh.stop()
 
 
 async def test_a_silent_start_runs_out_of_time() -> None:
-    mesh = Supervisor([service("a", "import time; time.sleep(60)")], quiet)
+    mesh = Supervisor([service("a", "import time; time.sleep(600)")], quiet)
     mesh.start()
-    with pytest.raises(MeshFailed, match="a is not ready and has said nothing"):
+    with pytest.raises(MeshFailed, match="a is not ready and has logged nothing"):
         await mesh.all_ready(0.3)
     await mesh.stop()
 
 
-async def test_who_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_service_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "DRAIN_SECONDS", 0.2)
     stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY
     mesh = Supervisor([service("a", stubborn)], quiet)
     mesh.start()
-    await mesh.all_ready(10.0)
+    await mesh.all_ready(PATIENCE_SECONDS)
     process = mesh.running[0].process
     await mesh.stop()
     assert process is not None and process.returncode == -signal.SIGKILL
@@ -105,15 +108,14 @@ async def test_stopping_during_the_start_leaves_nothing_behind() -> None:
     mesh.start()
     await asyncio.sleep(0)
     await mesh.stop()
-    await asyncio.sleep(0.3)
-    assert all(running.process is None or not alive(running.process.pid) for running in mesh.running)
+    await until(lambda: not any(running.process and alive(running.process.pid) for running in mesh.running))
 
 
 async def test_a_line_without_end_does_not_stop_the_keeper() -> None:
     script = "import sys\nsys.stderr.write('x' * (3 << 20) + '\\n')\n" + READY
     mesh = Supervisor([service("a", script)], quiet)
     mesh.start()
-    await mesh.all_ready(10.0)
+    await mesh.all_ready(PATIENCE_SECONDS)
     await mesh.stop()
 
 
@@ -128,7 +130,7 @@ def test_a_service_dies_with_its_parent_even_when_that_is_killed() -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(pid)

@@ -9,16 +9,17 @@ import pytest
 
 import baton_kernels
 from cli.supervisor import MeshFailed, Service, serve_arguments
-from cli.verify import command
+from cli.verify import command, report
 from cli.verify.answers import Best, best, compare
-from cli.verify.asks import LONGEST, PROMPTS, REPEATING, TOKENS, asks_of, single
 from cli.verify.bodies import Roles, paths, turn
+from cli.verify.cell_mesh import settings_of, with_body, with_program
 from cli.verify.cells import FACTORS, LEAST_CELLS, Cell, every_cell, every_pair, missing_pairs, pairwise_cover
 from cli.verify.checks import Checked
 from cli.verify.drafts import ensure_draft
-from cli.verify.meshed import Outcome, embodied, instead, settings_of
+from cli.verify.outcomes import CellOutcome
+from cli.verify.requests import LONGEST, PROMPTS, REPEATING, TOKENS, requests_of, single
 from cli.verify.restless_worker import Restless
-from cli.verify.sabotage import Sabotage, Spoilt
+from cli.verify.sabotage import Sabotage, Sabotaged, load_saboteur
 from decode_svc.speculation.draft_length import Acceptance, Candidate
 from engine.builtin import tiny
 from engine.model.checkpoint import Checkpoint
@@ -59,7 +60,7 @@ def test_the_cover_holds_every_pair_of_settings(seed: int) -> None:
     assert len(set(cells)) == len(cells)
 
 
-def test_missing_pairs_are_told() -> None:
+def test_missing_pairs_are_found() -> None:
     two = [cell for cell in every_cell(CPU) if cell.transport == "tcp" and cell.cache]
     assert missing_pairs(two, CPU) >= {(("transport", "shm"), ("page", page)) for page in CPU["page"]}
     assert missing_pairs([], CPU) == every_pair(CPU)
@@ -68,34 +69,34 @@ def test_missing_pairs_are_told() -> None:
 
 def test_the_same_seed_draws_the_same_cells_and_prompts() -> None:
     assert pairwise_cover(3, CPU) == pairwise_cover(3, CPU) != pairwise_cover(4, CPU)
-    assert asks_of(CELL, 3) == asks_of(CELL, 3) != asks_of(CELL, 4)
+    assert requests_of(CELL, 3) == requests_of(CELL, 3) != requests_of(CELL, 4)
 
 
-def test_the_usual_run_asks_enough_and_of_every_kind() -> None:
+def test_the_usual_run_sends_enough_requests_of_every_kind() -> None:
     cells = pairwise_cover(command.SEED, CPU)
-    asked = {cell: asks_of(cell, command.SEED) for cell in cells}
-    everything = [ask for asks in asked.values() for ask in asks]
+    drawn = {cell: requests_of(cell, command.SEED) for cell in cells}
+    everything = [one for requests in drawn.values() for one in requests]
     assert len(everything) == sum(PROMPTS["cpu"][cell.batch] for cell in cells) >= 300
-    assert max(len(ask.prompt) for ask in everything) == LONGEST
-    assert min(len(ask.prompt) for ask in everything) == 1
-    greedy = sum(ask.sampling.temperature == 0 for ask in everything)
+    assert max(len(one.prompt) for one in everything) == LONGEST
+    assert min(len(one.prompt) for one in everything) == 1
+    greedy = sum(one.sampling.temperature == 0 for one in everything)
     assert 0.3 * len(everything) < greedy < 0.7 * len(everything)
-    for cell, asks in asked.items():
+    for cell, requests in drawn.items():
         least, most = (REPEATING["cpu"][cell.batch],) * 2 if cell.speculation == "lookup" else TOKENS[cell.batch]
-        assert all(least <= ask.sampling.max_tokens <= most for ask in asks)
-        assert len({ask.prompt for ask in asks}) < len(asks) or cell.batch == 1, "no prompt comes twice"
+        assert all(least <= one.sampling.max_tokens <= most for one in requests)
+        assert len({one.prompt for one in requests}) < len(requests) or cell.batch == 1, "no prompt comes twice"
 
 
-def test_a_request_says_what_the_reference_computes() -> None:
-    for ask in asks_of(CELL, 1):
-        raw = ask.request("name").SerializeToString()
-        request = type(ask.request("name")).FromString(raw)
-        wish, told = ask.sampling, request.sampling
-        assert (told.temperature, told.top_p, told.top_k, told.min_p, told.seed) == (
-            wish.temperature, wish.top_p, wish.top_k, wish.min_p, wish.seed,
+def test_a_message_carries_what_the_reference_computes() -> None:
+    for request in requests_of(CELL, 1):
+        raw = request.message("name").SerializeToString()
+        message = type(request.message("name")).FromString(raw)
+        mine, sent = request.sampling, message.sampling
+        assert (sent.temperature, sent.top_p, sent.top_k, sent.min_p, sent.seed) == (
+            mine.temperature, mine.top_p, mine.top_k, mine.min_p, mine.seed,
         )  # fmt: skip
-        assert (request.stop.max_tokens, request.stop.ignore_eos, request.logprobs.top) == (wish.max_tokens, True, 3)
-        assert tuple(request.token_ids.ids) == ask.prompt
+        assert (message.stop.max_tokens, message.stop.ignore_eos, message.logprobs.top) == (mine.max_tokens, True, 3)
+        assert tuple(message.token_ids.ids) == request.prompt
     assert single(0.7) != 0.7
 
 
@@ -145,18 +146,18 @@ def test_zeros_of_other_sign_differ_and_nan_equals_itself() -> None:
     ],
 )
 def test_whatever_is_not_as_it_must_be_ends_with_status_1(change: dict[str, int]) -> None:
-    assert command.judge([GOOD, GOOD], PRINTS, json=False) == 0
-    assert command.judge([GOOD, replace(GOOD, **change)], PRINTS, json=True) == 1
+    assert report.judge([GOOD, GOOD], PRINTS, json=False) == 0
+    assert report.judge([GOOD, replace(GOOD, **change)], PRINTS, json=True) == 1
 
 
 def test_drafts_where_there_must_be_none_end_with_status_1() -> None:
     plain = replace(GOOD, cell=replace(CELL, speculation="off"))
-    assert command.judge([replace(plain, drafted=0, accepted=0)], PRINTS, json=False) == 0
-    assert command.judge([plain], PRINTS, json=False) == 1
+    assert report.judge([replace(plain, drafted=0, accepted=0)], PRINTS, json=False) == 0
+    assert report.judge([plain], PRINTS, json=False) == 1
 
 
 def test_a_body_with_another_fingerprint_ends_with_status_1() -> None:
-    assert command.judge([GOOD], PRINTS | {"amx": {"plain": "a", "avx2": "b"}}, json=False) == 1
+    assert report.judge([GOOD], PRINTS | {"amx": {"plain": "a", "avx2": "b"}}, json=False) == 1
 
 
 @pytest.mark.parametrize("known", [("plain", "avx2"), ("plain", "avx2", "avx512"), ("plain", "avx2", "avx512", "amx")])
@@ -192,18 +193,18 @@ def test_a_restless_pace_takes_every_length_and_never_more_than_fits() -> None:
 
 
 def test_the_report_adds_the_cells_up() -> None:
-    report = command.summary([replace(GOOD, token_mismatches=1), replace(GOOD, remote=12, admitted=24)])
-    assert (report["cells"], report["prompts"], report["token_mismatches"]) == (2, 48, 1)
-    assert (report["remote_share"], report["bytes_moved"]) == (0.75, 8192)
-    assert report["numerics"] == {"path": "pairs", "class": "class", "fingerprint": "fingerprint"}
+    summary = report.summary([replace(GOOD, token_mismatches=1), replace(GOOD, remote=12, admitted=24)])
+    assert (summary["cells"], summary["prompts"], summary["token_mismatches"]) == (2, 48, 1)
+    assert (summary["remote_share"], summary["bytes_moved"]) == (0.75, 8192)
+    assert summary["numerics"] == {"path": "pairs", "class": "class", "fingerprint": "fingerprint"}
 
 
 @pytest.mark.parametrize(("noticed", "status"), [(20, 1), (19, 2), (0, 2)])
 def test_a_sabotage_that_goes_unnoticed_ends_with_status_2(noticed: int, status: int) -> None:
-    result = Spoilt(GOOD, GOOD, noticed=noticed, wanted=20)
-    assert command.judge_sabotage([result], Sabotage.PAGE, json=False) == status
-    spotless = Spoilt(GOOD, GOOD, noticed=20, wanted=20)
-    assert command.judge_sabotage([spotless, result], Sabotage.BATCH, json=True) == status
+    result = Sabotaged(GOOD, GOOD, noticed=noticed, wanted=20)
+    assert report.judge_sabotage([result], Sabotage.PAGE, json=False) == status
+    spotless = Sabotaged(GOOD, GOOD, noticed=20, wanted=20)
+    assert report.judge_sabotage([spotless, result], Sabotage.BATCH, json=True) == status
 
 
 @pytest.mark.parametrize("error", [MeshFailed("a worker is not ready"), OSError("broken"), AssertionError()])
@@ -214,7 +215,7 @@ def test_what_is_no_difference_never_ends_with_status_1(error: Exception) -> Non
 
 
 def test_what_decode_prefilled_or_patched_itself_is_not_remote() -> None:
-    outcome = Outcome([], ("", ""))
+    outcome = CellOutcome([], ("", ""))
     outcome.decode.update(admitted_remote=5, admitted_patched=2, admitted_local=3, bytes_landed=70)
     outcome.prefill.update(bytes_written=100, bytes_resent=30)
     assert (outcome.remote, outcome.admitted) == (5, 10)
@@ -233,25 +234,39 @@ def test_a_cell_is_a_mesh_of_those_settings() -> None:
 def test_only_decode_workers_are_broken_and_keep_their_settings() -> None:
     decode = Service("decode-0", serve_arguments("decode", {"decode.name": "d"}))
     prefill = Service("prefill-0", serve_arguments("prefill", {}))
-    module = "cli.verify.broken_worker"
-    assert instead(prefill, module, "fault") == prefill
-    assert instead(decode, module, "fault").arguments[:3] == ("-m", module, "fault")
-    assert instead(decode, module, "fault").arguments[3:] == decode.arguments[4:]
+    module = "tests.sabotage.broken_worker"
+    assert with_program(prefill, module, "fault") == prefill
+    assert with_program(decode, module, "fault").arguments[:3] == ("-m", module, "fault")
+    assert with_program(decode, module, "fault").arguments[3:] == decode.arguments[4:]
 
 
-def test_each_tier_is_told_its_body_and_the_gateway_none() -> None:
+def test_the_environment_of_each_tier_names_its_body_and_the_gateways_none() -> None:
     parts = Roles("pairs", prefill="avx2", decode="plain", alone="avx512")
-    told = {tier: embodied(Service(tier, serve_arguments(tier, {})), parts).environment for tier in TIERS}
-    assert told == {
+    environments = {tier: with_body(Service(tier, serve_arguments(tier, {})), parts).environment for tier in TIERS}
+    assert environments == {
         "gateway": (),
         "prefill": (("BATON_PRODUCT_PATH", "pairs:avx2"),),
         "decode": (("BATON_PRODUCT_PATH", "pairs:plain"),),
     }
 
 
-def test_nothing_but_verify_knows_the_broken_worker() -> None:
+def test_no_shipped_room_names_what_only_the_saboteur_does() -> None:
     root = Path(__file__).resolve().parents[3]
     rooms = ("cli", "gateway", "prefill_svc", "decode_svc", "engine", "kvtransfer", "mesh")
-    files = [path for room in rooms for path in (root / room).rglob("*.py")]
-    knowing = {path.relative_to(root).as_posix() for path in files if "broken_worker" in path.read_text()}
-    assert knowing == {"cli/verify/faults.py", "cli/verify/meshed.py"}
+    texts = {
+        path.relative_to(root).as_posix(): path.read_text() for room in rooms for path in (root / room).rglob("*.py")
+    }
+    assert [name for name, text in texts.items() if "broken_worker" in text] == []
+    assert [name for name, text in texts.items() if "tests.sabotage" in text] == ["cli/verify/sabotage.py"]
+
+
+def test_a_checkout_has_a_saboteur() -> None:
+    assert callable(load_saboteur())
+
+
+def test_without_a_checkout_a_sabotage_ends_with_status_2_and_says_what_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended, command.anything_else_is_unknown():
+        load_saboteur(tmp_path)
+    assert ended.value.code == 2 and "needs a checkout of Baton" in " ".join(capsys.readouterr().err.split())

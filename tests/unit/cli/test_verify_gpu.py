@@ -1,18 +1,19 @@
-"""`baton verify` on a GPU, in parts: what it checks there, what it leaves out and says so, and how workers are told."""
+"""`baton verify` on a GPU, in parts: what it checks there, what it leaves out, and its workers' environment."""
 
 from dataclasses import replace
 
 import pytest
 
 from cli.verify import command, gpu
-from cli.verify.asks import asks_of
 from cli.verify.bodies import Roles, roles
+from cli.verify.cell_mesh import settings_of
 from cli.verify.cells import FACTORS, Cell, missing_pairs, pairwise_cover
-from cli.verify.meshed import settings_of
-from cli.verify.sabotage import Sabotage, sabotaged_cells
+from cli.verify.requests import requests_of
+from cli.verify.sabotage import Sabotage
 from engine.cuda import device
 from engine.cuda.device import Found, Gpu
 from mesh.settings import read_settings
+from tests.sabotage.saboteur import sabotaged_cells
 
 GPU = {**FACTORS["cuda"], "path": ("cuda-sm90:graph", "cuda-sm90:eager")}
 CELL = Cell(
@@ -37,9 +38,9 @@ def test_a_cell_takes_the_transports_of_its_device_only(path: str, transport: st
 
 def test_cells_of_one_batch_on_a_gpu_ask_the_same_of_the_one_reference() -> None:
     cells = [cell for cell in pairwise_cover(command.SEED, GPU) if cell.batch == 64]
-    assert len(cells) > 1 and len({asks_of(cell, command.SEED) for cell in cells}) == 1
-    assert asks_of(cells[0], command.SEED) != asks_of(replace(cells[0], batch=8), command.SEED)
-    assert len(asks_of(cells[0], command.SEED)) >= 64
+    assert len(cells) > 1 and len({requests_of(cell, command.SEED) for cell in cells}) == 1
+    assert requests_of(cells[0], command.SEED) != requests_of(replace(cells[0], batch=8), command.SEED)
+    assert len(requests_of(cells[0], command.SEED)) >= 64
 
 
 def test_a_cell_on_a_gpu_is_a_mesh_on_cuda() -> None:

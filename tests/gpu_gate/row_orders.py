@@ -6,7 +6,7 @@ registers of its threads alike: the same tile, or tiles in which every warp hold
 import re
 from collections.abc import Sequence
 
-from bench.gpu.compiled import Compiled
+from tests.gpu_gate.compiled import Compiled
 
 _LAYOUT = re.compile(r"versionMajor = (\d+).*warpsPerCTA = \[(\d+), (\d+)\], instrShape = \[([\d, ]+)\]")
 
@@ -25,7 +25,7 @@ def unlike_orders(done: Sequence[Compiled]) -> list[str]:
 
 
 def _order(one: Compiled) -> tuple[str, ...]:
-    """What of a kernel's layouts decides in which order a row is summed."""
+    """The parts of a kernel's layouts that decide in which order a row is summed."""
     if one.family.startswith("product"):
         return tuple(sorted({_kind(layout) for layout in one.matrix} | {kind for kind in one.kinds if "mma" in kind}))
     layouts = []
@@ -39,7 +39,7 @@ def _order(one: Compiled) -> tuple[str, ...]:
 
 
 def _kind(layout: str) -> str:
-    """Version and depth of a matrix instruction, without the tile's sizes that take no part in an output's chain."""
+    """Version and depth of a matrix instruction; the tile's other sizes do not change an output's chain."""
     found = _LAYOUT.search(layout)
     assert found is not None, layout
     version, _, _, shape = found.groups()

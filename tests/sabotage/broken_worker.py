@@ -1,27 +1,26 @@
-"""A decode worker that does wrong on purpose: the negative control of `baton verify`, started by it and by nobody else.
+"""A decode worker that does one thing wrong on purpose: the negative control of `baton verify`, which alone starts it.
 
-It is the worker that serves, opened the same way; only what the fault file names is different: another product, or one
-bit of a landed page that flips between prefill's checksum and decode's check."""
+It is opened as the worker that serves is. Only what the fault file names differs: another product, or one bit of a
+landed page that flips between prefill's checksum and decode's check, with that check on or off."""
 
 import functools
-from dataclasses import replace
+import importlib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli.serve import Parent, Set, begin, run_service
-from cli.verify.faults import Damage, Fault
-from cli.verify.wrong_product import with_wrong_product
 from decode_svc.handoff.sessions import Peer
 from decode_svc.main import as_it_is, open_worker
 from decode_svc.worker import DecodeWorker
 from mesh.config import DecodeConfig
 from mesh.messages import Message, Written
-from mesh.rules import RULES
 from mesh.serving import run_together
 from mesh.settings import Settings
 from mesh.telemetry import Telemetry
+from tests.sabotage.faults import Damage, Fault
+from tests.sabotage.wrong_product import with_wrong_product
 
 
 def main(fault: Annotated[Path, typer.Argument()], settings: Set = None, parent: Parent = None) -> None:
@@ -31,14 +30,16 @@ def main(fault: Annotated[Path, typer.Argument()], settings: Set = None, parent:
 
 async def _serve(config: DecodeConfig, telemetry: Telemetry, *, fault: Fault) -> None:
     spoil = with_wrong_product if fault.split_product else as_it_is
-    async with open_worker(config, telemetry, rules=replace(RULES, checksum=fault.checks), spoil=spoil) as worker:
+    if not fault.checks:
+        importlib.import_module("tests.mutants.rules").apply("checksum", setattr)
+    async with open_worker(config, telemetry, spoil=spoil) as worker:
         _damage_landings(worker, {damage.prompt: damage for damage in fault.damages})
         await run_together(worker.run(), worker.attachments.register())
 
 
 def _damage_landings(worker: DecodeWorker, damages: dict[tuple[int, ...], Damage]) -> None:
-    """Flip each bit once, when its span has been written and before decode hears of it."""
-    landings, tell = worker.landings, worker.landings.on_message
+    """Flip each bit once, when its span has been written and before decode handles Written."""
+    landings, handle = worker.landings, worker.landings.on_message
 
     def on_message(peer: Peer, message: Message) -> None:
         request = worker.requests.get(message.ticket.request) if isinstance(message, Written) else None
@@ -48,16 +49,16 @@ def _damage_landings(worker: DecodeWorker, damages: dict[tuple[int, ...], Damage
                 page = request.landing.pages[damage.page - request.landing.first_page]
                 _flip(landings.pool, page * landings.pool.shape.page_bytes + damage.offset, damage.mask)
                 del damages[request.job.prompt]
-        tell(peer, message)
+        handle(peer, message)
 
     landings.on_message = on_message  # type: ignore[method-assign]
 
 
 def _flip(pool: Any, place: int, mask: int) -> None:
-    """In the host's memory or a GPU's, whichever the pool has."""
+    """Flip the bit in the pool's memory, which is the host's or a GPU's."""
     memory = pool.buffer
     memory[place] = int(memory[place]) ^ mask
-    int(memory[place])  # read back: on a GPU that waits for the write, which other streams would not
+    int(memory[place])  # on a GPU reading back waits for the write; other streams do not
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The window into a worker process: what it holds right now, answered between two moves of its event loop.
+"""The window into a worker process: it answers what the worker holds right now, between two moves of its event loop.
 
-Commands come as JSON lines on stdin and are answered on stdout, in any order. `interrupt` waits until so many spans of
-a landing are valid and sends the signal in the same breath: what it reports is what decode had at that moment."""
+Commands come as JSON lines on stdin; answers leave on stdout, in any order. The command `interrupt` waits until enough
+spans of a landing are valid and sends the signal before the event loop moves on, so that it reports exactly what decode
+had at that moment."""
 
 import asyncio
 import json
@@ -18,11 +19,12 @@ from prefill_svc.worker import PrefillWorker
 
 Command = Callable[..., Awaitable[dict[str, Any]]]
 
-LOOK_SECONDS = 0.001
+LOOK_SECONDS = 0.001  # between two looks of `interrupt`
 
 
-def tell(event: str, **facts: Any) -> None:
-    print(json.dumps({"event": event, **facts}), flush=True)
+def write_fact(event: str, **fields: Any) -> None:
+    """Write one line of JSON for the test process; `event` is ready, answer or note."""
+    print(json.dumps({"event": event, **fields}), flush=True)
 
 
 class Window:
@@ -31,7 +33,7 @@ class Window:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Until stdin ends; then so does the process."""
+        """Answer commands until stdin ends; then end the process."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -41,12 +43,12 @@ class Window:
             task.add_done_callback(self._tasks.discard)
         raise asyncio.CancelledError
 
-    async def _answer(self, asked: dict[str, Any]) -> None:
-        number, name = asked.pop("number"), asked.pop("command")
+    async def _answer(self, command: dict[str, Any]) -> None:
+        number, name = command.pop("number"), command.pop("command")
         try:
-            tell("answer", number=number, **await self._commands[name](**asked))
+            write_fact("answer", number=number, **await self._commands[name](**command))
         except Exception as error:
-            tell("answer", number=number, error=repr(error))
+            write_fact("answer", number=number, error=repr(error))
 
 
 def prefill_commands(worker: PrefillWorker) -> Mapping[str, Command]:
@@ -55,7 +57,7 @@ def prefill_commands(worker: PrefillWorker) -> Mapping[str, Command]:
 
     async def look() -> dict[str, Any]:
         found = worker.ledger.prompts.values()
-        return {"prompts": [{"request": p.ticket.request, "stage": p.phase.value, "done": p.done} for p in found]}
+        return {"prompts": [{"request": p.ticket.request, "phase": p.phase.value, "done": p.done} for p in found]}
 
     return {"pages": pages, "look": look}
 
@@ -67,21 +69,23 @@ def decode_commands(worker: DecodeWorker) -> Mapping[str, Command]:
         return {**count(worker.pages), "requests": len(worker.requests)}
 
     async def look(request: int | None = None) -> dict[str, Any]:
-        """DecodePhase and pages of every request, or of one."""
+        """Phase and pages of every request, or of one."""
         found = [r for r in worker.requests.values() if request in (None, r.key)]
         held = [
-            {"request": r.key, "stage": r.phase.value, "pages": r.pages, "prompt": len(r.job.prompt)} for r in found
+            {"request": r.key, "phase": r.phase.value, "pages": r.pages, "prompt": len(r.job.prompt)} for r in found
         ]
         return {"requests": held}
 
     async def sums(pages: list[int]) -> dict[str, Any]:
-        """What is in these pages, whoever they belong to."""
+        """Checksums and states of these pages, whichever request holds them."""
         return {
             "sums": [worker.pool.checksum(page, 0, layers) for page in pages],
             "states": [worker.pages.state(page).value for page in pages],
         }
 
     async def interrupt(landed: int, signal: int, pids: dict[str, int]) -> dict[str, Any]:
+        """Send the signal to the writer of the first landing that has this many valid spans and still lacks some.
+        `pids` maps the writers' incarnations to process ids."""
         while True:
             for request in worker.requests.values():
                 landing = request.landing
@@ -96,7 +100,7 @@ def decode_commands(worker: DecodeWorker) -> Mapping[str, Command]:
                             "spans": spans,
                             "writer": landing.writer,
                             "pages": landing.pages,
-                            "missing": missing,  # pages of which nothing has landed
+                            "missing": missing,  # pages into which no span has landed
                         }
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -104,12 +108,12 @@ def decode_commands(worker: DecodeWorker) -> Mapping[str, Command]:
 
 
 def count(pages: PagePool) -> dict[str, Any]:
-    """Page by page, not from the pool's own bookkeeping; `agree` says whether that tells the same."""
+    """Count the states page by page; `agree` says whether the pool's own counters give the same numbers."""
     states = Counter(pages.state(page).value for page in range(pages.pages))
     counts = pages.counts()
-    told = {name: getattr(counts, name) for name in ("free", "cached", "in_use", "landing", "quarantined")}
+    own = {name: getattr(counts, name) for name in ("free", "cached", "in_use", "landing", "quarantined")}
     return {
         "states": dict(states),
         "pool": pages.pages,
-        "agree": told == {name: states[name] for name in told} and counts.total == pages.pages,
+        "agree": own == {name: states[name] for name in own} and counts.total == pages.pages,
     }

@@ -1,7 +1,7 @@
 """Every launch that the gate compiles: the kernels' own launch plans over tensors without memory, for models in use.
 
-The plans are what the public functions run, so a configuration that exists is one that was compiled. The first of each
-kernel is the one that the small gate takes."""
+The public functions run these same plans, so every configuration that exists is compiled. The small gate takes the
+first configuration of each kernel."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ HEADS = ((32, 8, 128), (14, 2, 64), (32, 32, 96), (16, 2, 256))  # query heads, 
 
 
 def launches(architecture: int) -> Iterator[Launch]:
-    """Each once: many calls share a program."""
+    """Every launch once: many calls share a program."""
     seen = set()
     for launch in _all(architecture):
         key = (launch.name, launch.kernel.__name__, *sorted(launch.constants.items()), launch.warps, launch.stages)
@@ -38,7 +38,7 @@ def launches(architecture: int) -> Iterator[Launch]:
 
 
 def one_each(architecture: int) -> Iterator[Launch]:
-    """The first configuration of every kernel; of attention one for decode and one for prefill."""
+    """The first configuration of every kernel, and for attention one of decode and one of prefill."""
     seen = set()
     for launch in launches(architecture):
         kind = (launch.kernel, launch.constants.get("ACROSS"), launch.constants.get("GATED"))
@@ -66,7 +66,7 @@ def _ints(*shape: int) -> torch.Tensor:
 def _attention(architecture: int) -> Iterator[Launch]:
     for heads, kv_heads, dim in HEADS:
         if dim > 128 and architecture == 100:
-            continue  # refused there
+            continue  # the kernels refuse it on that architecture
         for kv_type in ("bf16", "fp8") if dim <= 128 else ("bf16",):
             for page_tokens in (16, 64) if dim == 128 else (16,):
                 shape = PageShape(2, kv_heads, dim, page_tokens, kv_type)

@@ -1,7 +1,8 @@
-"""What a sabotaged decode worker does wrong, as plain values in a file: read by broken_worker.py, never by `serve`.
+"""What a sabotaged decode worker does wrong, as plain values in a file that only `tests/sabotage/broken_worker.py`
+reads.
 
-The page fault is chosen where it must show: a key that the first decode row attends to with at least 1/64 of its weight
-in some head of the first layer, and an element of it that matters to the score."""
+The damaged bit is chosen where it must show: in a key to which the first decode row gives at least 1/64 of its
+attention in some head of the first layer, and in an element of that key that matters to the score."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from engine.model.weights import Weights
 
 LEAST_WEIGHT = 1 / 64
 _EXPONENT = {"fp32": (23, 4), "pairs": (7, 2)}  # lowest exponent bit, bytes of an element
-_LOW_BITS = 3  # of the exponent: the key stays a number
+_LOW_BITS = 3  # damaged bits are among the exponent's lowest: the key stays a number
 
 Floats = NDArray[np.float32]
 Place = TypeVar("Place", int, NDArray[np.int64])
@@ -29,16 +30,16 @@ class Damage:
     """One bit of one landed page."""
 
     prompt: tuple[int, ...]
-    page: int  # index in the prompt
-    offset: int  # byte in the page
+    page: int  # index of the page in the prompt
+    offset: int  # byte offset in the page
     mask: int
-    weight: float  # that the slot carries
+    weight: float  # share of the attention that the slot gets
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     damages: tuple[Damage, ...] = ()
-    checks: bool = True  # are spans checked before they can be read?
+    checks: bool = True  # spans are checked before they can be read
     split_product: bool = False  # the product's K split depends on the batch
 
     def write(self, path: Path) -> Path:
@@ -55,15 +56,15 @@ class Fault:
 def choose_damage(
     weights: Weights, prompt: Sequence[int], first: int, *, page_tokens: int, seed: int, on_gpu: bool = False
 ) -> Damage:
-    """`first` is the token that follows the prompt: its row is the first that reads the landed pages. `weights` on path
-    `pairs` do for a GPU too: its queries and keys differ from theirs in the last bits, what weighs is the same."""
+    """`first` is the token that follows the prompt: its row is the first that reads the landed pages. `weights` of path
+    `pairs` serve for a GPU too: its queries and keys differ in the last bits only, so the same slots are heavy."""
     random, config = Random(seed), weights.config
     q, keys = _first_layer(weights, [*prompt, first], page_tokens)
     group = config.heads // config.kv_heads
     scores = np.einsum("hd,thd->ht", q, np.repeat(keys, group, axis=1)) * config.head_dim**-0.5  # [heads, slots]
     shares = np.exp(scores - scores.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
-    heavy = np.argwhere(shares[:, : len(prompt)] >= LEAST_WEIGHT)  # the last slot is not landed
+    heavy = np.argwhere(shares[:, : len(prompt)] >= LEAST_WEIGHT)  # the last slot has not landed
     if not len(heavy):
         raise ValueError(f"seed {seed}: no landed slot carries {LEAST_WEIGHT} of the weight; choose a shorter prompt")
     head, slot = (int(value) for value in heavy[random.randrange(len(heavy))])
@@ -83,7 +84,7 @@ def choose_damage(
 
 
 def _first_layer(weights: Weights, tokens: Sequence[int], page_tokens: int) -> tuple[Floats, Floats]:
-    """The last row's queries [heads, dim] and all rows' keys [slots, kv_heads, dim], as the engine computes them."""
+    """Queries of the last row [heads, dim] and keys of all rows [slots, kv_heads, dim], as the engine computes them."""
     config, layer, count = weights.config, weights.layers[0], len(tokens)
     x = np.empty((count, config.hidden), np.float32)
     kernels.embed(weights.path, weights.embed, np.array(tokens, np.int32), config.vocab, config.hidden, x)
@@ -121,11 +122,11 @@ def _first_layer(weights: Weights, tokens: Sequence[int], page_tokens: int) -> t
     return q[-1], pool.view(np.float32)[slot // page_tokens * (size // 4) + places]
 
 
-def _place(tile_of: str, head: Place, dim: Place, slot: Place, page_tokens: int, head_dim: int) -> Place:
-    """Which element of a page's first layer holds this key element; slot counts inside the page."""
+def _place(layout: str, head: Place, dim: Place, slot: Place, page_tokens: int, head_dim: int) -> Place:
+    """Index of this key element in a page's first layer; `slot` counts inside the page."""
     tile = head * (page_tokens * head_dim)
-    if tile_of == "gpu":
+    if layout == "gpu":
         return tile + slot * head_dim + dim
-    if tile_of == "pairs":
+    if layout == "pairs":
         return tile + (dim // 2 * page_tokens + slot) * 2 + dim % 2
     return tile + dim * page_tokens + slot

@@ -1,7 +1,7 @@
-"""What the gate compiles is what a launch looks for: one program serves every batch, under the gate's own key.
+"""A launch finds the program that the gate compiled: one program serves every batch, under the gate's own key.
 
-Triton is told of a device of sm_90 that is not here; it compiles for it as it would there, up to the launch. A batch
-that needed a program of its own would stop a worker for seconds."""
+Triton takes an absent device of sm_90 for the current one and does everything but the launch itself. A batch that
+needed a program of its own would stop a worker for seconds."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ if importlib.util.find_spec("triton") is None:
 from baton_kernels.triton import attention, norm, products
 from baton_kernels.triton.launch import Launch
 from baton_kernels.triton.layout import PageShape
-from bench.gpu.compiled import as_if_on, compile_launch
+from tests.gpu_gate.compiled import as_if_on, compile_launch
 
 SHAPE = PageShape(1, 2, 64, 16)  # the smallest kernels of the gate: 14 query heads on 2
 HEADS, PAGES = 14, 512
@@ -24,7 +24,7 @@ HEADS, PAGES = 14, 512
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many programs lie in the cache."""
+    """Count the programs in the cache."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("TRITON_ALWAYS_COMPILE", raising=False)
     return lambda: len(list(tmp_path.glob("*/*.cubin")))
@@ -48,7 +48,7 @@ def bf16(*shape: int) -> torch.Tensor:
 
 
 def product(rows: int) -> list[Launch]:
-    """Of the tile for few rows."""
+    """Launches of the product whose tile is for few rows."""
     return list(products.launches(90, bf16(rows, 64), bf16(64, 64), torch.empty(rows, 64), None, None, gated=False))
 
 

@@ -1,7 +1,7 @@
-"""A product whose sum depends on the batch, on a CPU and on a GPU: what the sabotage `batch` gives a decode worker.
+"""A product whose sum depends on the batch, on a CPU and on a GPU: the sabotage `batch` gives it to a decode worker.
 
-Its chain over k is cut after a third as soon as it has more than one row. The model's identity stays: the worker says
-that it computes what everybody computes, and only its tokens show that it does not."""
+With more than one row it cuts the chain over k after a third. The model's identity stays the same: the worker claims to
+compute as all others do, and only its tokens show that it does not."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -51,7 +51,7 @@ def split_by_batch(
 
 @dataclass(frozen=True, slots=True)
 class SplitOnDevice:
-    """`Products` of a GPU around the right ones."""
+    """Products of a GPU: right for one row, wrong for several."""
 
     right: "Products"
 

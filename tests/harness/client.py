@@ -1,4 +1,5 @@
-"""Asks a mesh over its public gRPC API and keeps what came: tokens, and the bits of their logprobs."""
+"""A client of a test mesh: it sends requests over the public gRPC API and keeps the tokens and the bits of their
+logprobs."""
 
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -16,13 +17,15 @@ Call: TypeAlias = "grpc.aio.UnaryStreamCall[pb.StreamGenerateRequest, pb.StreamG
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    name: str  # request_id
+class TokenRequest:
+    """A prompt of token ids, sampled greedily or with a seed."""
+
+    name: str  # request_id of the message
     prompt: tuple[int, ...]
     max_tokens: int
     seed: int | None = None  # None: greedy
 
-    def request(self) -> pb.GenerateRequest:
+    def message(self) -> pb.GenerateRequest:
         return pb.GenerateRequest(
             request_id=self.name,
             token_ids=pb.TokenIds(ids=self.prompt),
@@ -34,7 +37,7 @@ class Question:
 
 @dataclass(slots=True)
 class Seen:
-    """What a client saw of an answer; two are equal only bit by bit."""
+    """The part of an answer that a client received; two are equal only when every bit is."""
 
     tokens: list[int] = field(default_factory=list)
     logprob_bits: list[bytes] = field(default_factory=list)
@@ -46,28 +49,28 @@ class Seen:
             self.logprob_bits.append(struct.pack(f"<{1 + len(each.top_logprobs)}f", each.logprob, *each.top_logprobs))
 
 
-class Client:
-    """One connection; asks as many questions at once as its caller likes."""
+class MeshClient:
+    """One connection, over which any number of requests may run at once."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address)
         self._stub = pb_grpc.InferenceServiceStub(self._channel)
 
-    def call(self, question: Question) -> Call:
-        asked = pb.StreamGenerateRequest(request=question.request())
-        call: Call = self._stub.StreamGenerate(asked, timeout=ANSWER_SECONDS)
+    def call(self, request: TokenRequest) -> Call:
+        message = pb.StreamGenerateRequest(request=request.message())
+        call: Call = self._stub.StreamGenerate(message, timeout=ANSWER_SECONDS)
         return call
 
-    async def deltas(self, question: Question) -> AsyncIterator[pb.Delta]:
-        async for event in self.call(question):
+    async def deltas(self, request: TokenRequest) -> AsyncIterator[pb.Delta]:
+        async for event in self.call(request):
             if event.WhichOneof("event") == "delta":
                 yield event.delta
 
-    async def ask(self, question: Question) -> Seen:
-        """The whole answer; an error is part of it."""
+    async def ask(self, request: TokenRequest) -> Seen:
+        """Wait for the whole answer; an error becomes part of it."""
         seen = Seen()
         try:
-            async for delta in self.deltas(question):
+            async for delta in self.deltas(request):
                 seen.take(delta)
         except grpc.aio.AioRpcError as error:
             seen.error = f"{error.code().name}: {error.details()}"
@@ -78,5 +81,5 @@ class Client:
 
 
 def prompt_of(random_bytes: Sequence[int], first: int) -> tuple[int, ...]:
-    """Printable tokens; `first` makes its first page, and so every cached prefix, its own."""
+    """Printable tokens. Prompts with another `first` share no page, and so no cached prefix."""
     return (first % 90 + 33, *(33 + byte % 90 for byte in random_bytes))

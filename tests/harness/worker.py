@@ -1,9 +1,10 @@
-"""One process of a mesh, started by `bench/mesh_process.py`: the product's service with a window into it.
+"""One process of a test mesh: the product's own service with a window into it. `tests/harness/process.py` starts it.
 
-`python -m bench.worker_process ORDERS`. Commands come as JSON lines on stdin, answers and events leave as JSON lines on
-stdout, people read stderr. The service itself is the product's, put together by its own main module."""
+`python -m tests.harness.worker ORDERS`. The process reads commands as JSON lines from stdin, writes answers and events
+as JSON lines to stdout, and writes log lines for people to stderr. The product's own main module opens the service."""
 
 import asyncio
+import importlib
 import logging
 import signal
 import sys
@@ -12,8 +13,6 @@ from collections.abc import Awaitable
 from typing import Any
 
 import baton_kernels
-from bench.orders import Orders
-from bench.window import Window, decode_commands, prefill_commands, tell
 from cli.loop import PreciseLoop
 from cli.mesh import with_model
 from cli.orphan import die_with
@@ -21,15 +20,18 @@ from mesh.errors import WorkersDied
 from mesh.serving import run_together
 from mesh.settings import read_settings
 from mesh.telemetry import Silent
+from tests.harness.events import EventHandler
+from tests.harness.orders import Orders
+from tests.harness.window import Window, decode_commands, prefill_commands, write_fact
 
 
 async def gateway(orders: Orders) -> None:
     from gateway.main import serve
 
     if not orders.resume:
-        _without_resume()
+        _end_at_first_loss()
     config = with_model(read_settings(overrides=orders.settings).gateway())
-    tell("ready", address=config.grpc_address)
+    write_fact("ready", address=config.grpc_address)
     await run_together(serve(config, Silent(), rules=orders.changed_rules()), Window({}).run())
 
 
@@ -41,7 +43,7 @@ async def prefill(orders: Orders) -> None:
     config = with_model(read_settings(overrides=orders.settings).prefill())
     rules, rate = orders.changed_rules(), orders.bytes_per_second
     async with open_worker(config, Silent(), rules=rules, bytes_per_second=rate) as worker:
-        tell("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
+        write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
         window = Window(prefill_commands(worker))
         await run_together(worker.run(), worker.attachments.register(), window.run())
 
@@ -51,21 +53,19 @@ async def decode(orders: Orders) -> None:
 
     config = with_model(read_settings(overrides=orders.settings).decode())
     async with open_worker(config, Silent(), rules=orders.changed_rules()) as worker:
-        tell("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
+        write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
         window = Window(decode_commands(worker))
         await run_together(worker.run(), worker.attachments.register(), window.run())
 
 
-class _Facts(logging.Handler):
-    """What services note for whoever debugs them goes out of the window."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno == logging.DEBUG:
-            tell("note", text=record.getMessage())
+def _apply_mutants(rules: tuple[str, ...]) -> None:
+    """Replace the guards of these rules in this process. A healthy process never loads the mutants."""
+    for rule in rules:
+        importlib.import_module("tests.mutants.rules").apply(rule, setattr)
 
 
 def _slow_copies(pause_seconds: float) -> None:
-    """The copy kernel, span by span with pauses, in the same thread: as uninterruptible as the fast one."""
+    """Copy span by span with a pause after each, in the same thread: nothing can interrupt this copy either."""
     scatter = baton_kernels.scatter
 
     def slow(to: Any, from_: Any, nbytes: int, keys: Any, sums: Any) -> None:
@@ -77,8 +77,8 @@ def _slow_copies(pause_seconds: float) -> None:
     baton_kernels.scatter = slow  # type: ignore[assignment]
 
 
-def _without_resume() -> None:
-    """The first loss of a request becomes its client's."""
+def _end_at_first_loss() -> None:
+    """Make the gateway end a request with an error where it would raise its attempt."""
     from gateway.requests import GatewayRequest
     from gateway.sequencer import Sequencer
 
@@ -102,14 +102,21 @@ async def _until_signal(service: Awaitable[None]) -> None:
         pass
 
 
+def _log_to_stderr_and_events_to_stdout() -> None:
+    """People read lines from INFO on; structured events leave as facts, whatever their level."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.INFO)
+    logger = logging.getLogger("baton")
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(EventHandler())
+
+
 def main() -> None:
     orders = Orders.unpack(sys.argv[1])
     die_with(orders.parent)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    logging.getLogger("baton").setLevel(logging.DEBUG)
-    for handler in logging.getLogger().handlers:
-        handler.setLevel(logging.INFO)
-    logging.getLogger("baton").addHandler(_Facts(logging.DEBUG))
+    _log_to_stderr_and_events_to_stdout()
+    _apply_mutants(orders.mutants)
     service = {"gateway": gateway, "prefill": prefill, "decode": decode}[orders.tier]
     with asyncio.Runner(loop_factory=PreciseLoop) as runner:
         runner.run(_until_signal(service(orders)))

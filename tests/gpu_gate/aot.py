@@ -1,11 +1,10 @@
-"""`python -m bench.gpu.aot`: compiles every GPU kernel ahead of time for architectures that are not here, and reads
-the code.
+"""`python -m tests.gpu_gate.aot`: compiles every GPU kernel ahead of time, without a GPU, and reads the machine code.
 
-Refused are: what does not compile, spills registers, wants more shared memory than the architecture has, lacks the
-instructions that it was written for, waits for them one by one, loads nothing ahead, or sums a row in another order
-than the kernel that must give the same bits.
-Nothing is cached, so each run compiles what it reports; but on a GPU's own machine the section `gate` keeps the
-programs where the kernels' first launches find them. Status 1 when anything is refused."""
+The gate refuses a kernel that does not compile, spills registers, needs more shared memory than the architecture has,
+lacks the instructions that it was written for, waits for them one by one, loads nothing ahead, or sums a row in another
+order than the kernel that must give the same bits. Status 1 when it refuses a kernel. Nothing is cached, so that each
+run compiles what it reports; but on a machine with a GPU, `bench/gpu/gate.py` keeps the programs in Triton's cache,
+where the kernels' first launches find them."""
 
 import argparse
 import json
@@ -19,13 +18,13 @@ from functools import partial
 from multiprocessing import get_context
 
 from baton_kernels.triton.launch import ARCHITECTURES, INTERPRETED
-from bench.gpu import configurations
-from bench.gpu.compiled import Compiled, compile_launch
-from bench.gpu.orders import unlike_orders
+from tests.gpu_gate import configurations
+from tests.gpu_gate.compiled import Compiled, compile_launch
+from tests.gpu_gate.row_orders import unlike_orders
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu.aot", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu_gate.aot", description=__doc__)
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     parser.add_argument("--small", action="store_true", help="one configuration of each kernel instead of all")
     parser.add_argument(
@@ -34,7 +33,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=cores(), help="default: one per core")
     arguments = parser.parse_args()
     if INTERPRETED:
-        sys.exit("bench.gpu.aot: unset TRITON_INTERPRET; under it kernels are interpreted, not compiled")
+        sys.exit("tests.gpu_gate.aot: unset TRITON_INTERPRET; under it kernels are interpreted, not compiled")
     done = gate(arguments.architectures, small=arguments.small, processes=arguments.processes)
     refused = refusals(done)
     for line in refused:
@@ -49,12 +48,13 @@ def cores() -> int:
 
 
 def gate(architectures: Sequence[int], *, small: bool, processes: int, keep: bool = False) -> list[Compiled]:
-    """`keep`: in Triton's own cache, under the very keys by which launches look there."""
+    """Compile for all architectures. `keep` leaves the programs in Triton's own cache, under the keys of real
+    launches."""
     chosen = configurations.one_each if small else configurations.launches
     work = [(arch, index) for arch in architectures for index, _ in enumerate(chosen(arch))]
     context = get_context("spawn")
     with tempfile.TemporaryDirectory() as cache:
-        start = _nothing if keep else partial(_use_cache, cache)
+        start = _use_tritons_cache if keep else partial(_use_cache, cache)
         with ProcessPoolExecutor(processes, mp_context=context, initializer=start) as pool:
             done = []
             for one in pool.map(partial(_compile, small), work):
@@ -70,7 +70,7 @@ def gate(architectures: Sequence[int], *, small: bool, processes: int, keep: boo
 
 
 def refusals(done: Sequence[Compiled]) -> list[str]:
-    """One line for each thing that is wrong."""
+    """One line for each defect."""
     each = [f"sm_{one.architecture} {one.name}: {reason}" for one in done for reason in one.wrong]
     return each + unlike_orders(done)
 
@@ -87,12 +87,12 @@ def report(done: Sequence[Compiled], refused: Sequence[str]) -> dict[str, object
     }
 
 
-def _nothing() -> None:
-    """Triton's own cache is used."""
+def _use_tritons_cache() -> None:
+    """Nothing needs to be set."""
 
 
 def _use_cache(folder: str) -> None:
-    """Triton keeps what it compiles; here that is thrown away with the run, and never read back."""
+    """Point Triton at a cache that ends with the run, and that it never reads."""
     os.environ["TRITON_CACHE_DIR"] = folder
     os.environ["TRITON_ALWAYS_COMPILE"] = "1"
 

@@ -1,4 +1,4 @@
-"""One launch compiled ahead of time for an architecture that is not here, and what the generated code says about it."""
+"""One launch compiled ahead of time for an architecture, and what its machine code shows."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from baton_kernels.triton.launch import Launch
 
 SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # of one block
-_LEFT_LOADING = re.compile(r"ttg\.async_wait .*num = (\d+)")  # groups of loads that a wait leaves under way
+_LEFT_LOADING = re.compile(r"ttg\.async_wait .*num = (\d+)")  # groups of loads that are still under way after a wait
 _KINDS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk.tensor", "cp.async.cg", "atom.")
 
 
@@ -38,7 +38,7 @@ class Compiled:
 
 
 def compile_launch(launch: Launch, architecture: int) -> Compiled:
-    """Never raises for what a kernel does: a failure is the reason why it is refused."""
+    """Compile and judge one launch. A failure to compile raises nothing: it becomes the reason of the refusal."""
     began = time.perf_counter()
     constants = launch.constants
     about: dict[str, Any] = {
@@ -48,7 +48,7 @@ def compile_launch(launch: Launch, architecture: int) -> Compiled:
     try:
         built = build(launch, architecture)
     except Exception as error:
-        # Whatever it is, the gate reports it beside the others; the innermost cause says most.
+        # The gate reports every failure beside the others; the innermost cause says most.
         while error.__cause__ is not None and isinstance(error.__cause__, Exception):
             error = error.__cause__
         reason = " ".join(f"does not compile: {type(error).__name__}: {error}"[-600:].split())
@@ -86,8 +86,8 @@ def build(launch: Launch, architecture: int) -> Any:
         return launch.kernel.warmup(grid=launch.grid, **launch.arguments, **launch.constants, **launch.options)
 
 
-def said_of(cubin: bytes, about: str) -> str:
-    """What NVIDIA's tool says of machine code."""
+def dump_of(cubin: bytes, about: str) -> str:
+    """Output of NVIDIA's cuobjdump about machine code."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -96,7 +96,7 @@ def said_of(cubin: bytes, about: str) -> str:
 
 
 class _Device:
-    """As much of Triton's driver as compiling asks for."""
+    """The methods of Triton's driver that compiling calls."""
 
     def __init__(self, architecture: int) -> None:
         self._architecture = architecture
@@ -113,7 +113,7 @@ class _Device:
 
 @contextmanager
 def as_if_on(architecture: int) -> Iterator[None]:
-    """Triton takes a device of this architecture for the current one."""
+    """Inside, Triton takes a device of this architecture for the current one."""
     config = triton.runtime.driver
     before = config._active  # none yet, where there is no GPU
     config.set_active(_Device(architecture))
@@ -125,14 +125,15 @@ def as_if_on(architecture: int) -> Iterator[None]:
 
 def _resources(cubin: bytes) -> tuple[int, int]:
     """Registers of a thread, and bytes that it keeps in local memory."""
-    said = said_of(cubin, "-res-usage")
-    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", said)
+    text = dump_of(cubin, "-res-usage")
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
     if found is None:
-        raise RuntimeError(f"cuobjdump says nothing about registers: {said!r}")
+        raise RuntimeError(f"cuobjdump reports no registers: {text!r}")
     registers, stack, local = map(int, found.groups())
     return registers, stack + local
 
 
 def _waits_for_each(ptx: str, cubin: bytes) -> bool:
-    """Where the assembler cannot prove that sums stay in place it ends a group of instructions behind each of them."""
-    return len(re.findall(r"HGMMA.*gsb0", said_of(cubin, "-sass"))) > ptx.count("wgmma.commit_group")
+    """True when matrix instructions wait for one another: where the assembler cannot prove that sums stay in place, it
+    ends a group of instructions after each of them."""
+    return len(re.findall(r"HGMMA.*gsb0", dump_of(cubin, "-sass"))) > ptx.count("wgmma.commit_group")

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import baton_kernels
-from cli.verify.alone import PAGE_TOKENS, on_cpu
-from cli.verify.asks import Ask
-from cli.verify.faults import LEAST_WEIGHT, Damage, Fault, choose_damage
-from cli.verify.wrong_product import split_by_batch
+from cli.verify.reference import PAGE_TOKENS, on_cpu
+from cli.verify.requests import VerifyRequest
 from engine.builtin import tiny
 from engine.loaded import load_model
 from engine.plan import Piece, Plan
 from engine.runner import CpuRunner
 from mesh.messages import Sampling
+from tests.sabotage.faults import LEAST_WEIGHT, Damage, Fault, choose_damage
+from tests.sabotage.wrong_product import split_by_batch
 
 GREEDY = Sampling(temperature=0.0, max_tokens=2, top_logprobs=3)
 PROMPT = tuple(range(10, 80))
@@ -28,8 +28,8 @@ def test_the_damaged_bit_changes_a_finite_key_and_the_next_rows_logits(
 ) -> None:
     folder = tiny(tmp_path / "model", family, dtype="bf16")
     model = load_model(folder, tmp_path / "cache", product_path=path, page_tokens=PAGE_TOKENS)
-    alone = on_cpu(model, most_slots=96, threads=1)
-    first = alone.answer(Ask(PROMPT, GREEDY))[0].token
+    reference = on_cpu(model, most_slots=96, threads=1)
+    first = reference.answer(VerifyRequest(PROMPT, GREEDY))[0].token
     size = baton_kernels.layer_bytes(path, page_tokens, model.weights.config.kv_heads, model.weights.config.head_dim)
     pool = np.zeros(6 * model.weights.config.layers * size, np.uint8)
     runner = CpuRunner(model.weights, pool_buffer=pool, page_tokens=page_tokens, threads=1)
@@ -50,7 +50,7 @@ def test_the_damaged_bit_changes_a_finite_key_and_the_next_rows_logits(
     (again,) = runner.compute_logits(row)
     assert (again.view(np.uint32) == clean.view(np.uint32)).all()
     runner.close()
-    alone.close()
+    reference.close()
 
 
 @pytest.mark.parametrize("path", ["pairs", "fp32"])

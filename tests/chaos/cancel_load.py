@@ -1,8 +1,8 @@
-"""The load that `bench.cancel` cancels: requests of all sizes, and three ways to end them at a random moment.
+"""The load that `tests/chaos/cancel.py` cancels: requests of all sizes, ended at a random moment in three ways.
 
-Most are cancelled after a random share of the time that first tokens take, at the first token, or some tokens later.
-Two stages are too short, or do not exist, in a healthy mesh, so the mesh is made to show them: some requests come
-before there is a decode worker, and some while the decode workers are stopped and answer nobody's Ready."""
+Most requests are cancelled after a random share of the time that first tokens take, at the first token, or some tokens
+later. Two stages are too short, or do not exist, in a healthy mesh, so the load provokes them: some requests come
+before there is a decode worker, and some while the decode workers are stopped and answer no Ready."""
 
 import asyncio
 import itertools
@@ -12,32 +12,36 @@ from random import Random
 
 import grpc
 
-from bench.asking import Call, Client, Question, prompt_of
-from bench.mesh_process import ProcessMesh
-from bench.stages import CANCELLED, Stages
+from tests.chaos.cancel_stages import CANCELLED, Stages
+from tests.harness.client import Call, MeshClient, TokenRequest, prompt_of
+from tests.harness.mesh import ProcessMesh
 
-STREAMS = 12  # at a time
+STREAMS = 12  # requests under way at once
 STALL_SECONDS = 0.25
-WINDOW = 12  # requests per stall: what two prefill workers ask for at once
+WINDOW = 12  # requests per stall: as many Readys as two prefill workers send at once
 MAX_TOKENS = 160
 SHARED_PREFIXES = 4
-KINDS = {"early": ("queued", "pushing"), "first": ("handing_over",), "later": ("decoding",)}  # and where they lead
+KINDS = {
+    "early": ("queued", "pushing"),
+    "first": ("handing_over",),
+    "later": ("decoding",),
+}  # stages that each kind hits
 
 
-class Load:
-    def __init__(self, mesh: ProcessMesh, client: Client, stages: Stages, random: Random) -> None:
+class CancelLoad:
+    def __init__(self, mesh: ProcessMesh, client: MeshClient, stages: Stages, random: Random) -> None:
         self._mesh, self._client, self._stages, self._random = mesh, client, stages, random
-        self.errors: list[str] = []  # a cancel is none
+        self.errors: list[str] = []  # errors of clients, other than their own cancels
         self._numbers = itertools.count()
-        self._first_token_seconds = deque([0.2], maxlen=64)  # as clients saw it lately
+        self._first_token_seconds = deque([0.2], maxlen=64)  # of recent requests, at the client
         self._prefixes = [random.randbytes(48) for _ in range(SHARED_PREFIXES)]
 
     async def without_decode(self, count: int) -> None:
-        """Nobody could take these."""
+        """Cancel requests that no decode worker can take."""
         await asyncio.gather(*(self._after(self._random.uniform(0.05, 0.3)) for _ in range(count)))
 
     async def stalls(self, count: int) -> None:
-        """Windows in which decode answers nothing; the cancels of a window fall into it, or just behind it."""
+        """Stop the decode workers for short windows; cancel requests inside each window or just behind it."""
         for size in [WINDOW] * (count // WINDOW) + [count % WINDOW]:
             await asyncio.sleep(self._random.uniform(0.05, 0.3))
             for worker in self._mesh.decodes:
@@ -50,7 +54,7 @@ class Load:
             await asyncio.gather(*window)
 
     async def at_random(self, count: int, enough: int) -> None:
-        """Until `count` cancels more have reached a living request; a stage that lacks hits is tried first."""
+        """Go on until `count` more cancels have reached a living request. Stages that lack hits come first."""
         left = count
 
         async def stream() -> None:
@@ -58,7 +62,7 @@ class Load:
             while left > 0:
                 left -= 1
                 if not await self._one(self._choose(enough)):
-                    left += 1  # the request was over before its cancel came
+                    left += 1  # the request ended before its cancel came
 
         await asyncio.gather(*(stream() for _ in range(STREAMS)))
 
@@ -73,28 +77,28 @@ class Load:
                 usual = sorted(self._first_token_seconds)[len(self._first_token_seconds) // 2]
                 return await self._after(self._random.uniform(0.0, 1.2) * usual)
             case "first":
-                return await self._cancel(self._question(), tokens=1)
+                return await self._cancel(self._request(), tokens=1)
             case _:
-                return await self._cancel(self._question(), tokens=self._random.randint(2, MAX_TOKENS // 2))
+                return await self._cancel(self._request(), tokens=self._random.randint(2, MAX_TOKENS // 2))
 
     async def _after(self, seconds: float, tokens: int | None = None) -> bool:
-        return await self._cancel(self._question(tokens), tokens=MAX_TOKENS + 1, seconds=seconds)
+        return await self._cancel(self._request(tokens), tokens=MAX_TOKENS + 1, seconds=seconds)
 
-    async def _cancel(self, question: Question, *, tokens: int, seconds: float | None = None) -> bool:
-        """Cancel after so many tokens, or so long. Did it reach a living request? The gateway says so."""
-        call = self._client.call(question)
+    async def _cancel(self, request: TokenRequest, *, tokens: int, seconds: float | None = None) -> bool:
+        """Cancel after this many tokens or seconds; True when the gateway reports that the cancel ended the request."""
+        call = self._client.call(request)
         reading = asyncio.create_task(self._read(call, tokens))
         await asyncio.wait((reading,), timeout=seconds)
         call.cancel()
         await reading
         for _ in range(50):  # a call that is cancelled at once may never reach the gateway
-            if question.name in self._stages.ends:
+            if request.name in self._stages.ends:
                 break
             await asyncio.sleep(0.01)
-        return self._stages.ends.get(question.name) == CANCELLED
+        return self._stages.ends.get(request.name) == CANCELLED
 
     async def _read(self, call: Call, tokens: int) -> None:
-        """So many tokens, or whatever comes before the cancel."""
+        """Read this many tokens, or all that come before the cancel."""
         loop = asyncio.get_running_loop()
         began, seen = loop.time(), 0
         try:
@@ -111,12 +115,12 @@ class Load:
         except grpc.aio.AioRpcError as error:
             self.errors.append(f"a client got {error.code().name}: {error.details()}")
 
-    def _question(self, tokens: int | None = None) -> Question:
-        """Half of the long ones begin like others, so that pages are shared and cached."""
+    def _request(self, tokens: int | None = None) -> TokenRequest:
+        """Half of the long prompts begin like others, so that pages are shared and cached."""
         number = next(self._numbers)
         count = tokens or self._random.randint(20, 480)
         prefix = self._random.choice(self._prefixes) if count > 64 and self._random.random() < 0.5 else b""
         body = prefix + self._random.randbytes(count - len(prefix))
         first = prefix[0] if prefix else number
         seed = self._random.getrandbits(32) if self._random.random() < 0.5 else None
-        return Question(f"cancel-{number}", prompt_of(body, first), MAX_TOKENS, seed)
+        return TokenRequest(f"cancel-{number}", prompt_of(body, first), MAX_TOKENS, seed)

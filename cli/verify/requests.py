@@ -1,6 +1,7 @@
-"""What a cell asks: prompts of many lengths, some with a common beginning, greedy and seeded, drawn from a seed.
+"""The requests of a cell: prompts of many lengths, some with a common beginning, greedy and seeded, drawn from a seed.
 
-Everything that the answer depends on is in `Ask`; the reference computes it from the value that the mesh is sent."""
+A `VerifyRequest` holds everything that its answer depends on: the mesh and the reference compute from the same
+value."""
 
 import struct
 from dataclasses import dataclass
@@ -10,58 +11,69 @@ from baton.inference.v1 import inference_pb2 as pb
 from cli.verify.cells import Cell
 from mesh.messages import Sampling
 
-LONGEST = 2000  # tokens of a prompt
-TOKENS = {1: (8, 24), 8: (8, 32), 64: (16, 64)}  # of an answer, by the cell's batch: a full one needs long answers
-REPEATING = {  # tokens of an answer in which lookup shall find drafts, by device and batch
+LONGEST = 2000  # tokens of the longest prompt
+TOKENS = {
+    1: (8, 24),
+    8: (8, 32),
+    64: (16, 64),
+}  # least and most tokens of an answer, by the cell's batch: a full batch needs long answers
+REPEATING = {  # tokens of an answer long enough that lookup finds drafts in it, by device and batch
     "cpu": {1: 64, 8: 64, 64: 64},
     "cuda": {1: 128, 8: 64, 64: 64},
 }
 MOST_TOKENS = max(most for of_device in REPEATING.values() for most in of_device.values())
 TOP_LOGPROBS = 3
-PROMPTS = {  # in a cell, by its device and batch
+PROMPTS = {  # prompts of a cell, by its device and batch
     "cpu": {1: 14, 8: 24, 64: 72},
-    "cuda": {1: 14, 8: 24, 64: 64},  # the same in all cells of a batch, see asks_of
+    "cuda": {1: 14, 8: 24, 64: 64},  # the same in all cells of one batch, see requests_of
 }
 _VOCABULARY = 256  # the byte tokens of the random model
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class VerifyRequest:
     prompt: tuple[int, ...]
     sampling: Sampling
 
-    def request(self, name: str) -> pb.GenerateRequest:
-        """As a client sends it; every field that matters is set."""
-        wish = self.sampling
+    def message(self, name: str) -> pb.GenerateRequest:
+        """The message that a client sends; every field that matters is set."""
+        sampling = self.sampling
         return pb.GenerateRequest(
             request_id=name,
             token_ids=pb.TokenIds(ids=self.prompt),
             sampling=pb.SamplingOptions(
-                temperature=wish.temperature, top_p=wish.top_p, top_k=wish.top_k, min_p=wish.min_p, seed=wish.seed
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                min_p=sampling.min_p,
+                seed=sampling.seed,
             ),
-            stop=pb.StopOptions(max_tokens=wish.max_tokens, ignore_eos=True),
-            logprobs=pb.LogprobOptions(top=wish.top_logprobs),
+            stop=pb.StopOptions(max_tokens=sampling.max_tokens, ignore_eos=True),
+            logprobs=pb.LogprobOptions(top=sampling.top_logprobs),
         )
 
 
-def asks_of(cell: Cell, seed: int) -> tuple[Ask, ...]:
-    """On a GPU cells of one batch ask the same, so that the reference, which computes row by row, does it once."""
+def requests_of(cell: Cell, seed: int) -> tuple[VerifyRequest, ...]:
+    """On a GPU all cells of one batch send the same requests, so that the reference, which computes row by row, answers
+    them once."""
     random = Random(f"{seed} {cell}" if cell.device == "cpu" else f"{seed} {cell.device} {cell.batch}")
     start = _tokens(random, 320)  # a beginning that some prompts of the cell share
-    asks: list[Ask] = [Ask(_tokens(random, LONGEST - random.choice((0, 0, 1, 700))), _sampling(random, cell))]
-    while len(asks) < PROMPTS[cell.device][cell.batch]:
+    requests: list[VerifyRequest] = [
+        VerifyRequest(_tokens(random, LONGEST - random.choice((0, 0, 1, 700))), _sampling(random, cell))
+    ]
+    while len(requests) < PROMPTS[cell.device][cell.batch]:
         kind = random.random()
-        if kind < 0.1:  # a prompt that was there before, asked otherwise
-            prompt = random.choice(asks[1:] or asks).prompt
+        if kind < 0.1:  # a prompt that occurred before, with other sampling parameters
+            prompt = random.choice(requests[1:] or requests).prompt
         elif kind < 0.2:  # whole pages of the common beginning and nothing else
             prompt = start[: random.choice((64, 128, 320))]
         elif kind < 0.4:
             prompt = start[: random.randrange(1, len(start))] + _tokens(random, random.randrange(1, 60))
         else:
             prompt = _tokens(random, _length(random))
-        asks.append(Ask(prompt, _sampling(random, cell)))
-    random.shuffle(asks)
-    return tuple(asks)
+        requests.append(VerifyRequest(prompt, _sampling(random, cell)))
+    random.shuffle(requests)
+    return tuple(requests)
 
 
 def _length(random: Random) -> int:
@@ -76,8 +88,8 @@ def _tokens(random: Random, count: int) -> tuple[int, ...]:
 
 
 def _sampling(random: Random, cell: Cell) -> Sampling:
-    """Half of them greedy. Reals are what the wire's 32 bits make of them. Lookup finds drafts only in a text that
-    repeats itself: long answers do, and greedy ones more."""
+    """Half of the requests are greedy. Real numbers are rounded to the 32 bits of the message. Lookup finds drafts only
+    in a text that repeats itself: long answers do, greedy ones more than others."""
     lookup = cell.speculation == "lookup" or cell.device == "cuda"
     greedy = random.random() < (0.8 if lookup else 0.5)
     return Sampling(

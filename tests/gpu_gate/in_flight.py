@@ -1,13 +1,12 @@
-"""How many loads a compiled kernel has on their way at once: read from its machine code, where the compiler has moved
-them to in the end.
+"""How many loads a compiled kernel has under way at once, read from its machine code, where they finally stand.
 
 A loop of dependent loads pays the memory's latency for each; loads that are issued before the first of them is used
-share it. Counted along the code as it is laid out: a lower bound where branches jump."""
+share it. The count follows the code as it is laid out, which is a lower bound where branches jump."""
 
 import re
 
 from baton_kernels.triton.launch import Launch
-from bench.gpu.compiled import build, said_of
+from tests.gpu_gate.compiled import build, dump_of
 
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9.]+)\s*([^;]*);")
 _REGISTER = re.compile(r"(?<![\w.])R(\d+)(\.64)?")
@@ -15,7 +14,7 @@ _REGISTER = re.compile(r"(?<![\w.])R(\d+)(\.64)?")
 
 def loads_in_flight(launch: Launch, architecture: int) -> int:
     """The most global loads that are issued before a result of one of them is used."""
-    return most_together(said_of(build(launch, architecture).asm["cubin"], "-sass"))
+    return most_together(dump_of(build(launch, architecture).asm["cubin"], "-sass"))
 
 
 def most_together(code: str) -> int:

@@ -1,5 +1,4 @@
-"""Ahead of time, without a GPU: every kernel compiles for three architectures, and the gate refuses what it should
-refuse.
+"""Every kernel compiles ahead of time for three architectures, without a GPU, and the gate refuses defective kernels.
 
 The whole gate is `make gpu-gate`; here one configuration of each kernel is compiled."""
 
@@ -17,10 +16,10 @@ if importlib.util.find_spec("triton") is None:
 
 from baton_kernels.triton.attention import SPLIT
 from baton_kernels.triton.launch import ARCHITECTURES, Launch
-from bench.gpu import compiled, configurations
-from bench.gpu.compiled import SHARED_LIMIT_BYTES, Compiled, compile_launch
-from bench.gpu.in_flight import loads_in_flight, most_together
-from bench.gpu.orders import unlike_orders
+from tests.gpu_gate import compiled, configurations
+from tests.gpu_gate.compiled import SHARED_LIMIT_BYTES, Compiled, compile_launch
+from tests.gpu_gate.in_flight import loads_in_flight, most_together
+from tests.gpu_gate.row_orders import unlike_orders
 
 ROOT = Path(__file__).parents[3]
 
@@ -48,7 +47,7 @@ def attention(architecture: int, **changed: object) -> list[Compiled]:
 
 @pytest.mark.timeout(900)
 def test_every_kernel_compiles_for_every_architecture_without_spilling() -> None:
-    command = [sys.executable, "-m", "bench.gpu.aot", "--small", "--json"]
+    command = [sys.executable, "-m", "tests.gpu_gate.aot", "--small", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
@@ -88,7 +87,7 @@ def test_matrix_instructions_that_are_waited_for_one_by_one_are_refused(
     groups: int, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "HGMMA.64x16x16 R24, gdesc[UR20], R24 ;\nHGMMA.64x16x16 R24, gdesc[UR4], R24, gsb0 ;\n" * 2
-    monkeypatch.setattr(compiled, "said_of", lambda cubin, about: code if about == "-sass" else "")
+    monkeypatch.setattr(compiled, "dump_of", lambda cubin, about: code if about == "-sass" else "")
     assert compiled._waits_for_each("wgmma.commit_group.sync.aligned;\n" * groups, b"") == refused
 
 
@@ -112,7 +111,7 @@ def test_splits_are_whole_blocks() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_splits_are_merged_in_turn_while_those_behind_are_on_their_way(architecture: int) -> None:
-    """Of each split at least its accumulators, its maximum and its sum."""
+    """The kernel loads at least the accumulators, the maximum and the sum of each split at once."""
     finish = launches(architecture, "attend finish gpu-bf16-16-128-v1 heads 32/8")[0]
     assert finish.constants["FLIGHT"] == 8
     alone = dataclasses.replace(finish, constants={**finish.constants, "FLIGHT": 1})
