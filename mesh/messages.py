@@ -288,7 +288,6 @@ class Written:
 @dataclass(frozen=True, slots=True)
 class Computing:
     ticket: Ticket
-    tokens_done: int
     longest_step_ms: int
 
 

@@ -179,4 +179,4 @@ def test_ragged_columns_of_tokens_are_refused(columns: dict[str, list[typing.Any
 
 def test_a_number_that_does_not_fit_names_the_message() -> None:
     with pytest.raises(codec.CodecError, match="Computing does not fit"):
-        codec.KV_OUT.encode(messages.Computing(Ticket(1, 1, bytes(16)), 2**32, 0))
+        codec.KV_OUT.encode(messages.Computing(Ticket(1, 1, bytes(16)), 2**32))
