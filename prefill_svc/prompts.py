@@ -81,14 +81,18 @@ class Prompt:
     def computing(self) -> bool:
         return self.phase is PromptPhase.PUSHING and self.first is None
 
+    def step_begins(self, now: float) -> None:
+        if self.compute_seconds is None:
+            self.compute_seconds = now
+
     def prefilled(self) -> Prefilled:
         """What the gateway learns beside the first token."""
-        began = self.compute_seconds or self.first_seconds
+        assert self.compute_seconds is not None
         return Prefilled(
             self.ticket,
             cached_tokens=min(self.own.cached, len(self.job.prompt)),
-            queued_seconds=began - self.queued_seconds,
-            computed_seconds=self.first_seconds - began,
+            queued_seconds=self.compute_seconds - self.queued_seconds,
+            computed_seconds=self.first_seconds - self.compute_seconds,
         )
 
     def enter(self, phase: PromptPhase) -> None:

@@ -191,8 +191,7 @@ class PrefillWorker:
             self.plans.append(plan)
         self.prompts.stepping = {piece.key for piece in plan.pieces}
         for piece in plan.pieces:
-            prompt = self.prompts[piece.key]
-            prompt.compute_seconds = prompt.compute_seconds or self._loop.time()
+            self.prompts[piece.key].step_begins(self._loop.time())
         return await self.runner.run(plan, partial(self._pushing.computed, plan))
 
     def emit(self, plan: Plan, result: Result) -> None:
@@ -219,8 +218,6 @@ class PrefillWorker:
 
     def report(self) -> None:
         self.attachments.report(self._load(), *self.pages.changes())
-
-    # ---- what others read
 
     def _load(self) -> Load:
         return self.prompts.load(self._speed.tokens_per_second)
