@@ -21,7 +21,8 @@ def may_ask(prompt: Prompt) -> bool:
 
 
 def expects_landing(prompt: Prompt) -> bool:
-    """Rule [one_ready], the other half: a Landing counts only as the answer to the one Ready."""
+    """Rule [one_ready]: a Landing counts only as the answer to that Ready; a second one would be accepted after the
+    first was declined."""
     return prompt.phase is PromptPhase.ASKED
 
 

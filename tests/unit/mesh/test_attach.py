@@ -1,4 +1,4 @@
-"""A worker registers: again soon while its gateway is starting, by the heartbeat while nobody is there."""
+"""A worker registers again soon while its gateway starts, and once a heartbeat while there is no gateway."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from mesh.rules import RULES
 
 
 class DeafFor:
-    """A network on which the gateway answers from the n-th registration on."""
+    """A network on which the gateway does not answer the first `deaf` registrations."""
 
     def __init__(self, deaf: int) -> None:
         self.at: list[float] = []
@@ -21,7 +21,7 @@ class DeafFor:
     async def register(self, gateway: str, message: Register) -> None:
         self.at.append(asyncio.get_running_loop().time())
         if len(self.at) <= self._deaf:
-            raise StreamClosed("nobody answers")
+            raise StreamClosed("the gateway does not answer")
 
 
 class Listens:
@@ -35,7 +35,7 @@ def attachments(network: Any) -> Attachments:
         tier=Tier.DECODE,
         incarnation=1,
         rules=RULES,
-        hello=lambda address: pytest.fail("nobody dialled"),
+        hello=lambda address: pytest.fail("no gateway has dialed"),
         on_message=lambda session, message: None,
         on_end=lambda session: None,
     )
@@ -44,7 +44,7 @@ def attachments(network: Any) -> Attachments:
 
 
 async def gaps(deaf: int, seconds: float) -> list[float]:
-    """Between registrations, on a clock that jumps."""
+    """Seconds between registrations, on a clock that jumps."""
     network, loop = DeafFor(deaf), asyncio.get_running_loop()
     now = 0.0
     loop.time = lambda: now  # type: ignore[method-assign]
@@ -57,10 +57,10 @@ async def gaps(deaf: int, seconds: float) -> list[float]:
     return [after - before for before, after in zip(network.at, network.at[1:], strict=False)]
 
 
-async def test_a_gateway_that_starts_together_with_its_workers_hears_them_soon() -> None:
+async def test_a_worker_registers_again_soon_while_its_gateway_starts() -> None:
     assert sum((await gaps(deaf=3, seconds=2.0))[:3]) == pytest.approx(7 * SOON_SECONDS, abs=0.05)
 
 
-async def test_a_gateway_that_is_not_there_is_asked_once_a_heartbeat() -> None:
+async def test_a_worker_registers_once_a_heartbeat_where_no_gateway_answers() -> None:
     assert (await gaps(deaf=100, seconds=8.0))[-1] == pytest.approx(RULES.heartbeat_seconds, abs=0.05)
     assert (await gaps(deaf=0, seconds=4.0))[0] == pytest.approx(RULES.heartbeat_seconds, abs=0.05)
