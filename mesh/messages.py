@@ -223,7 +223,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """What a prompt cost. The worker that computed it sends this beside the first token."""
+    """The cost of a prompt. The worker that computed it sends this beside the first token."""
 
     ticket: Ticket
     cached_tokens: int  # prompt tokens that the prefix cache had

@@ -43,7 +43,7 @@ class DecodeLink:
 
 
 class PrefillHost(Protocol):
-    """What the parts of a prefill worker ask of the worker that holds them."""
+    """The parts of a prefill worker report to the worker that holds them through this protocol."""
 
     def wake(self) -> None:
         """Something has changed: look again for prompts to ask for, to compute or to report."""
@@ -95,7 +95,7 @@ class Links:
         return self._bytes_before + sum(link.writer.bytes_written for link in self._links.values() if link.writer)
 
     async def _keep(self, link: DecodeLink) -> None:
-        """One session after the other, until nobody needs the link any more."""
+        """Run one session after the other, until no prompt needs the link any more."""
         loop = asyncio.get_running_loop()
         pause, reached = REDIAL_SECONDS[0], loop.time()
         while loop.time() - max(reached, link.wanted_seconds) < FORGET_SECONDS:

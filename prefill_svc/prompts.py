@@ -86,7 +86,7 @@ class Prompt:
             self.compute_seconds = now
 
     def prefilled(self) -> Prefilled:
-        """What the gateway learns beside the first token."""
+        """The message that goes to the gateway beside the first token."""
         assert self.compute_seconds is not None
         return Prefilled(
             self.ticket,
@@ -153,7 +153,7 @@ class Prompts:
                 self.drop(prompt)
 
     def drop(self, prompt: Prompt) -> None:
-        """Nobody wants the prompt any more: it was cancelled, its deadline has passed or its gateway is gone."""
+        """Stop a prompt that was cancelled, whose deadline has passed or whose gateway is gone."""
         self.stop(prompt, quiet=prompt.landing is not None)
 
     def lose(self, prompt: Prompt) -> None:

@@ -1,14 +1,19 @@
-"""A worker registers again soon while its gateway starts, and once a heartbeat while there is no gateway."""
+"""A worker registers until its gateways have dialed; then its Attach streams carry Hello, requests and reports."""
 
 import asyncio
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import pytest
 
 from mesh.attach import SOON_SECONDS, Attachments
-from mesh.messages import Register, Tier
-from mesh.network import StreamClosed
+from mesh.memory_network import MemoryNetwork
+from mesh.messages import Cancel, Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier
+from mesh.network import Channel, Stream, StreamClosed
 from mesh.rules import RULES
+from mesh.session import Session
+from tests.sim.loop import run_virtual
 
 
 class DeafFor:
@@ -64,3 +69,94 @@ async def test_a_worker_registers_again_soon_while_its_gateway_starts() -> None:
 async def test_a_worker_registers_once_a_heartbeat_where_no_gateway_answers() -> None:
     assert (await gaps(deaf=100, seconds=8.0))[-1] == pytest.approx(RULES.heartbeat_seconds, abs=0.05)
     assert (await gaps(deaf=0, seconds=4.0))[0] == pytest.approx(RULES.heartbeat_seconds, abs=0.05)
+
+
+# ---- Attach streams, on the network inside one process
+
+CURRENT = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(3, (b"page",), (), True))
+
+
+@dataclass
+class AttachedGateway:
+    """A worker's Attachments and a gateway that has dialed it."""
+
+    attachments: Attachments
+    stream: Stream
+    requests: list[Message]
+    ended: list[Session]
+
+
+async def attached() -> AttachedGateway:
+    network, requests, ended = MemoryNetwork(Random(1)), list[Message](), list[Session]()
+    worker = Attachments(
+        network.host("worker"),
+        gateways=("gateway",),
+        tier=Tier.DECODE,
+        incarnation=1,
+        rules=RULES,
+        hello=lambda address: CURRENT,
+        on_message=lambda session, message: requests.append(message),
+        on_end=ended.append,
+    )
+    await worker.listen("worker")
+    stream = await network.host("gateway").dial("worker", Channel.ATTACH)
+    assert await stream.receive() == CURRENT, "Hello is the first message"
+    return AttachedGateway(worker, stream, requests, ended)
+
+
+async def received(stream: Stream, seconds: float = 0.1) -> list[Message]:
+    found = list[Message]()
+    try:
+        while True:
+            found.append(await asyncio.wait_for(stream.receive(), seconds))
+    except TimeoutError:
+        return found
+
+
+def test_only_what_has_changed_is_reported() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        busy = Load(waiting=1)
+        for load, added, removed in ((busy, (), ()), (busy, (b"x",), ()), (busy, (), ()), (Load(), (), (b"x",))):
+            gateway.attachments.report(load, added, removed)
+        assert await received(gateway.stream) == [
+            busy,
+            PrefixChange(1, (b"x",), ()),
+            PrefixChange(2, (), (b"x",)),
+            Load(),
+        ]
+        assert gateway.attachments.sequence == 2
+
+    run_virtual(main())
+
+
+def test_a_gateway_that_misses_a_change_gets_the_whole_cache() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        gateway.stream.send(Snapshot())
+        assert await received(gateway.stream) == [CURRENT.prefix] and gateway.requests == []
+
+    run_virtual(main())
+
+
+def test_requests_are_handed_over_and_the_end_of_the_stream_is_reported() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        gateway.stream.send(Cancel(1, 1))
+        await asyncio.sleep(0.1)
+        (session,) = gateway.attachments.sessions
+        assert gateway.requests == [Cancel(1, 1)] and gateway.ended == []
+        gateway.stream.close()
+        await asyncio.sleep(0.1)
+        assert gateway.ended == [session] and gateway.attachments.sessions == []
+
+    run_virtual(main())
+
+
+def test_a_worker_that_drains_says_so_once() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        gateway.attachments.drain()
+        assert await received(gateway.stream) == [Drain()]
+
+    run_virtual(main())
