@@ -21,8 +21,8 @@ def may_ask(prompt: Prompt) -> bool:
 
 
 def expects_landing(prompt: Prompt) -> bool:
-    """Rule [one_ready]: a Landing counts only as the answer to that Ready; a second one would be accepted after the
-    first was declined."""
+    """Rule [one_ready]: only the Landing that answers the prompt's one Ready counts. A further Landing may name pages
+    that decode has freed, because Quiet has declined them before."""
     return prompt.phase is PromptPhase.ASKED
 
 

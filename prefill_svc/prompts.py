@@ -102,7 +102,7 @@ class Prompt:
 
 
 class Prompts:
-    """Iterates over a copy, the most senior prompt first."""
+    """All prompts of a worker. Iteration goes over a copy of the list, the most senior prompt first."""
 
     def __init__(
         self, host: PrefillHost, links: Links, pages: PrefillPages, *, incarnation: int, priority_seconds: float
