@@ -1,7 +1,7 @@
-"""A worker's side of its gateways: register with each, serve their Attach streams, report what changed.
+"""A worker's side of the sessions with its gateways: it registers, serves their Attach streams, reports what changes.
 
-Both tiers hold one. A stream starts with Hello and is the worker's life as that gateway sees it: when it ends, the
-worker drops what that gateway asked for."""
+Workers of both tiers hold one `Attachments`. A stream begins with Hello and is the worker's life as that gateway sees
+it: when the stream ends, the worker drops the requests of that gateway."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClos
 from mesh.rules import Rules
 from mesh.session import Session
 
-SOON_SECONDS = 0.05  # a gateway that starts together with its workers is asked again so soon, then half as often
+SOON_SECONDS = 0.05  # pause after a gateway's first failure to answer; it doubles up to a heartbeat
 
 
 class Attachments:
@@ -23,7 +23,7 @@ class Attachments:
         tier: Tier,
         incarnation: int,
         rules: Rules,
-        hello: Callable[[str], Hello],  # given the address that others dial; its prefix is a snapshot
+        hello: Callable[[str], Hello],  # makes Hello from the address that others dial; its prefix is a snapshot
         on_message: Callable[[Session, Message], None],
         on_end: Callable[[Session], None],
     ) -> None:
@@ -45,18 +45,18 @@ class Attachments:
         return self.listening.address
 
     async def register(self) -> None:
-        """Runs for the worker's life: tells gateways to dial for as long as one of them has not."""
+        """Ask the gateways to dial, again and again, as long as one of them has not. Runs for the worker's life."""
         message = Register(self.address, self._tier, self.incarnation)
         soon_seconds = SOON_SECONDS
         while True:
-            heard = True
+            answered = True
             if len(self.sessions) < len(self._gateways) and not self._draining:
                 for gateway in self._gateways:
                     try:
                         await self._network.register(gateway, message)
                     except StreamClosed:
-                        heard = False
-            await asyncio.sleep(self._rules.heartbeat_seconds if heard else soon_seconds)
+                        answered = False
+            await asyncio.sleep(self._rules.heartbeat_seconds if answered else soon_seconds)
             soon_seconds = min(2 * soon_seconds, self._rules.heartbeat_seconds)
 
     async def _accept(self, stream: Stream) -> None:
@@ -77,14 +77,15 @@ class Attachments:
         else:
             self._on_message(session, message)
 
-    # ---- reports: to every gateway, only what changed
+    # ---- reports: every gateway gets what has changed
 
     @property
     def sequence(self) -> int:
-        """Of the last prefix change, for snapshots."""
+        """Number of the last PrefixChange; a snapshot carries it."""
         return self._sequence
 
     def report(self, load: Load, added: tuple[bytes, ...], removed: tuple[bytes, ...]) -> None:
+        """Send Load if it has changed, and the block hashes that came into or left the prefix cache."""
         messages: list[Up] = []
         if added or removed:
             self._sequence += 1
@@ -97,7 +98,7 @@ class Attachments:
                 session.send(message)
 
     def drain(self) -> None:
-        """Ask every gateway for nothing new."""
+        """Ask every gateway to send no new requests."""
         self._draining = True
         for session in self.sessions:
             session.send(Drain())

@@ -1,8 +1,8 @@
-"""Messages as bytes and back: the edge where `mesh/messages.py` meets the contracts in protos/.
+"""Encodes messages as bytes and decodes them: the edge where `mesh/messages.py` meets the contracts in protos/.
 
-Four envelopes, one per direction of each stream; a message that does not belong to a direction cannot be sent in it.
+Each direction of each stream has an envelope, and a message that does not belong to a direction cannot be sent in it.
 Field names are equal on both sides, so conversions are derived from the types; only Tokens, one message per engine
-step, is written out as columns. Bytes that do not make a whole, valid message raise CodecError, never half of one."""
+step, is written out by hand, as columns. Bytes that are not a whole, valid message raise CodecError."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -20,7 +20,7 @@ __all__ = ["DOWN", "KV_BACK", "KV_OUT", "UP", "Envelope", "CodecError", "decode_
 
 
 class Envelope:
-    """One direction of one stream: which messages may travel in it, and how."""
+    """One direction of one stream: which messages may travel in it, and how they are encoded."""
 
     def __init__(self, outer: Any, written_out: dict[type, Codec] | None = None) -> None:
         self._outer = outer
@@ -48,10 +48,10 @@ class Envelope:
         try:
             outer = self._outer.FromString(raw)
         except DecodeError as error:
-            raise CodecError(f"{len(raw)} bytes are no {self.name}: {error}") from error
+            raise CodecError(f"{len(raw)} bytes are no valid {self.name}: {error}") from error
         name = outer.WhichOneof("message")
         if name is None:
-            raise CodecError(f"a {self.name} holds no message that this version knows")
+            raise CodecError(f"a {self.name} holds no message that this version of Baton knows")
         message: Message = self._decode[name](getattr(outer, name))
         return message
 
@@ -69,7 +69,7 @@ def decode_register(raw: bytes) -> Register:
     try:
         message = worker_pb2.RegisterRequest.FromString(raw)
     except DecodeError as error:
-        raise CodecError(f"{len(raw)} bytes are no RegisterRequest: {error}") from error
+        raise CodecError(f"{len(raw)} bytes are no valid RegisterRequest: {error}") from error
     register: Register = _REGISTER.decode(message)
     return register
 
@@ -102,7 +102,7 @@ def _decode_tokens(message: Any) -> Tokens:
     if any(len(column) != count for column in columns):
         raise CodecError(f"Tokens: columns of {[len(column) for column in columns]} entries for {count} tickets")
     if not sum(counts) == len(message.top_ids) == len(message.top_logprobs):
-        raise CodecError(f"Tokens: {sum(counts)} likeliest tokens announced, {len(message.top_ids)} sent")
+        raise CodecError(f"Tokens: {sum(counts)} likeliest tokens are announced, {len(message.top_ids)} are there")
     ids, logprobs = iter(message.top_ids), iter(message.top_logprobs)
     try:
         items = tuple(

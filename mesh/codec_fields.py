@@ -1,7 +1,7 @@
 """Derives how a frozen dataclass becomes a protobuf message and back, from its types and the message's descriptor.
 
-A field that one side lacks is an error when the module is imported, so the two cannot drift apart. Tickets are 32 raw
-bytes, enums map by name, None is an absent optional field; a message without a required part is refused."""
+A field that one side lacks is an error when `mesh/codec.py` is imported, so the two cannot drift apart. Tickets are 32
+raw bytes, enums map by name, None is an absent optional field; a message without a required part is refused."""
 
 import struct
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Convert = Callable[[Any], Any]
 
 
 class CodecError(ValueError):
-    """Bytes that are no message, or a message that the contract cannot carry."""
+    """The bytes are no valid message, or the contract cannot carry the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class Codec:
 @dataclass(frozen=True, slots=True)
 class _Field:
     name: str
-    required: bool  # a nested message that must be there
-    optional: bool  # None is "absent"
-    encode: Convert | None  # None: as it is
-    decode: Convert | None
+    required: bool  # the field is a nested message that must be there
+    optional: bool  # an absent field is None
+    encode: Convert | None  # None: the value goes into the field as it is
+    decode: Convert | None  # None: the field's value is taken as it is
 
 
 def derive(cls: Any, descriptor: Any) -> Codec:
-    """How `cls` travels as the message of `descriptor`."""
+    """A codec between the dataclass `cls` and the protobuf message of `descriptor`."""
     hints = get_type_hints(cls)
     names = [field.name for field in fields(cls)]
     if set(names) != set(descriptor.fields_by_name):
         odd = sorted(set(names) ^ set(descriptor.fields_by_name))
-        raise TypeError(f"{cls.__name__} and {descriptor.full_name} differ in {odd}")
+        raise TypeError(f"{cls.__name__} and {descriptor.full_name} differ in the fields {odd}")
     plan = tuple(_field(name, hints[name], descriptor.fields_by_name[name]) for name in names)
     outer: Any = message_factory.GetMessageClass(descriptor)
 
@@ -70,7 +70,7 @@ def derive(cls: Any, descriptor: Any) -> Codec:
 
 
 def enum_tables(cls: type[Enum], descriptor: Any) -> tuple[dict[Any, int], dict[int, Any]]:
-    """Member -> number and number -> member; both sides must have the same members."""
+    """Tables from member to number and from number to member; both sides must have the same members."""
     prefix = descriptor.values_by_number[0].name.removesuffix("UNSPECIFIED")
     numbers = {value.name.removeprefix(prefix): value.number for value in descriptor.values if value.number != 0}
     if set(numbers) != set(cls.__members__):
@@ -112,7 +112,7 @@ def _value(hint: Any, descriptor: Any) -> Codec | None:
         return Codec(to_number.__getitem__, decode)
     if hint in (int, float, str, bytes, bool):
         return None
-    raise TypeError(f"{descriptor.full_name}: no way to carry {hint}")
+    raise TypeError(f"{descriptor.full_name}: a protobuf field cannot carry {hint}")
 
 
 def unpack_ticket(raw: bytes) -> Ticket:

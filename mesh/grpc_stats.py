@@ -1,7 +1,7 @@
-"""What a worker has counted since it started, read over the port that it serves Attach on.
+"""Serves what a worker has counted since its start, on the port on which it serves Attach.
 
-For whoever checks a mesh from outside: `baton verify`, benchmarks, fault tests. Nothing in a request's life waits for
-it, and a worker whose counts nobody reads pays nothing."""
+`baton verify`, benchmarks and fault tests read it. No step of a request's life depends on it, and counting costs
+nothing until a client asks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _WORKER = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 
 
 def stats_service(counts: Callable[[], Counts]) -> AddServices:
-    """What GrpcNetwork(also=...) takes to serve Stats beside the worker's streams."""
+    """The Stats service, for the `also` argument of GrpcNetwork: the worker serves it beside its streams."""
 
     async def stats(_request: worker_pb2.StatsRequest, _context: Any) -> worker_pb2.StatsResponse:
         return worker_pb2.StatsResponse(counts=counts())
@@ -29,13 +29,13 @@ def stats_service(counts: Callable[[], Counts]) -> AddServices:
             response_serializer=worker_pb2.StatsResponse.SerializeToString,
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_WORKER, {"Stats": handler}),))
-        return ()  # the service's name is told where Attach is added
+        return ()  # GrpcNetwork already announces the service's name, together with Attach
 
     return add
 
 
 async def read_stats(address: str, timeout_seconds: float = 5.0) -> dict[str, int]:
-    """Of the worker that listens there; grpc.aio.AioRpcError when it does not answer."""
+    """Read the counts of the worker at this address; raises grpc.aio.AioRpcError when it does not answer."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub = worker_pb2_grpc.WorkerServiceStub(channel)
         answer = await stub.Stats(worker_pb2.StatsRequest(), timeout=timeout_seconds)

@@ -13,7 +13,7 @@ DIGEST_BYTES = 16
 def block_hashes(
     tokens: Sequence[int], *, page_tokens: int, numerics: str, salt: bytes = b"", known: Sequence[bytes] = ()
 ) -> list[bytes]:
-    """Hashes of the full pages of `tokens`; `known` are those of the first pages, which are not computed again."""
+    """Hash every full page of `tokens`. `known` are the hashes of the first pages: they are not computed again."""
     hashes = list(known)
     key = blake3(numerics.encode()).digest()
     parent = hashes[-1] if hashes else blake3(salt, key=key).digest(length=DIGEST_BYTES)

@@ -1,7 +1,7 @@
 """The network inside one process: the same streams without sockets, for simulations and tests.
 
-Messages travel in order with a latency drawn from the seed that is handed in. A test can hold messages back, break a
-stream and cut off a host, which is how every interleaving of PROTOCOL.md is reached without patching anything."""
+Messages travel in order, with latencies that the given random generator draws. A test can hold messages back, break a
+stream and cut off a host: so it reaches every interleaving of docs/protocol.md without patching anything."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from random import Random
 from mesh.messages import Message, Register
 from mesh.network import Accept, Channel, OnRegister, StreamClosed
 
-Held = Callable[[str, str, Message], bool]  # (from, to, message): keep it back?
+Held = Callable[[str, str, Message], bool]  # (sender, receiver, message) -> whether to keep the message back
 
 
 class MemoryStream:
@@ -20,7 +20,7 @@ class MemoryStream:
         self.other: MemoryStream | None = None
         self._network = network
         self._inbox: asyncio.Queue[Message | None] = asyncio.Queue()
-        self._way: deque[Message | None] = deque()  # sent by the other end, not delivered yet; None is the end
+        self._way: deque[Message | None] = deque()  # sent by the other end and not delivered; None: the end
         self._closed = False
 
     def send(self, message: Message) -> None:
@@ -32,7 +32,7 @@ class MemoryStream:
         self._network.later(self.deliver)
 
     def deliver(self) -> None:
-        """One message arrives, unless the first on the way is held back."""
+        """The first message on the way arrives, unless a test holds it back."""
         if self._way and not self._network.holds(self.peer, self.here, self._way[0]):
             message = self._way.popleft()
             self._network.note(self.peer, self.here, message)
@@ -59,7 +59,7 @@ class MemoryStream:
                 self.other.travel(None)
 
     def snap(self) -> None:
-        """The stream breaks: what is on the way is lost and this end notices."""
+        """The stream breaks: messages on the way are lost, and this end sees StreamClosed."""
         self._way.clear()
         self.travel(None)
 
@@ -78,7 +78,7 @@ class MemoryListening:
 
 
 class MemoryNetwork:
-    """All hosts' network; `host(name)` is what one of them is handed."""
+    """The network between all hosts; `host(name)` is the part that one service is handed."""
 
     def __init__(self, random: Random, *, latency_seconds: tuple[float, float] = (0.0001, 0.001)) -> None:
         self.streams: list[MemoryStream] = []
@@ -98,13 +98,13 @@ class MemoryNetwork:
         what = "closed" if message is None else type(message).__name__
         self.log.append((round(asyncio.get_running_loop().time(), 6), source, target, what))
 
-    # ---- what tests do to it
+    # ---- what tests do to the network
 
     def holds(self, source: str, target: str, message: Message | None) -> bool:
         return message is not None and any(held(source, target, message) for held in self.holding)
 
     def hold(self, held: Held) -> Callable[[], None]:
-        """Keep messages back (and what follows them on their stream) until the returned function is called."""
+        """Keep messages back, and those behind them on their stream, until the test calls the returned function."""
         self.holding.append(held)
 
         def release() -> None:
@@ -122,7 +122,7 @@ class MemoryNetwork:
     def unlisten(self, address: str) -> None:
         self._accept.pop(address, None)
 
-    # ---- what hosts use
+    # ---- what hosts do with the network
 
     def listen(self, address: str, accept: dict[Channel, Accept], on_register: OnRegister | None) -> None:
         if address in self._accept:

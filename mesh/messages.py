@@ -1,8 +1,9 @@
-"""Every message of the mesh, as a frozen value; `mesh/codec.py` turns them into protobuf at the edge.
+"""Every message of the mesh, as a frozen value; `mesh/codec.py` turns them into protobuf at the edge. They stand in one
+long file, so that both ends of a stream are read side by side.
 
 Streams: gateway <-> worker (Attach) carries Open, Prefill, Cancel down and Hello, Tokens, Lost, Full, Load up;
 prefill <-> decode (kv.v1) carries KvHello and the hand-off's control messages. Page bytes never travel here.
-Fields follow PROTOCOL.md; two tickets are equal only if all three parts are."""
+Messages and fields follow docs/protocol.md, which says what each one means."""
 
 import struct
 from dataclasses import dataclass, replace
@@ -13,16 +14,18 @@ _TICKET = struct.Struct("<QQ16s")
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    request: int  # 64 bits, drawn by the gateway
-    attempt: int  # from 1, raised by the gateway only
-    nonce: bytes  # 16 bytes, drawn by the gateway for this attempt
+    """Names one attempt of one request; two tickets are equal only if all three parts are."""
+
+    request: int  # 64 random bits of the gateway
+    attempt: int  # counts from 1; only the gateway raises it
+    nonce: bytes  # 16 random bytes of the gateway, new for each attempt
 
     def __post_init__(self) -> None:
         if len(self.nonce) != 16:
             raise ValueError(f"ticket of request {self.request}: the nonce has {len(self.nonce)} bytes, not 16")
 
     def pack(self) -> bytes:
-        """The 32 opaque bytes that transports carry."""
+        """The ticket as the 32 opaque bytes that transports carry."""
         return _TICKET.pack(self.request, self.attempt, self.nonce)
 
     @classmethod
@@ -38,41 +41,43 @@ class Tier(Enum):
 class End(Enum):
     NONE = "none"  # the request goes on after this token
     STOP = "stop"  # this token is one of the stop ids
-    LENGTH = "length"  # this token is the last that was asked for
+    LENGTH = "length"  # this token is the last one that max_tokens allows
 
 
 class Reason(Enum):
-    """Why a worker reports Lost; each moves the request to its next attempt."""
+    """Why a worker reports Lost; the gateway answers each with the request's next attempt."""
 
     LANDING_LOST = "landing_lost"  # the session with prefill ended before all spans were valid
-    NO_PROGRESS = "no_progress"  # prefill is connected but neither writes nor computes
+    NO_PROGRESS = "no_progress"  # prefill is connected, but sends neither a new span nor Computing
     PREEMPTED = "preempted"  # decode needed the pages for an older request
     CANNOT_PUSH = "cannot_push"  # prefill lost its session with decode
-    TOO_LARGE = "too_large"  # the prompt exceeds the whole prefill pool
+    TOO_LARGE = "too_large"  # the prompt needs more pages than the whole prefill pool has
 
 
 class FullKind(Enum):
-    EVER = "ever"  # larger than the whole pool
-    NOW = "now"  # not while pages stay quarantined
+    """Why decode refuses a request."""
+
+    EVER = "ever"  # the request needs more pages than the whole pool has
+    NOW = "now"  # the request does not fit while pages stay quarantined
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen and when a request ends; complete, no field means 'default'."""
+    """Sampling parameters: how tokens are chosen and when a request ends. The gateway fills in every field."""
 
-    temperature: float = 0.0  # 0 is greedy
-    top_k: int = 0  # 0 is off
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0  # 64 bits; drawn by the gateway when the client gave none
-    choice: int = 0  # index among n choices of one request
-    max_tokens: int = 16
-    min_tokens: int = 0  # stop ids are masked before this many tokens were emitted
-    stop_ids: tuple[int, ...] = ()
-    top_logprobs: int | None = None  # None: no logprobs; n: the token's and the n best
+    temperature: float = 0.0  # 0: greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+    min_p: float = 0.0  # 0: off
+    seed: int = 0  # 64 bits; the gateway draws one if the client sent none
+    choice: int = 0  # index among the n choices of one request
+    max_tokens: int = 16  # emitted tokens after which the request ends
+    min_tokens: int = 0  # stop ids are masked until this many tokens are emitted
+    stop_ids: tuple[int, ...] = ()  # token ids that end the request
+    top_logprobs: int | None = None  # None: no logprobs; n: the token's own and those of the n likeliest tokens
 
     def end(self, position: int, token: int) -> End:
-        """Does the request end with this token?"""
+        """Whether, and why, the request ends with this token at this position."""
         if token in self.stop_ids and position >= self.min_tokens:
             return End.STOP
         return End.LENGTH if position + 1 >= self.max_tokens else End.NONE
@@ -80,38 +85,39 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One sampled token with what the client may need of it."""
+    """One emitted token and everything that the client may want to know of it."""
 
-    position: int
-    token: int
+    position: int  # index among the request's emitted tokens
+    token: int  # token id
     logprob: float = 0.0
-    top_ids: tuple[int, ...] = ()
-    top_logprobs: tuple[float, ...] = ()
-    end: End = End.NONE
-    drafted: int = 0  # drafts that its step verified; said by the step's first token
-    accepted: bool = False  # it was one of those drafts: it came in the step of the token before
+    top_ids: tuple[int, ...] = ()  # ids of the likeliest tokens at this position, best first
+    top_logprobs: tuple[float, ...] = ()  # their logprobs
+    end: End = End.NONE  # whether the request ends with this token
+    drafted: int = 0  # drafts that the step verified; only the first token of a step carries the number
+    accepted: bool = False  # the token was a draft, so it came in the same step as the token before it
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What both tiers are told of a request. `emitted` is law: it is replayed, never sampled again."""
+    """One request as both tiers get it. Emitted tokens are law: they are replayed, never sampled again."""
 
     ticket: Ticket
-    prompt: tuple[int, ...]
-    emitted: tuple[int, ...]
+    prompt: tuple[int, ...]  # token ids of the prompt
+    emitted: tuple[int, ...]  # token ids that the client has already
     sampling: Sampling
-    deadline_seconds: float | None = None  # from now, measured by the receiver's own clock
-    traceparent: str = ""
-    salt: bytes = b""  # tenant's share of the block hashes
-    priority: int = 0  # a request with a lower number counts as older, see mesh/rules.py
+    deadline_seconds: float | None = None  # time that is left, counted from arrival on the receiver's own clock
+    traceparent: str = ""  # W3C trace context of the request's root span
+    salt: bytes = b""  # the tenant's secret in the block hashes: tenants share no cached pages
+    priority: int = 0  # a lower number counts as waiting longer, see `priority_seconds` in mesh/rules.py
 
     @property
     def base(self) -> int:
-        """Position of the first token that this attempt may emit."""
+        """Position of the first token that this attempt emits."""
         return len(self.emitted)
 
     @property
     def tokens(self) -> tuple[int, ...]:
+        """Token ids that prefill computes: the prompt and, behind it, what is emitted."""
         return self.prompt + self.emitted
 
 
@@ -120,23 +126,27 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
+    """To prefill: compute this prompt and hand it to this decode worker. Replaces lower attempts of the request."""
+
     job: Job
-    decode_address: str
-    decode_incarnation: int
+    decode_address: str  # address of the decode worker's kv.v1 service
+    decode_incarnation: int  # Ready goes to this incarnation only
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
+    """To decode: expect this request from prefill. The only message that raises an attempt at decode."""
+
     job: Job
-    prefill_incarnation: int | None  # None: local, decode prefills itself
-    age_ms: int = 0
+    prefill_incarnation: int | None  # None: local, decode computes the prompt itself
+    age_ms: int = 0  # time since the gateway accepted the request
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Forget this attempt and all lower ones."""
+    """To both: forget this attempt of a request and all lower ones."""
 
-    request: int
+    request: int  # the request's id, as in its tickets
     attempt: int
 
 
@@ -145,93 +155,99 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Unary, to every gateway the worker resolves: dial me."""
+    """Unary call of a worker to each of its gateways: dial me."""
 
-    address: str
+    address: str  # where the worker serves Attach
     tier: Tier
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy a worker is; sent when it changed, at most once per step, and with the first Hello."""
+    """How busy a worker is. Sent with Hello, and then when it has changed, at most once per step."""
 
     waiting: int = 0  # requests without pages
-    running: int = 0
-    queued_tokens: int = 0  # prompt tokens not computed yet
-    free_pages: int = 0  # free + cached
-    total_pages: int = 0
-    tokens_per_second: float = 0.0  # prompt tokens, measured over recent steps; 0: unknown
+    running: int = 0  # requests that steps compute
+    queued_tokens: int = 0  # prompt tokens that are not computed yet
+    free_pages: int = 0  # pages that can be handed out: free and cached ones
+    total_pages: int = 0  # pages of the whole pool
+    tokens_per_second: float = 0.0  # prompt tokens per second of recent steps; 0: not measured yet
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixChange:
-    """Block hashes that came into or left the worker's prefix cache. A gap in `sequence` asks for a new snapshot,
-    which is a change with `snapshot = True` that replaces everything known."""
+    """Block hashes that came into or left the worker's prefix cache. A gateway that sees a gap in the sequence sends
+    Snapshot and gets a change that replaces everything it knows."""
 
-    sequence: int
-    added: tuple[bytes, ...] = ()
-    removed: tuple[bytes, ...] = ()
-    snapshot: bool = False
+    sequence: int  # number of this change; a snapshot carries the number of the last change that it includes
+    added: tuple[bytes, ...] = ()  # block hashes of pages that are cached now
+    removed: tuple[bytes, ...] = ()  # block hashes of pages that are evicted
+    snapshot: bool = False  # True: `added` is the whole cache
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of an Attach stream."""
+    """First message of an Attach stream: who the worker is and how it stands."""
 
     tier: Tier
-    incarnation: int
-    address: str  # where prefill workers dial this one for kv.v1
-    numerics: str  # the numerics class; equal classes only are paired
-    fingerprint: str
-    model: str  # the name clients use
-    model_hash: str
-    page_tokens: int
-    context_tokens: int
+    incarnation: int  # 64 random bits that the process has drawn at its start
+    address: str  # where the worker listens: gateways for Attach, prefill workers for kv.v1
+    numerics: str  # numerics class; only workers of equal classes are paired
+    fingerprint: str  # hash of the output bits of a fixed self-test
+    model: str  # the name that clients use
+    model_hash: str  # hash of the checkpoint
+    page_tokens: int  # tokens of one page
+    context_tokens: int  # longest prompt and answer together
     load: Load
-    prefix: PrefixChange
+    prefix: PrefixChange  # a snapshot
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
-        """The same worker as it is now."""
+        """The same worker with its address, load and cached pages of this moment."""
         return replace(self, address=address, load=load, prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenOf:
+    """One emitted token and the attempt that emitted it."""
+
     ticket: Ticket
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One message per engine step for all requests."""
+    """All tokens that one engine step has emitted."""
 
-    items: tuple[TokenOf, ...]
+    items: tuple[TokenOf, ...]  # of one request in order of position
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """Sent beside a request's first token by whoever computed its prompt."""
+    """The cost of a prompt. The worker that computed it sends this beside the first token."""
 
     ticket: Ticket
-    cached_tokens: int  # of the prompt, found in the prefix cache
-    queued_seconds: float  # until its first step
-    computed_seconds: float  # from then to the first token
+    cached_tokens: int  # prompt tokens that the prefix cache had
+    queued_seconds: float  # from the prompt's arrival to its first step
+    computed_seconds: float  # from its first step to the first token
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Nothing new, please: this worker leaves when what it has is done."""
+    """The worker takes no new requests and leaves when those that it has are done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
+    """This attempt cannot go on here; the gateway begins the next one."""
+
     ticket: Ticket
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
+    """Decode cannot hold this request; the gateway tries another decode worker."""
+
     ticket: Ticket
     kind: FullKind
 
@@ -241,87 +257,104 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class KvHello:
-    """First message of a kv.v1 session, from prefill, and decode's answer to it."""
+    """First message of a kv.v1 session: prefill sends one, decode answers with its own."""
 
-    incarnation: int
-    numerics: str
-    layout: str  # name of the page's inner tile layout; equal names mean bytes move as they are
-    page_bytes: int
-    host: str  # equal on processes that share memory
-    uid: int
-    pid: int
-    transports: tuple[str, ...] = ()  # what prefill can speak, best first
-    chosen: str = ""  # decode's answer: the transport, and why
-    why: str = ""
-    handle: bytes = b""  # decode's answer: how the transport reaches its pool; belongs to this incarnation
+    incarnation: int  # of the sender
+    numerics: str  # numerics class
+    layout: str  # name of the tile layout inside a page; between equal names bytes move as they are
+    page_bytes: int  # bytes of one page
+    host: str  # equal for processes that can share memory
+    uid: int  # user id of the sender's process
+    pid: int  # process id of the sender
+    transports: tuple[str, ...] = ()  # from prefill: transports that it can use, best first
+    chosen: str = ""  # from decode: the transport for this session, or "" if there is none
+    why: str = ""  # from decode: why it chose so, for people
+    handle: bytes = b""  # from decode: how the transport reaches its pool; valid for this incarnation only
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
+    """Prefill asks whether this ticket may land."""
+
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
+    """Decode gives the ticket every page that it still needs, and the right to write them."""
+
     ticket: Ticket
-    first_page: int  # decode has the ones before
-    pages: tuple[int, ...]  # decode's page ids for first_page, first_page + 1, ...
+    first_page: int  # index of the prompt's first page that decode lacks
+    pages: tuple[int, ...]  # decode's page ids for the indexes first_page, first_page + 1, ...
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
+    """Decode has no room for this ticket now; prefill asks again."""
+
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Spans that were completely written by a one-sided transport; two-sided frames carry the same themselves."""
+    """Spans that a one-sided transport has completely written; frames of two-sided ones carry the same themselves."""
 
     ticket: Ticket
-    first_layer: int
-    layers: int
-    round: int
+    first_layer: int  # first layer of each span
+    layers: int  # number of layers of each span
+    round: int  # Resends that prefill had received when the write began
     pages: tuple[int, ...]  # page indexes of the prompt, not page ids
-    checksums: tuple[int, ...]
+    checksums: tuple[int, ...]  # one per page
 
 
 @dataclass(frozen=True, slots=True)
 class Computing:
+    """Prefill is still at this prompt, so its landing must not time out."""
+
     ticket: Ticket
-    tokens_done: int
-    longest_step_ms: int
+    longest_step_ms: int  # longest step of this prefill worker so far; the landing's deadline is measured in it
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
+    """All spans of this round are written, and no write of this ticket is in flight."""
+
     ticket: Ticket
-    round: int
-    first: Token | None
+    round: int  # Resends that prefill has received
+    first: Token | None  # the first token that prefill has sampled
 
 
 @dataclass(frozen=True, slots=True)
 class Resend:
+    """Decode asks for spans that are missing or damaged."""
+
     ticket: Ticket
-    round: int
-    first_layer: int
-    layers: int
-    pages: tuple[int, ...]  # page indexes
+    round: int  # number of this Resend, counted from 1 for each ticket
+    first_layer: int  # first layer of each span
+    layers: int  # number of layers of each span
+    pages: tuple[int, ...]  # page indexes of the prompt, not page ids
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
+    """Decode has everything that it needs of this ticket; prefill releases its pages."""
+
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
+    """Decode tells prefill to stop this ticket and to answer Quiet."""
+
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
+    """This incarnation of prefill has no write of this ticket in flight and begins none."""
+
     ticket: Ticket
-    incarnation: int
+    incarnation: int  # of the prefill worker that sends it
 
 
 # ---- both kinds of session
@@ -329,12 +362,12 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sent when nothing else was for a heartbeat's time."""
+    """Sent when the session has carried nothing else for about a heartbeat's time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Gateway -> worker: a prefix change went missing, send everything."""
+    """Gateway to worker: a PrefixChange is missing, send the whole cache."""
 
 
 Down = Prefill | Open | Cancel | Snapshot | Heartbeat

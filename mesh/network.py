@@ -1,4 +1,4 @@
-"""The network as services see it: ordered streams of messages that are handed in, never made here.
+"""The network as services see it: ordered streams of messages. Each service is handed its network when it is built.
 
 `mesh/grpc_network.py` is the real one; `MemoryNetwork` (mesh/memory_network.py) runs the same services inside one
 process under a virtual clock. A stream is reliable until it breaks; nothing orders two streams."""
@@ -11,7 +11,7 @@ from mesh.messages import Message, Register
 
 
 class StreamClosed(Exception):
-    """The stream is over: the peer closed it, it broke, or this end did."""
+    """The stream is over: either end has closed it, or it broke."""
 
 
 class Channel(Enum):
@@ -20,27 +20,27 @@ class Channel(Enum):
 
 
 class Stream(Protocol):
-    peer: str  # for messages to people only
+    peer: str  # name of the other end, for log and error texts only
 
     def send(self, message: Message) -> None:
-        """Queue a message; never blocks. After the stream broke it is swallowed."""
+        """Queue a message; never blocks. A stream that is over drops it."""
 
     async def receive(self) -> Message:
-        """The next message; StreamClosed when there is none any more."""
+        """Wait for the next message; raises StreamClosed when no more can come."""
 
     def close(self) -> None:
-        """End the stream for both sides; idempotent."""
+        """End the stream for both ends; further calls do nothing."""
 
 
-Accept = Callable[[Stream], Awaitable[None]]  # runs for as long as the stream is served
+Accept = Callable[[Stream], Awaitable[None]]  # serves one stream and returns when it is done with it
 OnRegister = Callable[[Register], None]
 
 
 class Listening(Protocol):
-    address: str  # what others dial
+    address: str  # the address that others dial
 
     async def set_serving(self, serving: bool) -> None:
-        """What health checks are told."""
+        """Set what health checks answer."""
 
     async def close(self) -> None: ...
 
@@ -51,7 +51,7 @@ class Network(Protocol):
     ) -> Listening: ...
 
     async def dial(self, address: str, channel: Channel) -> Stream:
-        """StreamClosed when nobody answers."""
+        """Open a stream; raises StreamClosed when no service answers at the address."""
 
     async def register(self, gateway: str, message: Register) -> None:
-        """Tell one gateway to dial; StreamClosed when it does not answer."""
+        """Ask one gateway to dial; raises StreamClosed when it does not answer."""

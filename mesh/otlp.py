@@ -1,8 +1,8 @@
-"""Spans that leave the process: OpenTelemetry's SDK behind the small interface of `mesh/telemetry.py`.
+"""Exports spans: OpenTelemetry's SDK behind the small interface of `mesh/telemetry.py`.
 
-Times arrive in the event loop's clock; the one offset to the wall clock is read here, at start, so that all spans of a
-process keep their distances. Spans are batched and sent by the SDK's own thread, so recording costs microseconds and
-nothing is ever awaited."""
+Services record times of the event loop's clock. This module measures the offset to the wall clock once, at start, so
+that all spans of a process keep their distances. The SDK's own thread batches and sends spans, so recording one costs
+microseconds and never waits."""
 
 import time
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in
 
 from mesh.telemetry import Attribute, Root, Telemetry, make_traceparent, parse_traceparent
 
-SEND_MILLISECONDS = 300  # how long a finished span may wait for company
-READINGS = 8  # of both clocks
-EXPORT_SECONDS = 2  # how long a collector may take; then the spans are dropped
+SEND_MILLISECONDS = 300  # how long a finished span may wait for others before it is sent
+READINGS = 8  # how often both clocks are read to find their offset
+EXPORT_SECONDS = 2  # how long a collector may take to accept spans; then they are dropped
 
 
 def open_telemetry(service: str, endpoint: str, clock: Callable[[], float] = time.monotonic) -> Telemetry:
-    """`clock` is the one that recorded times come from: an event loop's `time` (by default the monotonic clock,
-    which is what event loops read)."""
+    """Telemetry that exports to the collector at `endpoint`. `clock` is the one by which services record times; event
+    loops read the monotonic clock."""
     host = endpoint.removeprefix("http://").removeprefix("https://")
     insecure = not endpoint.startswith("https://")
     exporter = OTLPSpanExporter(endpoint=host, insecure=insecure, timeout=EXPORT_SECONDS)
@@ -63,8 +63,8 @@ class OtlpTelemetry:
 
 
 def offset_seconds(clock: Callable[[], float], wall: Callable[[], float]) -> float:
-    """What to add to one clock to get the other. Of several readings the quickest counts: spans of different processes
-    are compared, and a process that was interrupted between two readings would shift all of its own."""
+    """Seconds to add to `clock` to get `wall`. The quickest of several readings counts: a process that is interrupted
+    between two readings would shift all its spans against those of other processes."""
     readings = [(clock(), wall(), clock()) for _ in range(READINGS)]
     before, between, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return between - (before + after) / 2

@@ -18,18 +18,18 @@ class Rules:
     quarantine: bool = True  # one-sided: pages of an ended landing wait for proof
     checksum: bool = True  # every span is checked before it can be read
 
-    heartbeat_seconds: float = 1.0
-    lease_seconds: float = 5.0
-    late_seconds: float = 1.0  # an end whose own loop was later than this renews leases before it judges
-    ready_seconds: float = 0.1  # silence after Ready: take other prompts
-    again_seconds: float = 0.1  # after Later: ask again at the latest
-    progress_seconds: float = 2.0  # landing without progress
-    progress_steps: float = 4.0  # ... or this many of prefill's longest steps
-    missing_seconds: float = 0.2  # two-sided: Commit noted, spans still missing: send again
-    pidfd_seconds: float = 0.05  # shared memory: how long to poll the pidfd after the socket closed
-    overtakes: int = 8  # younger landings that may pass a request that got Later
-    priority_seconds: float = 1.0  # of waiting that one step of a request's priority is worth
-    deaths: int = 3  # workers that may die under one request
+    heartbeat_seconds: float = 1.0  # an end that has sent nothing for about this long sends Heartbeat
+    lease_seconds: float = 5.0  # an end that has heard nothing for this long ends the session
+    late_seconds: float = 1.0  # an end whose own loop was later than this renews its leases before it judges others
+    ready_seconds: float = 0.1  # without an answer to Ready for this long, prefill lets other prompts pass
+    again_seconds: float = 0.1  # after Later, prefill sends Ready again at the latest after this time
+    progress_seconds: float = 2.0  # decode gives a landing up after this time without a new span or Computing ...
+    progress_steps: float = 4.0  # ... or after this many of prefill's longest steps, if that is longer
+    missing_seconds: float = 0.2  # two-sided: spans still missing this long after Commit are asked for again
+    pidfd_seconds: float = 0.05  # shared memory: how long decode polls the writer's pidfd after its socket closed
+    overtakes: int = 8  # younger requests that may land before a request that got Later
+    priority_seconds: float = 1.0  # seconds of waiting that one step of priority is worth
+    deaths: int = 3  # workers that may die while they compute one request; then it ends with an error
 
 
 RULES = Rules()

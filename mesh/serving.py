@@ -1,7 +1,7 @@
 """Running a service: its loop and its background tasks live and end together, and a worker drains before it leaves.
 
-SIGTERM asks a worker to leave: gateways are told to send nothing new, what runs is finished, and what is left when the
-grace is over goes on elsewhere, since the end of a session makes its gateway resume on another worker."""
+SIGTERM asks a worker to leave. It asks its gateways to send no new requests and finishes those that run. When the grace
+period is over it leaves anyway: the end of its sessions makes the gateways resume the rest on other workers."""
 
 import asyncio
 import signal
@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from mesh.attach import Attachments
 
-GRACE_SECONDS = 30.0
-LOOK_SECONDS = 0.05
+GRACE_SECONDS = 30.0  # longest time between SIGTERM and the end of a worker
+POLL_SECONDS = 0.05  # pause between two looks at whether the worker is busy
 
 
 class Worker(Protocol):
@@ -19,13 +19,13 @@ class Worker(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Has it requests that are not done?"""
+        """Whether requests are not done."""
 
     async def run(self) -> None: ...
 
 
 async def serve_worker(worker: Worker, grace_seconds: float = GRACE_SECONDS) -> None:
-    """Until cancelled, or until SIGTERM and the drain after it."""
+    """Run a worker until the task is cancelled, or until SIGTERM has come and the drain after it is over."""
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     serving = asyncio.ensure_future(run_together(worker.run(), worker.attachments.register()))
@@ -41,17 +41,17 @@ async def serve_worker(worker: Worker, grace_seconds: float = GRACE_SECONDS) -> 
 
 
 async def drain(worker: Worker, leave: asyncio.Event, grace_seconds: float) -> None:
-    """Wait for the wish to leave, then for the end of what runs."""
+    """Wait for `leave`, then drain: until no request is left or the grace period is over."""
     await leave.wait()
     worker.attachments.drain()
     loop = asyncio.get_running_loop()
     end = loop.time() + grace_seconds
     while worker.busy and loop.time() < end:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def run_together(*parts: Coroutine[Any, Any, None]) -> None:
-    """Until cancelled, or until one part fails: then its error is everybody's, and nothing is left running."""
+    """Run all parts until the task is cancelled or one part fails. Then cancel the others and raise that error."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,8 +1,8 @@
 """One session: a stream between two incarnations with heartbeats and a lease, each end measuring on its own clock.
 
-Streams, landings and held pages die with their session. Timers are no proof of anything: a session that ended says
-only that this end will not hear the other any more. An end whose own loop was late (it was stopped, or starved) first
-renews the lease, then judges."""
+Streams, landings and held pages die with their session. The end of a session proves nothing about the other process:
+it says only that this end hears it no more. An end whose own loop was late (it was stopped, or starved) first renews
+the lease, then judges. The timers are those of "Sessions and timers" in docs/protocol.md."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ class Session:
             self.stream.send(message)
 
     async def run(self, on_message: Callable[[Message], None]) -> None:
-        """Hand over messages until the session ends, by either end, by error or by lease."""
+        """Hand messages over until the session ends: either end closes it, a message fails, or the lease expires."""
         self._heard = self._loop.time()
         self._schedule()
         try:
@@ -45,7 +45,7 @@ class Session:
         except StreamClosed:
             pass
         except Exception:
-            log.exception("session with %s ends: a message could not be handled", self.name)
+            log.exception("session with %s ends: this worker cannot handle a message", self.name)
         finally:
             self.close()
 
@@ -60,11 +60,12 @@ class Session:
         self._timer = self._loop.call_at(self._due, self._tick)
 
     def _tick(self) -> None:
+        """Once per heartbeat: judge the other end by its lease, and show it that this end lives."""
         now = self._loop.time()
         if now - self._due > self._rules.late_seconds:
             self._heard = now
         if now - self._heard > self._rules.lease_seconds:
-            log.warning("session with %s ends: silent for %.1f s", self.name, now - self._heard)
+            log.warning("session with %s ends: it has sent nothing for %.1f s", self.name, now - self._heard)
             self.close()
             return
         if now - self._sent >= self._rules.heartbeat_seconds * 0.5:

@@ -1,4 +1,5 @@
-"""How fast a worker's steps go: the router estimates with it, and a landing's progress deadline is measured in it."""
+"""How fast a worker's steps are. The gateway's router estimates waiting times from the rate, and decode derives a
+landing's progress deadline from the longest step."""
 
 
 class Speed:
@@ -13,5 +14,5 @@ class Speed:
 
     @property
     def tokens_per_second(self) -> float:
-        """Two digits, so that reports change only when it matters."""
+        """The rate, rounded to two digits so that small changes cause no new report."""
         return float(f"{self._rate:.1e}")

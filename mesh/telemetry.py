@@ -1,9 +1,9 @@
 """One trace per request: what services call when a phase of a request is over, and the ids that tie phases together.
 
-The gateway begins the root and sends its `traceparent` along with the request; everybody else records finished phases
+The gateway begins the root span and sends its `traceparent` along with the request; workers record finished phases
 under it, with times of the event loop's clock. Recording never waits and never raises: a lost span is no error of a
-request. `mesh/otlp.py` is the implementation that exports; `Silent` is for a mesh nobody watches, `RecordingTelemetry`
-for tests and the simulation (its ids are counted, so equal runs give equal traces)."""
+request. `mesh/otlp.py` exports spans; `Silent` records nothing; `RecordingTelemetry` is for tests and the simulation
+(it counts its ids, so equal runs give equal traces)."""
 
 import itertools
 import re
@@ -22,32 +22,32 @@ class Root(Protocol):
 
     @property
     def traceparent(self) -> str:
-        """Hand it to everyone who records below; empty when nobody watches."""
+        """Trace context for the workers that record below this span; empty if nothing is recorded."""
 
     def end(self, end_seconds: float, **attributes: Attribute) -> None:
-        """Idempotent: the first call counts."""
+        """Finish the span; only the first call counts."""
 
 
 class Telemetry(Protocol):
     def begin(self, name: str, traceparent: str | None, start_seconds: float, **attributes: Attribute) -> Root:
-        """Open a request's root, below the client's own span if it sent a valid one."""
+        """Open a request's root span, below the client's own span if `traceparent` is valid."""
 
     def record(
         self, name: str, traceparent: str, start_seconds: float, end_seconds: float, **attributes: Attribute
     ) -> None:
-        """A phase that is over. Without a valid traceparent it is dropped."""
+        """Record a phase that is over. Without a valid traceparent the phase is dropped."""
 
     def close(self) -> None:
-        """Hand over what is still buffered; waits a second or two at most."""
+        """Send the spans that are still buffered; waits a second or two at most."""
 
 
 def make_traceparent(context: SpanContext) -> str:
-    """W3C trace context, version 00."""
+    """The context as a `traceparent` header: W3C trace context, version 00."""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def parse_traceparent(text: str | None) -> SpanContext | None:
-    """None for whatever is not a valid traceparent; a client's header is never a reason to refuse its request."""
+    """Read a `traceparent` header. An invalid one gives None: it is no reason to refuse a client's request."""
     match = _TRACEPARENT.fullmatch((text or "").strip())
     if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
         return None
@@ -59,7 +59,7 @@ def parse_traceparent(text: str | None) -> SpanContext | None:
 
 @dataclass(frozen=True, slots=True)
 class SilentRoot:
-    traceparent: str  # the client's own is passed on, so that its tools see the workers it configured
+    traceparent: str  # the client's own, so that spans of other services still join its trace
 
     def end(self, end_seconds: float, **attributes: Attribute) -> None:
         pass
@@ -82,20 +82,20 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """A finished span, in whatever clock it was recorded."""
+    """A finished span; its times are those of the clock by which it was recorded."""
 
-    service: str
-    name: str
+    service: str  # name of the service that recorded it
+    name: str  # name of the phase
     trace_id: int
     span_id: int
-    parent_id: int  # 0: the root of its trace
+    parent_id: int  # 0: the span is the root of its trace
     start_seconds: float
     end_seconds: float
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
 
 class RecordingTelemetry:
-    """Keeps finished spans in `spans`; `sibling` records for another service of the same process into the same list."""
+    """Keeps finished spans in `spans`; a `sibling` records for another service into the same list."""
 
     def __init__(self, service: str = "test") -> None:
         self.service = service

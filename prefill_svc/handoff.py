@@ -1,143 +1,148 @@
-"""Prefill's side of the talk with decode: Ready, what decode answers, and the end of a session.
+"""Prefill's half of the talk with decode: Ready, what decode answers, and what the end of a session means for prompts.
 
-The table "Prompt at prefill" of PROTOCOL.md, row by row; step 3 of a request's life and its repairs. Nothing is
-reserved while a prompt waits for its Landing, and a prompt that got Later lets others pass. A ticket that is not known
-any more is answered Quiet: none of its writes is in flight."""
+Step 3 of a request's life and its repairs, row by row as in the table "Prompt at prefill" of docs/protocol.md. Prefill
+never waits for pages: a prompt that got Later, or no answer, lets others pass."""
 
 import asyncio
-from collections.abc import Callable
 
-from mesh.messages import Abort, Landed, Landing, Later, Lost, Message, Quiet, Ready, Reason, Resend
+from mesh.messages import Abort, Landed, Landing, Later, Message, Quiet, Ready, Resend, Ticket
 from mesh.rules import Rules
 from mesh.telemetry import Telemetry
-from prefill_svc.ledger import Ledger
-from prefill_svc.links import DecodeLink, Links
-from prefill_svc.prompts import Prompt, PromptPhase
+from prefill_svc.links import DecodeLink, Links, PrefillHost
+from prefill_svc.pages import PrefillPages
+from prefill_svc.prompts import Prompt, PromptPhase, Prompts
 from prefill_svc.pushing import Pushing
+
+
+def may_ask(prompt: Prompt) -> bool:
+    """Rule [one_ready]: a prompt whose Ready is unanswered sends no second one. Two Landings could answer two Readys:
+    decode frees the pages of the first when Quiet declines it, while the second lets this worker write them."""
+    return prompt.phase is PromptPhase.QUEUED
+
+
+def expects_landing(prompt: Prompt) -> bool:
+    """Rule [one_ready]: only the Landing that answers the prompt's one Ready counts. A further Landing may name pages
+    that decode has freed, because Quiet has declined them before."""
+    return prompt.phase is PromptPhase.ASKED
+
+
+def answer_unknown(link: DecodeLink, ticket: Ticket, incarnation: int) -> None:
+    """Rule [requiet]: a message for an unknown ticket is answered Quiet, since no write of it is in flight. Without the
+    answer decode would keep its pages for a ticket whose first Quiet was lost with a session."""
+    link.send(Quiet(ticket, incarnation))
 
 
 class HandOff:
     def __init__(
         self,
-        ledger: Ledger,
+        host: PrefillHost,
         links: Links,
+        pages: PrefillPages,
+        prompts: Prompts,
         pushing: Pushing,
         *,
         incarnation: int,
         ahead_tokens: int,
         telemetry: Telemetry,
         rules: Rules,
-        wake: Callable[[], None],
     ) -> None:
-        self._ledger, self._links, self._pushing, self._telemetry = ledger, links, pushing, telemetry
-        self._incarnation, self._ahead_tokens, self._rules, self._wake = incarnation, ahead_tokens, rules, wake
+        self._host, self._links, self._pages, self._prompts, self._pushing = host, links, pages, prompts, pushing
+        self._incarnation, self._ahead_tokens = incarnation, ahead_tokens
+        self._telemetry, self._rules = telemetry, rules
         self._loop = asyncio.get_running_loop()
 
-    def ask(self, room: int) -> None:
-        """Ready for the prompts whose turn comes within the next step or so; `room` is this pool's free pages."""
-        prompts, now = self._ledger.prompts.values(), self._loop.time()
-        ahead = sum(p.remaining for p in prompts if p.computing)
-        for prompt in list(prompts):
-            silent = prompt.phase is PromptPhase.ASKED and now - prompt.asked_seconds >= self._rules.ready_seconds
-            if prompt.phase is PromptPhase.ASKED and not silent:
+    def ask(self) -> None:
+        """Send Ready for the prompts whose turn comes within the next steps, the most senior first."""
+        now, room = self._loop.time(), self._pages.available
+        ahead = sum(p.remaining for p in self._prompts if p.computing)  # tokens that are computed before the next ones
+        for prompt in self._prompts:
+            if prompt.phase is PromptPhase.ASKED and now - prompt.asked_seconds < self._rules.ready_seconds:
                 ahead += prompt.remaining
-            needed = self._ledger.pages_of(prompt)
-            link = self._links.get(prompt.decode_address)
-            again = silent and not self._rules.one_ready
-            if not (prompt.phase is PromptPhase.QUEUED or again) or link is None or not link.up:
-                continue
-            if ahead >= self._ahead_tokens or now < prompt.ask_again_seconds or needed > room:
+            link, needed = self._links.get(prompt.decode_address), self._pages.needed(prompt.total)
+            reachable = link is not None and link.up and link.incarnation == prompt.decode_incarnation
+            too_early = ahead >= self._ahead_tokens or now < prompt.ask_again_seconds or needed > room
+            if link is None or not reachable or too_early or not may_ask(prompt):
                 continue
             ahead, room = ahead + prompt.remaining, room - needed
             if prompt.phase is PromptPhase.QUEUED:
                 prompt.enter(PromptPhase.ASKED)
             prompt.asked_seconds = now
             link.send(Ready(prompt.ticket))
-            self._loop.call_later(self._rules.ready_seconds, self._wake)
+            self._loop.call_later(self._rules.ready_seconds, self._host.wake)
 
     def on_message(self, link: DecodeLink, message: Message) -> None:
         match message:
             case Landing():
                 self._land(link, message)
             case Later(ticket=ticket):
-                if (prompt := self._ledger.find(ticket)) and prompt.phase is PromptPhase.ASKED:
-                    self._put_off(prompt)
+                if (prompt := self._prompts.find(ticket)) and prompt.phase is PromptPhase.ASKED:
+                    self._postpone(prompt)
             case Resend():
                 self._resend(link, message)
             case Landed(ticket=ticket):
-                if prompt := self._ledger.find(ticket):
-                    self._ledger.stop(prompt, quiet=False)
+                if prompt := self._prompts.find(ticket):
+                    self._prompts.stop(prompt, quiet=False)
             case Abort(ticket=ticket):
-                if prompt := self._ledger.find(ticket):
-                    self._ledger.stop(prompt, quiet=True)
-                elif self._rules.requiet:
-                    link.send(Quiet(ticket, self._incarnation))
+                if prompt := self._prompts.find(ticket):
+                    self._prompts.stop(prompt, quiet=True)
+                else:
+                    answer_unknown(link, ticket, self._incarnation)
             case _:
-                raise TypeError(f"{type(message).__name__} is no message of a decode worker")
-        self._wake()
-
-    def say_quiet(self, prompt: Prompt) -> None:
-        self._links.to(prompt.decode_address).send(Quiet(prompt.ticket, self._incarnation))
+                raise TypeError(f"a decode worker does not send {type(message).__name__}")
+        self._host.wake()
 
     def _land(self, link: DecodeLink, landing: Landing) -> None:
-        prompt = self._ledger.find(landing.ticket)
+        prompt = self._prompts.find(landing.ticket)
         if prompt is None:
-            if self._rules.requiet:
-                link.send(Quiet(landing.ticket, self._incarnation))
+            answer_unknown(link, landing.ticket, self._incarnation)
         elif prompt.phase is PromptPhase.STOPPING:
-            self._ledger.stop(prompt, quiet=True)
-        elif prompt.phase in (PromptPhase.QUEUED, PromptPhase.ASKED):
-            if self._ledger.take(prompt):
+            self._prompts.stop(prompt, quiet=True)
+        elif expects_landing(prompt):
+            if own := self._pages.take(prompt.job.tokens, prompt.job.salt):
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
+                prompt.own, prompt.done = own, own.cached
                 parent = prompt.job.traceparent
                 self._telemetry.record("prefill.queue", parent, prompt.queued_seconds, prompt.landed_seconds)
                 self._pushing.landed(prompt)
-            else:  # no room any more
-                self._put_off(prompt)
+            else:  # other prompts have taken the pages since Ready was sent
+                self._postpone(prompt)
                 link.send(Quiet(landing.ticket, self._incarnation))
 
-    def _put_off(self, prompt: Prompt) -> None:
+    def _postpone(self, prompt: Prompt) -> None:
+        """Let other prompts pass, and ask again in a while."""
         if prompt.phase is PromptPhase.ASKED:
             prompt.enter(PromptPhase.QUEUED)
         prompt.ask_again_seconds = self._loop.time() + self._rules.again_seconds
-        self._loop.call_later(self._rules.again_seconds, self._wake)
+        self._loop.call_later(self._rules.again_seconds, self._host.wake)
 
     def _resend(self, link: DecodeLink, resend: Resend) -> None:
-        prompt = self._ledger.find(resend.ticket)
+        prompt = self._prompts.find(resend.ticket)
         if prompt is None:
-            link.send(Quiet(resend.ticket, self._incarnation))
+            answer_unknown(link, resend.ticket, self._incarnation)
         elif prompt.phase in (PromptPhase.PUSHING, PromptPhase.HELD):
             if prompt.phase is PromptPhase.HELD:
                 prompt.enter(PromptPhase.PUSHING)
             prompt.round = resend.round
             self._pushing.push(prompt, resend.pages, resend.first_layer, resend.layers, again=True)
         else:
-            self._ledger.stop(prompt, quiet=True)
+            self._prompts.stop(prompt, quiet=True)
 
-    # ---- the way to decode is gone
+    # ---- the link to decode
 
-    def session_ended(self, link: DecodeLink) -> None:
-        for prompt in self._ledger.bound_for(link.address):
+    def link_ended(self, link: DecodeLink) -> None:
+        for prompt in self._prompts.bound_for(link.address):
             if prompt.phase is PromptPhase.ASKED:
                 prompt.enter(PromptPhase.QUEUED)
             elif prompt.phase is PromptPhase.PUSHING:
-                self.cannot_push(prompt)
+                self._prompts.lose(prompt)
             elif prompt.phase is PromptPhase.HELD:
-                self._ledger.stop(prompt, quiet=False)
-        self._wake()
+                self._prompts.stop(prompt, quiet=False)
+        self._host.wake()
 
-    def unreachable(self, link: DecodeLink) -> None:
-        """Nobody answers there: after a lease's time prompts for it go on elsewhere."""
+    def link_unreachable(self, link: DecodeLink) -> None:
+        """Prompts that have waited for this decode worker for a whole lease go on elsewhere."""
         oldest = self._loop.time() - self._rules.lease_seconds
-        for prompt in self._ledger.bound_for(link.address):
+        for prompt in self._prompts.bound_for(link.address):
             if prompt.phase is PromptPhase.QUEUED and max(prompt.queued_seconds, link.ended_seconds) < oldest:
-                self._lose(prompt)
-
-    def cannot_push(self, prompt: Prompt) -> None:
-        if prompt.phase is PromptPhase.PUSHING:
-            self._lose(prompt)
-
-    def _lose(self, prompt: Prompt) -> None:
-        prompt.gateway.send(Lost(prompt.ticket, Reason.CANNOT_PUSH))
-        self._ledger.stop(prompt, quiet=False)
+                self._prompts.lose(prompt)

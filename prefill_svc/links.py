@@ -1,12 +1,15 @@
-"""A prefill worker's ways to decode workers: one kv.v1 session and one writer each, dialed once and then kept.
+"""A prefill worker's connections to decode workers: per address one kv.v1 session and one writer of pages.
 
-A link redials for as long as prompts or recent work need it. A new session begins only after the end of the old one was
-handled, and it carries a new writer: what was in flight on the old one has completed or failed by itself."""
+A link is dialed when the first prompt for its address comes, and redialed for as long as prompts or recent work need
+it. A new session begins only after the end of the old one was handled, and it brings a new writer: writes in flight on
+the old one complete or fail by themselves."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from kvtransfer.transfer import Pool, TransferError, Transport, Writer
 from mesh.messages import Kv, KvHello, Message
@@ -16,8 +19,8 @@ from mesh.session import Session
 
 log = logging.getLogger("baton.prefill")
 
-REDIAL_SECONDS = (0.05, 2.0)  # first and longest pause
-FORGET_SECONDS = 60.0  # a decode worker that nobody could reach for so long
+REDIAL_SECONDS = (0.05, 2.0)  # first and longest pause between two dials
+FORGET_SECONDS = 60.0  # a link is dropped when it was neither reached nor wanted for so long
 
 
 @dataclass(slots=True)
@@ -25,73 +28,87 @@ class DecodeLink:
     address: str
     session: Session | None = None
     writer: Writer | None = None
-    incarnation: int = 0
+    incarnation: int = 0  # of the decode worker at the other end of the session
     ended_seconds: float = 0.0  # when the last session ended
-    wanted_seconds: float = 0.0  # when a prompt last asked for it
+    wanted_seconds: float = 0.0  # when a prompt last used the link
 
     @property
     def up(self) -> bool:
         return self.session is not None and self.writer is not None and not self.session.ended
 
     def send(self, message: Kv) -> None:
+        """Without a session the message is dropped: the end of a session already tells decode all it needs."""
         if self.session is not None:
             self.session.send(message)
+
+
+class PrefillHost(Protocol):
+    """The parts of a prefill worker report to the worker that holds them through this protocol."""
+
+    def wake(self) -> None:
+        """Something has changed: look again for prompts to ask for, to compute or to report."""
+
+    def from_decode(self, link: DecodeLink, message: Message) -> None: ...
+
+    def link_ended(self, link: DecodeLink) -> None:
+        """The session over this link has ended."""
+
+    def link_unreachable(self, link: DecodeLink) -> None:
+        """A dial has failed; the link tries again by itself."""
 
 
 class Links:
     def __init__(
         self,
+        host: PrefillHost,
         network: Network,
         *,
         hello: KvHello,
         transports: Mapping[str, Transport],
         pool: Pool,
         rules: Rules,
-        on_up: Callable[[DecodeLink], None],
-        on_message: Callable[[DecodeLink, Message], None],
-        on_end: Callable[[DecodeLink], None],
-        on_unreachable: Callable[[DecodeLink], None],
     ) -> None:
-        self._network, self._hello, self._transports, self._pool = network, hello, transports, pool
-        self._rules, self._on_up, self._on_message, self._on_end = rules, on_up, on_message, on_end
-        self._on_unreachable = on_unreachable
+        self._host, self._network, self._rules = host, network, rules
+        self._hello, self._transports, self._pool = hello, transports, pool
         self._links: dict[str, DecodeLink] = {}
-        self._bytes_before = 0  # written by writers of ended sessions
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._bytes_before = 0  # bytes that the writers of ended sessions have written
 
     def to(self, address: str) -> DecodeLink:
-        """The link to a decode worker; dials it if this is the first prompt for it."""
+        """The link to a decode worker; the first call for an address begins to dial it."""
         if address not in self._links:
             self._links[address] = DecodeLink(address)
             self._tasks[address] = asyncio.get_running_loop().create_task(self._keep(self._links[address]))
         self._links[address].wanted_seconds = asyncio.get_running_loop().time()
         return self._links[address]
 
+    def get(self, address: str) -> DecodeLink | None:
+        """The link to a decode worker if there is one; dials nothing."""
+        return self._links.get(address)
+
     def __iter__(self) -> Iterator[DecodeLink]:
         return iter(self._links.values())
 
-    def get(self, address: str) -> DecodeLink | None:
-        return self._links.get(address)
-
     @property
     def bytes_written(self) -> int:
-        """By all writers since the start, spans that were sent again included."""
+        """Bytes that all writers have written since the start, repeated spans included."""
         return self._bytes_before + sum(link.writer.bytes_written for link in self._links.values() if link.writer)
 
     async def _keep(self, link: DecodeLink) -> None:
+        """Run one session after the other, until no prompt needs the link any more."""
         loop = asyncio.get_running_loop()
         pause, reached = REDIAL_SECONDS[0], loop.time()
         while loop.time() - max(reached, link.wanted_seconds) < FORGET_SECONDS:
             if await self._session(link):
                 pause, reached = REDIAL_SECONDS[0], loop.time()
             else:
-                self._on_unreachable(link)
+                self._host.link_unreachable(link)
             await asyncio.sleep(pause)
             pause = min(pause * 2, REDIAL_SECONDS[1])
         del self._links[link.address], self._tasks[link.address]
 
     async def _session(self, link: DecodeLink) -> bool:
-        """One session from hello to end; False if none came about."""
+        """Run one session from hello to end. False: none came about."""
         try:
             stream = await self._network.dial(link.address, Channel.KV)
         except StreamClosed:
@@ -112,15 +129,15 @@ class Links:
             return False
         link.session, link.writer, link.incarnation = session, writer, answer.incarnation
         log.info("pages travel to decode %s over %s: %s", link.address, answer.chosen, answer.why)
-        self._on_up(link)
+        self._host.wake()
         try:
-            await session.run(lambda message: self._on_message(link, message))
+            await session.run(partial(self._host.from_decode, link))
         finally:
             writer.close()
             self._bytes_before += writer.bytes_written
             link.session = link.writer = None
             link.ended_seconds = asyncio.get_running_loop().time()
-            self._on_end(link)
+            self._host.link_ended(link)
         return True
 
     async def aclose(self) -> None:

@@ -24,7 +24,7 @@ log = logging.getLogger("baton.prefill")
 async def serve(
     config: PrefillConfig, telemetry: Telemetry, *, rules: Rules = RULES, bytes_per_second: float | None = None
 ) -> None:
-    """Until cancelled or drained. `bytes_per_second` throttles pushes over TCP, for benchmarks."""
+    """Run a worker until it is cancelled or drained. `bytes_per_second` throttles pushes over TCP, for benchmarks."""
     async with open_worker(config, telemetry, rules=rules, bytes_per_second=bytes_per_second) as worker:
         await serve_worker(worker)
 
@@ -33,7 +33,7 @@ async def serve(
 async def open_worker(
     config: PrefillConfig, telemetry: Telemetry, *, rules: Rules = RULES, bytes_per_second: float | None = None
 ) -> AsyncIterator[PrefillWorker]:
-    """A worker that listens and waits for somebody to run it."""
+    """A worker that listens for its gateways; the caller runs it."""
     model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
     pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))

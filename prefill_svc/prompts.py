@@ -1,26 +1,35 @@
-"""What a prefill worker knows of each prompt, and which moves between its stages are legal.
+"""The prompts of a prefill worker: what it knows of each, which moves are legal, in which order they go, how they end.
 
-The table "Prompt at prefill" of PROTOCOL.md. Nothing is reserved while a prompt waits: own pages are taken when
-decode's Landing has come, and they stay until Landed or the end, so that a repair costs a copy and not a prefill."""
+A prompt is here from the gateway's Prefill (step 2 of a request's life) until its pages are free again (step 9 of a
+request's life). Nothing is reserved while it waits: it takes pages when decode's Landing has come, and keeps them until
+Landed or its end, so that a repair costs a copy and not a prefill. Pages are free, and Quiet is sent, only when no
+write of the ticket is in flight. The moves are the table "Prompt at prefill" of docs/protocol.md."""
 
+import asyncio
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mesh.messages import Job, Landing, Ticket, Token
+from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token
 from mesh.session import Session
+from prefill_svc.links import Links, PrefillHost
+from prefill_svc.pages import PrefillPages, PromptPages
+
+log = logging.getLogger("baton.prefill")
 
 
 class PromptPhase(Enum):
-    QUEUED = "queued"  # waits for its turn to ask, or for the answer Later to age
-    ASKED = "asked"  # Ready is out, unanswered
-    PUSHING = "pushing"  # a landing is open: computing, or writes are under way
-    HELD = "held"  # Commit is out; the pages wait for Landed or a Resend
-    STOPPING = "stopping"  # over, but a write is still in flight; Quiet and the pages wait for it
-    ENDED = "ended"
+    QUEUED = "queued"  # its turn to send Ready has not come, or decode answered Later
+    ASKED = "asked"  # Ready is sent, decode has not answered
+    PUSHING = "pushing"  # a landing is open: steps compute the prompt, or writes are in flight
+    HELD = "held"  # Commit is sent; the pages wait for Landed or a Resend
+    STOPPING = "stopping"  # the prompt is over; its pages wait for the last write and for the step that runs now
+    ENDED = "ended"  # its pages are released and the worker has forgotten it
 
 
 MOVES = {
-    PromptPhase.QUEUED: {PromptPhase.ASKED, PromptPhase.PUSHING, PromptPhase.STOPPING},
+    PromptPhase.QUEUED: {PromptPhase.ASKED, PromptPhase.STOPPING},
     PromptPhase.ASKED: {PromptPhase.QUEUED, PromptPhase.PUSHING, PromptPhase.STOPPING},
     PromptPhase.PUSHING: {PromptPhase.HELD, PromptPhase.STOPPING},
     PromptPhase.HELD: {PromptPhase.PUSHING, PromptPhase.STOPPING},
@@ -31,32 +40,30 @@ MOVES = {
 
 @dataclass(slots=True)
 class Prompt:
-    key: int  # this worker's own name for it
+    key: int  # the worker's own number for this prompt
     job: Job
-    gateway: Session
+    gateway: Session  # the session over which the gateway sent it
     decode_address: str
     decode_incarnation: int
-    queued_seconds: float
+    queued_seconds: float  # when it came
     phase: PromptPhase = PromptPhase.QUEUED
-    asked_seconds: float = 0.0
-    ask_again_seconds: float = 0.0  # not before this time
-    landing: Landing | None = None
-    pages: tuple[int, ...] = ()  # own pages for every token
-    copies: tuple[tuple[int, int], ...] = ()  # (shared page, own copy), to be made in the next step
+    asked_seconds: float = 0.0  # when Ready was sent last
+    ask_again_seconds: float = 0.0  # no Ready before this time
+    landing: Landing | None = None  # decode's Landing, once this worker has accepted it
+    own: PromptPages = field(default_factory=PromptPages)  # this worker's pages for it
     done: int = 0  # tokens whose KV is in the pages
-    cached: int = 0  # of these, from the prefix cache
-    hashes: list[bytes] = field(default_factory=list)
-    in_flight: int = 0  # writes posted and not complete
+    in_flight: int = 0  # writes that have begun and are not complete
     round: int = 0  # Resends so far
-    first: Token | None = None
-    committed: bool = False  # at least once
-    quiet_due: bool = False
-    landed_seconds: float = 0.0
-    told_seconds: float = 0.0  # when decode was told last that it is computing
+    first: Token | None = None  # the first token, once it is sampled
+    committed: bool = False  # Commit was sent at least once
+    quiet_due: bool = False  # Quiet goes to decode when no write is in flight any more
+    deadline: asyncio.TimerHandle | None = None  # drops the prompt when the client's deadline passes
+    landed_seconds: float = 0.0  # when the Landing was accepted
+    reported_seconds: float = 0.0  # when Computing was sent last
     compute_seconds: float | None = None  # when its first step began
-    first_seconds: float = 0.0
+    first_seconds: float = 0.0  # when the first token was sampled
     bytes_written: int = 0
-    bytes_before_first: int = 0  # written when the first token was sampled
+    bytes_before_first: int = 0  # bytes that were written when the first token was sampled
 
     @property
     def ticket(self) -> Ticket:
@@ -74,7 +81,107 @@ class Prompt:
     def computing(self) -> bool:
         return self.phase is PromptPhase.PUSHING and self.first is None
 
+    def step_begins(self, now: float) -> None:
+        if self.compute_seconds is None:
+            self.compute_seconds = now
+
+    def prefilled(self) -> Prefilled:
+        """The message that goes to the gateway beside the first token."""
+        assert self.compute_seconds is not None
+        return Prefilled(
+            self.ticket,
+            cached_tokens=min(self.own.cached, len(self.job.prompt)),
+            queued_seconds=self.compute_seconds - self.queued_seconds,
+            computed_seconds=self.first_seconds - self.compute_seconds,
+        )
+
     def enter(self, phase: PromptPhase) -> None:
         if phase not in MOVES[self.phase]:
             raise ValueError(f"prompt {self.ticket.request}: no move from {self.phase.value} to {phase.value}")
         self.phase = phase
+
+
+class Prompts:
+    """All prompts of a worker. Iteration goes over a copy of the list, the most senior prompt first."""
+
+    def __init__(
+        self, host: PrefillHost, links: Links, pages: PrefillPages, *, incarnation: int, priority_seconds: float
+    ) -> None:
+        self._host, self._links, self._pages = host, links, pages
+        self._incarnation, self._priority_seconds = incarnation, priority_seconds
+        self._prompts: dict[int, Prompt] = {}  # by key, in order of seniority
+        self.stepping: set[int] = set()  # keys of the prompts whose rows are in the step that runs now
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def __iter__(self) -> Iterator[Prompt]:
+        return iter(list(self._prompts.values()))
+
+    def __getitem__(self, key: int) -> Prompt:
+        return self._prompts[key]
+
+    def find(self, ticket: Ticket) -> Prompt | None:
+        return next((p for p in self._prompts.values() if p.ticket == ticket), None)
+
+    def bound_for(self, address: str) -> list[Prompt]:
+        return [p for p in self._prompts.values() if p.decode_address == address]
+
+    def seniority(self, prompt: Prompt) -> tuple[float, int]:
+        """The smaller one goes first: one step of priority is worth so many seconds of waiting."""
+        return prompt.queued_seconds + prompt.job.priority * self._priority_seconds, prompt.ticket.request
+
+    def load(self, tokens_per_second: float) -> Load:
+        waiting = sum(p.phase in (PromptPhase.QUEUED, PromptPhase.ASKED) for p in self)
+        queued = sum(p.remaining for p in self if p.first is None)
+        running = sum(p.computing for p in self)
+        return Load(waiting, running, queued, self._pages.available, self._pages.total, tokens_per_second)
+
+    def add(self, prompt: Prompt) -> None:
+        self._prompts[prompt.key] = prompt
+        self._prompts = {p.key: p for p in sorted(self._prompts.values(), key=self.seniority)}
+        if prompt.job.deadline_seconds is not None:
+            loop = asyncio.get_running_loop()
+            prompt.deadline = loop.call_later(prompt.job.deadline_seconds, self.drop, prompt)
+
+    # ---- ends
+
+    def cancel(self, request: int, attempt: int) -> None:
+        """Drop this attempt of a request and all lower ones."""
+        for prompt in self:
+            if prompt.ticket.request == request and prompt.ticket.attempt <= attempt:
+                self.drop(prompt)
+
+    def drop(self, prompt: Prompt) -> None:
+        """Stop a prompt that was cancelled, whose deadline has passed or whose gateway is gone."""
+        self.stop(prompt, quiet=prompt.landing is not None)
+
+    def lose(self, prompt: Prompt) -> None:
+        """This worker cannot push the prompt: the gateway begins another attempt."""
+        prompt.gateway.send(Lost(prompt.ticket, Reason.CANNOT_PUSH))
+        self.stop(prompt, quiet=False)
+
+    def stop(self, prompt: Prompt, *, quiet: bool) -> None:
+        """The prompt is over. Its pages, and Quiet if decode waits for it, follow when `settle` permits."""
+        prompt.quiet_due |= quiet
+        if prompt.phase is not PromptPhase.STOPPING:
+            request, phase, done, total = prompt.ticket.request, prompt.phase.value, prompt.done, prompt.total
+            event = {"event": "prompt_stopped", "request": request, "phase": phase, "done": done, "total": total}
+            log.debug("request %d: stops while %s, %d of %d tokens", request, phase, done, total, extra=event)
+            prompt.enter(PromptPhase.STOPPING)
+        self.settle(prompt)
+
+    def settle(self, prompt: Prompt) -> None:
+        """Send Quiet once the last write of a stopped prompt is over; release its pages once no step uses them."""
+        if prompt.phase is not PromptPhase.STOPPING or prompt.in_flight:
+            return
+        if prompt.quiet_due:
+            prompt.quiet_due = False
+            self._links.to(prompt.decode_address).send(Quiet(prompt.ticket, self._incarnation))
+        if prompt.key not in self.stepping:
+            prompt.enter(PromptPhase.ENDED)
+            if prompt.deadline is not None:
+                prompt.deadline.cancel()
+            del self._prompts[prompt.key]
+            self._pages.release(prompt.own)
+            self._host.wake()

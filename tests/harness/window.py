@@ -56,7 +56,7 @@ def prefill_commands(worker: PrefillWorker) -> Mapping[str, Command]:
         return {**count(worker.pages), "requests": len(worker.prompts)}
 
     async def look() -> dict[str, Any]:
-        found = worker.ledger.prompts.values()
+        found = worker.prompts
         return {"prompts": [{"request": p.ticket.request, "phase": p.phase.value, "done": p.done} for p in found]}
 
     return {"pages": pages, "look": look}

@@ -1,18 +1,23 @@
-"""A worker registers: again soon while its gateway is starting, by the heartbeat while nobody is there."""
+"""A worker registers until its gateways have dialed; then its Attach streams carry Hello, requests and reports."""
 
 import asyncio
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import pytest
 
 from mesh.attach import SOON_SECONDS, Attachments
-from mesh.messages import Register, Tier
-from mesh.network import StreamClosed
+from mesh.memory_network import MemoryNetwork
+from mesh.messages import Cancel, Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier
+from mesh.network import Channel, Stream, StreamClosed
 from mesh.rules import RULES
+from mesh.session import Session
+from tests.sim.loop import run_virtual
 
 
 class DeafFor:
-    """A network on which the gateway answers from the n-th registration on."""
+    """A network on which the gateway does not answer the first `deaf` registrations."""
 
     def __init__(self, deaf: int) -> None:
         self.at: list[float] = []
@@ -21,7 +26,7 @@ class DeafFor:
     async def register(self, gateway: str, message: Register) -> None:
         self.at.append(asyncio.get_running_loop().time())
         if len(self.at) <= self._deaf:
-            raise StreamClosed("nobody answers")
+            raise StreamClosed("the gateway does not answer")
 
 
 class Listens:
@@ -35,7 +40,7 @@ def attachments(network: Any) -> Attachments:
         tier=Tier.DECODE,
         incarnation=1,
         rules=RULES,
-        hello=lambda address: pytest.fail("nobody dialled"),
+        hello=lambda address: pytest.fail("no gateway has dialed"),
         on_message=lambda session, message: None,
         on_end=lambda session: None,
     )
@@ -44,7 +49,7 @@ def attachments(network: Any) -> Attachments:
 
 
 async def gaps(deaf: int, seconds: float) -> list[float]:
-    """Between registrations, on a clock that jumps."""
+    """Seconds between registrations, on a clock that jumps."""
     network, loop = DeafFor(deaf), asyncio.get_running_loop()
     now = 0.0
     loop.time = lambda: now  # type: ignore[method-assign]
@@ -57,10 +62,101 @@ async def gaps(deaf: int, seconds: float) -> list[float]:
     return [after - before for before, after in zip(network.at, network.at[1:], strict=False)]
 
 
-async def test_a_gateway_that_starts_together_with_its_workers_hears_them_soon() -> None:
+async def test_a_worker_registers_again_soon_while_its_gateway_starts() -> None:
     assert sum((await gaps(deaf=3, seconds=2.0))[:3]) == pytest.approx(7 * SOON_SECONDS, abs=0.05)
 
 
-async def test_a_gateway_that_is_not_there_is_asked_once_a_heartbeat() -> None:
+async def test_a_worker_registers_once_a_heartbeat_where_no_gateway_answers() -> None:
     assert (await gaps(deaf=100, seconds=8.0))[-1] == pytest.approx(RULES.heartbeat_seconds, abs=0.05)
     assert (await gaps(deaf=0, seconds=4.0))[0] == pytest.approx(RULES.heartbeat_seconds, abs=0.05)
+
+
+# ---- Attach streams, on the network inside one process
+
+CURRENT = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(3, (b"page",), (), True))
+
+
+@dataclass
+class AttachedGateway:
+    """A worker's Attachments and a gateway that has dialed it."""
+
+    attachments: Attachments
+    stream: Stream
+    requests: list[Message]
+    ended: list[Session]
+
+
+async def attached() -> AttachedGateway:
+    network, requests, ended = MemoryNetwork(Random(1)), list[Message](), list[Session]()
+    worker = Attachments(
+        network.host("worker"),
+        gateways=("gateway",),
+        tier=Tier.DECODE,
+        incarnation=1,
+        rules=RULES,
+        hello=lambda address: CURRENT,
+        on_message=lambda session, message: requests.append(message),
+        on_end=ended.append,
+    )
+    await worker.listen("worker")
+    stream = await network.host("gateway").dial("worker", Channel.ATTACH)
+    assert await stream.receive() == CURRENT, "Hello is the first message"
+    return AttachedGateway(worker, stream, requests, ended)
+
+
+async def received(stream: Stream, seconds: float = 0.1) -> list[Message]:
+    found = list[Message]()
+    try:
+        while True:
+            found.append(await asyncio.wait_for(stream.receive(), seconds))
+    except TimeoutError:
+        return found
+
+
+def test_only_what_has_changed_is_reported() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        busy = Load(waiting=1)
+        for load, added, removed in ((busy, (), ()), (busy, (b"x",), ()), (busy, (), ()), (Load(), (), (b"x",))):
+            gateway.attachments.report(load, added, removed)
+        assert await received(gateway.stream) == [
+            busy,
+            PrefixChange(1, (b"x",), ()),
+            PrefixChange(2, (), (b"x",)),
+            Load(),
+        ]
+        assert gateway.attachments.sequence == 2
+
+    run_virtual(main())
+
+
+def test_a_gateway_that_misses_a_change_gets_the_whole_cache() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        gateway.stream.send(Snapshot())
+        assert await received(gateway.stream) == [CURRENT.prefix] and gateway.requests == []
+
+    run_virtual(main())
+
+
+def test_requests_are_handed_over_and_the_end_of_the_stream_is_reported() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        gateway.stream.send(Cancel(1, 1))
+        await asyncio.sleep(0.1)
+        (session,) = gateway.attachments.sessions
+        assert gateway.requests == [Cancel(1, 1)] and gateway.ended == []
+        gateway.stream.close()
+        await asyncio.sleep(0.1)
+        assert gateway.ended == [session] and gateway.attachments.sessions == []
+
+    run_virtual(main())
+
+
+def test_a_worker_that_drains_says_so_once() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        gateway.attachments.drain()
+        assert await received(gateway.stream) == [Drain()]
+
+    run_virtual(main())

@@ -1,4 +1,4 @@
-"""Messages survive the wire, whatever they hold; bytes that are no message are refused by name."""
+"""Messages are the same after encoding and decoding; bytes that are no message are refused by name."""
 
 import dataclasses
 import types
@@ -113,7 +113,7 @@ def test_a_logprob_keeps_its_bits() -> None:
     assert received.items[0].token.logprob.hex() == logprob.hex()
 
 
-def test_what_speculation_says_of_tokens_costs_nothing_where_there_is_none() -> None:
+def test_tokens_without_drafts_carry_no_draft_columns() -> None:
     ticket = Ticket(1, 1, bytes(16))
     plain = codec.UP.encode(Tokens((TokenOf(ticket, Token(0, 1)), TokenOf(ticket, Token(1, 1)))))
     drafted = codec.UP.encode(Tokens((TokenOf(ticket, Token(0, 1, drafted=4)), TokenOf(ticket, Token(1, 1)))))
@@ -134,7 +134,7 @@ def test_a_message_does_not_travel_against_its_direction() -> None:
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
-    with pytest.raises(codec.CodecError, match="are no baton"):
+    with pytest.raises(codec.CodecError, match="are no valid baton"):
         codec.UP.decode(b"\xff\xff\xff")
     with pytest.raises(codec.CodecError, match="holds no message"):
         codec.UP.decode(b"")
@@ -179,4 +179,4 @@ def test_ragged_columns_of_tokens_are_refused(columns: dict[str, list[typing.Any
 
 def test_a_number_that_does_not_fit_names_the_message() -> None:
     with pytest.raises(codec.CodecError, match="Computing does not fit"):
-        codec.KV_OUT.encode(messages.Computing(Ticket(1, 1, bytes(16)), 2**32, 0))
+        codec.KV_OUT.encode(messages.Computing(Ticket(1, 1, bytes(16)), 2**32))

@@ -1,4 +1,4 @@
-"""The network inside one process: ordered streams that can be held, broken and cut, and what each end then sees."""
+"""The network inside one process: what each end sees when a test holds, breaks or cuts its ordered streams."""
 
 import asyncio
 from random import Random
@@ -34,7 +34,7 @@ def test_messages_arrive_once_and_in_order_in_both_directions() -> None:
     run_virtual(main())
 
 
-def test_what_was_sent_before_a_close_arrives_and_then_the_end() -> None:
+def test_messages_sent_before_a_close_arrive_and_then_the_end() -> None:
     async def main() -> None:
         here, there = await pair(MemoryNetwork(Random(1)))
         here.send(Snapshot())
@@ -82,7 +82,7 @@ def test_a_held_message_holds_what_follows_it_on_its_stream_only() -> None:
     run_virtual(main())
 
 
-def test_nobody_answers_at_an_address_where_nobody_listens_for_that_channel() -> None:
+def test_a_dial_fails_where_no_service_listens_for_that_channel() -> None:
     async def main() -> None:
         network = MemoryNetwork(Random(1))
         await pair(network)
@@ -95,7 +95,7 @@ def test_nobody_answers_at_an_address_where_nobody_listens_for_that_channel() ->
     run_virtual(main())
 
 
-def test_an_address_is_listened_at_once() -> None:
+def test_one_service_at_a_time_listens_at_an_address() -> None:
     async def main() -> None:
         network = MemoryNetwork(Random(1))
         listening = await network.host("a").listen("a", {})

@@ -41,7 +41,7 @@ async def test_sigterm_lets_a_worker_finish_what_it_has() -> None:
     await asyncio.wait_for(serving, 5)
 
 
-async def test_the_grace_ends_even_if_the_work_does_not() -> None:
+async def test_a_worker_that_stays_busy_leaves_when_the_grace_period_is_over() -> None:
     worker = FakeWorker()
     serving = asyncio.ensure_future(serve_worker(worker, grace_seconds=0.1))  # type: ignore[arg-type]
     await asyncio.sleep(0.05)

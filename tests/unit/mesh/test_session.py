@@ -39,20 +39,20 @@ def begin() -> tuple[Pipe, Session, list[Message], "asyncio.Task[None]"]:
     return pipe, session, got, asyncio.ensure_future(session.run(got.append))
 
 
-def test_an_idle_session_says_so_every_second() -> None:
+def test_an_idle_end_sends_a_heartbeat_every_second() -> None:
     async def main() -> None:
         pipe, _, got, task = begin()
         for _ in range(20):
             pipe.inbox.put_nowait(Heartbeat())
             await asyncio.sleep(1)
         assert all(isinstance(message, Heartbeat) for _, message in pipe.sent)
-        assert 18 <= len(pipe.sent) <= 20 and got == [], "heartbeats are nobody else's business"
+        assert 18 <= len(pipe.sent) <= 20 and got == [], "heartbeats are not handed over"
         task.cancel()
 
     run_virtual(main())
 
 
-def test_whoever_talks_needs_no_heartbeat() -> None:
+def test_an_end_that_sends_messages_sends_no_heartbeats() -> None:
     async def main() -> None:
         pipe, session, _, task = begin()
         for _ in range(40):
@@ -65,7 +65,7 @@ def test_whoever_talks_needs_no_heartbeat() -> None:
     run_virtual(main())
 
 
-def test_a_silent_peer_is_given_up_after_its_lease() -> None:
+def test_a_session_ends_when_the_other_end_is_silent_for_a_lease() -> None:
     async def main() -> None:
         pipe, session, _, task = begin()
         await asyncio.sleep(RULES.lease_seconds - 0.1)

@@ -1,4 +1,4 @@
-"""Spans keep their parents, their times and their service, whoever records them."""
+"""Spans keep their parents, their times and their service in every implementation of Telemetry."""
 
 import socket
 import time
@@ -31,7 +31,7 @@ def test_a_traceparent_survives_the_round_trip() -> None:
         "00-0af7651916cd43dd8448eb211c80319c-" + "0" * 16 + "-01",
     ],
 )
-def test_what_is_no_valid_traceparent_is_ignored(text: str | None) -> None:
+def test_an_invalid_traceparent_is_ignored(text: str | None) -> None:
     assert parse_traceparent(text) is None
 
 
@@ -39,7 +39,7 @@ def test_a_later_version_may_carry_more() -> None:
     assert parse_traceparent("01" + CLIENT[2:] + "-more") is not None
 
 
-def test_phases_lie_under_the_root_whichever_service_records_them() -> None:
+def test_phases_of_every_service_lie_under_the_root() -> None:
     gateway = RecordingTelemetry("gateway")
     prefill = gateway.sibling("prefill")
     root = gateway.begin("request", CLIENT, 1.0, model="tiny")
@@ -106,7 +106,7 @@ def test_a_phase_without_a_trace_is_dropped_quietly() -> None:
     assert exporter.get_finished_spans() == ()
 
 
-def test_where_nobody_listens_nothing_is_recorded_and_the_clients_trace_is_passed_on() -> None:
+def test_silent_telemetry_records_nothing_and_passes_the_clients_trace_on() -> None:
     telemetry = Silent()
     assert telemetry.begin("request", CLIENT, 0.0).traceparent == CLIENT
     assert telemetry.begin("request", None, 0.0).traceparent == ""

@@ -143,14 +143,12 @@ class Written(_message.Message):
     def __init__(self, ticket: _Optional[bytes] = ..., first_layer: _Optional[int] = ..., layers: _Optional[int] = ..., round: _Optional[int] = ..., pages: _Optional[_Iterable[int]] = ..., checksums: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Computing(_message.Message):
-    __slots__ = ("ticket", "tokens_done", "longest_step_ms")
+    __slots__ = ("ticket", "longest_step_ms")
     TICKET_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
     LONGEST_STEP_MS_FIELD_NUMBER: _ClassVar[int]
     ticket: bytes
-    tokens_done: int
     longest_step_ms: int
-    def __init__(self, ticket: _Optional[bytes] = ..., tokens_done: _Optional[int] = ..., longest_step_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, ticket: _Optional[bytes] = ..., longest_step_ms: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("ticket", "round", "first")

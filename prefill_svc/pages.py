@@ -1,0 +1,68 @@
+"""The pages in which a prefill worker computes a prompt: all taken at once, shared through the prefix cache.
+
+A prompt takes its pages when decode's Landing has come (step 3 of a request's life) and gives them back at its end
+(step 9 of a request's life). Full pages are published as soon as they are computed, so that later prompts skip them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.batch import pages_needed
+from engine.pages import PagePool
+from mesh.hashing import block_hashes
+
+
+@dataclass(slots=True)
+class PromptPages:
+    """The pages of one prompt, for every token of it."""
+
+    pages: tuple[int, ...] = ()
+    hashes: tuple[bytes, ...] = ()  # block hashes of the full pages
+    cached: int = 0  # tokens whose KV the prefix cache had
+    copies: tuple[tuple[int, int], ...] = ()  # (shared page, own copy) that the prompt's first step makes
+
+
+class PrefillPages:
+    def __init__(self, pool: PagePool, *, page_tokens: int, numerics: str) -> None:
+        self._pool, self._page_tokens, self._numerics = pool, page_tokens, numerics
+
+    @property
+    def available(self) -> int:
+        """Pages that a prompt can take now."""
+        return self._pool.available
+
+    @property
+    def total(self) -> int:
+        return self._pool.pages
+
+    def needed(self, tokens: int) -> int:
+        return pages_needed(tokens, self._page_tokens)
+
+    def take(self, tokens: Sequence[int], salt: bytes) -> PromptPages | None:
+        """Shared pages for the cached beginning of a prompt and new ones for the rest; None if the pool lacks room."""
+        size = self._page_tokens
+        hashes = tuple(block_hashes(tokens, page_tokens=size, numerics=self._numerics, salt=salt))
+        shared = self._pool.match(hashes)
+        whole = len(shared) * size == len(tokens)  # the last row is computed again, in a copy of the last shared page
+        if whole and not self._pool.available:  # no page is left for the copy: compute that whole page again in place
+            self._pool.release(shared[-1:])
+            shared, whole = shared[:-1], False
+        fresh = self._pool.take(self.needed(len(tokens)) - len(shared) + whole)
+        if fresh is None:
+            self._pool.release(shared)
+            return None
+        if whole:
+            return PromptPages((*shared[:-1], *fresh), hashes, len(tokens) - 1, ((shared[-1], fresh[0]),))
+        return PromptPages((*shared, *fresh), hashes, len(shared) * size)
+
+    def copied(self, own: PromptPages) -> None:
+        """The step that made the copies is over: give the shared pages back from which they were made."""
+        self._pool.release([source for source, _ in own.copies])
+        own.copies = ()
+
+    def publish(self, own: PromptPages, done: int) -> None:
+        """Let other prompts find the full pages among the first `done` tokens."""
+        for page, digest in zip(own.pages, own.hashes[: done // self._page_tokens], strict=False):
+            self._pool.publish(page, digest)
+
+    def release(self, own: PromptPages) -> None:
+        self._pool.release(own.pages + tuple(source for source, _ in own.copies))

@@ -1,0 +1,36 @@
+"""A worker's measured speed: its longest step, and a rate that follows recent steps."""
+
+from mesh.speed import Speed
+
+
+def test_the_longest_step_counts() -> None:
+    speed = Speed()
+    for seconds in (0.02, 0.5, 0.1):
+        speed.measure(8, seconds)
+    assert speed.longest_ms == 500
+
+
+def test_the_first_step_sets_the_rate_and_later_ones_move_it() -> None:
+    speed = Speed()
+    assert speed.tokens_per_second == 0.0, "not measured yet"
+    speed.measure(100, 1.0)
+    assert speed.tokens_per_second == 100.0
+    speed.measure(200, 1.0)
+    assert speed.tokens_per_second == 120.0
+    for _ in range(40):
+        speed.measure(200, 1.0)
+    assert speed.tokens_per_second == 200.0
+
+
+def test_a_step_of_one_row_says_nothing_about_the_rate_of_prompts() -> None:
+    speed = Speed()
+    speed.measure(1, 0.01)
+    speed.measure(8, 0.0)
+    assert speed.tokens_per_second == 0.0
+
+
+def test_small_changes_leave_the_reported_rate_alone() -> None:
+    speed = Speed()
+    speed.measure(1000, 1.0)
+    speed.measure(1010, 1.0)
+    assert speed.tokens_per_second == 1000.0
