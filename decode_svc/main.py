@@ -42,7 +42,7 @@ async def open_worker(
     *,
     rules: Rules = RULES,
     spoil: Callable[[LoadedModel], LoadedModel] = as_it_is,
-    pace: DraftLengths | None = None,
+    draft_lengths: DraftLengths | None = None,
 ) -> AsyncIterator[DecodeWorker]:
     """A worker that listens and waits to be run. `spoil` changes the model only where `verify` shows that it notices,
     `pace` is given where drafts shall come whatever they cost."""
@@ -79,7 +79,7 @@ async def open_worker(
             chunk_tokens=config.chunk_tokens,
             page_tokens=config.page_tokens,
             context_tokens=model.context_tokens,
-            pace=pace,
+            draft_lengths=draft_lengths,
         ),
         chunk_tokens=config.chunk_tokens,
         max_batch=config.max_batch,

@@ -32,7 +32,7 @@ async def test_a_request_that_joins_31_others_gets_its_second_token_within_two_s
         def running():
             nonlocal landed
             for request in decode.requests.values():
-                if request.key not in known and request.stage is DecodePhase.RUNNING and landed is None:
+                if request.key not in known and request.phase is DecodePhase.RUNNING and landed is None:
                     landed = request.key, len(decode.plans)
             return len(newcomer.tokens) >= 2
 

@@ -202,7 +202,7 @@ class Cluster:
                     page_tokens=PAGE_TOKENS,
                     context_tokens=hello.context_tokens,
                     accept=self.accept,
-                    pace=None
+                    draft_lengths=None
                     if self.acceptance is None
                     else DraftLengths(longest=self.draft_tokens, prior=self.acceptance),
                 ),

@@ -30,7 +30,7 @@ def test_a_request_that_joins_31_others_gets_its_second_token_within_two_steps_o
         assert len(others) == 31
         newcomer = cluster.ask(prompt(99, 21), Sampling(max_tokens=6))
         key = cluster.ticket(newcomer).request
-        assert await cluster.until(lambda: key in decode.requests and decode.requests[key].stage is DecodePhase.RUNNING)
+        assert await cluster.until(lambda: key in decode.requests and decode.requests[key].phase is DecodePhase.RUNNING)
         assert decode.plans is not None
         landed = len(decode.plans)  # the last of these is running now
         assert await cluster.until(lambda: len(newcomer.seen) == 2)
