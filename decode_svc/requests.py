@@ -170,7 +170,7 @@ class Host(Protocol):
         """This attempt cannot go on here: tell the gateway."""
 
     def starved(self, request: DecodeRequest) -> None:
-        """A running request finds no page and there is nobody to preempt."""
+        """A running request finds no page and no younger one can be preempted."""
 
     def drop(self, request: DecodeRequest) -> None:
         """Forget the request and give its pages back."""

@@ -51,7 +51,7 @@ class Quarantine:
 
     def ask_again(self, peer: Peer) -> None:
         """Rule [requiet]: decode repeats Abort for every page that still waits for this writer. Otherwise a Quiet that
-        was lost with its session is never said again, and the page stays quarantined for ever."""
+        was lost with its session is never sent again, and the page stays quarantined for ever."""
         for owner in self.owners_awaiting(peer.incarnation):
             peer.send(Abort(owner.ticket))
 

@@ -111,7 +111,7 @@ class Speculation:
     # ---- after a step
 
     def verified(self, piece: Piece, sampled: tuple[Sampled, ...]) -> tuple[Sampled, ...]:
-        """The rows that count: those of accepted drafts and the one behind."""
+        """The rows that count: those of accepted drafts and the one behind them."""
         return sampled[: self._accept(piece, sampled) + 1]
 
     def settle(self, request: DraftedText, piece: Piece, shown: int, proposed: tuple[int, ...]) -> None:

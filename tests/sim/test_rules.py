@@ -104,7 +104,7 @@ async def requiet(rules: Rules) -> list[str]:
 
 
 async def sink(rules: Rules) -> list[str]:
-    """Two-sided: cancel, and the second half of a frame comes when its page is somebody else's."""
+    """Two-sided: cancel, and the second half of a frame comes when its page is another request's."""
     cluster = Cluster(1, rules=rules, one_sided=False, pages=4)
     await cluster.start(1, 1)
     halves = cluster.fabric.hold(lambda write: write.into is not None)
@@ -202,7 +202,7 @@ async def early(rules: Rules) -> list[str]:
 
 
 async def quarantine(rules: Rules) -> list[str]:
-    """Shared memory: cancel in mid-push, and the write lands when its page is somebody else's."""
+    """Shared memory: cancel in mid-push, and the write lands when its page is another request's."""
     cluster = Cluster(1, rules=rules, pages=4)
     await cluster.start(1, 1)
     writes = cluster.fabric.hold(lambda write: True)

@@ -119,7 +119,7 @@ class Surroundings:
         return one
 
     @property
-    def said(self) -> list[str]:
+    def sent_names(self) -> list[str]:
         """Names of the messages that prefill got."""
         return [type(message).__name__ for message in self.prefill.sent]
 

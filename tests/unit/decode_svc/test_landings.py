@@ -53,7 +53,7 @@ async def test_ready_is_answered_with_every_page_that_the_prompt_needs() -> None
 async def test_without_room_for_all_pages_ready_is_answered_later_and_nothing_is_taken() -> None:
     around = Surroundings(pages=1)
     one = landed(around, landings(around))
-    assert around.said == ["Later"] and one.passed == 0 and around.pages.counts().free == 1
+    assert around.sent_names == ["Later"] and one.passed == 0 and around.pages.counts().free == 1
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ async def test_ready_for_a_request_that_needs_no_landing_says_so(phase: DecodePh
     around = Surroundings()
     one = around.add(1, phase=phase)
     landings(around).on_message(around.peer, Ready(one.ticket))
-    assert around.said == [answer]
+    assert around.sent_names == [answer]
 
 
 async def test_a_ready_before_its_open_is_put_off_and_one_of_an_old_attempt_refused() -> None:
@@ -73,7 +73,7 @@ async def test_a_ready_before_its_open_is_put_off_and_one_of_an_old_attempt_refu
     for attempt in (0, 2):
         mine.on_message(around.peer, Ready(replace(one.ticket, attempt=attempt)))
     mine.on_message(around.peer, Ready(replace(one.ticket, request=9)))
-    assert around.said == ["Abort", "Later", "Later"] and one.phase is DecodePhase.OPEN
+    assert around.sent_names == ["Abort", "Later", "Later"] and one.phase is DecodePhase.OPEN
 
 
 async def test_written_spans_and_commit_admit_the_request_with_prefills_first_token() -> None:
@@ -85,7 +85,7 @@ async def test_written_spans_and_commit_admit_the_request_with_prefills_first_to
     mine.on_message(around.peer, Commit(one.ticket, 0, FIRST))
     assert around.host.running == [one] and one.phase is DecodePhase.RUNNING
     assert (one.filled, one.tokens[-1], one.produced) == (8, 5, {0: FIRST})
-    assert around.said == ["Landing", "Landed"] and around.pages.counts().in_use == 2
+    assert around.sent_names == ["Landing", "Landed"] and around.pages.counts().in_use == 2
     assert (mine.counts()["admitted_remote"], mine.counts()["admitted_patched"]) == (1, 0)
 
 
@@ -117,7 +117,7 @@ async def test_quiet_during_a_repair_has_the_missing_rows_computed_here() -> Non
     assert one.landing is not None
     mine.on_message(around.peer, written(around, one.ticket, (0,), one.landing.pages[:1]))
     mine.on_message(around.peer, Commit(one.ticket, 0, FIRST))
-    assert around.said == ["Landing", "Resend"]
+    assert around.sent_names == ["Landing", "Resend"]
     mine.on_message(around.peer, Quiet(one.ticket, WRITER))
     assert one.phase is DecodePhase.RUNNING and (one.filled, one.pending) == (4, 4)
     assert mine.counts()["admitted_patched"] == 1
@@ -131,7 +131,7 @@ async def test_a_fenced_landing_waits_for_proof_only_where_its_writer_reaches_th
     mine = landings(around)
     one = landed(around, mine)
     mine.fence(one)
-    assert around.pages.counts().quarantined == quarantined and around.said == ["Landing", "Abort"]
+    assert around.pages.counts().quarantined == quarantined and around.sent_names == ["Landing", "Abort"]
     mine.on_message(around.peer, Quiet(one.ticket, WRITER + 1))
     assert around.pages.counts().quarantined == quarantined, "another process answers"
     mine.on_message(around.peer, Quiet(one.ticket, WRITER))

@@ -76,7 +76,7 @@ def test_a_connected_writer_is_asked_again_every_heartbeat() -> None:
         around = Surroundings()
         mine = quarantined(around)
         await asyncio.sleep(3.5 * around.rules.heartbeat_seconds)
-        assert around.said == ["Abort"] * 4
+        assert around.sent_names == ["Abort"] * 4
         mine.close()
 
     run_virtual(main())

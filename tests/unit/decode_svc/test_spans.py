@@ -31,7 +31,7 @@ async def test_layers_are_valid_one_by_one() -> None:
     spans.arrived(one, landing, [1, 2], 1, 1, sums(around, landing, 1, 1))
     assert landing.valid == [0b10, 0b10] and not landing.complete
     spans.arrived(one, landing, [2], 0, 1, sums(around, landing, 0, 1)[1:])
-    assert landing.valid == [0b10, 0b11] and around.said == []
+    assert landing.valid == [0b10, 0b11] and around.sent_names == []
 
 
 async def test_a_damaged_span_is_asked_for_at_once_and_an_older_commit_does_not_count() -> None:
@@ -51,7 +51,7 @@ async def test_spans_of_pages_outside_the_landing_are_ignored() -> None:
     around = Surroundings()
     spans, one, landing = opened(around)
     spans.arrived(one, landing, [0, 3], 0, 2, [1, 1])
-    assert landing.valid == [0, 0] and around.said == []
+    assert landing.valid == [0, 0] and around.sent_names == []
 
 
 async def test_what_is_never_repaired_is_computed_here() -> None:
@@ -61,7 +61,7 @@ async def test_what_is_never_repaired_is_computed_here() -> None:
     for round in range(REPAIRS + 1):
         assert one.phase is DecodePhase.LANDING
         spans.committed(one, landing, Commit(one.ticket, round, None))
-    assert around.said == ["Resend"] * REPAIRS + ["Landed"]
+    assert around.sent_names == ["Resend"] * REPAIRS + ["Landed"]
     assert one.phase is DecodePhase.RUNNING and one.filled == PAGE, "only pages before the first gap count"
     assert (spans.admitted, spans.whole) == (1, 0)
 
@@ -73,7 +73,7 @@ def test_a_two_sided_span_is_missing_only_after_a_timer() -> None:
         spans.arrived(one, landing, [1], 0, 2, sums(around, landing)[:1])
         spans.committed(one, landing, Commit(one.ticket, 0, None))
         await asyncio.sleep(around.rules.missing_seconds * 0.9)
-        assert around.said == []
+        assert around.sent_names == []
         await asyncio.sleep(around.rules.missing_seconds * 0.2)
         assert around.prefill.sent == [Resend(one.ticket, 1, 0, 2, (2,))]
 
