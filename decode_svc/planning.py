@@ -72,7 +72,7 @@ class Planning:
         return Plan(self._steps, tuple(pieces))
 
     def measure(self, plan: Plan, seconds: float) -> None:
-        """A step took so long: prompts are routed, and drafts chosen, by it."""
+        """A step took so long. Gateways route prompts, and speculation chooses draft lengths, by it."""
         drafts = sum(max(0, piece.sampled - 1) for piece in plan.pieces)
         self._speed.measure(plan.rows - drafts, seconds)
         self._speculation.measure(plan, seconds)

@@ -19,9 +19,7 @@ class Lookup:
     def drafts(self, text: Sequence[int], most: int) -> tuple[int, ...]:
         """Up to `most` tokens that may follow. A repetition that reaches the end of the text starts over."""
         end = len(text)
-        stop = min(
-            end - 1, self._known + TOKENS_PER_CALL
-        )  # the group that ends with the last token is the one to look up
+        stop = min(end - 1, self._known + TOKENS_PER_CALL)  # the group at the end of the text is looked up
         for last in range(self._known, stop):
             for length in LENGTHS:
                 if last + 1 >= length:

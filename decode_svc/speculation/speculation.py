@@ -49,8 +49,8 @@ class Speculation:
     # ---- before a step
 
     def admitted(self, request: DraftedText) -> None:
-        """The request runs from now on. Where its pages were written the draft model has read them, too, except for
-        bare pages that the prefix cache had."""
+        """The request runs from now on. The worker that wrote its pages had the draft model read them too, except for
+        bare pages that came from the prefix cache."""
         shared = request.pages[: len(request.hashes)]
         whole = next((index for index, page in enumerate(shared) if page in self._bare), None)
         request.drafts.read = request.filled if whole is None else min(request.filled, whole * self._page_tokens)

@@ -1,4 +1,4 @@
-"""One seed is one simulated hour of trouble: random requests, random faults, then quiet, then judgement."""
+"""One seed is one simulated run: random requests and random faults, then quiet, then a list of violations."""
 
 import asyncio
 import hashlib

@@ -81,7 +81,7 @@ class Cluster:
         draft_tokens: int = 4,
         foresight: float = 0.7,
         vocabulary: int = VOCABULARY,
-        acceptance: float | None = None,  # that drafts are expected to find; None: the product's guess
+        acceptance: float | None = None,  # the acceptance that drafts are expected to find; None: the product's guess
         accept: Accept = accepted,
         ahead: bool = False,  # decode launches steps before the ones in front are read
     ) -> None:
@@ -98,7 +98,7 @@ class Cluster:
         self.fabric = Fabric(Random(seed + 2))
         self.fabric.on_kill = self._kill_writer
         self.fabric.touched = self._touched
-        self.strays: list[str] = []  # writes that hit a page which is not their ticket's
+        self.strays: list[str] = []  # what was written to a page of another ticket
         self.telemetry = RecordingTelemetry("gateway")
         self.processes: dict[str, SimProcess] = {}
         self.clients: list[SimClient] = []
@@ -238,7 +238,7 @@ class Cluster:
     # ---- what happens to processes
 
     async def kill(self, name: str, *, zombie: bool = False) -> None:
-        """kill -9: nothing of it runs any more, its streams end. A zombie is only stopped: its writes go on."""
+        """As by kill -9: the process runs no more and its streams end. A zombie is only stopped: its writes go on."""
         process = self.processes[name]
         if process.alive:
             process.alive = False
@@ -289,7 +289,7 @@ class Cluster:
         return True
 
     def _touched(self, write: Write, page: int) -> None:
-        """Whatever is late or lost: a write may only ever change a page that landed, or waits, for its own ticket."""
+        """A write, however late, may only change a page that lands, or is quarantined, for its own ticket."""
         process = next((p for p in self.processes.values() if p.pool is write.target.pool), None)
         if process is not None and process.alive:
             owner, state = process.worker.pages.owner(page), process.worker.pages.state(page).value
@@ -322,7 +322,7 @@ class Cluster:
         return client
 
     def ticket(self, client: SimClient) -> Ticket:
-        """Of its current attempt."""
+        """The ticket of the request's current attempt."""
         found = next(r.ticket for r in self.gateway.sequencer.requests.values() if r.spec is client.spec)
         assert found is not None, f"{client.spec.request_id} waits for a worker"
         return found
@@ -347,7 +347,7 @@ class Cluster:
         return True
 
     async def finish(self, seconds: float = 120.0) -> list[str]:
-        """Wait for every client, then for quiet, and say what is wrong."""
+        """Wait for every client, then until every page is back; returns what is wrong."""
         await self.until(lambda: all(client.ended for client in self.clients), seconds)
         await self.until(self._quiet, 30.0)
         return self.violations()

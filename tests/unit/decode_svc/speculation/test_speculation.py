@@ -39,7 +39,7 @@ def speculation(
 
 
 def request(prompt: int = 8, emitted: int = 1, *, max_tokens: int = 50, **more: Any) -> DecodeRequest:
-    """In decode: everything but the last token is filled, and read by the draft."""
+    """A request in decode: every token but the last is filled, and the draft model has read it."""
     job = Job(Ticket(1, 1, bytes(16)), tuple(range(prompt)), (), Sampling(max_tokens=max_tokens, **more))
     one = DecodeRequest(job, cast(Any, None), 0.0, 0.0, [*job.tokens, *range(100, 100 + emitted)], None)
     one.enter(DecodePhase.RUNNING)
