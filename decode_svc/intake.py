@@ -1,9 +1,9 @@
 """Intake: how requests come from gateways, what a later attempt takes over, and how they go again.
 
-Step 2 of a request's life as decode sees it, and step 6 for prompts that are prefilled here. Open is the only message
-that raises an attempt at decode. Decode refuses only what can never fit, or not while quarantined pages are stuck; it
-never refuses for lack of free pages. A running request keeps its pages and goes on under the new attempt; any other
-starts again, at its old place among those that wait."""
+Steps 2 and 6 of a request's life: Open arrives, and a prompt that is prefilled here gets its pages. Open is the only
+message that raises an attempt at decode. Decode refuses only what can never fit, or not while quarantined pages are
+stuck; it never refuses for lack of free pages. A running request keeps its pages and goes on under the new attempt; any
+other starts again, at its old place among those that wait."""
 
 import asyncio
 import logging
@@ -76,7 +76,7 @@ class Intake:
             message.prefill_incarnation,
             passed=passed,
         )
-        if self._room.most(request) > self._pages.pages:
+        if self._room.largest_need(request) > self._pages.pages:
             gateway.send(Full(job.ticket, FullKind.EVER))
             return
         self._requests[request.key] = request
@@ -121,7 +121,7 @@ class Intake:
         self.admitted_local += 1
         self._host.admitted(request)
 
-    # ---- requests that leave without an end of their text
+    # ---- requests that leave before their text ends
 
     def refuse_hopeless(self) -> None:
         """Waiting requests that do not fit any more beside the stuck pages go back to their gateways."""
@@ -131,7 +131,7 @@ class Intake:
 
     def refuse_unfit(self, request: DecodeRequest) -> None:
         """Answer Full(now) if the request needs more than the pool has beside pages that no worker can release."""
-        if self._room.most(request) > self._pages.pages - self._quarantine.stuck_pages:
+        if self._room.largest_need(request) > self._pages.pages - self._quarantine.stuck_pages:
             request.gateway.send(Full(request.ticket, FullKind.NOW))
             self._host.drop(request)
 

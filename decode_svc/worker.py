@@ -1,10 +1,10 @@
-"""The decode worker: steps 6 to 9 of a request's life.
+"""The decode worker: steps 7 and 8 of a request's life.
 
 One loop, one step at a time for all running requests: a row for each request in decode with its drafts, and a chunk of
 a prompt that is prefilled here (*local*), so that a long prompt delays no other request by more than a chunk. Requests
-come and go in decode_svc/intake.py, prefill's pages land in decode_svc/handoff/, planning.py and growth.py choose what
-a step holds, decode_svc/speculation/ chooses its drafts. Emission goes from the attempt's base on, the token that
-prefill sampled included: two streams race, and the gateway orders them."""
+come and go in decode_svc/intake.py, and pages from prefill land in decode_svc/handoff/landings.py. What a step holds is
+decided in decode_svc/planning.py, its drafts in decode_svc/speculation/speculation.py. Decode emits from the attempt's
+base on, the token that prefill sampled included: two streams race, and the gateway orders them."""
 
 import asyncio
 import functools
@@ -187,7 +187,7 @@ class DecodeWorker:
         self._intake.refuse_unfit(request)
 
     def drop(self, request: DecodeRequest) -> None:
-        """Its landing is fenced, or its pages are free when no step uses them."""
+        """Step 9 of a request's life: its pages are free when no step uses them; a landing is fenced."""
         self.requests.pop(request.key, None)
         if request.deadline is not None:
             request.deadline.cancel()

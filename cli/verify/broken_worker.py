@@ -57,7 +57,7 @@ def _damage_landings(worker: DecodeWorker, damages: dict[tuple[int, ...], Damage
                 del damages[request.job.prompt]
         tell(peer, message)
 
-    landings.on_message = on_message  # type: ignore[method-assign, assignment]
+    landings.on_message = on_message  # type: ignore[method-assign]
 
 
 def _flip(pool: Any, place: int, mask: int) -> None:

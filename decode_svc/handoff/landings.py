@@ -1,4 +1,4 @@
-"""Landings: steps 3, 4 and 6 of a request's life on decode's side.
+"""Landings: steps 3 and 4 of a request's life on decode's side.
 
 A prefill worker asks Ready and gets all the pages that its prompt still needs, or Later. Its spans are checked as they
 arrive (decode_svc/handoff/spans.py), which ends with admission. A landing that ends in any other way is fenced: pages

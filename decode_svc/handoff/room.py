@@ -41,7 +41,7 @@ class Room:
         """Pages that the text needs beside the shared ones."""
         return pages_needed(len(request.tokens), self.page_tokens) - shared
 
-    def most(self, request: DecodeRequest) -> int:
+    def largest_need(self, request: DecodeRequest) -> int:
         """Pages that the request needs when it emits all the tokens that it may."""
         return pages_needed(len(request.job.prompt) + request.job.sampling.max_tokens, self.page_tokens)
 

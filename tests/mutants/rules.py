@@ -2,12 +2,10 @@
 
 `apply("checksum", monkeypatch.setattr)` breaks a rule for one test, `apply("checksum", setattr)` for a process."""
 
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
-Patch = Callable[[object, str, object], None]  # as setattr, or monkeypatch.setattr
-Mutant = Callable[[Patch], None]
+from tests.mutants.decode import Mutant, Patch
 
 ROOMS = tuple(room for room in ("decode", "prefill", "gateway", "kvtransfer") if find_spec(f"tests.mutants.{room}"))
 

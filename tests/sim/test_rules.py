@@ -247,6 +247,7 @@ LISTED = "first resend_count one_ready requiet sink incarnation ticket attempt e
 
 def test_every_rule_has_its_counter_example() -> None:
     assert sorted(SCENARIOS) == sorted(LISTED)
+    assert set(mutants.RULES) <= set(SCENARIOS)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
