@@ -6,7 +6,7 @@ preempted, so at least one request always moves on. Drafts get pages that no req
 
 from collections.abc import Iterable, Mapping
 
-from decode_svc.requests import DecodePhase, DecodeRequest, Host
+from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest
 from engine.batch import pages_needed
 from engine.pages import PagePool
 from mesh.hashing import block_hashes
@@ -23,7 +23,7 @@ class Growth:
         *,
         page_tokens: int,
         numerics: str,
-        host: Host,
+        host: DecodeHost,
     ) -> None:
         self._requests, self._pages, self._page_tokens, self._numerics = requests, pages, page_tokens, numerics
         self._host = host

@@ -11,7 +11,7 @@ import logging
 from decode_svc.emission import Emission
 from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
-from decode_svc.requests import WAITING, DecodePhase, DecodeRequest, Host
+from decode_svc.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
 from engine.pages import PagePool
 from mesh.messages import Cancel, Full, FullKind, Message, Open
 from mesh.rules import Rules
@@ -29,7 +29,7 @@ class Intake:
         quarantine: Quarantine,
         emission: Emission,
         *,
-        host: Host,
+        host: DecodeHost,
         rules: Rules,
     ) -> None:
         self._requests, self._pages, self._room, self._quarantine = requests, pages, room, quarantine

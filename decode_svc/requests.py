@@ -160,7 +160,7 @@ class DecodeRequest:
         return self.job.sampling.max_tokens - self.next_position
 
 
-class Host(Protocol):
+class DecodeHost(Protocol):
     """The worker, as its parts see it: what they ask of it and report to it."""
 
     def admitted(self, request: DecodeRequest) -> None:

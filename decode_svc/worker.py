@@ -36,7 +36,7 @@ log = logging.getLogger("baton.decode")
 
 
 class DecodeWorker:
-    """Runs the loop and is the `Host` of the parts that it holds."""
+    """Runs the loop and is the `DecodeHost` of the parts that it holds."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Peer, Sessions
 from decode_svc.handoff.spans import Spans
-from decode_svc.requests import DecodePhase, DecodeRequest, Host, OpenLanding, PageOwner
+from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding, PageOwner
 from engine.pages import PagePool
 from kvtransfer.transfer import Arrived, Pool
 from mesh.messages import (
@@ -44,7 +44,7 @@ class Landings:
         sessions: Sessions,
         room: Room,
         *,
-        host: Host,
+        host: DecodeHost,
         rules: Rules,
     ) -> None:
         self._requests, self._pages, self.pool, self._sessions, self._room = requests, pages, pool, sessions, room

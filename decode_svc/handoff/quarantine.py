@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Hashable
 
 from decode_svc.handoff.sessions import Peer, Sessions
-from decode_svc.requests import Host, PageOwner
+from decode_svc.requests import DecodeHost, PageOwner
 from engine.pages import PagePool
 from kvtransfer.transfer import Receiver
 from mesh.messages import Abort
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 5.0  # beyond the lease, until a silent writer is killed
 
 
 class Quarantine:
-    def __init__(self, pages: PagePool, sessions: Sessions, *, host: Host, rules: Rules) -> None:
+    def __init__(self, pages: PagePool, sessions: Sessions, *, host: DecodeHost, rules: Rules) -> None:
         self._pages, self._sessions, self._host, self._rules = pages, sessions, host, rules
         self._since: dict[int, float] = {}  # writer -> when its first page came here
         self._beyond_reach: set[int] = set()  # writers that could not be killed

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from decode_svc.handoff.sessions import Sessions
-from decode_svc.requests import DecodePhase, DecodeRequest, Host, OpenLanding
+from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding
 from engine.pages import PagePool
 from kvtransfer.transfer import Pool
 from mesh.messages import Commit, Landed, Resend
@@ -22,7 +22,7 @@ REPAIRS = 3  # Resends of one landing before what is missing is computed here
 
 class Spans:
     def __init__(
-        self, pages: PagePool, pool: Pool, sessions: Sessions, *, page_tokens: int, host: Host, rules: Rules
+        self, pages: PagePool, pool: Pool, sessions: Sessions, *, page_tokens: int, host: DecodeHost, rules: Rules
     ) -> None:
         self._pages, self._pool, self._sessions = pages, pool, sessions
         self._page_tokens, self._host, self._rules = page_tokens, host, rules
