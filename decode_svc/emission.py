@@ -1,7 +1,7 @@
 """Tokens on their way to gateways: one message per step for all requests of a gateway.
 
-Step 8 of a request's life as decode begins it. What was shown is kept with its request: an attempt that takes over
-emits again from its base on."""
+Step 8 of a request's life as decode begins it. Tokens that were sent are kept with their request: an attempt that takes
+over emits them again from its base on."""
 
 from collections.abc import Sequence
 
@@ -15,6 +15,15 @@ class Emission:
     def __init__(self) -> None:
         self._out: dict[Session, list[TokenOf]] = {}
 
+    def show_first(self, request: DecodeRequest) -> Token | None:
+        """Rule [first]: decode emits from the attempt's base on, also when prefill has sent that token. Otherwise
+        decode's next token may overtake it on the other stream; the gateway drops that, and no worker repeats it."""
+        first = request.produced.get(request.job.base)
+        if first is not None:
+            self.show(request, first)
+            self.flush()
+        return first
+
     def show(self, request: DecodeRequest, token: Token) -> None:
         request.produced[token.position] = token
         self._out.setdefault(request.gateway, []).append(TokenOf(request.ticket, token))
@@ -26,8 +35,8 @@ class Emission:
 
 
 def extend(request: DecodeRequest, piece: Piece, verified: Sequence[Sampled]) -> list[Token]:
-    """The text grows by what a step's verified rows yielded, up to the request's end; returns the new tokens. Filled
-    are only slots whose tokens are in the text: what a refused draft left behind is written again."""
+    """Add to the text what a step's verified rows yielded, up to the request's end; returns the new tokens. Only slots
+    whose tokens are in the text count as filled: what a refused draft left behind is written again."""
     if piece.position < request.next_position:
         # A new attempt brought tokens along during the step; later rows may not stand behind them.
         verified = verified[:1]
@@ -48,6 +57,7 @@ def extend(request: DecodeRequest, piece: Piece, verified: Sequence[Sampled]) ->
 
 
 def prefilled_here(request: DecodeRequest, now_seconds: float) -> Prefilled:
+    """What a local prompt took, sent beside its first token."""
     return Prefilled(
         request.ticket,
         cached_tokens=min(request.cached, len(request.job.prompt)),

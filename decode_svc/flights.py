@@ -1,7 +1,7 @@
-"""Steps that were handed to the runner and not read yet: mostly one, two where the next is launched ahead.
+"""Flights: steps that the runner has and that are not read yet, mostly one, two where the next is launched ahead.
 
-Whatever happens to a request meanwhile, the pages that a step names stay taken until its result is there: they are
-given back behind the last step that its rows are in."""
+Step 7 of a request's life. Whatever happens to a request meanwhile, the pages that a step names stay taken until its
+result is there: they are given back behind the last step that has rows of the request."""
 
 import asyncio
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from engine.plan import Plan, Result
 class Flight:
     plan: Plan
     result: "asyncio.Future[Result]"
-    requests: dict[int, DecodeRequest]  # whose rows are in it
+    requests: dict[int, DecodeRequest]  # those that have rows in it
     doomed: list[int] = field(default_factory=list)  # pages to release when it is over
 
 
@@ -29,7 +29,7 @@ class Flights:
         return flight
 
     def keep(self, request: DecodeRequest, pages: Iterable[int]) -> bool:
-        """A request ends: are its pages in a step that flies? They are released behind it."""
+        """The request ends. If a step that flies has rows of it, its pages are released behind that step."""
         for flight in reversed(self._flying):
             if flight.requests.get(request.key) is request:
                 flight.doomed.extend(pages)
@@ -37,7 +37,7 @@ class Flights:
         return False
 
     def end(self, flight: Flight) -> list[int]:
-        """It was read: the pages that nobody needs any more."""
+        """The step was read; returns the pages to release."""
         self._flying.remove(flight)
         return flight.doomed
 

@@ -2,17 +2,17 @@
 
 Step 7 of a request's life. An older request that needs a page takes it from the youngest one younger than itself, which
 goes back through the gateway; emitted tokens are law, so a preempted request still moves forward. The oldest is never
-preempted, so somebody always gets on. Drafts get pages that nobody else needs, and give them back first."""
+preempted, so at least one request always moves on. Drafts get pages that no request needs, and give them back first."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 
-from decode_svc.handoff.room import victim
-from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest
 from engine.batch import pages_needed
 from engine.pages import PagePool
 from mesh.hashing import block_hashes
+from mesh.messages import Reason
 
-Copies = list[tuple[int, int]]  # (shared page, own copy), made at the begin of the step
+Copies = list[tuple[int, int]]  # (shared page, own copy), made at the start of the step
 
 
 class Growth:
@@ -23,14 +23,13 @@ class Growth:
         *,
         page_tokens: int,
         numerics: str,
-        preempt: Callable[[DecodeRequest], None],
-        starved: Callable[[DecodeRequest], None],  # no page, and nobody to preempt
+        host: DecodeHost,
     ) -> None:
         self._requests, self._pages, self._page_tokens, self._numerics = requests, pages, page_tokens, numerics
-        self._preempt, self._starved = preempt, starved
+        self._host = host
 
     def grow(self, request: DecodeRequest, slots: int, copies: Copies) -> bool:
-        """Pages for this many slots, the next ones its own to write; False: it waits."""
+        """Give the request pages for so many slots, and make the page that it writes next its own. False: it waits."""
         for _ in range(len(request.pages), pages_needed(slots, self._page_tokens)):
             page = self._take_one(request)
             if page is None:
@@ -46,7 +45,8 @@ class Growth:
         return True
 
     def spare(self, request: DecodeRequest, slots: int) -> int:
-        """Up to this many slots for drafts; returns how many its pages cover. Nobody is preempted for a draft."""
+        """Give the request free pages for up to so many slots, and return how many its pages cover. No request is
+        preempted for them."""
         lacking = pages_needed(slots, self._page_tokens) - len(request.pages)
         for _ in range(lacking):
             taken = self._pages.take(1)
@@ -56,7 +56,7 @@ class Growth:
         return min(slots, len(request.pages) * self._page_tokens)
 
     def publish(self, request: DecodeRequest) -> range:
-        """Full pages of accepted tokens may be found by others from now on; returns the indexes of the new ones."""
+        """Let other requests find the full pages of accepted tokens; returns the indexes of the new ones."""
         full, known, size = request.filled // self._page_tokens, len(request.hashes), self._page_tokens
         if full > known:
             tokens, salt = request.tokens[: full * size], request.job.salt
@@ -73,13 +73,14 @@ class Growth:
                 continue
             younger = victim(request, self._requests.values())
             if younger is None:
-                self._starved(request)
+                self._host.starved(request)
                 return None
-            self._preempt(younger)
+            self._host.lost(younger, Reason.PREEMPTED)
+            self._host.drop(younger)
         return taken[0]
 
     def _reclaim(self) -> bool:
-        """A page that a running request holds for drafts only is nobody's loss."""
+        """Take back one page that a running request holds for drafts only."""
         for request in self._requests.values():
             if request.phase is DecodePhase.RUNNING and len(request.pages) > pages_needed(
                 len(request.tokens), self._page_tokens
@@ -87,3 +88,10 @@ class Growth:
                 self._pages.release([request.pages.pop()])
                 return True
         return False
+
+
+def victim(request: DecodeRequest, requests: Iterable[DecodeRequest]) -> DecodeRequest | None:
+    """Rule [preempt]: the youngest running request gives way, and only to an older one. So the oldest always gets its
+    page, and requests never wait for each other in a circle."""
+    younger = [r for r in requests if r.phase is DecodePhase.RUNNING and r.seniority > request.seniority]
+    return max(younger, key=lambda r: r.seniority, default=None)

@@ -1,41 +1,41 @@
-"""What gateways say to a decode worker: how a request comes, what a later attempt takes over, who is refused, and how
-it goes again, by Cancel or with its gateway.
+"""Intake: how requests come from gateways, what a later attempt takes over, and how they go again.
 
-Step 2 of a request's life as decode sees it; Open is the only message that raises an attempt here. Refused is only
-what can never fit, or not while pages stay quarantined that nobody may prove: never for lack of free pages. A request
-that runs keeps its pages and goes on under the new attempt; any other begins anew, at its old place among those who
-wait."""
+Steps 2 and 6 of a request's life: Open arrives, and a prompt that is prefilled here gets its pages. Open is the only
+message that raises an attempt at decode. Decode refuses only what can never fit, or not while quarantined pages are
+stuck; it never refuses for lack of free pages. A running request keeps its pages and goes on under the new attempt; any
+other starts again, at its old place among those that wait."""
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from decode_svc.emission import Emission
-from decode_svc.handoff.landings import Landings
-from decode_svc.requests import DecodePhase, DecodeRequest
-from engine.batch import pages_needed
+from decode_svc.handoff.quarantine import Quarantine
+from decode_svc.handoff.room import Room
+from decode_svc.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
 from engine.pages import PagePool
 from mesh.messages import Cancel, Full, FullKind, Message, Open
+from mesh.rules import Rules
 from mesh.session import Session
 
 log = logging.getLogger("baton.decode")
 
 
-class Opening:
+class Intake:
     def __init__(
         self,
         requests: dict[int, DecodeRequest],
         pages: PagePool,
-        landings: Landings,
+        room: Room,
+        quarantine: Quarantine,
         emission: Emission,
         *,
-        page_tokens: int,
-        drop: Callable[[DecodeRequest], None],
-        changed: Callable[[], None],
+        host: DecodeHost,
+        rules: Rules,
     ) -> None:
-        self._requests, self._pages, self._landings, self._emission = requests, pages, landings, emission
-        self._page_tokens, self._drop, self._changed = page_tokens, drop, changed
+        self._requests, self._pages, self._room, self._quarantine = requests, pages, room, quarantine
+        self._emission, self._host, self._rules = emission, host, rules
         self._loop = asyncio.get_running_loop()
+        self.admitted_local = 0
 
     def on_message(self, gateway: Session, message: Message) -> None:
         match message:
@@ -44,82 +44,112 @@ class Opening:
             case Cancel():
                 request = self._requests.get(message.request)
                 if request and request.ticket.attempt <= message.attempt:
-                    log.debug(
-                        "request %d: cancelled while %s", request.key, request.phase.value,
-                        extra={"event": "request_cancelled", "request": request.key, "phase": request.phase.value},
-                    )  # fmt: skip
-                    self._drop(request)
+                    self._cancel(request)
             case _:
-                raise TypeError(f"{type(message).__name__} is no message to a decode worker")
-        self._changed()
+                raise TypeError(f"gateways do not send {type(message).__name__} to a decode worker")
+        self._host.wake()
 
     def gateway_ended(self, gateway: Session) -> None:
         for request in list(self._requests.values()):
             if request.gateway is gateway:
-                self._drop(request)
-        self._changed()
+                self._host.drop(request)
+        self._host.wake()
 
-    def fits(self, request: DecodeRequest) -> bool:
-        """Into what is left of the pool besides pages that nobody may ever prove."""
-        return self._need(request) <= self._pages.pages - self._landings.quarantine.stuck_pages
-
-    def hopeless(self) -> list[DecodeRequest]:
-        """Waiting requests that do not fit any more."""
-        if not self._landings.quarantine.stuck_pages:
-            return []
-        waiting = [r for r in self._requests.values() if r.phase in (DecodePhase.OPEN, DecodePhase.LOCAL)]
-        return [r for r in waiting if not self.fits(r)]
-
-    def admit_local(self) -> list[DecodeRequest]:
-        """Prompts that are prefilled here and have room now, oldest first; returns those that began."""
-        local = sorted((r for r in self._requests.values() if r.phase is DecodePhase.LOCAL), key=lambda r: r.seniority)
-        return [request for request in local if self._begin(request)]
+    # ---- a request comes
 
     def _open(self, gateway: Session, message: Open) -> None:
         job, old = message.job, self._requests.get(message.job.ticket.request)
-        if old is not None and old.ticket.attempt >= job.ticket.attempt and self._landings.same(old.ticket, job.ticket):
+        if old is not None and old.ticket.attempt >= job.ticket.attempt and old.holds(job.ticket):
             return
-        if old is not None and old.phase is DecodePhase.RUNNING and self._go_on(old, gateway, message):
+        if old is not None and old.phase is DecodePhase.RUNNING and self._take_over(old, gateway, message):
             return
         opened, passed = self._loop.time() - message.age_ms / 1000, None
         if old is not None:
             opened, passed = min(opened, old.opened_seconds), old.passed
-            self._drop(old)
-        phase = DecodePhase.LOCAL if message.prefill_incarnation is None else DecodePhase.OPEN
+            self._host.drop(old)
         request = DecodeRequest(
-            job, gateway, phase, opened, list(job.tokens), message.prefill_incarnation, passed=passed
+            job,
+            gateway,
+            opened,
+            opened + job.priority * self._rules.priority_seconds,
+            list(job.tokens),
+            message.prefill_incarnation,
+            passed=passed,
         )
-        if self._need(request) > self._pages.pages:
+        if self._room.largest_need(request) > self._pages.pages:
             gateway.send(Full(job.ticket, FullKind.EVER))
-        else:
-            self._requests[request.key] = request
+            return
+        self._requests[request.key] = request
+        self._set_deadline(request)
 
-    def _go_on(self, request: DecodeRequest, gateway: Session, message: Open) -> bool:
-        """It runs and has the pages: go on under the new attempt, emitting again from its base."""
+    def _take_over(self, request: DecodeRequest, gateway: Session, message: Open) -> bool:
+        """The request runs and has its pages: it goes on under the new attempt and emits again from the attempt's base.
+        False where its text is not the one that the gateway names."""
         job = message.job
         known = min(len(job.tokens), len(request.tokens))
         if tuple(request.tokens[:known]) != job.tokens[:known]:
             return False
         request.job, request.gateway, request.prefill = job, gateway, message.prefill_incarnation
         request.tokens.extend(job.tokens[known:])
+        self._set_deadline(request)
         for position in range(job.base, request.next_position):
             self._emission.show(request, request.produced[position])
         self._emission.flush()
         return True
 
-    def _begin(self, request: DecodeRequest) -> bool:
-        shared = self._landings.find(request)
-        lacking = pages_needed(len(request.tokens), self._page_tokens) - len(shared)
-        pages = self._pages.take(lacking) if self._landings.room(request, lacking) else None
-        if pages is None:
-            self._pages.release(shared)
-            return False
-        request.pages = [*shared, *pages]
-        request.filled = request.cached = min(len(shared) * self._page_tokens, len(request.tokens) - 1)
-        request.enter(DecodePhase.RUNNING)
-        request.running_seconds = self._loop.time()
-        return True
+    # ---- a prompt that is prefilled here gets its pages
 
-    def _need(self, request: DecodeRequest) -> int:
-        """Pages of its whole text."""
-        return pages_needed(len(request.job.prompt) + request.job.sampling.max_tokens, self._page_tokens)
+    def admit_local(self) -> None:
+        """Oldest first."""
+        local = [r for r in self._requests.values() if r.phase is DecodePhase.LOCAL]
+        for request in sorted(local, key=lambda r: r.seniority):
+            self._admit(request)
+
+    def _admit(self, request: DecodeRequest) -> None:
+        shared = self._room.take_shared(request)
+        lacking = self._room.lacking(request, len(shared))
+        if not self._room.allows(request, lacking):
+            self._room.refuse(request)
+            self._pages.release(shared)
+            return
+        self._room.pass_over(request)
+        pages = self._pages.take(lacking)
+        assert pages is not None, "room was checked"
+        request.pages = [*shared, *pages]
+        request.filled = request.cached = min(len(shared) * self._room.page_tokens, len(request.tokens) - 1)
+        request.enter(DecodePhase.RUNNING)
+        self.admitted_local += 1
+        self._host.admitted(request)
+
+    # ---- requests that leave before their text ends
+
+    def refuse_hopeless(self) -> None:
+        """Waiting requests that do not fit any more beside the stuck pages go back to their gateways."""
+        if self._quarantine.stuck_pages:
+            for request in [r for r in self._requests.values() if r.phase in WAITING]:
+                self.refuse_unfit(request)
+
+    def refuse_unfit(self, request: DecodeRequest) -> None:
+        """Answer Full(now) if the request needs more than the pool has beside pages that no worker can release."""
+        if self._room.largest_need(request) > self._pages.pages - self._quarantine.stuck_pages:
+            request.gateway.send(Full(request.ticket, FullKind.NOW))
+            self._host.drop(request)
+
+    def _set_deadline(self, request: DecodeRequest) -> None:
+        if request.deadline is not None:
+            request.deadline.cancel()
+        seconds = request.job.deadline_seconds
+        request.deadline = None if seconds is None else self._loop.call_later(seconds, self._expire, request)
+
+    def _expire(self, request: DecodeRequest) -> None:
+        """The deadline has passed, though no Cancel came. The gateway ends the request by its own timer."""
+        self._cancel(request)
+        self._host.wake()
+
+    def _cancel(self, request: DecodeRequest) -> None:
+        log.debug(
+            "request %d: cancelled while %s",
+            *(request.key, request.phase.value),
+            extra={"event": "request_cancelled", "request": request.key, "phase": request.phase.value},
+        )
+        self._host.drop(request)

@@ -26,7 +26,7 @@ log = logging.getLogger("baton.decode")
 
 
 async def serve(config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
-    """Until cancelled or drained."""
+    """Serve until cancelled or drained."""
     async with open_worker(config, telemetry, rules=rules) as worker:
         await serve_worker(worker)
 
@@ -42,10 +42,10 @@ async def open_worker(
     *,
     rules: Rules = RULES,
     spoil: Callable[[LoadedModel], LoadedModel] = as_it_is,
-    pace: DraftLengths | None = None,
+    draft_lengths: DraftLengths | None = None,
 ) -> AsyncIterator[DecodeWorker]:
-    """A worker that listens and waits to be run. `spoil` changes the model only where `verify` shows that it notices,
-    `pace` is given where drafts shall come whatever they cost."""
+    """A worker that listens and waits to be run. Tests hand in `spoil`, which changes the model so that `verify` must
+    notice, and `draft_lengths`, which drafts whatever it costs."""
     model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
     pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
@@ -79,7 +79,7 @@ async def open_worker(
             chunk_tokens=config.chunk_tokens,
             page_tokens=config.page_tokens,
             context_tokens=model.context_tokens,
-            pace=pace,
+            draft_lengths=draft_lengths,
         ),
         chunk_tokens=config.chunk_tokens,
         max_batch=config.max_batch,
@@ -98,7 +98,8 @@ async def open_worker(
 
 
 def pair(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
-    """Which transport, and why; equal classes only, whatever a gateway believes."""
+    """Choose a transport for a prefill worker, and say why. Workers of different classes never pair, even if a gateway
+    sends them a request."""
     if mine.numerics != theirs.numerics:
         return "", f"numerics classes differ: prefill has {theirs.numerics!r}, decode {mine.numerics!r}"
     choice = choose(theirs, mine)
@@ -106,7 +107,7 @@ def pair(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
 
 
 def source_of(config: DecodeConfig) -> DraftSource:
-    """Where drafts come from: the draft model if there is one, else the text, unless one of them was named."""
+    """Drafts come from the draft model if there is one, else from the text, unless the configuration names a source."""
     if config.draft_folder is not None:
         return DraftSource.DRAFT
     return DraftSource.LOOKUP if config.speculation in ("auto", "lookup") else DraftSource.OFF

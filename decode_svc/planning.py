@@ -1,7 +1,7 @@
-"""What the next step holds: a row for each request in decode with its drafts behind it, then chunks of local prompts.
+"""Planning: what the next step holds. A row for each request in decode with its drafts, then chunks of local prompts.
 
-Step 7 of a request's life. First everybody gets the pages that the step cannot do without, oldest first; what is left
-over then serves drafts. No tensor is touched here."""
+Step 7 of a request's life. First every request gets the pages that the step cannot do without, oldest first; what is
+left over then serves drafts. No tensor is touched here."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +13,7 @@ from decode_svc.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
 from engine.batch import Chunk, Remaining, chunks, decode_piece, pages_needed, prompt_piece
 from engine.plan import Piece, Plan
+from mesh.speed import Speed
 
 _seniority = attrgetter("seniority")
 
@@ -29,7 +30,8 @@ class Planning:
     ) -> None:
         self._requests, self._growth, self._speculation = requests, growth, speculation
         self._page_tokens, self._chunk_tokens = page_tokens, chunk_tokens
-        self.steps = self.steps_ahead = self.largest_batch = 0  # since the start
+        self._speed = Speed()
+        self._steps = self._steps_ahead = self._largest_batch = 0
 
     def plan(self) -> Plan:
         chosen, copies = self._choose()
@@ -39,15 +41,17 @@ class Planning:
             self._decode(request, lengths[id(request)]) if chunk is None else self._prompt(request, chunk)
             for request, chunk in chosen
         ]
-        self.steps += bool(pieces)
-        self.largest_batch = max(self.largest_batch, len(pieces))
-        return Plan(self.steps, tuple(pieces), tuple(copies))
+        self._steps += bool(pieces)
+        self._largest_batch = max(self._largest_batch, len(pieces))
+        return Plan(self._steps, tuple(pieces), tuple(copies))
 
     def follow(self, flight: Flight) -> Plan | None:
         """The step behind one that is not read yet: the same requests, each with the token that this one yields. None
-        where more is to be decided: somebody new, a prompt, drafts, or pages that others would have to give."""
+        where more is to be decided: a new request, a prompt, drafts, or a page that another request must give."""
         known, pieces = flight.plan.pieces, list[Piece]()
-        if not self._speculation.rest() or any(not len(piece.tokens) == piece.sampled == 1 for piece in known):
+        if not self._speculation.allows_step_ahead or any(
+            not len(piece.tokens) == piece.sampled == 1 for piece in known
+        ):
             return None
         running = {request.key: request for request in self._requests.values() if request.phase is DecodePhase.RUNNING}
         if any(flight.requests.get(key) is not request for key, request in running.items()):
@@ -61,13 +65,30 @@ class Planning:
             table = tuple(request.pages[: pages_needed(piece.stop + 1, self._page_tokens)])
             moved = replace(piece, tokens=(0,), start=piece.stop, position=piece.position + 1, pages=table)
             pieces.append(replace(moved, follows=True))
-        self.steps += bool(pieces)
-        self.steps_ahead += bool(pieces)
-        return Plan(self.steps, tuple(pieces)) if pieces else None
+        if not pieces:
+            return None
+        self._speculation.count_step_ahead()
+        self._steps, self._steps_ahead = self._steps + 1, self._steps_ahead + 1
+        return Plan(self._steps, tuple(pieces))
+
+    def measure(self, plan: Plan, seconds: float) -> None:
+        """A step took so long. Gateways route prompts, and speculation chooses draft lengths, by it."""
+        drafts = sum(max(0, piece.sampled - 1) for piece in plan.pieces)
+        self._speed.measure(plan.rows - drafts, seconds)
+        self._speculation.measure(plan, seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self._speed.tokens_per_second
+
+    def counts(self) -> dict[str, int]:
+        """Steps since the start, and how many of them were launched before the one in front was read."""
+        return {"steps": self._steps, "steps_ahead": self._steps_ahead, "largest_batch": self._largest_batch}
 
     def _choose(self) -> tuple[list[tuple[DecodeRequest, Chunk | None]], Copies]:
-        """Who is in the step, oldest first: None where one row is left to compute, which is never cut. Prompts share a
-        budget. Whoever finds no page, or has lost its own to an older one meanwhile, is not in it."""
+        """The requests of the step, oldest first, each with its chunk: None where one row is left to compute, which is
+        never cut. Prompts share a budget. A request that finds no page, or has lost its pages to an older one
+        meanwhile, is left out."""
         chosen, copies, budget = list[tuple[DecodeRequest, Chunk | None]](), Copies(), self._chunk_tokens
         running = sorted((r for r in self._requests.values() if r.phase is DecodePhase.RUNNING), key=_seniority)
         for request in running:
@@ -85,7 +106,8 @@ class Planning:
         return chosen, copies
 
     def _decode(self, request: DecodeRequest, length: int) -> Piece:
-        """The last token, what is guessed behind it, and how many more to guess: as many as pages can be spared for."""
+        """One request's rows: its last token and the drafts to verify behind it. The draft model may propose drafts for
+        the step after. Both are cut to the pages that can be spared."""
         stop = request.filled + 1
         drafts = self._speculation.drafts(request, length)
         propose = self._speculation.proposals(request, length, len(drafts))

@@ -1,40 +1,44 @@
-"""What a decode worker knows of each request, and which moves between its stages are legal.
+"""What a decode worker knows of each request, which moves between its phases are legal, and whose write a page awaits.
 
-The rows of "Landing at decode" in PROTOCOL.md. `tokens` is everything known of the text, `filled` how many of them have
-their KV in the pages; the difference is what the next steps compute, one token in decode, a whole prompt when local."""
+The rows of the table "Landing at decode" in docs/protocol.md. `tokens` is the whole text, prompt and answer; `filled`
+counts those of them whose KV is in the pages. The next steps compute the difference: one token in decode, a whole
+prompt where decode prefills itself (*local*)."""
 
+from asyncio import TimerHandle
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
-from decode_svc.speculation.draft_length import Acceptance
-from decode_svc.speculation.lookup import Lookup
-from mesh.messages import Commit, Job, Ticket, Token
+from decode_svc.speculation.drafts import Drafts
+from mesh.messages import Commit, Job, Quiet, Reason, Ticket, Token
 from mesh.session import Session
 
 
 class DecodePhase(Enum):
-    OPEN = "open"  # known, without pages: prefill's Ready comes, or has got Later
-    LANDING = "landing"  # has pages that a prefill worker writes
-    LOCAL = "local"  # to be prefilled here, waits for room
-    RUNNING = "running"  # owns its pages; in every step from now on
-    LOST = "lost"  # its landing was fenced; the gateway was told and will raise the attempt
+    OPEN = "open"  # it has no pages; prefill's Ready has not come, or was answered Later
+    LANDING = "landing"  # it has pages that a prefill worker writes
+    LOCAL = "local"  # this worker will prefill it, when there is room
+    RUNNING = "running"  # its pages are its own; it is in every step
+    LOST = "lost"  # its landing was fenced; the gateway got Lost and will raise the attempt
     ENDED = "ended"
 
 
 MOVES = {
-    DecodePhase.OPEN: {DecodePhase.LANDING, DecodePhase.LOCAL, DecodePhase.ENDED},
-    DecodePhase.LANDING: {
-        DecodePhase.OPEN,
-        DecodePhase.LOCAL,
-        DecodePhase.RUNNING,
-        DecodePhase.LOST,
-        DecodePhase.ENDED,
-    },
-    DecodePhase.LOCAL: {DecodePhase.OPEN, DecodePhase.RUNNING, DecodePhase.ENDED},
+    DecodePhase.OPEN: {DecodePhase.LANDING, DecodePhase.ENDED},
+    DecodePhase.LANDING: {DecodePhase.OPEN, DecodePhase.RUNNING, DecodePhase.LOST, DecodePhase.ENDED},
+    DecodePhase.LOCAL: {DecodePhase.RUNNING, DecodePhase.ENDED},
     DecodePhase.RUNNING: {DecodePhase.ENDED},
-    DecodePhase.LOST: {DecodePhase.OPEN, DecodePhase.LOCAL, DecodePhase.ENDED},
-    DecodePhase.ENDED: set(),
+    DecodePhase.LOST: {DecodePhase.ENDED},
+    DecodePhase.ENDED: set[DecodePhase](),
 }
+
+WAITING = (DecodePhase.OPEN, DecodePhase.LOCAL)  # without pages, in want of them
+
+
+def same_ticket(one: Ticket, other: Ticket) -> bool:
+    """Rule [ticket]: tickets are equal only with the gateway's random bits. Otherwise, when a gateway restarts and
+    counts from one again, the Quiet of an old attempt frees the landing of a new one."""
+    return one == other
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +48,35 @@ class PageOwner:
     ticket: Ticket
     writer: int  # incarnation of the prefill worker
     transport: str
-    round: int
+    round: int  # Resends sent for the landing
+
+    def committed_by(self, commit: Commit) -> bool:
+        """Rule [resend_count]: Commit counts only with the current round. One sent before a Resend says nothing about
+        the write that the Resend asked for."""
+        return same_ticket(self.ticket, commit.ticket) and self.round == commit.round
+
+    def quieted_by(self, quiet: Quiet) -> bool:
+        """Rule [incarnation]: Quiet counts only from the process that writes. One that was restarted at its address
+        knows nothing of the old process's writes."""
+        return same_ticket(self.ticket, quiet.ticket) and self.writer == quiet.incarnation
 
 
 @dataclass(slots=True)
 class OpenLanding:
-    """The pages one ticket may write, and which of their layers have arrived and been checked."""
+    """The pages that one ticket may write, and which of their layers have arrived and been checked."""
 
     ticket: Ticket
-    writer: int
+    writer: int  # incarnation of the prefill worker
     transport: str
-    first_page: int
+    first_page: int  # index in the prompt; decode has the pages before it
     pages: tuple[int, ...]
     began_seconds: float
-    progress_seconds: float
-    valid: list[int]  # per page a bit for every layer
+    progress_seconds: float  # when the last valid span or Computing came
+    valid: list[int]  # one bit per layer, for each page
     all_layers: int  # the mask of a valid page
-    longest_step_ms: int = 0
-    round: int = 0
-    commit: Commit | None = None
+    longest_step_ms: int = 0  # as prefill reported it
+    round: int = 0  # Resends sent
+    commit: Commit | None = None  # the one of this round
 
     @property
     def complete(self) -> bool:
@@ -75,7 +89,7 @@ class OpenLanding:
 
     @property
     def landed(self) -> tuple[int, int]:
-        """(layers of pages that are valid, all of them)."""
+        """(valid spans of one page and layer, all of them)."""
         return sum(mask.bit_count() for mask in self.valid), len(self.valid) * self.all_layers.bit_count()
 
     @property
@@ -84,36 +98,39 @@ class OpenLanding:
 
 
 @dataclass(slots=True)
-class Drafts:
-    """What speculation keeps of one request."""
-
-    next: tuple[int, ...] = ()  # proposed behind the last token, to be verified in the next step
-    read: int = 0  # slots whose tokens the draft model has read; beyond `filled` are its own proposals
-    acceptance: Acceptance = field(default_factory=Acceptance)
-    lookup: Lookup = field(default_factory=Lookup)
-    drafted: int = 0  # verified so far
-    accepted: int = 0
-
-
-@dataclass(slots=True)
 class DecodeRequest:
     job: Job
     gateway: Session
-    phase: DecodePhase
     opened_seconds: float  # on this worker's clock, moved back by the age that Open named
+    senior_seconds: float  # the same, moved by what the request's priority is worth
     tokens: list[int]
-    prefill: int | None = None  # incarnation; None: local
+    prefill: int | None  # incarnation of the prefill worker; None: local
+    phase: DecodePhase = field(init=False)
     pages: list[int] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)  # of the pages published or found
+    hashes: list[bytes] = field(default_factory=list)  # block hashes of the pages that were published or found
     filled: int = 0
-    produced: dict[int, Token] = field(default_factory=dict)  # position -> token, to be emitted again if asked
-    passed: int | None = None  # younger landings since it got Later; None: it never did
+    produced: dict[int, Token] = field(default_factory=dict)  # position -> token; a later attempt emits them again
+    passed: int | None = None  # younger requests that got pages since this one got Later; None: it never did
     landing: OpenLanding | None = None
-    landed_from: float = 0.0  # when its landing began
-    running_seconds: float = 0.0
+    landing_began_seconds: float | None = None  # of the landing that it was admitted from
+    running_seconds: float = 0.0  # when it was admitted
     cached: int = 0  # tokens found in the prefix cache when it was prefilled here
-    steps: int = 0
+    steps: int = 0  # that it was in
     drafts: Drafts = field(default_factory=Drafts)
+    deadline: TimerHandle | None = None  # drops it when its time is up
+
+    def __post_init__(self) -> None:
+        self.phase = DecodePhase.LOCAL if self.prefill is None else DecodePhase.OPEN
+
+    def enter(self, phase: DecodePhase) -> None:
+        """The only way from one phase to another."""
+        if phase not in MOVES[self.phase]:
+            raise ValueError(f"request {self.key}: no move from {self.phase.value} to {phase.value}")
+        self.phase = phase
+
+    def holds(self, ticket: Ticket) -> bool:
+        """Is this the ticket of the request's current attempt?"""
+        return same_ticket(self.ticket, ticket)
 
     @property
     def ticket(self) -> Ticket:
@@ -125,8 +142,8 @@ class DecodeRequest:
 
     @property
     def seniority(self) -> tuple[float, int]:
-        """Smaller is older; never equal, so that of two requests one may always preempt the other."""
-        return self.opened_seconds, self.key
+        """Smaller is older; never equal, so that one of two requests can always preempt the other."""
+        return self.senior_seconds, self.key
 
     @property
     def pending(self) -> int:
@@ -142,7 +159,21 @@ class DecodeRequest:
         """Tokens that it may still emit."""
         return self.job.sampling.max_tokens - self.next_position
 
-    def enter(self, phase: DecodePhase) -> None:
-        if phase not in MOVES[self.phase]:
-            raise ValueError(f"request {self.key}: no move from {self.phase.value} to {phase.value}")
-        self.phase = phase
+
+class DecodeHost(Protocol):
+    """The worker, as its parts see it: what they ask of it and report to it."""
+
+    def admitted(self, request: DecodeRequest) -> None:
+        """The request's pages are its own: it runs from now on."""
+
+    def lost(self, request: DecodeRequest, reason: Reason) -> None:
+        """This attempt cannot go on here: tell the gateway."""
+
+    def starved(self, request: DecodeRequest) -> None:
+        """A running request finds no page and no younger one can be preempted."""
+
+    def drop(self, request: DecodeRequest) -> None:
+        """Forget the request and give its pages back."""
+
+    def wake(self) -> None:
+        """Something changed that the loop must look at."""

@@ -1,23 +1,25 @@
-"""The decode worker: steps 6 to 8 of a request's life.
+"""The decode worker: steps 7 and 8 of a request's life.
 
-One loop, one step at a time for all running requests: a row for each in decode with its drafts, and a chunk of a
-prompt that is prefilled here (*local*), so that a long prompt stretches nobody's gap by more than a chunk. What a step
-holds is planning.py's, how requests come and go opening.py's, how their pages do landings.py's and growth.py's, what is
-guessed ahead speculation.py's, and what the worker says of itself account.py's. Emission goes from the attempt's base
-on, the token that prefill sampled included: two streams race, the gateway sorts it out."""
+One loop, one step at a time for all running requests: a row for each request in decode with its drafts, and a chunk of
+a prompt that is prefilled here (*local*), so that a long prompt delays no other request by more than a chunk. Requests
+come and go in decode_svc/intake.py, and pages from prefill land in decode_svc/handoff/landings.py. What a step holds is
+decided in decode_svc/planning.py, its drafts in decode_svc/speculation/speculation.py. Decode emits from the attempt's
+base on, the token that prefill sampled included: two streams race, and the gateway orders them."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import repeat
 
-from decode_svc.account import Account
 from decode_svc.emission import Emission, extend, prefilled_here
 from decode_svc.flights import Flight, Flights
 from decode_svc.growth import Growth
 from decode_svc.handoff.landings import Landings
-from decode_svc.handoff.sessions import Choose, Peer, Peers
-from decode_svc.intake import Opening
+from decode_svc.handoff.room import Room
+from decode_svc.handoff.sessions import Choose, Sessions
+from decode_svc.intake import Intake
 from decode_svc.planning import Planning
 from decode_svc.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
@@ -25,18 +27,7 @@ from engine.pages import PagePool
 from engine.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
 from mesh.attach import Attachments
-from mesh.messages import (
-    End,
-    Full,
-    FullKind,
-    Hello,
-    KvHello,
-    Lost,
-    Message,
-    PrefixChange,
-    Reason,
-    Tier,
-)
+from mesh.messages import End, Hello, KvHello, Lost, PrefixChange, Reason, Tier
 from mesh.network import Channel, Network
 from mesh.rules import RULES, Rules
 from mesh.telemetry import Telemetry
@@ -45,6 +36,8 @@ log = logging.getLogger("baton.decode")
 
 
 class DecodeWorker:
+    """Runs the loop and is the `DecodeHost` of the parts that it holds."""
+
     def __init__(
         self,
         network: Network,
@@ -65,79 +58,42 @@ class DecodeWorker:
     ) -> None:
         self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
-        self._runner, self._hello, self._telemetry, self._rules = runner, hello, telemetry, rules
-        self._speculation = speculation
-        self._loop = asyncio.get_running_loop()
-        self._work = asyncio.Event()
-        self._flights = Flights()
+        self._runner, self._hello, self._telemetry, self._speculation = runner, hello, telemetry, speculation
+        self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
+        self._flights, self._emission = Flights(), Emission()
         self._read_seconds = 0.0  # when the last step was read
-        self._emission = Emission()
-        self.landings = Landings(
-            self.requests,
+        size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
+        self._room = Room(
+            requests,
             pages,
-            pool,
-            receivers,
-            numerics=hello.numerics,
-            page_tokens=hello.page_tokens,
+            page_tokens=size,
+            numerics=numerics,
             max_batch=max_batch,
-            rules=rules,
-            admitted=self._admitted,
-            lost=self._lost,
-            changed=self._work.set,
+            overtakes=rules.overtakes,
         )
-        self._growth = Growth(
-            self.requests,
-            pages,
-            page_tokens=hello.page_tokens,
-            numerics=hello.numerics,
-            preempt=self._preempt,
-            starved=self._starved,
-        )
-        self._planning = Planning(
-            self.requests, self._growth, speculation, page_tokens=hello.page_tokens, chunk_tokens=chunk_tokens
-        )
-        self._opening = Opening(
-            self.requests,
-            pages,
-            self.landings,
-            self._emission,
-            page_tokens=hello.page_tokens,
-            drop=self._drop,
-            changed=self._work.set,
-        )
-        self._account = Account(
-            self.requests,
-            pages,
-            landings=self.landings,
-            planning=self._planning,
-            speculation=speculation,
-            receivers=receivers,
-        )
-        self.peers = Peers(
-            kv_hello,
-            receivers,
-            choose,
-            rules=rules,
-            on_begin=self.landings.session_began,
-            on_message=self._from_prefill,
-            on_end=self.landings.session_ended,
-        )
+        self.sessions = Sessions(kv_hello, receivers, choose, rules=rules)
+        self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
+        quarantine = self.landings.quarantine
+        self._intake = Intake(requests, pages, self._room, quarantine, self._emission, host=self, rules=rules)
+        self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
+        self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_tokens=chunk_tokens)
         self.attachments = Attachments(
             network,
             gateways=gateways,
             tier=Tier.DECODE,
             incarnation=hello.incarnation,
             rules=rules,
-            hello=self._say_hello,
-            on_message=self._opening.on_message,
-            on_end=self._opening.gateway_ended,
+            hello=self._hello_at,
+            on_message=self._intake.on_message,
+            on_end=self._intake.gateway_ended,
         )
 
     async def listen(self, address: str) -> str:
-        return await self.attachments.listen(address, {Channel.KV: self.peers.accept})
+        serve = functools.partial(self.sessions.serve, host=self.landings)
+        return await self.attachments.listen(address, {Channel.KV: serve})
 
     async def run(self) -> None:
-        """The loop: receive happens in the sessions' callbacks, everything else here, in this order."""
+        """The loop. Messages are received in the sessions' callbacks; everything else happens here, in this order."""
         try:
             while True:
                 await self._work.wait()
@@ -159,12 +115,9 @@ class DecodeWorker:
     # ---- the verbs
 
     def admit(self) -> None:
-        """Local prompts that have room now, oldest first."""
-        for request in self._opening.hopeless():
-            self._refuse(request)
-        for request in self._opening.admit_local():
-            self._account.admitted_local += 1
-            self._speculation.admitted(request)
+        """Requests that cannot be served any more go back; local prompts that have room now begin, oldest first."""
+        self._intake.refuse_hopeless()
+        self._intake.admit_local()
 
     def plan(self) -> Plan:
         return self._planning.plan()
@@ -176,20 +129,19 @@ class DecodeWorker:
         return self._flights.begin(plan, asyncio.ensure_future(self._runner.run(plan)), requests)
 
     def launch_ahead(self, flight: Flight) -> Flight | None:
-        """The step behind one that is not read yet, where that is known already and worth it."""
+        """The step behind one that is not read yet, where it is known already and the runner gains by it."""
         plan = self._planning.follow(flight) if self._runner.ahead else None
         return self.launch(plan) if plan is not None else None
 
     async def read(self, flight: Flight) -> Result:
         began = self._loop.time()
         result = await flight.result
-        seconds = self._loop.time() - max(began, self._read_seconds)
-        self._account.measure(flight.plan, seconds)
-        self._speculation.measure(flight.plan, seconds)
+        self._planning.measure(flight.plan, self._loop.time() - max(began, self._read_seconds))
         self._read_seconds = self._loop.time()
         return result
 
     def emit(self, flight: Flight, result: Result) -> None:
+        """Each request's text grows by the tokens that count; they go to the gateways in one message each."""
         plan, proposals = flight.plan, result.proposed or repeat(())
         for piece, sampled, proposed in zip(plan.pieces, result.sampled, proposals, strict=False):
             request = self.requests.get(piece.key)
@@ -204,57 +156,41 @@ class DecodeWorker:
             for token in tokens:
                 self._emission.show(request, token)
             if tokens and tokens[-1].end is not End.NONE:
-                self._drop(request)
+                self.drop(request)
         self._emission.flush()
 
     def retire(self, flight: Flight) -> None:
-        """The step is over: pages that nobody needs any more are free."""
+        """The step is over: pages that were kept for it are free."""
         self.pages.release(self._flights.end(flight))
 
     def report(self) -> None:
-        self.attachments.report(self._account.load(), *self.pages.changes())
+        self.attachments.report(self._room.load(self._planning.tokens_per_second), *self.pages.changes())
 
-    # ---- from landings
+    # ---- what the parts ask of their host
 
-    def _from_prefill(self, peer: Peer, message: Message) -> None:
-        self.landings.on_message(peer, message)
-
-    def _admitted(self, request: DecodeRequest) -> None:
+    def admitted(self, request: DecodeRequest) -> None:
         self._speculation.admitted(request)
         self._publish(request)
         now = request.running_seconds = self._loop.time()
-        self._record("kv.land", request, request.landed_from, now, pages=len(request.pages))
-        first = request.produced.get(request.job.base)
-        if first is not None and self._rules.first:
-            self._emission.show(request, first)
-            self._emission.flush()
-            if first.end is not End.NONE:
-                self._drop(request)
-        self._work.set()
+        if request.landing_began_seconds is not None:
+            self._record("kv.land", request, request.landing_began_seconds, now, pages=len(request.pages))
+        first = self._emission.show_first(request)
+        if first is not None and first.end is not End.NONE:
+            self.drop(request)
 
-    def _lost(self, request: DecodeRequest, reason: Reason) -> None:
+    def lost(self, request: DecodeRequest, reason: Reason) -> None:
         request.gateway.send(Lost(request.ticket, reason))
 
-    # ---- from growth
+    def starved(self, request: DecodeRequest) -> None:
+        """The request finds no page and no other request can be preempted. It waits, unless the missing pages are
+        quarantined pages that no worker can release; then the gateway gets Full."""
+        self._intake.refuse_unfit(request)
 
-    def _preempt(self, request: DecodeRequest) -> None:
-        self._lost(request, Reason.PREEMPTED)
-        self._drop(request)
-
-    def _starved(self, request: DecodeRequest) -> None:
-        """No page and nobody to preempt: wait, unless pages that nobody may prove are what is missing."""
-        if not self._opening.fits(request):
-            self._refuse(request)
-
-    def _refuse(self, request: DecodeRequest) -> None:
-        request.gateway.send(Full(request.ticket, FullKind.NOW))
-        self._drop(request)
-
-    # ----
-
-    def _drop(self, request: DecodeRequest) -> None:
-        """Forget it: its landing is fenced, its pages are free when no step uses them."""
+    def drop(self, request: DecodeRequest) -> None:
+        """Step 9 of a request's life: its pages are free when no step uses them; a landing is fenced."""
         self.requests.pop(request.key, None)
+        if request.deadline is not None:
+            request.deadline.cancel()
         if request.phase is DecodePhase.RUNNING:
             now = self._loop.time()
             guessed = {"drafted": request.drafts.drafted, "accepted": request.drafts.accepted}
@@ -264,6 +200,9 @@ class DecodeWorker:
         else:
             self.landings.fence(request)
         request.enter(DecodePhase.ENDED)
+        self.wake()
+
+    def wake(self) -> None:
         self._work.set()
 
     # ----
@@ -274,18 +213,27 @@ class DecodeWorker:
     def _record(self, name: str, request: DecodeRequest, start: float, end: float, **attributes: int) -> None:
         self._telemetry.record(name, request.job.traceparent, start, end, **attributes)
 
+    def _hello_at(self, address: str) -> Hello:
+        """This worker as it is now, for a gateway that dials it."""
+        prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
+        return self._hello.at(address, self._room.load(self._planning.tokens_per_second), prefix)
+
     @property
     def busy(self) -> bool:
         return bool(self.requests)
 
     def counts(self) -> dict[str, int]:
-        return self._account.counts()
-
-    def _say_hello(self, address: str) -> Hello:
-        prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
-        return self._hello.at(address, self._account.load(), prefix)
+        """What the parts have counted since the start, and the states of pages now."""
+        return {
+            **self.landings.counts(),
+            "admitted_local": self._intake.admitted_local,
+            **self._planning.counts(),
+            **self._speculation.counts(),
+            **{f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()},
+            **self.sessions.counts(),
+        }
 
     async def aclose(self) -> None:
-        self.peers.close()
+        self.sessions.close()
         self.landings.quarantine.close()
         await self.attachments.aclose()

@@ -35,7 +35,7 @@ def main(settings: Set = None, parent: Parent = None) -> None:
 
 
 async def _serve(config: DecodeConfig, telemetry: Telemetry) -> None:
-    async with open_worker(config, telemetry, pace=Restless(config.draft_tokens)) as worker:
+    async with open_worker(config, telemetry, draft_lengths=Restless(config.draft_tokens)) as worker:
         await run_together(worker.run(), worker.attachments.register())
 
 

@@ -1,15 +1,16 @@
-"""Pages that a one-sided writer may still write: they wait here for proof, however long it takes.
+"""Quarantine: pages that a one-sided writer may still write wait here for proof, however long it takes.
 
-Proof is Quiet or Commit from that very incarnation (landings.py), or the writer's process dead by its pidfd. A writer
-that stays silent, or has no session, is killed after the lease and some more; where that is not possible its pages stay
-quarantined, counted and alarmed. Timers start moves; none of them is proof."""
+The table "Page of the decode pool" of docs/protocol.md. Proof is Quiet or Commit from that very incarnation
+(decode_svc/handoff/landings.py), or the writer's process dead by its pidfd. A writer that stays silent, or has no
+session, is killed after the lease and some more; where that is not possible its pages stay quarantined, counted and
+alarmed. Timers start moves; none of them is proof."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 
-from decode_svc.handoff.sessions import Peer
-from decode_svc.requests import PageOwner
+from decode_svc.handoff.sessions import Peer, Sessions
+from decode_svc.requests import DecodeHost, PageOwner
 from engine.pages import PagePool
 from kvtransfer.transfer import Receiver
 from mesh.messages import Abort
@@ -17,61 +18,60 @@ from mesh.rules import Rules
 
 log = logging.getLogger("baton.decode")
 
+PATIENCE_SECONDS = 5.0  # beyond the lease, until a silent writer is killed
+
 
 class Quarantine:
-    def __init__(
-        self,
-        pages: PagePool,
-        receivers: Mapping[str, Receiver],
-        peers: Mapping[int, Peer],
-        rules: Rules,
-        changed: Callable[[], None],  # pages came back, or it turned out that they may not
-    ) -> None:
-        self._pages, self._receivers, self._peers, self._rules = pages, receivers, peers, rules
-        self._changed = changed
+    def __init__(self, pages: PagePool, sessions: Sessions, *, host: DecodeHost, rules: Rules) -> None:
+        self._pages, self._sessions, self._host, self._rules = pages, sessions, host, rules
         self._since: dict[int, float] = {}  # writer -> when its first page came here
         self._beyond_reach: set[int] = set()  # writers that could not be killed
         self._task: asyncio.Task[None] | None = None
 
     @property
+    def stuck_pages(self) -> int:
+        """Pages whose writer is silent and cannot be killed: no worker can release them."""
+        return self._pages.quarantined(self._is_beyond_reach) if self._beyond_reach else 0
+
+    def needs_proof(self, receiver: Receiver) -> bool:
+        """Rule [quarantine]: pages of a landing that ended wait for proof where the writer reaches them by itself.
+        Otherwise a late write changes a page that belongs to another request by then."""
+        return receiver.one_sided
+
+    def add(self, pages: tuple[int, ...]) -> None:
+        """Landing pages whose landing ended without proof."""
+        self._pages.quarantine(pages)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    def prove(self, proven: Callable[[PageOwner], bool]) -> None:
+        """These owners can write no more: their pages are free."""
+        if self._pages.prove(lambda owner: isinstance(owner, PageOwner) and proven(owner)):
+            self._host.wake()
+
+    def ask_again(self, peer: Peer) -> None:
+        """Rule [requiet]: decode repeats Abort for every page that still waits for this writer. Otherwise a Quiet that
+        was lost with its session is never sent again, and the page stays quarantined for ever."""
+        for owner in self.owners_awaiting(peer.incarnation):
+            peer.send(Abort(owner.ticket))
+
     def owners(self) -> list[PageOwner]:
         return [owner for owner in self._pages.quarantined_owners() if isinstance(owner, PageOwner)]
 
-    @property
-    def stuck_pages(self) -> int:
-        """Pages that nobody may ever prove."""
-        return self._pages.quarantined(self._out_of_reach) if self._beyond_reach else 0
+    def owners_awaiting(self, writer: int) -> list[PageOwner]:
+        return [owner for owner in self.owners() if owner.writer == writer]
 
-    def _out_of_reach(self, owner: Hashable) -> bool:
-        return isinstance(owner, PageOwner) and owner.writer in self._beyond_reach
-
-    def session_began(self, peer: Peer) -> None:
-        """A new session with a writer: ask again for every page that still waits for it."""
-        if self._rules.requiet:
-            for owner in self.owners:
-                if owner.writer == peer.incarnation or not self._rules.incarnation:
-                    peer.send(Abort(owner.ticket))
-
-    def prove(self, proven: Callable[[PageOwner], bool]) -> None:
-        """No write of these owners can still come: their pages are free."""
-        if self._pages.prove(lambda owner: isinstance(owner, PageOwner) and proven(owner)):
-            self._changed()
-
-    def watch(self) -> None:
-        """Pages came: look after them until none is left."""
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._look_after())
-
-    async def _look_after(self) -> None:
+    async def _watch(self) -> None:
+        """Judge every writer once a heartbeat, until no page is left."""
         loop = asyncio.get_running_loop()
         due = loop.time()
-        while owners := self.owners:
+        while owners := self.owners():
             now = loop.time()
             if now - due > self._rules.late_seconds:
-                self._since = dict.fromkeys(self._since, now)  # this end was stopped: nobody else is judged
+                self._since = dict.fromkeys(self._since, now)  # this process was stopped: it judges no writer yet
             for writer in sorted({owner.writer for owner in owners}):
                 transport = next(owner.transport for owner in owners if owner.writer == writer)
-                await self._judge(writer, self._receivers[transport], self._since.setdefault(writer, now))
+                await self._judge(writer, self._sessions.receivers[transport], self._since.setdefault(writer, now))
             due = loop.time() + self._rules.heartbeat_seconds
             await asyncio.sleep(self._rules.heartbeat_seconds)
         self._since.clear()
@@ -79,11 +79,11 @@ class Quarantine:
 
     async def _judge(self, writer: int, receiver: Receiver, since: float) -> None:
         now = asyncio.get_running_loop().time()
-        if (peer := self._peers.get(writer)) is not None:
-            self.session_began(peer)  # asks again; it is connected, yet has not answered
+        if (peer := self._sessions.peers.get(writer)) is not None:
+            self.ask_again(peer)  # it is connected, yet has not answered
         if await receiver.silent(writer, 0.0):
             self.prove(lambda owner: owner.writer == writer)
-        elif now - since > self._rules.lease_seconds + 5.0 and writer not in self._beyond_reach:
+        elif now - since > self._rules.lease_seconds + PATIENCE_SECONDS and writer not in self._beyond_reach:
             pages = self._pages.counts().quarantined
             if receiver.kill(writer):
                 log.warning("killed prefill process %x: silent while %d pages wait for its proof", writer, pages)
@@ -94,8 +94,11 @@ class Quarantine:
                     pages,
                     writer,
                 )
-                self._changed()
+                self._host.wake()
 
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+    def _is_beyond_reach(self, owner: Hashable) -> bool:
+        return isinstance(owner, PageOwner) and owner.writer in self._beyond_reach

@@ -1,59 +1,91 @@
-"""Who may have pages now: all or none for a whole prompt, after what running requests need for their next page.
+"""Room: which requests may have pages for a whole prompt now, all or none, after what running requests need next.
 
-A request that got Later keeps its place: a few younger ones may pass it, then none until it landed or left."""
+Steps 3 and 6 of a request's life. A request that got Later keeps its place: a few younger ones may pass it, then none
+until it got its pages or left. Questions change nothing here; `refuse` and `pass_over` write down what was answered."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.requests import WAITING, DecodePhase, DecodeRequest
+from engine.batch import pages_needed
+from engine.pages import PagePool
+from mesh.hashing import block_hashes
+from mesh.messages import Load
+
+HAVE_PAGES = (DecodePhase.RUNNING, DecodePhase.LANDING)
 
 
-def growth(requests: Iterable[DecodeRequest], page_tokens: int) -> int:
-    """Pages that running requests need for their next token."""
-    return sum(
-        r.phase is DecodePhase.RUNNING and r.filled + max(1, r.pending) > len(r.pages) * page_tokens for r in requests
-    )
+class Room:
+    def __init__(
+        self,
+        requests: Mapping[int, DecodeRequest],
+        pages: PagePool,
+        *,
+        page_tokens: int,
+        numerics: str,
+        max_batch: int,
+        overtakes: int,
+    ) -> None:
+        self.page_tokens = page_tokens
+        self._requests, self._pages, self._numerics = requests, pages, numerics
+        self._max_batch, self._overtakes = max_batch, overtakes
 
+    def take_shared(self, request: DecodeRequest) -> tuple[int, ...]:
+        """The pages of this text that the prefix cache has, with a reference taken on each."""
+        salt = request.job.salt
+        hashes = block_hashes(request.tokens, page_tokens=self.page_tokens, numerics=self._numerics, salt=salt)
+        shared = self._pages.match(hashes)
+        request.hashes = hashes[: len(shared)]
+        return shared
 
-def may_land(
-    request: DecodeRequest,
-    requests: Iterable[DecodeRequest],
-    *,
-    lacking: int,
-    available: int,
-    page_tokens: int,
-    max_batch: int,
-    overtakes: int,
-) -> bool:
-    """Decide, and count whom this landing passes. A refusal is remembered: from then on the request ages."""
-    everyone = list(requests)
-    waiting = [
-        r
-        for r in everyone
-        if r is not request
-        and r.passed is not None
-        and r.phase in (DecodePhase.OPEN, DecodePhase.LOCAL)
-        and r.seniority < request.seniority
-    ]
-    blocked = any(r.passed is not None and r.passed >= overtakes for r in waiting)
-    crowded = sum(r.phase in (DecodePhase.RUNNING, DecodePhase.LANDING) for r in everyone) >= max_batch
-    if blocked or crowded or available < lacking + growth(everyone, page_tokens):
+    def lacking(self, request: DecodeRequest, shared: int) -> int:
+        """Pages that the text needs beside the shared ones."""
+        return pages_needed(len(request.tokens), self.page_tokens) - shared
+
+    def largest_need(self, request: DecodeRequest) -> int:
+        """Pages that the request needs when it emits all the tokens that it may."""
+        return pages_needed(len(request.job.prompt) + request.job.sampling.max_tokens, self.page_tokens)
+
+    def allows(self, request: DecodeRequest, lacking: int) -> bool:
+        """May this request have so many pages now? Rule [ageing]: not when too many younger ones have passed an older
+        one that waits; otherwise small requests could keep a large one out for ever."""
+        if any((older.passed or 0) >= self._overtakes for older in self._passed_by(request)):
+            return False
+        if sum(r.phase in HAVE_PAGES for r in self._requests.values()) >= self._max_batch:
+            return False
+        return lacking + self.growth() <= self._pages.available
+
+    def refuse(self, request: DecodeRequest) -> None:
+        """The request got Later: from now on those that pass it are counted."""
         request.passed = request.passed or 0
-        return False
-    for older in waiting:
-        older.passed = (older.passed or 0) + 1
-    return True
 
+    def pass_over(self, request: DecodeRequest) -> None:
+        """The request gets its pages: every older one that waits has been passed once more."""
+        for older in self._passed_by(request):
+            older.passed = (older.passed or 0) + 1
 
-def crowd(requests: Iterable[DecodeRequest]) -> tuple[int, int, int]:
-    """(requests that wait for room, requests with pages, prompt tokens to be computed here)."""
-    everyone = list(requests)
-    waiting = sum(r.phase is DecodePhase.LOCAL or r.passed is not None for r in everyone)
-    running = sum(r.phase in (DecodePhase.RUNNING, DecodePhase.LANDING) for r in everyone)
-    queued = sum(r.pending for r in everyone if r.pending > 1 and r.prefill is None)
-    return waiting, running, queued
+    def growth(self) -> int:
+        """Pages that running requests need for their next token."""
+        return sum(
+            r.phase is DecodePhase.RUNNING and r.filled + max(1, r.pending) > len(r.pages) * self.page_tokens
+            for r in self._requests.values()
+        )
 
+    def load(self, tokens_per_second: float) -> Load:
+        """How full this worker is, as its gateways hear it."""
+        everyone = self._requests.values()
+        return Load(
+            waiting=sum(r.phase is DecodePhase.LOCAL or r.passed is not None for r in everyone),
+            running=sum(r.phase in HAVE_PAGES for r in everyone),
+            queued_tokens=sum(r.pending for r in everyone if r.pending > 1 and r.prefill is None),
+            free_pages=self._pages.available,
+            total_pages=self._pages.pages,
+            tokens_per_second=tokens_per_second,
+        )
 
-def victim(request: DecodeRequest, requests: Iterable[DecodeRequest]) -> DecodeRequest | None:
-    """The youngest running request that is younger than this one."""
-    younger = [r for r in requests if r.phase is DecodePhase.RUNNING and r.seniority > request.seniority]
-    return max(younger, key=lambda r: r.seniority, default=None)
+    def _passed_by(self, request: DecodeRequest) -> list[DecodeRequest]:
+        """Older requests that got Later and still wait."""
+        return [
+            r
+            for r in self._requests.values()
+            if r.passed is not None and r.phase in WAITING and r.seniority < request.seniority
+        ]

@@ -1,9 +1,13 @@
-"""Decode's sessions with prefill workers: hello, the choice of a transport, then the hand-off's messages."""
+"""Decode's sessions with prefill workers: hello, the choice of a transport, then the hand-off's messages.
+
+A prefill worker dials; each session serves one incarnation of it until either end closes it or its lease ends. The
+table "Sessions and timers" of docs/protocol.md."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from kvtransfer.transfer import Receiver
 from mesh.messages import Kv, KvHello, Message
@@ -18,6 +22,8 @@ Choose = Callable[[KvHello, KvHello], tuple[str, str]]  # (decode, prefill) -> (
 
 @dataclass(slots=True)
 class Peer:
+    """A prefill worker that is connected."""
+
     incarnation: int
     transport: str
     session: Session
@@ -26,48 +32,64 @@ class Peer:
         self.session.send(message)
 
 
-class Peers:
-    def __init__(
-        self,
-        mine: KvHello,
-        receivers: Mapping[str, Receiver],
-        choose: Choose,
-        *,
-        rules: Rules,
-        on_begin: Callable[[Peer], None],
-        on_message: Callable[[Peer, Message], None],
-        on_end: Callable[[Peer], Awaitable[None]],
-    ) -> None:
-        self._mine, self._receivers, self._choose, self._rules = mine, receivers, choose, rules
-        self._on_begin, self._on_message, self._on_end = on_begin, on_message, on_end
+class PeerHost(Protocol):
+    """The landings, as a session sees them."""
+
+    def session_began(self, peer: Peer) -> None: ...
+
+    def on_message(self, peer: Peer, message: Message) -> None: ...
+
+    async def session_ended(self, peer: Peer) -> None: ...
+
+
+class Sessions:
+    def __init__(self, mine: KvHello, receivers: Mapping[str, Receiver], choose: Choose, *, rules: Rules) -> None:
+        self.receivers = receivers
+        self.peers: dict[int, Peer] = {}  # incarnation -> its latest session
+        self._mine, self._choose, self._rules = mine, choose, rules
         self._sessions: set[Session] = set()
 
-    async def accept(self, stream: Stream) -> None:
-        """Serves one kv.v1 session from hello to end."""
+    async def serve(self, stream: Stream, host: PeerHost) -> None:
+        """One kv.v1 session, from hello to end."""
         try:
             hello = await asyncio.wait_for(stream.receive(), self._rules.lease_seconds)
         except (StreamClosed, TimeoutError):
             return
         if not isinstance(hello, KvHello):
-            log.warning("%s began with %s, not KvHello", stream.peer, type(hello).__name__)
+            log.warning("%s began its session with %s instead of KvHello", stream.peer, type(hello).__name__)
             return
         chosen, why = self._choose(self._mine, hello)
-        handle = self._receivers[chosen].handle(hello.incarnation) if chosen else b""
+        handle = self.receivers[chosen].handle(hello.incarnation) if chosen else b""
         session = Session(stream, rules=self._rules, name=f"prefill {stream.peer}")
         session.send(replace(self._mine, chosen=chosen, why=why, handle=handle))
         if not chosen:
-            log.error("refused prefill %s: %s", stream.peer, why)
+            log.error("refused prefill worker %s: %s", stream.peer, why)
             await asyncio.sleep(self._rules.heartbeat_seconds)  # let the answer arrive before the stream ends
             session.close()
             return
-        peer = Peer(hello.incarnation, chosen, session)
+        peer = self.peers[hello.incarnation] = Peer(hello.incarnation, chosen, session)
         self._sessions.add(session)
-        self._on_begin(peer)
+        host.session_began(peer)
         try:
-            await session.run(lambda message: self._on_message(peer, message))
+            await session.run(lambda message: host.on_message(peer, message))
         finally:
             self._sessions.discard(session)
-            await self._on_end(peer)
+            if self.peers.get(peer.incarnation) is peer:
+                del self.peers[peer.incarnation]
+            await host.session_ended(peer)
+
+    def send(self, incarnation: int, message: Kv) -> None:
+        """To this prefill worker, if it is connected."""
+        if peer := self.peers.get(incarnation):
+            peer.send(message)
+
+    def counts(self) -> dict[str, int]:
+        """Writers' connections that came to nothing, by transport and reason."""
+        return {
+            f"refused_{name}_{reason}": count
+            for name, receiver in self.receivers.items()
+            for reason, count in receiver.refused.items()
+        }
 
     def close(self) -> None:
         for session in list(self._sessions):

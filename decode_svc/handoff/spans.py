@@ -1,18 +1,18 @@
-"""Spans of a landing as they arrive: each is checked before it can be read, and sent again if damaged or missing.
+"""Spans of a landing: each is checked before it can be read, sent again if damaged or missing, and then admitted.
 
-Step 6 of a request's life. One-sided writers say Written over control, after which the bytes are there; two-sided
-frames come by themselves and race with control, so what is missing at Commit is called missing only after a timer.
-Commit counts for its round, the number of Resends before it: an older one says nothing about what was asked again."""
+Step 6 of a request's life. A one-sided writer sends Written over control when the bytes are there. Two-sided frames
+come by themselves and race with control, so a span that is not there at Commit is missing only after a timer. Commit
+counts for its round, the number of Resends before it. What no writer repairs is computed here."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from decode_svc.handoff.sessions import Peer
-from decode_svc.requests import DecodeRequest, OpenLanding
+from decode_svc.handoff.sessions import Sessions
+from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding
 from engine.pages import PagePool
-from kvtransfer.transfer import Pool, Receiver
-from mesh.messages import Commit, Resend
+from kvtransfer.transfer import Pool
+from mesh.messages import Commit, Landed, Resend
 from mesh.rules import Rules
 
 log = logging.getLogger("baton.decode")
@@ -22,54 +22,82 @@ REPAIRS = 3  # Resends of one landing before what is missing is computed here
 
 class Spans:
     def __init__(
-        self,
-        pages: PagePool,
-        pool: Pool,
-        receivers: Mapping[str, Receiver],
-        peers: Mapping[int, Peer],
-        *,
-        rules: Rules,
-        admit: Callable[[DecodeRequest], None],
+        self, pages: PagePool, pool: Pool, sessions: Sessions, *, page_tokens: int, host: DecodeHost, rules: Rules
     ) -> None:
-        self._pages, self._pool, self._receivers, self._peers = pages, pool, receivers, peers
-        self._rules, self._admit = rules, admit
+        self._pages, self._pool, self._sessions = pages, pool, sessions
+        self._page_tokens, self._host, self._rules = page_tokens, host, rules
         self._loop = asyncio.get_running_loop()
+        self.admitted = 0
+        self.whole = 0  # admitted requests of which prefill computed every token
 
     def arrived(
-        self, request: DecodeRequest, indexes: Sequence[int], first: int, layers: int, checksums: Sequence[int]
+        self,
+        request: DecodeRequest,
+        landing: OpenLanding,
+        indexes: Sequence[int],  # page indexes of the prompt
+        first: int,
+        layers: int,
+        checksums: Sequence[int],  # as the writer computed them
     ) -> None:
-        landing = request.landing
-        assert landing is not None
-        told = [
-            (index - landing.first_page, index, checksum)
+        """These layers of these pages were written."""
+        stated = [
+            (index - landing.first_page, checksum)
             for index, checksum in zip(indexes, checksums, strict=True)
             if 0 <= index - landing.first_page < len(landing.pages)
         ]
-        found: Sequence[int] = [checksum for _, _, checksum in told]
-        if self._rules.checksum:
-            found = self._pool.checksums([landing.pages[place] for place, _, _ in told], first, layers)
+        sound = self.check([(landing.pages[place], checksum) for place, checksum in stated], first, layers)
         mask = ((1 << layers) - 1) << first
-        for (place, index, checksum), there in zip(told, found, strict=True):
-            if there == checksum:
+        for (place, _), valid in zip(stated, sound, strict=True):
+            if valid:
                 landing.valid[place] |= mask
                 landing.progress_seconds = self._loop.time()
             else:
+                index = landing.first_page + place
                 landing.valid[place] &= ~mask
                 log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers)
                 self._resend(landing, [index], first, layers)
+        if landing.commit is not None and landing.complete:
+            self.admit(request)
 
-    def committed(self, request: DecodeRequest, commit: Commit) -> None:
-        landing = request.landing
-        assert landing is not None
-        if commit.round != landing.round and self._rules.resend_count:
-            return  # of a round before a Resend: another one comes
+    def check(self, stated: Sequence[tuple[int, int]], first: int, layers: int) -> list[bool]:
+        """Rule [checksum]: is what stands in each page what its writer states? No damaged span is ever read."""
+        found = self._pool.checksums([page for page, _ in stated], first, layers)
+        return [there == checksum for there, (_, checksum) in zip(found, stated, strict=True)]
+
+    def committed(self, request: DecodeRequest, landing: OpenLanding, commit: Commit) -> None:
+        """The writer has written every span of a round."""
+        if not landing.owner.committed_by(commit):
+            return  # the Resend that followed it is answered by another Commit
         landing.commit = commit
-        if landing.complete or not self._rules.checksum:
-            self._admit(request)
-        elif self._receivers[landing.transport].one_sided:
+        if landing.complete:
+            self.admit(request)
+        elif self._sessions.receivers[landing.transport].one_sided:
             self._repair(request, landing)
         else:
             self._loop.call_later(self._rules.missing_seconds, self._missing, request, landing, landing.round)
+
+    def admit(self, request: DecodeRequest) -> None:
+        """Every valid page becomes the request's own; the rest of the prompt is computed here."""
+        landing = request.landing
+        assert landing is not None
+        self._sessions.receivers[landing.transport].close(landing.ticket.pack())
+        self._pages.admit(landing.pages)
+        request.pages += landing.pages
+        request.filled = min((landing.first_page + landing.sound_pages) * self._page_tokens, len(request.tokens))
+        if request.filled == len(request.tokens):
+            first = landing.commit.first if landing.commit else None
+            if first is None:
+                request.filled -= 1  # the last row is computed again, to sample the first token here
+            else:
+                request.tokens.append(first.token)
+                request.produced[first.position] = first
+                self.whole += 1
+        self.admitted += 1
+        request.enter(DecodePhase.RUNNING)
+        request.landing, request.landing_began_seconds = None, landing.began_seconds
+        self._sessions.send(landing.writer, Landed(landing.ticket))
+        self._host.admitted(request)
+        self._host.wake()
 
     def _missing(self, request: DecodeRequest, landing: OpenLanding, round: int) -> None:
         """Two-sided: the timer after Commit."""
@@ -77,8 +105,9 @@ class Spans:
             self._repair(request, landing)
 
     def _repair(self, request: DecodeRequest, landing: OpenLanding) -> None:
+        """Ask for every page that is not valid, a few times."""
         if landing.round >= REPAIRS:
-            self._admit(request)
+            self.admit(request)
             return
         pages = [i for i, mask in enumerate(landing.valid, landing.first_page) if mask != landing.all_layers]
         self._resend(landing, pages, 0, self._pool.shape.layers)
@@ -87,5 +116,4 @@ class Spans:
         landing.round += 1
         landing.commit = None
         self._pages.own(landing.pages, landing.owner)
-        if peer := self._peers.get(landing.writer):
-            peer.send(Resend(landing.ticket, landing.round, first, layers, tuple(pages)))
+        self._sessions.send(landing.writer, Resend(landing.ticket, landing.round, first, layers, tuple(pages)))

@@ -1,4 +1,4 @@
-"""How many drafts are worth it, now: expected tokens of a step against its expected time, both measured.
+"""How many drafts a step should verify: its expected tokens against its expected time, both measured.
 
 Step 7 of a request's life. The model of cost is small: a plain step of n requests takes what such steps took lately; a
 draft for each of them adds a share of that, measured where drafts ran, else guessed from how plain steps grow with n.
@@ -9,27 +9,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-PLAIN_STEPS = 3  # of a batch size before it drafts: without its own time nothing can be compared
-REFRESH_STEPS = 256  # a plain step after so many drafted ones, since contexts grow
-GAIN = 1.03  # less is not worth the trouble
-KNEE_ROWS = 12  # where arithmetic begins to cost, before anything is measured
-DRAFT_SHARE = 0.15  # one proposal for a lone request, of a plain step, before it is measured
+PLAIN_STEPS = 3  # plain steps of a batch size before it drafts: there must be a time to compare with
+REFRESH_STEPS = 256  # drafted steps until a plain one is measured again, since contexts grow
+GAIN = 1.03  # tokens per time against plain steps; a smaller gain is not worth the trouble
+KNEE_ROWS = 12  # rows from which on arithmetic costs time, until it is measured
+DRAFT_SHARE = 0.15  # time of one proposal for a lone request as a share of a plain step, until it is measured
 FIRST_WAIT, LAST_WAIT = 16, 512  # steps until a request whose drafts were refused tries again
 PROBE_ROWS = 512  # rows that the draft model may have to read for such a try, all requests of the batch together
 LATEST = 0.2  # weight of a new measurement
-FORGET = 0.001  # of what drafts seemed to cost too much, per plain step: one bad measurement is not for ever
-TRIAL_STEPS = 4  # with one draft each, at a batch size of whose costs nothing is known
-PRIOR_WEIGHT = 4.0  # a new request is taken for average until so many of its drafts were looked at
+FORGET = 0.001  # share of an excessive measured cost that each plain step takes back, so that it fades
+TRIAL_STEPS = 4  # steps with one draft each, at a batch size whose cost of drafts is unknown
+PRIOR_WEIGHT = 4.0  # drafts of a request that must be verified before they outweigh the average
 
 
 @dataclass(slots=True)
 class Acceptance:
-    """Of one request's drafts, the latest counting most."""
+    """How many of one request's drafts were accepted; the latest count most."""
 
     accepted: float = 0.0
-    looked_at: float = 0.0  # up to and including the first refused one of each step
-    idle_steps: int = 0  # since it drafted last
-    wait_steps: int = FIRST_WAIT
+    looked_at: float = 0.0  # drafts up to and including the first refused one of each step
+    idle_steps: int = 0  # steps since it drafted last
+    wait_steps: int = FIRST_WAIT  # idle steps until it tries again
 
     def note(self, drafts: int, accepted: int, *, keep: float = 0.9) -> None:
         self.accepted = keep * self.accepted + accepted
@@ -45,12 +45,13 @@ class Candidate:
 
     acceptance: Acceptance
     most: int  # drafts that it could use
-    unread: int = 0  # tokens that the draft model would have to read first
+    unread: int = 0  # tokens that the draft model must read first
 
 
 class DraftLengths:
     def __init__(self, *, longest: int, prior: float, draft_share: float = DRAFT_SHARE) -> None:
-        """`prior`: acceptance before anything was seen. `draft_share` 0: proposals cost nothing."""
+        """`prior` is the acceptance that is assumed before any draft was verified. With `draft_share` 0 proposals cost
+        nothing."""
         self._longest, self._prior, self._draft_share = longest, prior, draft_share
         self._common = Acceptance()
         self._plain: dict[int, float] = {}  # batch -> seconds of a plain step
@@ -69,7 +70,7 @@ class DraftLengths:
         extra, common = self.extra(batch), self._common.rate(self._prior)
         pays = best_length(1.0, extra, self._longest) > 0
         if not pays and not self._may_try(candidates):
-            return [0] * batch  # not even perfect ones
+            return [0] * batch  # even perfect drafts would not pay
         chosen = [best_length(c.acceptance.rate(common), extra, min(c.most, self._longest)) for c in candidates]
         if not any(chosen) and self._may_try(candidates):
             self._tried[bucket] = self._tried.get(bucket, 0) + 1
@@ -83,12 +84,12 @@ class DraftLengths:
         return chosen
 
     def note(self, acceptance: Acceptance, drafts: int, accepted: int) -> None:
-        """The model has looked at a request's drafts."""
+        """The model has verified a request's drafts."""
         acceptance.note(drafts, accepted)
         self._common.note(drafts, accepted, keep=0.99)
 
     def measure(self, batch: int, drafts: int, seconds: float) -> None:
-        """A step of so many requests in decode and nothing else; `drafts` were verified (and as many proposed)."""
+        """A step of `batch` requests, all in decode, took so long; it verified `drafts` (and proposed as many)."""
         bucket = batch.bit_length()
         if drafts == 0:
             seen, known = self._seen.get(bucket, 0), self._plain.get(batch)
@@ -110,7 +111,7 @@ class DraftLengths:
             self._extra[bucket] = share if before is None else before + LATEST * (min(share, 2 * before + 0.1) - before)
 
     def plain_seconds(self, batch: int) -> float:
-        """Of a step without drafts; 0: nothing is known."""
+        """How long a step of this batch without drafts takes; 0 where no such step was measured."""
         if batch in self._plain:
             return self._plain[batch]
         below = max((n for n in self._plain if n < batch), default=None)
@@ -134,11 +135,11 @@ class DraftLengths:
         return rows + self._draft_share
 
     def _smaller(self, batch: int) -> int | None:
-        """A batch so much smaller that the difference in time says what a row costs."""
+        """The largest measured batch of at most half the size: the difference in time is what rows cost."""
         return max((n for n in self._plain if 2 * n <= batch), default=None)
 
     def _may_try(self, candidates: Sequence[Candidate]) -> bool:
-        """Only a guess says that drafts do not pay here: see for once, while there is little to catch up."""
+        """Where only a guess says that drafts do not pay, they are tried, if the draft model has little to catch up."""
         batch, bucket = len(candidates), len(candidates).bit_length()
         tried, rows = self._tried.get(bucket, 0), sum(candidate.unread for candidate in candidates)
         guessed = bucket not in self._extra and self._smaller(batch) is None

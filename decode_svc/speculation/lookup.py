@@ -1,11 +1,11 @@
-"""Prompt lookup: what followed the last few tokens where they stood before is proposed again.
+"""Prompt lookup: the tokens that followed the last few tokens earlier in the text are proposed again.
 
-For models without a draft; text that is quoted, edited or listed repeats itself. The index grows with the text, a few
-operations per token, and holds only where a pair or triple of tokens stood last."""
+Step 7 of a request's life, for models without a draft; text that is quoted, edited or listed repeats itself. The index
+grows with the text, a few operations per token, and holds only the latest place of each pair and triple of tokens."""
 
 from collections.abc import Sequence
 
-LENGTHS = (3, 2)  # tokens that must agree; longer first
+LENGTHS = (3, 2)  # how many last tokens must agree; longer first
 TOKENS_PER_CALL = 2048  # a long prompt is taken in over several steps, so that no step waits for it
 
 
@@ -13,13 +13,13 @@ class Lookup:
     """Over one request's text, which only ever grows."""
 
     def __init__(self) -> None:
-        self._after: dict[tuple[int, ...], int] = {}  # the tokens -> index of what followed them last
+        self._after: dict[tuple[int, ...], int] = {}  # a group of tokens -> index of the token that followed it last
         self._known = 0  # how many tokens of the text were taken in
 
     def drafts(self, text: Sequence[int], most: int) -> tuple[int, ...]:
-        """Up to `most` tokens that may follow; a repetition that reaches the end goes round."""
+        """Up to `most` tokens that may follow. A repetition that reaches the end of the text starts over."""
         end = len(text)
-        stop = min(end - 1, self._known + TOKENS_PER_CALL)  # what ends with the last token is what is looked up
+        stop = min(end - 1, self._known + TOKENS_PER_CALL)  # the group at the end of the text is looked up
         for last in range(self._known, stop):
             for length in LENGTHS:
                 if last + 1 >= length:

@@ -1,14 +1,15 @@
-"""Speculation: what stands behind a request's last token in its next step, and what became of it.
+"""Speculation: which drafts stand behind a request's last token in its next step, and what became of them.
 
-Step 7 of a request's life; an object the loop holds. Drafts come from a draft model, which lives in the same pages and
-proposes behind each step, or from the text itself (lookup.py). The model verifies them as further rows of the same
-step; what it does not say itself is never shown, hashed or counted as filled. How many is pace.py's matter."""
+Step 7 of a request's life; an object that the loop holds. Drafts come from a draft model, which lives in the same pages
+and proposes behind each step, or from the text itself (decode_svc/speculation/lookup.py). The model verifies them as
+further rows of the same step; a draft that it does not sample itself is never shown, hashed or counted as filled.
+decode_svc/speculation/draft_length.py decides how many a step gets."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from decode_svc.requests import DecodeRequest
 from decode_svc.speculation.draft_length import DRAFT_SHARE, FIRST_WAIT, Candidate, DraftLengths
+from decode_svc.speculation.drafts import DraftedText
 from engine.acceptance import accepted
 from engine.batch import Chunk
 from engine.plan import Drafting, Piece, Plan, Sampled
@@ -35,30 +36,31 @@ class Speculation:
         page_tokens: int,
         context_tokens: int,
         accept: Accept = accepted,
-        pace: DraftLengths | None = None,
+        draft_lengths: DraftLengths | None = None,  # decides how many drafts a step gets
     ) -> None:
         prior, share = PRIORS[source]
         self._source, self._accept = source, accept
-        self._pace = pace or DraftLengths(longest=draft_tokens, prior=prior, draft_share=share)
+        self._draft_lengths = draft_lengths or DraftLengths(longest=draft_tokens, prior=prior, draft_share=share)
         self._chunk_tokens, self._page_tokens, self._context_tokens = chunk_tokens, page_tokens, context_tokens
         self._bare: set[int] = set()  # published pages that the draft model has not read
-        self.drafted = self.accepted = 0  # since the start
-        self._rest_steps = 0  # to be planned without asking, since drafts did not pay just now
+        self._drafted = self._accepted = 0  # since the start
+        self._plain_steps = 0  # to come without drafts, since they did not pay just now
 
     # ---- before a step
 
-    def admitted(self, request: DecodeRequest) -> None:
-        """It runs from now on: whoever wrote its pages had the draft model read them, but for bare ones found here."""
+    def admitted(self, request: DraftedText) -> None:
+        """The request runs from now on. The worker that wrote its pages had the draft model read them too, except for
+        bare pages that came from the prefix cache."""
         shared = request.pages[: len(request.hashes)]
         whole = next((index for index, page in enumerate(shared) if page in self._bare), None)
         request.drafts.read = request.filled if whole is None else min(request.filled, whole * self._page_tokens)
 
-    def lengths(self, requests: Sequence[DecodeRequest]) -> list[int]:
-        """Drafts that each of these requests, all in decode, should have verified (and proposed) in the next step."""
+    def lengths(self, requests: Sequence[DraftedText]) -> list[int]:
+        """How many drafts the next step should verify (and propose) for each of these requests, all in decode."""
         if self._source is DraftSource.OFF:
             return [0] * len(requests)
-        chosen = self._pace.lengths([self._candidate(request) for request in requests])
-        self._rest_steps = 0 if any(chosen) else FIRST_WAIT
+        chosen = self._draft_lengths.lengths([self._candidate(request) for request in requests])
+        self._plain_steps = 0 if any(chosen) else FIRST_WAIT
         budget = self._chunk_tokens  # rows that the draft model reads to catch up
         for index, request in enumerate(requests):
             if chosen[index] and (unread := self._unread(request)):
@@ -68,14 +70,18 @@ class Speculation:
                     budget -= unread
         return chosen
 
-    def rest(self) -> bool:
-        """May the next step be planned before this one's tokens are known? Not while drafts pay; asked once a step, and
-        no for a step now and then, so that drafts are tried again."""
-        self._rest_steps -= 1
-        return self._source is DraftSource.OFF or self._rest_steps > 0
+    @property
+    def allows_step_ahead(self) -> bool:
+        """May the next step be planned before this one's tokens are known? Not while drafts pay, and now and then not,
+        so that drafts are tried again."""
+        return self._source is DraftSource.OFF or self._plain_steps > 1
 
-    def drafts(self, request: DecodeRequest, length: int) -> tuple[int, ...]:
-        """What to verify now."""
+    def count_step_ahead(self) -> None:
+        """A step was planned ahead, hence without drafts."""
+        self._plain_steps -= 1
+
+    def drafts(self, request: DraftedText, length: int) -> tuple[int, ...]:
+        """The drafts to verify now."""
         most = min(length, request.left - 1)
         if most <= 0:
             return ()
@@ -83,39 +89,40 @@ class Speculation:
             return request.drafts.lookup.drafts(request.tokens, most)
         return request.drafts.next[:most]
 
-    def proposals(self, request: DecodeRequest, length: int, drafts: int) -> int:
-        """How many to propose behind this step, which verifies so many: all have slots even if all are accepted."""
+    def proposals(self, request: DraftedText, length: int, drafts: int) -> int:
+        """How many drafts to propose behind this step, which verifies so many: even if the model accepts all of them,
+        there are slots for the new ones."""
         if self._source is not DraftSource.DRAFT:
             return 0
         context = self._context_tokens - len(request.tokens) - drafts
         return max(0, min(length, request.left - 2, request.left - drafts, context))
 
-    def drafting(self, request: DecodeRequest, propose: int) -> Drafting | None:
+    def drafting(self, request: DraftedText, propose: int) -> Drafting | None:
         start = request.drafts.read
         return Drafting(start, tuple(request.tokens[start : request.filled]), propose) if propose else None
 
-    def reading(self, request: DecodeRequest, chunk: Chunk) -> Drafting | None:
+    def reading(self, request: DraftedText, chunk: Chunk) -> Drafting | None:
         """The draft model reads a prompt's chunk too, unless it is far behind already."""
         start = min(request.drafts.read, chunk.first)
         if self._source is not DraftSource.DRAFT or chunk.first - start > self._chunk_tokens:
             return None
         return Drafting(start, tuple(request.tokens[start : chunk.first]))
 
-    # ---- after it
+    # ---- after a step
 
     def verified(self, piece: Piece, sampled: tuple[Sampled, ...]) -> tuple[Sampled, ...]:
-        """The rows that count: those of accepted drafts and the one behind."""
+        """The rows that count: those of accepted drafts and the one behind them."""
         return sampled[: self._accept(piece, sampled) + 1]
 
-    def settle(self, request: DecodeRequest, piece: Piece, shown: int, proposed: tuple[int, ...]) -> None:
-        """The text has grown by so many tokens of this step's."""
+    def settle(self, request: DraftedText, piece: Piece, shown: int, proposed: tuple[int, ...]) -> None:
+        """The step has added so many tokens to the text."""
         drafts, mine = piece.sampled - 1, request.drafts
-        whole = len(request.tokens) == request.filled + 1  # nothing else came along: proposals stand behind it
+        whole = len(request.tokens) == request.filled + 1  # no other tokens came along: proposals stand behind it
         if drafts > 0:
             right = max(0, shown - 1)
             mine.drafted, mine.accepted = mine.drafted + drafts, mine.accepted + right
-            self.drafted, self.accepted = self.drafted + drafts, self.accepted + right
-            self._pace.note(mine.acceptance, drafts, right)
+            self._drafted, self._accepted = self._drafted + drafts, self._accepted + right
+            self._draft_lengths.note(mine.acceptance, drafts, right)
         mine.next = proposed if whole else ()
         if piece.drafting is not None:
             mine.read = request.filled + len(mine.next)
@@ -124,8 +131,8 @@ class Speculation:
         else:
             mine.read = min(mine.read, piece.start)
 
-    def published(self, request: DecodeRequest, indexes: range) -> None:
-        """These pages may be found by others from now on."""
+    def published(self, request: DraftedText, indexes: range) -> None:
+        """Other requests may find these pages from now on."""
         for index in indexes if self._source is DraftSource.DRAFT else ():
             if (index + 1) * self._page_tokens <= request.drafts.read:
                 self._bare.discard(request.pages[index])
@@ -133,7 +140,7 @@ class Speculation:
                 self._bare.add(request.pages[index])
 
     def measure(self, plan: Plan, seconds: float) -> None:
-        """How long a step took that held nothing but requests in decode."""
+        """A step took so long; only steps of requests in decode count."""
         if any(piece.sampled != len(piece.tokens) for piece in plan.pieces):
             return
         drafts = sum(piece.sampled - 1 for piece in plan.pieces)
@@ -142,12 +149,16 @@ class Speculation:
         proposed = sum(one.propose for one in drafting)
         steady = proposed > 0 if drafts and self._source is DraftSource.DRAFT else not drafting
         if caught_up and steady:
-            self._pace.measure(len(plan.pieces), drafts, seconds)
+            self._draft_lengths.measure(len(plan.pieces), drafts, seconds)
+
+    def counts(self) -> dict[str, int]:
+        """Drafts that were verified since the start, and those that were accepted."""
+        return {"drafted": self._drafted, "accepted": self._accepted}
 
     # ----
 
-    def _candidate(self, request: DecodeRequest) -> Candidate:
+    def _candidate(self, request: DraftedText) -> Candidate:
         return Candidate(request.drafts.acceptance, max(0, request.left - 1), self._unread(request))
 
-    def _unread(self, request: DecodeRequest) -> int:
+    def _unread(self, request: DraftedText) -> int:
         return max(0, request.filled - request.drafts.read) if self._source is DraftSource.DRAFT else 0

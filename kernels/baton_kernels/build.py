@@ -24,7 +24,9 @@ WARNINGS = (
     "-Wno-psabi",
 )  # GCC 12 misreads its own headers
 DEFAULT_MARCH = ("-march=x86-64-v3",)
-LIGHT = {"body_plain.cpp": ("-O1",)}  # it shows which bits are right, not how fast; -O3 takes as long as all other files
+LIGHT = {
+    "body_plain.cpp": ("-O1",)
+}  # it shows which bits are right, not how fast; -O3 takes as long as all other files
 MARCH = {
     "dispatch.cpp": (),  # decides whether anything newer may run
     "pool.cpp": (),

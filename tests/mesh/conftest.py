@@ -68,13 +68,8 @@ class RealMesh:
             if tier == "prefill":
                 opened = prefill_main.open_worker(PrefillConfig(**{**common, **defaults, **settings}), Silent())
             else:
-                mine = {
-                    **common,
-                    **defaults,
-                    "may_kill": False,
-                    **settings,
-                }  # with true it would kill this very process
-                opened = decode_main.open_worker(DecodeConfig(**mine), Silent(), pace=pace)
+                mine = {**common, **defaults, "may_kill": False, **settings}  # it would kill this very process
+                opened = decode_main.open_worker(DecodeConfig(**mine), Silent(), draft_lengths=pace)
             async with opened as worker:
                 worker.plans = []
                 started.set_result(worker)

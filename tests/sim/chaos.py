@@ -1,4 +1,4 @@
-"""One seed is one simulated hour of trouble: random requests, random faults, then quiet, then judgement."""
+"""One seed is one simulated run: random requests and random faults, then quiet, then a list of violations."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ from tests.sim.model import VOCABULARY
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SeedOutcome:
     seed: int
     violations: list[str]
     event_log_hash: str
@@ -32,11 +32,11 @@ def run_seed(
     rules: Rules = RULES,
     source: DraftSource = DraftSource.OFF,
     ahead: bool = False,
-) -> Outcome:
+) -> SeedOutcome:
     return run_virtual(_run(seed, requests, faults, rules, source, ahead))
 
 
-async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: DraftSource, ahead: bool) -> Outcome:
+async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: DraftSource, ahead: bool) -> SeedOutcome:
     random = Random(seed * 7919 + 13)
     cluster = Cluster(
         seed,
@@ -79,7 +79,7 @@ async def _run(seed: int, requests: int, faults: bool, rules: Rules, source: Dra
     violations += [f"{c.spec.request_id} ends with {c.error!r}" for c in failed]
     text = repr([(at, *rest) for at, *rest in cluster.network.log]) + repr([c.seen for c in cluster.clients])
     errors = sum(c.error is not None for c in cluster.clients)
-    return Outcome(seed, violations, hashlib.sha256(text.encode()).hexdigest()[:16], requests, errors, counted)
+    return SeedOutcome(seed, violations, hashlib.sha256(text.encode()).hexdigest()[:16], requests, errors, counted)
 
 
 async def _trouble(cluster: Cluster, random: Random, counted: dict[str, int]) -> None:

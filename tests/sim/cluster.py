@@ -33,7 +33,7 @@ DRAFT_SHAPE = PageShape(((2, PAGE_TOKENS * 8), (1, PAGE_TOKENS * 8)), layout="si
 
 
 @dataclass
-class Process:
+class SimProcess:
     """One worker process: what runs in it and how it ends."""
 
     name: str
@@ -47,7 +47,7 @@ class Process:
 
 
 @dataclass
-class Client:
+class SimClient:
     """One request and what its client saw."""
 
     spec: ChoiceRequest
@@ -81,7 +81,7 @@ class Cluster:
         draft_tokens: int = 4,
         foresight: float = 0.7,
         vocabulary: int = VOCABULARY,
-        acceptance: float | None = None,  # that drafts are expected to find; None: the product's guess
+        acceptance: float | None = None,  # the acceptance that drafts are expected to find; None: the product's guess
         accept: Accept = accepted,
         ahead: bool = False,  # decode launches steps before the ones in front are read
     ) -> None:
@@ -98,10 +98,10 @@ class Cluster:
         self.fabric = Fabric(Random(seed + 2))
         self.fabric.on_kill = self._kill_writer
         self.fabric.touched = self._touched
-        self.strays: list[str] = []  # writes that hit a page which is not their ticket's
+        self.strays: list[str] = []  # what was written to a page of another ticket
         self.telemetry = RecordingTelemetry("gateway")
-        self.processes: dict[str, Process] = {}
-        self.clients: list[Client] = []
+        self.processes: dict[str, SimProcess] = {}
+        self.clients: list[SimClient] = []
         self.gateway = self._gateway(gateway_random or Random(seed + 3))
 
     def _gateway(self, random: Random) -> Gateway:
@@ -131,7 +131,7 @@ class Cluster:
         self.gateway = self._gateway(random)
         await self.gateway.listen("gateway")
 
-    async def add(self, tier: Tier, name: str, pages: int | None = None) -> Process:
+    async def add(self, tier: Tier, name: str, pages: int | None = None) -> SimProcess:
         incarnation = self.random.getrandbits(63)
         host, transport = self.network.host(name), self._transport()
         count = pages or (self.prefill_pages if tier is Tier.PREFILL else None) or self.pages
@@ -202,7 +202,7 @@ class Cluster:
                     page_tokens=PAGE_TOKENS,
                     context_tokens=hello.context_tokens,
                     accept=self.accept,
-                    pace=None
+                    draft_lengths=None
                     if self.acceptance is None
                     else DraftLengths(longest=self.draft_tokens, prior=self.acceptance),
                 ),
@@ -212,7 +212,7 @@ class Cluster:
             )
             await worker.listen(name)
         worker.plans = []
-        process = Process(name, tier, worker, pool, incarnation)
+        process = SimProcess(name, tier, worker, pool, incarnation)
         process.tasks = [asyncio.ensure_future(worker.run()), asyncio.ensure_future(worker.attachments.register())]
         self.processes[name] = process
         return process
@@ -238,7 +238,7 @@ class Cluster:
     # ---- what happens to processes
 
     async def kill(self, name: str, *, zombie: bool = False) -> None:
-        """kill -9: nothing of it runs any more, its streams end. A zombie is only stopped: its writes go on."""
+        """As by kill -9: the process runs no more and its streams end. A zombie is only stopped: its writes go on."""
         process = self.processes[name]
         if process.alive:
             process.alive = False
@@ -256,7 +256,7 @@ class Cluster:
             else:
                 process.worker.landings.quarantine.close()
 
-    async def restart(self, name: str) -> Process:
+    async def restart(self, name: str) -> SimProcess:
         await self.kill(name)
         return await self.add(self.processes[name].tier, name)
 
@@ -274,7 +274,7 @@ class Cluster:
 
             process.thaw = thaw
 
-    def _thaw(self, process: Process) -> None:
+    def _thaw(self, process: SimProcess) -> None:
         if process.thaw is not None:
             process.thaw()
 
@@ -289,7 +289,7 @@ class Cluster:
         return True
 
     def _touched(self, write: Write, page: int) -> None:
-        """Whatever is late or lost: a write may only ever change a page that landed, or waits, for its own ticket."""
+        """A write, however late, may only change a page that lands, or is quarantined, for its own ticket."""
         process = next((p for p in self.processes.values() if p.pool is write.target.pool), None)
         if process is not None and process.alive:
             owner, state = process.worker.pages.owner(page), process.worker.pages.state(page).value
@@ -298,7 +298,7 @@ class Cluster:
                 self.strays.append(f"a late write of {ticket} hits page {page}, {state} for {owner}")
 
     def _computed(self, name: str, pages: PagePool, page: int) -> None:
-        """No step may ever write a page that somebody else reads or can find."""
+        """No step may ever write a page that another request reads or can find."""
         if not pages.writable(page):
             self.strays.append(f"{name} computes in page {page}, which is shared")
 
@@ -313,21 +313,21 @@ class Cluster:
         emitted: tuple[int, ...] = (),
         allow_class_change: bool = False,
         numerics: str = "",
-    ) -> Client:
+    ) -> SimClient:
         name = f"r{len(self.clients)}"
         spec = ChoiceRequest(name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics)
-        client = Client(spec, self.gateway.submit(spec))
+        client = SimClient(spec, self.gateway.submit(spec))
         client.task = asyncio.ensure_future(self._listen(client))
         self.clients.append(client)
         return client
 
-    def ticket(self, client: Client) -> Ticket:
-        """Of its current attempt."""
+    def ticket(self, client: SimClient) -> Ticket:
+        """The ticket of the request's current attempt."""
         found = next(r.ticket for r in self.gateway.sequencer.requests.values() if r.choice is client.spec)
         assert found is not None, f"{client.spec.request_id} waits for a worker"
         return found
 
-    async def _listen(self, client: Client) -> None:
+    async def _listen(self, client: SimClient) -> None:
         try:
             async for token in client.handle.events():
                 client.positions.append(token.position)
@@ -347,7 +347,7 @@ class Cluster:
         return True
 
     async def finish(self, seconds: float = 120.0) -> list[str]:
-        """Wait for every client, then for quiet, and say what is wrong."""
+        """Wait for every client, then until every page is back; returns what is wrong."""
         await self.until(lambda: all(client.ended for client in self.clients), seconds)
         await self.until(self._quiet, 30.0)
         return self.violations()
@@ -355,7 +355,7 @@ class Cluster:
     def _quiet(self) -> bool:
         return not any(self._pages_out(p) for p in self.processes.values() if p.alive)
 
-    def _pages_out(self, process: Process) -> int:
+    def _pages_out(self, process: SimProcess) -> int:
         counts = process.worker.pages.counts()
         return counts.in_use + counts.landing + counts.quarantined
 

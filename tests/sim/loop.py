@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Stuck(Exception):
-    """Nothing is ready and no timer is left: somebody waits for ever."""
+    """Nothing is ready and no timer is left: a task waits for ever."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

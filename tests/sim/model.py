@@ -1,7 +1,7 @@
 """A model for simulations whose tokens depend on every byte of every page they should depend on.
 
 KV of a slot and layer is a mix of the token and of the slot before; a sampled token is a mix over all slots and layers
-read back from the pages. A page that is wrong, torn or somebody else's changes the text. The draft model, where there
+read back from the pages. A page that is wrong, torn or another request's changes the text. The draft model, where there
 is one, foresees a share of the tokens, but only while its own layer is right in every slot."""
 
 import asyncio
@@ -62,7 +62,7 @@ class SimRunner:
         draft_layers: int = 0,  # the last layers of a page are the draft's
         foresight: float = 0.0,  # share of tokens that the draft gets right
         vocabulary: int = VOCABULARY,  # a small one repeats itself
-        on_write: Callable[[int], None] = lambda page: None,  # told of every page before its rows are written
+        on_write: Callable[[int], None] = lambda page: None,  # called with every page before its rows are written
         ahead: bool = False,
     ) -> None:
         self.ahead, self._following, self._turn = ahead, Following(), asyncio.Lock()

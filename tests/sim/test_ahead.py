@@ -1,4 +1,4 @@
-"""Decode launches step N + 1 before it has read step N: nobody's text changes, no page is lost, and it is really so."""
+"""Decode launches step N + 1 before it has read step N: no text changes and no page is lost."""
 
 import pytest
 
@@ -7,19 +7,19 @@ from decode_svc.speculation.speculation import DraftSource
 from engine.plan import Plan
 from mesh.messages import Sampling
 from tests.sim.chaos import run_seed
-from tests.sim.cluster import Client, Cluster
+from tests.sim.cluster import Cluster, SimClient
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference
 
 PROMPTS = [tuple(range(start, start + 9 + start)) for start in (1, 5, 12)]
 
 
-def answers(*, ahead: bool, stop: tuple[int, ...] = (), pages: int = 64) -> tuple[list[Client], list[Plan]]:
-    async def main() -> tuple[list[Client], list[Plan]]:
+def answers(*, ahead: bool, stop: tuple[int, ...] = (), pages: int = 64) -> tuple[list[SimClient], list[Plan]]:
+    async def main() -> tuple[list[SimClient], list[Plan]]:
         cluster = Cluster(3, ahead=ahead, pages=pages)
         await cluster.start(1, 1)
-        wishes = [Sampling(temperature=0.5, seed=n, max_tokens=12 + n, stop_ids=stop) for n in range(3)]
-        clients = [cluster.ask(prompt, one) for prompt, one in zip(PROMPTS, wishes, strict=True)]
+        samplings = [Sampling(temperature=0.5, seed=n, max_tokens=12 + n, stop_ids=stop) for n in range(3)]
+        clients = [cluster.ask(prompt, one) for prompt, one in zip(PROMPTS, samplings, strict=True)]
         assert await cluster.finish() == []
         plans = cluster.decode().plans
         assert plans is not None
@@ -49,7 +49,7 @@ def test_a_request_that_stops_leaves_nothing_of_the_row_that_was_launched_behind
     assert followed(plans) > 0
 
 
-def test_where_pages_are_short_nobody_is_preempted_for_a_step_ahead() -> None:
+def test_where_pages_are_short_no_request_is_preempted_for_a_step_ahead() -> None:
     plain, _ = answers(ahead=False, pages=16)
     ahead, _ = answers(ahead=True, pages=16)
     assert [client.seen for client in ahead] == [client.seen for client in plain]
@@ -57,12 +57,12 @@ def test_where_pages_are_short_nobody_is_preempted_for_a_step_ahead() -> None:
 
 @pytest.mark.parametrize("source", [DraftSource.OFF, DraftSource.LOOKUP])
 @pytest.mark.parametrize("seed", range(2000, 2012))
-def test_chaos_harms_nobody_whose_steps_are_launched_ahead(seed: int, source: DraftSource) -> None:
+def test_chaos_harms_no_request_whose_steps_are_launched_ahead(seed: int, source: DraftSource) -> None:
     outcome = run_seed(seed, requests=25, ahead=True, source=source)
     assert outcome.violations == [] and outcome.requests == 25
 
 
-def test_without_flights_pages_of_an_ended_request_are_written_under_somebody_else(
+def test_without_flights_pages_of_an_ended_request_are_written_under_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The control: released at once, the pages of a step that flies are given to others."""

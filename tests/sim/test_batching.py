@@ -1,4 +1,4 @@
-"""Continuous batching, counted in steps of the plan log: nobody waits for anybody else's prompt."""
+"""Continuous batching, counted in steps of the plan log: no request waits for another one's prompt."""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""Numerics classes: what class A began only class A goes on with, unless the client allows a change and is told."""
+"""Numerics classes: what class A began only class A continues, unless the client allows a change and sees it."""
 
 from mesh.errors import ClassUnavailable
 from mesh.messages import Sampling
-from tests.sim.cluster import SHAPE, Client, Cluster
+from tests.sim.cluster import SHAPE, Cluster, SimClient
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference
 
@@ -17,7 +17,7 @@ async def two_classes() -> Cluster:
     return cluster
 
 
-async def half_way(cluster: Cluster, *, allow_class_change: bool) -> Client:
+async def half_way(cluster: Cluster, *, allow_class_change: bool) -> SimClient:
     client = cluster.ask(PROMPT, SAMPLING, allow_class_change=allow_class_change)
     client.may_fail = True
     assert await cluster.until(lambda: len(client.seen) == 7)

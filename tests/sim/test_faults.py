@@ -1,4 +1,4 @@
-"""Workers, gateways and clients that die, stall or go away: what the client sees and when it is told."""
+"""Workers, gateways and clients that die, stall or go away: what the client sees, and when."""
 
 import asyncio
 from random import Random
@@ -135,7 +135,7 @@ def test_a_request_waits_for_a_worker_as_long_as_the_gateway_has_patience() -> N
     run_virtual(main())
 
 
-def test_patience_counts_only_while_nobody_has_the_request() -> None:
+def test_patience_counts_only_while_no_worker_has_the_request() -> None:
     async def main() -> None:
         cluster = Cluster(1, patience_seconds=0.05)
         await cluster.start(1, 1)
@@ -191,7 +191,7 @@ def test_when_prefill_cannot_reach_decode_the_request_goes_elsewhere(prefills: i
     run_virtual(main())
 
 
-def test_a_session_that_ends_once_makes_nobody_prefill_at_decode() -> None:
+def test_a_session_that_ends_once_makes_no_decode_worker_prefill() -> None:
     async def main() -> None:
         cluster = Cluster(1)
         await cluster.start(1, 1)
@@ -207,7 +207,7 @@ def test_a_session_that_ends_once_makes_nobody_prefill_at_decode() -> None:
     run_virtual(main())
 
 
-def test_when_nobody_may_prefill_at_decode_the_same_pair_is_tried_until_it_works() -> None:
+def test_when_decode_may_not_prefill_the_same_pair_is_tried_until_it_works() -> None:
     async def main() -> None:
         cluster = Cluster(1, local=Local.NEVER)
         refusing = True
@@ -223,7 +223,7 @@ def test_when_nobody_may_prefill_at_decode_the_same_pair_is_tried_until_it_works
 
 
 def test_a_prompt_that_comes_when_its_link_is_about_to_be_forgotten_is_not_lost() -> None:
-    """Nobody reached decode for almost a minute; then a prompt comes, and the gateway alone cannot know."""
+    """No session with decode begins for almost a minute; then a prompt comes, and the gateway cannot know that."""
 
     async def main() -> None:
         cluster = Cluster(1, local=Local.NEVER)
@@ -301,7 +301,7 @@ def test_a_worker_that_registers_twice_is_dialed_once() -> None:
     run_virtual(main())
 
 
-def test_a_worker_that_nobody_answered_for_is_dialed_again_when_it_registers_again() -> None:
+def test_a_worker_that_could_not_be_dialed_is_dialed_again_when_it_registers_again() -> None:
     async def main() -> None:
         cluster = Cluster(1)
         await cluster.gateway.listen("gateway")

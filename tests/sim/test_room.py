@@ -1,4 +1,4 @@
-"""Who gets pages when there are not enough: waiting, ageing, preemption, and what can never fit."""
+"""Which request gets pages when there are not enough: waiting, ageing, preemption, and what can never fit."""
 
 import asyncio
 from dataclasses import replace
@@ -9,7 +9,7 @@ from gateway.router import Local
 from mesh.errors import PoolTooSmall
 from mesh.messages import Full, FullKind, Landing, Lost, Message, Reason, Sampling, Tier
 from mesh.rules import RULES
-from tests.sim.cluster import Client, Cluster
+from tests.sim.cluster import Cluster, SimClient
 from tests.sim.loop import run_virtual
 
 
@@ -36,7 +36,7 @@ def overheard(cluster: Cluster, kind: type[Message]) -> list[Message]:
     return heard
 
 
-async def full_decode(cluster: Cluster) -> Client:
+async def full_decode(cluster: Cluster) -> SimClient:
     """One request holds so much of decode's 128 pages that no prompt of 40 tokens finds room beside it."""
     await cluster.start(1, 1)
     hog = cluster.ask(prompt(1, 476), Sampling(max_tokens=36))
@@ -105,7 +105,7 @@ def test_a_request_that_got_later_is_passed_by_at_most_eight_younger_ones(ageing
     run_virtual(main())
 
 
-def test_a_full_batch_lets_nobody_pass_for_ever_either() -> None:
+def test_no_request_waits_for_ever_for_a_full_batch() -> None:
     async def main() -> None:
         cluster = Cluster(1, pages=128, max_batch=2, local=Local.NEVER)
         await cluster.start(1, 1)
@@ -152,7 +152,7 @@ def test_a_preempted_request_resumes_with_the_same_tokens() -> None:
     run_virtual(main())
 
 
-def test_what_fits_into_no_pool_is_refused_at_once_and_harms_nobody() -> None:
+def test_what_fits_into_no_pool_is_refused_at_once_and_harms_no_other_request() -> None:
     async def main() -> None:
         cluster = Cluster(1, pages=8)
         await cluster.start(1, 1)
@@ -194,7 +194,7 @@ def test_a_prompt_larger_than_the_prefill_pool_goes_elsewhere() -> None:
 
 @pytest.mark.parametrize("local", [Local.NEVER, Local.ALWAYS])
 @pytest.mark.parametrize("other_worker", [False, True])
-def test_what_does_not_fit_beside_pages_nobody_may_prove_is_sent_on_until_they_are(
+def test_what_does_not_fit_beside_stuck_pages_is_sent_on_until_they_are_proven(
     local: Local, other_worker: bool
 ) -> None:
     async def main() -> None:

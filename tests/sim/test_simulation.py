@@ -1,12 +1,11 @@
 """The mesh under virtual time: the same code, other time and network; determined by its seed and nothing else."""
 
-import time
 from functools import cache
 
 import pytest
 
 from mesh.messages import Sampling
-from tests.sim.chaos import Outcome, run_seed
+from tests.sim.chaos import SeedOutcome, run_seed
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 
@@ -29,20 +28,18 @@ def test_the_same_seed_gives_the_same_event_log_and_another_seed_another() -> No
     assert logs[0] == logs[1] != logs[2]
 
 
-def test_a_hundred_requests_take_less_than_two_seconds() -> None:
-    began = time.process_time()
+def test_without_faults_a_hundred_requests_end_without_an_error() -> None:
     outcome = run_seed(3, requests=100, faults=False)
     assert outcome.violations == [] and outcome.errors == 0
-    assert time.process_time() - began < 2.0
 
 
 @cache
-def chaos(seed: int) -> Outcome:
+def chaos(seed: int) -> SeedOutcome:
     return run_seed(seed, requests=25)
 
 
 @pytest.mark.parametrize("seed", range(1000, 1044))
-def test_chaos_harms_nobody(seed: int) -> None:
+def test_chaos_harms_no_request(seed: int) -> None:
     outcome = chaos(seed)
     assert outcome.violations == []
     assert outcome.requests == 25

@@ -11,7 +11,7 @@ from engine.plan import Piece, Plan, Sampled
 from gateway.router import Local
 from mesh.messages import Sampling, Tier
 from tests.sim.chaos import run_seed
-from tests.sim.cluster import PAGE_TOKENS, SHAPE, Client, Cluster
+from tests.sim.cluster import PAGE_TOKENS, SHAPE, Cluster, SimClient
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference
 
@@ -113,12 +113,12 @@ def test_kills_of_both_tiers_in_the_middle_change_no_token(source: DraftSource) 
 
 
 @pytest.mark.parametrize("source", [DraftSource.DRAFT, DraftSource.LOOKUP])
-def test_chaos_harms_nobody_while_it_speculates(source: DraftSource) -> None:
+def test_chaos_harms_no_request_that_speculates(source: DraftSource) -> None:
     for seed in range(2000, 2008):
         assert run_seed(seed, requests=25, source=source).violations == []
 
 
-def in_the_middle(cluster: Cluster, client: Client) -> tuple[int, int]:
+def in_the_middle(cluster: Cluster, client: SimClient) -> tuple[int, int]:
     """A position that comes from an accepted draft with more of its run behind it, and the token there."""
     for plan in plans(cluster):
         for piece in plan.pieces:
@@ -129,7 +129,7 @@ def in_the_middle(cluster: Cluster, client: Client) -> tuple[int, int]:
     raise AssertionError("no run of five")
 
 
-async def text_of(source: DraftSource, sampling: Sampling, **more: object) -> tuple[list[int], Cluster, Client]:
+async def text_of(source: DraftSource, sampling: Sampling, **more: object) -> tuple[list[int], Cluster, SimClient]:
     cluster = mesh(source, foresight=1.0, **more)
     await cluster.start(1, 1)
     client = cluster.ask(prompt(3, 11), sampling)
@@ -195,7 +195,7 @@ def test_a_cancel_inside_an_accepted_run_gives_every_page_back() -> None:
     run_virtual(main())
 
 
-def test_when_pages_are_short_drafts_are_dropped_before_anybody_is_preempted() -> None:
+def test_when_pages_are_short_drafts_are_dropped_before_a_request_is_preempted() -> None:
     async def attempts(source: DraftSource) -> list[int]:
         cluster = mesh(source, pages=28, prefill_pages=64, cache=False, foresight=1.0)
         await cluster.start(1, 1)

@@ -1,4 +1,4 @@
-"""Which prefill workers a decode worker talks to at all."""
+"""A decode worker pairs only with prefill workers of its class and layout."""
 
 from dataclasses import replace
 

@@ -28,21 +28,21 @@ def compute_bound(batch: int, each: float) -> float:
 
 
 def run(
-    pace: DraftLengths, batch: int, steps: int, cost: Cost, rate: float, ones: list[Acceptance] | None = None
+    draft_lengths: DraftLengths, batch: int, steps: int, cost: Cost, rate: float, ones: list[Acceptance] | None = None
 ) -> list[int]:
     """The longest draft of each step; every request accepts the same share of its own."""
     ones = ones or [Acceptance() for _ in range(batch)]
     lengths, debt = [], [(index + 0.5) / batch for index in range(batch)]
     for _ in range(steps):
-        chosen = pace.lengths([Candidate(one, MOST) for one in ones])
+        chosen = draft_lengths.lengths([Candidate(one, MOST) for one in ones])
         for index, (one, length) in enumerate(zip(ones, chosen, strict=True)):
             accepted = 0
             while accepted < length and debt[index] + rate >= 1:
                 accepted, debt[index] = accepted + 1, debt[index] + rate - 1
             if length:
                 debt[index] = (debt[index] + rate) if accepted < length else debt[index]
-                pace.note(one, length, accepted)
-        pace.measure(batch, sum(chosen), cost(batch, sum(chosen) / batch))
+                draft_lengths.note(one, length, accepted)
+        draft_lengths.measure(batch, sum(chosen), cost(batch, sum(chosen) / batch))
         lengths.append(max(chosen))
     return lengths
 
@@ -69,10 +69,10 @@ def test_a_lone_request_with_good_drafts_gets_long_ones() -> None:
 
 
 def test_at_batch_32_bound_by_arithmetic_it_is_off_from_the_start() -> None:
-    pace = new()
+    draft_lengths = new()
     for batch in (1, 8, 16):
-        run(pace, batch, 12, compute_bound, 0.6)
-    assert not any(run(pace, 32, 300, compute_bound, 0.6))
+        run(draft_lengths, batch, 12, compute_bound, 0.6)
+    assert not any(run(draft_lengths, 32, 300, compute_bound, 0.6))
 
 
 def test_a_batch_of_32_that_comes_at_once_is_off_after_a_step_or_two() -> None:
@@ -95,15 +95,15 @@ def test_a_first_step_that_has_to_warm_up_does_not_keep_drafts_off() -> None:
 
 
 def test_when_the_batch_shrinks_it_drafts_again() -> None:
-    pace = new()
-    run(pace, 1, 12, compute_bound, 0.6)
-    run(pace, 32, 100, compute_bound, 0.6)
-    assert all(run(pace, 1, 40, compute_bound, 0.6))
+    draft_lengths = new()
+    run(draft_lengths, 1, 12, compute_bound, 0.6)
+    run(draft_lengths, 32, 100, compute_bound, 0.6)
+    assert all(run(draft_lengths, 1, 40, compute_bound, 0.6))
 
 
 def test_a_request_whose_drafts_are_refused_stops_and_tries_again_seldom() -> None:
-    pace, one = new(), [Acceptance()]
-    lengths = run(pace, 1, 600, bandwidth_bound, 0.0, one)
+    draft_lengths, one = new(), [Acceptance()]
+    lengths = run(draft_lengths, 1, 600, bandwidth_bound, 0.0, one)
     tries = [step for step, length in enumerate(lengths) if length and step > 60]
     assert 2 <= len(tries) <= 6, tries
     gaps = [after - before for before, after in pairwise(tries)]
@@ -112,18 +112,18 @@ def test_a_request_whose_drafts_are_refused_stops_and_tries_again_seldom() -> No
 
 
 def test_a_request_whose_text_becomes_foreseeable_is_drafted_again() -> None:
-    pace, one = new(), [Acceptance()]
-    run(pace, 1, 200, bandwidth_bound, 0.0, one)
-    assert run(pace, 1, 400, bandwidth_bound, 1.0, one)[-1] >= 4
+    draft_lengths, one = new(), [Acceptance()]
+    run(draft_lengths, 1, 200, bandwidth_bound, 0.0, one)
+    assert run(draft_lengths, 1, 400, bandwidth_bound, 1.0, one)[-1] >= 4
 
 
 def test_a_try_is_not_worth_reading_a_long_text_for() -> None:
-    pace, one = new(0.0), Acceptance()
+    draft_lengths, one = new(0.0), Acceptance()
     for _ in range(PLAIN_STEPS):
-        pace.measure(1, 0, 0.02)
-    far = [pace.lengths([Candidate(one, MOST, unread=10_000)])[0] for _ in range(200)]
+        draft_lengths.measure(1, 0, 0.02)
+    far = [draft_lengths.lengths([Candidate(one, MOST, unread=10_000)])[0] for _ in range(200)]
     assert not any(far)
-    assert any(pace.lengths([Candidate(one, MOST, unread=10)])[0] for _ in range(200))
+    assert any(draft_lengths.lengths([Candidate(one, MOST, unread=10)])[0] for _ in range(200))
 
 
 def test_a_plain_step_now_and_then_keeps_the_comparison_fresh() -> None:
@@ -135,5 +135,5 @@ def test_equal_measurements_give_equal_lengths() -> None:
     assert run(new(), 4, 200, compute_bound, 0.5) == run(new(), 4, 200, compute_bound, 0.5)
 
 
-def test_a_clock_that_stands_still_harms_nobody() -> None:
+def test_a_clock_that_stands_still_harms_no_request() -> None:
     assert all(0 <= length <= MOST for length in run(new(), 2, 50, lambda batch, each: 0.0, 0.5))

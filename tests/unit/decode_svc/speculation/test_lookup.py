@@ -1,4 +1,4 @@
-"""What stood behind the same tokens before is proposed; nothing is, where nothing stood."""
+"""The tokens that followed the same tokens earlier are proposed; without such a place there are no drafts."""
 
 from random import Random
 

@@ -27,31 +27,36 @@ class Always(DraftLengths):
 
 
 def speculation(
-    source: DraftSource = DraftSource.DRAFT, *, chunk: int = 16, context: int = 100, **more: Any
+    source: DraftSource = DraftSource.DRAFT,
+    *,
+    chunk: int = 16,
+    context: int = 100,
+    draft_lengths: Any = None,
+    **more: Any,
 ) -> Speculation:
     tokens = {"draft_tokens": 4, "chunk_tokens": chunk, "page_tokens": PAGE, "context_tokens": context}
-    return Speculation(source, **tokens, pace=Always(), **more)
+    return Speculation(source, **tokens, draft_lengths=draft_lengths or Always(), **more)
 
 
-def request(prompt: int = 8, said: int = 1, *, max_tokens: int = 50, **more: Any) -> DecodeRequest:
-    """In decode: everything but the last token is filled, and read by the draft."""
+def request(prompt: int = 8, emitted: int = 1, *, max_tokens: int = 50, **more: Any) -> DecodeRequest:
+    """A request in decode: every token but the last is filled, and the draft model has read it."""
     job = Job(Ticket(1, 1, bytes(16)), tuple(range(prompt)), (), Sampling(max_tokens=max_tokens, **more))
-    one = DecodeRequest(job, cast(Any, None), DecodePhase.RUNNING, 0.0, [*job.tokens, *range(100, 100 + said)])
-    one.pages, one.filled = list(range(40)), prompt + said - 1
+    one = DecodeRequest(job, cast(Any, None), 0.0, 0.0, [*job.tokens, *range(100, 100 + emitted)], None)
+    one.enter(DecodePhase.RUNNING)
+    one.pages, one.filled = list(range(40)), prompt + emitted - 1
     one.drafts.read = one.filled
     return one
 
 
 def piece_of(one: DecodeRequest, drafts: tuple[int, ...], drafting: Drafting | None = None) -> Piece:
     tokens = (one.tokens[-1], *drafts)
-    wishes = one.job.sampling
     return decode_piece(
         1,
         tokens,
         one.filled,
         one.pages,
         page_tokens=PAGE,
-        sampling=wishes,
+        sampling=one.job.sampling,
         position=one.next_position,
         drafting=drafting,
     )
@@ -75,7 +80,7 @@ def test_accepted_drafts_and_the_token_behind_them_are_the_text() -> None:
     assert take(what, one, piece, says(7, 8, 5, 6), (1, 2, 3, 4)) == [7, 8, 5]
     assert one.tokens[-3:] == [7, 8, 5] and one.filled == 8 + 3 and one.pending == 1
     assert one.drafts.next == (1, 2, 3, 4) and one.drafts.read == one.filled + 4
-    assert (one.drafts.drafted, one.drafts.accepted, what.drafted, what.accepted) == (3, 2, 3, 2)
+    assert (one.drafts.drafted, one.drafts.accepted, *what.counts().values()) == (3, 2, 3, 2)
 
 
 def test_tokens_say_which_of_them_were_drafts() -> None:
@@ -107,8 +112,8 @@ def test_what_a_new_attempt_brought_along_during_the_step_wins_over_drafts() -> 
 
 
 @pytest.mark.parametrize("left", range(1, 8))
-def test_no_more_is_verified_or_proposed_than_may_still_be_said(left: int) -> None:
-    one, what = request(said=10, max_tokens=10 + left), speculation()
+def test_no_more_is_verified_or_proposed_than_may_still_be_emitted(left: int) -> None:
+    one, what = request(emitted=10, max_tokens=10 + left), speculation()
     one.drafts.next = (1, 2, 3, 4)
     drafts = what.drafts(one, 4)
     assert len(drafts) == min(4, left - 1)
@@ -119,20 +124,20 @@ def test_no_more_is_verified_or_proposed_than_may_still_be_said(left: int) -> No
 
 
 def test_drafts_end_at_the_end_of_the_context() -> None:
-    one, what = request(prompt=8, said=10), speculation(context=20)
+    one, what = request(prompt=8, emitted=10), speculation(context=20)
     assert one.filled + 0 + what.proposals(one, 4, 0) <= 19
     assert what.proposals(one, 4, 2) == 0
 
 
-def test_a_draft_that_lagged_behind_is_told_what_it_has_not_read() -> None:
-    one, what = request(said=6), speculation()
+def test_a_draft_that_lagged_behind_reads_what_it_has_not_read() -> None:
+    one, what = request(emitted=6), speculation()
     one.drafts.read = 10
     assert what.drafting(one, 3) == Drafting(10, (102, 103, 104), 3)
     assert what.drafting(one, 0) is None
 
 
 def test_catching_up_is_bounded_over_the_whole_step() -> None:
-    what, three = speculation(chunk=16), [request(said=20) for _ in range(3)]
+    what, three = speculation(chunk=16), [request(emitted=20) for _ in range(3)]
     for one in three:
         one.drafts.read = one.filled - 10
     assert what.lengths(three) == [4, 0, 0], "two times ten rows are more than a chunk"
@@ -192,31 +197,35 @@ def test_drafts_come_from_the_draft_if_there_is_one_unless_something_else_was_na
     def source(speculation: str, draft: Any) -> DraftSource:
         return source_of(DecodeConfig(speculation=speculation, draft=draft))
 
-    assert [source(said, tmp_path) for said in ("auto", "draft", "lookup", "off")] == [
+    assert [source(setting, tmp_path) for setting in ("auto", "draft", "lookup", "off")] == [
         DraftSource.DRAFT,
         DraftSource.DRAFT,
         DraftSource.LOOKUP,
         DraftSource.OFF,
     ]
-    assert [source(said, None) for said in ("auto", "lookup", "off")] == [
+    assert [source(setting, None) for setting in ("auto", "lookup", "off")] == [
         DraftSource.LOOKUP,
         DraftSource.LOOKUP,
         DraftSource.OFF,
     ]
 
 
-def test_steps_are_planned_ahead_only_while_nobody_drafts_and_drafts_are_tried_again() -> None:
+def test_steps_are_planned_ahead_only_while_no_request_drafts_and_drafts_are_tried_again() -> None:
     class Never(Always):
         def lengths(self, candidates: Any) -> list[int]:
             return [0] * len(candidates)
 
-    off, drafting, idle = speculation(DraftSource.OFF), speculation(DraftSource.LOOKUP), speculation(DraftSource.LOOKUP)
-    idle._pace = Never()
+    off, drafting, idle = (
+        speculation(DraftSource.OFF),
+        speculation(DraftSource.LOOKUP),
+        speculation(DraftSource.LOOKUP, draft_lengths=Never()),
+    )
     for one in (off, drafting, idle):
         one.lengths([request()])
-    assert all(off.rest() for _ in range(100))
-    assert not drafting.rest()
-    asked = [idle.rest() for _ in range(FIRST_WAIT)]
-    assert asked == [True] * (FIRST_WAIT - 1) + [False]
+    assert off.allows_step_ahead and not drafting.allows_step_ahead
+    for _ in range(FIRST_WAIT - 1):
+        assert idle.allows_step_ahead and idle.allows_step_ahead, "a question changes nothing"
+        idle.count_step_ahead()
+    assert not idle.allows_step_ahead, "drafts are tried again"
     idle.lengths([request()])
-    assert idle.rest()
+    assert idle.allows_step_ahead

@@ -1,0 +1,91 @@
+"""Decode's rules of the hand-off protocol, each with the mutant that replaces its guard by unguarded behaviour."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from decode_svc import requests
+from decode_svc.emission import Emission
+from decode_svc.handoff import landings
+from decode_svc.handoff.quarantine import Quarantine
+from decode_svc.handoff.sessions import Peer
+from decode_svc.handoff.spans import Spans
+from decode_svc.requests import DecodeRequest, PageOwner, same_ticket
+from kvtransfer.transfer import Receiver
+from mesh.messages import Commit, Quiet, Ticket, Token
+
+Patch = Callable[[object, str, object], None]  # as setattr, or monkeypatch.setattr
+Mutant = Callable[[Patch], None]
+
+
+def first(patch: Patch) -> None:
+    def show_first(emission: Emission, request: DecodeRequest) -> Token | None:
+        return None
+
+    patch(Emission, "show_first", show_first)
+
+
+def resend_count(patch: Patch) -> None:
+    def committed_by(owner: PageOwner, commit: Commit) -> bool:
+        return same_ticket(owner.ticket, commit.ticket)
+
+    patch(PageOwner, "committed_by", committed_by)
+
+
+def requiet(patch: Patch) -> None:
+    def ask_again(quarantine: Quarantine, peer: Peer) -> None:
+        pass
+
+    patch(Quarantine, "ask_again", ask_again)
+
+
+def incarnation(patch: Patch) -> None:
+    """Any process at the writer's address is asked, and its Quiet counts."""
+
+    def quieted_by(owner: PageOwner, quiet: Quiet) -> bool:
+        return same_ticket(owner.ticket, quiet.ticket)
+
+    def owners_awaiting(quarantine: Quarantine, writer: int) -> list[PageOwner]:
+        return quarantine.owners()
+
+    patch(PageOwner, "quieted_by", quieted_by)
+    patch(Quarantine, "owners_awaiting", owners_awaiting)
+
+
+def ticket(patch: Patch) -> None:
+    def ignoring_random_bits(one: Ticket, other: Ticket) -> bool:
+        return replace(one, nonce=other.nonce) == other
+
+    patch(requests, "same_ticket", ignoring_random_bits)
+
+
+def early(patch: Patch) -> None:
+    def is_early(request: DecodeRequest | None, ticket: Ticket) -> bool:
+        return False
+
+    patch(landings, "is_early", is_early)
+
+
+def quarantine(patch: Patch) -> None:
+    def needs_proof(quarantine: Quarantine, receiver: Receiver) -> bool:
+        return False
+
+    patch(Quarantine, "needs_proof", needs_proof)
+
+
+def checksum(patch: Patch) -> None:
+    def check(spans: Spans, stated: Sequence[tuple[int, int]], first: int, layers: int) -> list[bool]:
+        return [True] * len(stated)
+
+    patch(Spans, "check", check)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "first": first,
+    "resend_count": resend_count,
+    "requiet": requiet,
+    "incarnation": incarnation,
+    "ticket": ticket,
+    "early": early,
+    "quarantine": quarantine,
+    "checksum": checksum,
+}

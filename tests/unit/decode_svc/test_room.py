@@ -1,0 +1,88 @@
+"""Who may have pages for a whole prompt, who waits, and whom it passes."""
+
+import pytest
+
+from decode_svc.requests import DecodePhase
+from mesh.hashing import block_hashes
+from tests.unit.decode_svc.fakes import PAGE, Surroundings
+
+
+def test_all_pages_or_none_after_what_running_requests_need_next() -> None:
+    around = Surroundings(pages=3)
+    for key, pages in ((1, [0, 1]), (2, [2, 3, 4])):  # the next token of the first needs a page
+        running = around.add(key, phase=DecodePhase.RUNNING, pages=pages, filled=2 * PAGE)
+        running.tokens.append(9)
+    one = around.add(3)
+    assert around.room.growth() == 1
+    assert around.room.allows(one, 2) and not around.room.allows(one, 3)
+
+
+def test_a_question_changes_nothing() -> None:
+    around = Surroundings(pages=2)
+    older, one = around.add(1, opened=1.0, passed=0), around.add(2, opened=2.0)
+    for lacking in (1, 5):
+        around.room.allows(one, lacking)
+    assert (older.passed, one.passed) == (0, None)
+
+
+def test_a_refusal_is_remembered_and_does_not_forget_who_passed() -> None:
+    around = Surroundings()
+    one, passed = around.add(1), around.add(2, passed=3)
+    around.room.refuse(one)
+    around.room.refuse(passed)
+    assert (one.passed, passed.passed) == (0, 3)
+
+
+def test_passing_is_counted_for_older_ones_that_wait_only() -> None:
+    around = Surroundings()
+    waits, never_asked = around.add(1, opened=1.0, passed=0), around.add(2, opened=1.0)
+    younger, one = around.add(3, opened=9.0, passed=0), around.add(4, opened=5.0)
+    landed = around.add(5, opened=1.0, passed=0, phase=DecodePhase.LANDING)
+    around.room.pass_over(one)
+    assert [r.passed for r in (waits, never_asked, younger, landed)] == [1, None, 0, 0]
+
+
+@pytest.mark.parametrize("phase", [DecodePhase.OPEN, DecodePhase.LOCAL])
+def test_after_eight_no_younger_request_passes_until_the_old_one_landed(phase: DecodePhase) -> None:
+    around = Surroundings()
+    old, young = around.add(1, opened=1.0, passed=8, phase=phase), around.add(2, opened=2.0)
+    older = around.add(3, opened=0.5)
+    assert not around.room.allows(young, 1)
+    assert around.room.allows(older, 1)
+    if phase is DecodePhase.LOCAL:
+        old.enter(DecodePhase.RUNNING)
+    else:
+        old.enter(DecodePhase.LANDING)
+    assert around.room.allows(young, 1)
+
+
+def test_a_full_batch_takes_no_request() -> None:
+    around = Surroundings(max_batch=2)
+    for key in (1, 2):
+        around.add(key, phase=DecodePhase.RUNNING, pages=[0, 0], filled=PAGE)
+    assert not around.room.allows(around.add(9), 1)
+    del around.requests[1]
+    assert around.room.allows(around.requests[9], 1)
+
+
+def test_shared_pages_are_taken_from_the_prefix_cache() -> None:
+    around = Surroundings()
+    one, again = around.add(1, tokens=2 * PAGE), around.add(2, tokens=2 * PAGE)
+    again.tokens[:PAGE] = one.tokens[:PAGE]
+    assert around.room.take_shared(one) == () and around.room.lacking(one, 0) == 2
+    pages = around.pages.take(1)
+    assert pages is not None
+    (digest, _) = block_hashes(one.tokens, page_tokens=PAGE, numerics="class a", salt=b"")
+    around.pages.publish(pages[0], digest)
+    assert around.room.take_shared(again) == pages and again.hashes == [digest]
+
+
+def test_the_load_counts_those_that_wait_those_with_pages_and_the_rows_to_compute() -> None:
+    around = Surroundings()
+    around.add(1)  # its Ready has not come
+    around.add(2, passed=0)
+    around.add(3, phase=DecodePhase.LOCAL, tokens=10)
+    around.add(4, phase=DecodePhase.LANDING)
+    load = around.room.load(55.0)
+    assert (load.waiting, load.running, load.queued_tokens, load.tokens_per_second) == (2, 1, 10, 55.0)
+    assert (load.free_pages, load.total_pages) == (16, 16)

@@ -1,0 +1,96 @@
+"""A session with a prefill worker: hello, the chosen transport, its messages, its end."""
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+from decode_svc.handoff.sessions import Choose, Peer, Sessions
+from mesh.memory_network import MemoryNetwork
+from mesh.messages import KvHello, Later, Message, Ready, Ticket
+from mesh.network import Channel, Stream, StreamClosed
+from mesh.rules import RULES
+from tests.sim.loop import run_virtual
+from tests.unit.decode_svc.fakes import KV_HELLO, WRITER, FakeReceiver
+
+READY = Ready(Ticket(1, 1, bytes(16)))
+
+
+class FakeLandings:
+    def __init__(self) -> None:
+        self.story: list[str] = []
+
+    def session_began(self, peer: Peer) -> None:
+        self.story.append(f"{peer.incarnation} begins by {peer.transport}")
+
+    def on_message(self, peer: Peer, message: Message) -> None:
+        self.story.append(type(message).__name__)
+
+    async def session_ended(self, peer: Peer) -> None:
+        self.story.append(f"{peer.incarnation} ends")
+
+
+def agree(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
+    return "fake", "it is there"
+
+
+async def dial(choose: Choose = agree) -> tuple[Sessions, FakeLandings, Stream]:
+    network, landings = MemoryNetwork(Random(1)), FakeLandings()
+    sessions = Sessions(KV_HELLO, {"fake": FakeReceiver()}, choose, rules=RULES)
+
+    async def serve(stream: Stream) -> None:
+        await sessions.serve(stream, landings)
+
+    await network.host("decode").listen("decode", {Channel.KV: serve})
+    return sessions, landings, await network.host("prefill").dial("decode", Channel.KV)
+
+
+def test_a_session_is_known_from_hello_to_its_end() -> None:
+    async def main() -> None:
+        sessions, landings, stream = await dial()
+        stream.send(replace(KV_HELLO, incarnation=WRITER))
+        answer = await stream.receive()
+        assert isinstance(answer, KvHello)
+        assert (answer.incarnation, answer.chosen, answer.handle) == (1, "fake", b"handle 77")
+        sessions.send(WRITER, Later(READY.ticket))
+        sessions.send(WRITER + 1, Later(READY.ticket))  # it is not connected
+        assert await stream.receive() == Later(READY.ticket)
+        stream.send(READY)
+        await asyncio.sleep(0.1)
+        assert list(sessions.peers) == [WRITER]
+        stream.close()
+        await asyncio.sleep(0.1)
+        assert landings.story == ["77 begins by fake", "Ready", "77 ends"] and sessions.peers == {}
+
+    run_virtual(main())
+
+
+def test_without_a_transport_the_answer_says_why_and_the_session_ends() -> None:
+    async def main() -> None:
+        sessions, landings, stream = await dial(lambda mine, theirs: ("", "no way"))
+        stream.send(replace(KV_HELLO, incarnation=WRITER))
+        answer = await stream.receive()
+        assert isinstance(answer, KvHello) and (answer.chosen, answer.why) == ("", "no way")
+        try:
+            await stream.receive()
+        except StreamClosed:
+            pass
+        assert landings.story == [] and sessions.peers == {}
+
+    run_virtual(main())
+
+
+def test_a_stream_that_does_not_begin_with_hello_is_no_session() -> None:
+    async def main() -> None:
+        sessions, landings, stream = await dial()
+        stream.send(READY)
+        await asyncio.sleep(0.1)
+        assert landings.story == [] and sessions.peers == {}
+
+    run_virtual(main())
+
+
+async def test_connections_that_came_to_nothing_are_counted_by_transport_and_reason() -> None:
+    nccl, tcp = FakeReceiver(), FakeReceiver()
+    nccl.refused.update(gone=2, late=1)
+    sessions = Sessions(KV_HELLO, {"nccl": nccl, "tcp": tcp}, agree, rules=RULES)
+    assert sessions.counts() == {"refused_nccl_gone": 2, "refused_nccl_late": 1}
