@@ -52,7 +52,9 @@ def workers(transport: str) -> int:
     return 1 if transport == "tcp" else 2
 
 
-def over_transports(name: str, wanted: tuple[Wanted, ...], faults: tuple[str, ...], **more: object) -> list[Configuration]:
+def over_transports(
+    name: str, wanted: tuple[Wanted, ...], faults: tuple[str, ...], **more: object
+) -> list[Configuration]:
     """The same world once for each transport; `prefills=None` lets the transport decide."""
     prefills = more.pop("prefills", 2)
     return [

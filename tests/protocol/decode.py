@@ -4,8 +4,8 @@ Here are the messages that decode receives. How a landing begins, fills and ends
 the worker does by itself in tests/protocol/decode_steps.py."""
 
 from tests.protocol import landing
-from tests.protocol.landing import Table, set_table
 from tests.protocol.decode_pages import fence, prove, set_page, valid
+from tests.protocol.landing import Table, set_table
 from tests.protocol.world import BROKEN, FREE, GATEWAY, REGISTER, LandingAt, Message, PageAt, Ticket, World, replaced
 
 

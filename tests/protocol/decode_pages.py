@@ -37,9 +37,7 @@ def writer_is_silent(world: World, entry: PageAt) -> bool:
 def sink(world: World, decode: int, ticket: Ticket) -> None:
     """Drains frames of the ticket that are half received."""
     if world.guarded("sink"):
-        world.writes = frozenset(
-            w for w in world.writes if not (w.decode == decode and w.half and w.ticket == ticket)
-        )
+        world.writes = frozenset(w for w in world.writes if not (w.decode == decode and w.half and w.ticket == ticket))
 
 
 def prove(

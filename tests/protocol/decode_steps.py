@@ -4,8 +4,8 @@ and kills."""
 from collections.abc import Iterator
 
 from tests.protocol import faults
-from tests.protocol.landing import Table, admit, drop, may_land, needs_page, resend, set_table
 from tests.protocol.decode_pages import damaged, free_pages, set_page, stuck, valid
+from tests.protocol.landing import Table, admit, drop, may_land, needs_page, resend, set_table
 from tests.protocol.world import FREE, GATEWAY, LandingAt, PageAt, Violation, World
 
 OPEN_PHASES = ("open", "waiting")

@@ -1,4 +1,4 @@
-"""Explores every reachable state of a configuration breadth first, and walks at random through worlds that are too large.
+"""Explores every reachable state of a configuration breadth first, and walks at random through worlds too large for it.
 
 Two things are checked: no step breaks a promise (`Violation`), and from every state a clean end is reachable by steps
 that fair scheduling owes us, without a further fault."""

@@ -74,9 +74,7 @@ def restart_gateway(world: World) -> None:
     world.usable = (False,) * world.workers
     for request, at in enumerate(world.requests):
         if at.phase in gateway.OPEN_PHASES:
-            gateway.set_request(
-                world, request, phase="waiting", attempt=0, prefill=0, decode=0, handed=False
-            )
+            gateway.set_request(world, request, phase="waiting", attempt=0, prefill=0, decode=0, handed=False)
     for worker in world.peers(GATEWAY):
         break_stream(world, GATEWAY, worker)
         world.set_stream(worker, GATEWAY, ())

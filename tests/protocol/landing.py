@@ -52,10 +52,7 @@ def needs_page(world: World, at: LandingAt) -> bool:
     """The next token of this running request needs a further page."""
     wanted = world.configuration.wanted[at.ticket[0]]
     return bool(
-        wanted.grows_at
-        and at.phase == "running"
-        and at.position >= wanted.grows_at
-        and len(at.pages) == wanted.pages
+        wanted.grows_at and at.phase == "running" and at.position >= wanted.grows_at and len(at.pages) == wanted.pages
     )
 
 

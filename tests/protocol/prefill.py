@@ -111,7 +111,9 @@ def post(world: World, prefill: int, ticket: Ticket, at: PromptAt, index: int) -
     lost = world.configuration.two_sided and world.broken(prefill, at.decode)
     if mapped and world.up_or_stopped(at.decode) and not lost:
         page = at.landing[index]
-        world.writes |= {WriteInFlight(prefill, world.incarnation(prefill), at.decode, page, False, ticket, index, at.round)}
+        world.writes |= {
+            WriteInFlight(prefill, world.incarnation(prefill), at.decode, page, False, ticket, index, at.round)
+        }
 
 
 def steps(world: World, prefill: int) -> Iterator[tuple[str, Ticket]]:

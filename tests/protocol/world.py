@@ -109,7 +109,7 @@ class Setting:
 
 
 def replaced(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
-    return values[:index] + (value,) + values[index + 1 :]
+    return *values[:index], value, *values[index + 1 :]
 
 
 class World:

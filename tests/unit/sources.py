@@ -86,7 +86,9 @@ def prose(path: str, text: str) -> Iterator[Block]:
     elif path.endswith(".md"):
         yield Block(path, 1, text)
     elif path == "Makefile":
-        yield from joined(path, ((n, line.partition("#")[2]) for n, line in enumerate(text.split("\n"), 1) if "#" in line))
+        yield from joined(
+            path, ((n, line.partition("#")[2]) for n, line in enumerate(text.split("\n"), 1) if "#" in line)
+        )
     else:
         for match in re.finditer(r"/\*.*?\*/|(?:^[ \t]*//[^\n]*\n)+|//[^\n]*", text, re.DOTALL | re.MULTILINE):
             yield Block(path, text.count("\n", 0, match.start()) + 1, re.sub(r"(?m)^[ \t]*(//|\*)", "", match[0]))

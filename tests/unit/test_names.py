@@ -1,4 +1,4 @@
-"""A class name exists once in the whole repository; private names, which begin with an underscore, are their file's own."""
+"""A class name exists once in the whole repository. Private names begin with an underscore and are their file's own."""
 
 import ast
 

@@ -1,5 +1,5 @@
-"""Everything that a comment or a document refers to exists: steps of a request's life, rules and tables of the protocol, files,
-functions and members of classes."""
+"""Everything that a comment or a document refers to exists: steps of a request's life, rules and tables of the
+protocol, files, functions and members of classes."""
 
 import ast
 import builtins
@@ -17,7 +17,10 @@ PROTOCOL = "docs/protocol.md"
 SUFFIXES = "py|md|h|cpp|proto|toml|sh|svg"
 ROOTS = ("", "kernels/", "protos/", "kernels/baton_kernels/")  # folders that a path may be written from
 
-STEPS = re.compile(r"\bsteps?\s+(\d+(?:(?:\s*,\s*|\s*,?\s+(?:to|and|or)\s+|\s*[-–]\s*)\d+)*)\s+of\s+a\s+request['’]s\s+life", re.IGNORECASE)
+STEPS = re.compile(
+    r"\bsteps?\s+(\d+(?:(?:\s*,\s*|\s*,?\s+(?:to|and|or)\s+|\s*[-–]\s*)\d+)*)\s+of\s+a\s+request['’]s\s+life",
+    re.IGNORECASE,
+)
 RULE = re.compile(r"(?<![\w\])`\"'])\[([a-z][a-z_]*)\](?![\w(\[])")
 TABLE = re.compile(
     r"\b[Tt]ables?\s+\"([^\"]+)\"|\"([^\"]+)\"\s+(?:in|of)\s+`?docs/protocol\.md|docs/protocol\.md`?[,:]?\s+\(?\"([^\"]+)\""
@@ -142,7 +145,7 @@ def broken_link(page: str, target: str, repository: Repository) -> str:
         return ""
     name, _, anchor = target.partition("#")
     path = (Path(page).parent / name).as_posix() if name else page
-    path = Path(*[p for p in normal(path)]).as_posix()
+    path = "/".join(normal(path))
     if path not in repository.files and not any(f.startswith(f"{path}/") for f in repository.files):
         return f"no file {target}"
     if anchor and anchor not in {slug(h) for h in HEADING.findall(repository.read(path))}:
@@ -236,7 +239,10 @@ SMALL = Repository(
     SMALL_PROTOCOL,
     {"Thing": {"go"}},
     {"known"},
-    {"a/one.py": "class Thing:\n    def go(self): self.speed = 1\nLIMIT = 3\n", "docs/protocol.md": SMALL_PROTOCOL}.__getitem__,
+    {
+        "a/one.py": "class Thing:\n    def go(self): self.speed = 1\nLIMIT = 3\n",
+        "docs/protocol.md": SMALL_PROTOCOL,
+    }.__getitem__,
 )
 
 
@@ -250,7 +256,11 @@ SMALL = Repository(
         ("a/x.py", '"""Rule [tickets]: equal."""', ["a/x.py:1: no rule [tickets] in docs/protocol.md"]),
         ("a/x.py", "x = rows  # [rows]", []),
         ("a/x.py", '"""The table "Landing at decode"."""', []),
-        ("a/x.py", '"""Rows of "Landing" in docs/protocol.md."""', ['a/x.py:1: no heading "Landing" in docs/protocol.md']),
+        (
+            "a/x.py",
+            '"""Rows of "Landing" in docs/protocol.md."""',
+            ['a/x.py:1: no heading "Landing" in docs/protocol.md'],
+        ),
         ("a/x.py", "# see one.py and a/one.py and two.py", []),
         ("c/x.py", "# see two.py", ["c/x.py:1: 2 files are called two.py: a/two.py, b/two.py"]),
         ("c/x.py", "# see gone.py", ["c/x.py:1: no files are called gone.py"]),
