@@ -1,8 +1,8 @@
 """The first line of a docstring or comment above a name is a sentence whose subject stands in it, not a riddle.
 
-Words such as Of, What or Nobody at its beginning leave the reader to find out who does what. A question is no riddle,
-nor is a heading that a colon explains ("What both tiers share: the model and its pages"), nor the title of a file ("What
-a prefill worker knows of each prompt"), nor a line in `JUDGED`."""
+Words such as Of, What or Nobody at its beginning leave the reader to find out who does what. No riddle is a question, a
+heading that a colon explains ("What both tiers share: the model and its pages"), the title of a file ("What a prefill
+worker knows of each prompt"), or a line in `JUDGED`."""
 
 import ast
 import re
