@@ -81,6 +81,10 @@ faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand 
 cancel: $(DEV) ## a thousand random cancels; no page may leak
 	@$(BIN)/python -m tests.chaos.cancel --count 1000 --json
 
+.PHONY: model
+model: $(DEV) ## explore the hand-off protocol: every state of small worlds, and each rule removed
+	@$(BIN)/python -m tests.protocol --json $(ARGS)
+
 .PHONY: sanitize
 sanitize: ## the kernels' C++ tests under ASan and UBSan
 	bash tests/unit/kernels_cpp/sanitize.sh

@@ -1,4 +1,4 @@
-"""Time comes from the event loop, randomness and the network are handed in: only the files named here touch them.
+"""Time comes from the event loop, and randomness and the network are handed in. Only the files named here touch them.
 
 That is what lets the simulation run the same services under virtual time with equal event logs. A file that no longer
 needs its exception must leave the list."""
@@ -18,7 +18,7 @@ SOCKETS = {
     "socket", "socketserver", "selectors", "http.client", "urllib.request", "requests", "httpx", "aiohttp", "grpc.aio",
     "asyncio.open_connection", "asyncio.start_server", "asyncio.open_unix_connection", "asyncio.start_unix_server",
 }  # fmt: skip
-# Generators that are handed in may be named everywhere; whoever makes one without a seed is a source of randomness.
+# Every file may name generators that are handed in; a call without a seed is a source of randomness.
 GENERATORS = {"random.Random", "random.SystemRandom"}
 
 # file -> what it exists for
@@ -26,7 +26,7 @@ CLOCK_FILES = {
     "mesh/otlp.py": "the offset between the event loop's clock and the wall clock of traces",
     "gateway/main.py": "the process: wall time for the OpenAI API's `created`",
     "cli/loop.py": "the event loop's own clock",
-    "cli/up.py": "tells a person how long the start took",
+    "cli/up.py": "prints how long the start took",
 }
 RANDOM_FILES = {
     "gateway/main.py": "the process: hands its randomness in",
@@ -42,8 +42,8 @@ SOCKET_FILES = {
     "mesh/grpc_network.py": "the real network",
     "mesh/grpc_server.py": "the real network",
     "mesh/grpc_stream.py": "the real network",
-    "mesh/grpc_stats.py": "the real network: what a worker has counted, for those who check a mesh",
-    "kvtransfer/peer.py": "shared memory: who is at the other end",
+    "mesh/grpc_stats.py": "the real network: reads what a worker has counted",
+    "kvtransfer/peer.py": "shared memory: the process at the other end",
     "kvtransfer/mapped.py": "shared memory: hands the descriptor over",
     "kvtransfer/mapped_folder.py": "shared memory: the private socket",
     "kvtransfer/mapped_writer.py": "shared memory: takes the descriptor",
