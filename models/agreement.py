@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.model.page_memory import layer_bytes
 from engine.model.weights import open_weights
 from engine.plan import Piece, Plan
-from engine.runner import CpuRunner, layer_bytes
+from engine.runner import CpuRunner
 from mesh.messages import Sampling
 
 _PAGE_TOKENS = 32

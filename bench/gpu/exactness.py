@@ -15,9 +15,9 @@ from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, show
 from bench.gpu.random_model import DRY, LLAMA_8B, as_draft, on_device
 from engine.acceptance import accepted, next_slot
+from engine.cuda.page_shapes import page_shapes
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
-from engine.cuda.shares import page_shapes
 from engine.cuda.weights import DeviceWeights
 from engine.plan import Drafting, Piece, Plan, Sampled
 from mesh.messages import Sampling

@@ -15,9 +15,9 @@ import torch
 from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, ours, show
 from bench.gpu.random_model import DRY, LLAMA_8B, on_device
+from engine.cuda.page_shapes import page_shapes
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
-from engine.cuda.shares import page_shapes
 from engine.cuda.weights import DeviceWeights
 from engine.plan import Drafting, Piece, Plan
 from mesh.messages import Sampling

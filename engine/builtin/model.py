@@ -26,7 +26,7 @@ _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwe
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     family: str
     hidden: int
     layers: int
@@ -41,12 +41,12 @@ class Shape:
     scaling: tuple[tuple[str, str | float], ...] = ()  # rope scaling as in config.json
 
 
-_TINY = Shape("llama", 64, 2, 4, 2, 16, 176, context=512)
-SHAPES: dict[str, Shape] = {
-    "random": Shape("llama", 256, 4, 4, 2, 64, 704),
-    "qwen2.5-0.5b": Shape("qwen2", 896, 24, 14, 2, 64, 4864, 151936, 32768, 1e6, tied=True),
-    "qwen3-0.6b": Shape("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 40960, 1e6, tied=True),
-    "llama3.2-1b": Shape("llama", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 5e5, tied=True),
+_TINY = ModelShape("llama", 64, 2, 4, 2, 16, 176, context=512)
+SHAPES: dict[str, ModelShape] = {
+    "random": ModelShape("llama", 256, 4, 4, 2, 64, 704),
+    "qwen2.5-0.5b": ModelShape("qwen2", 896, 24, 14, 2, 64, 4864, 151936, 32768, 1e6, tied=True),
+    "qwen3-0.6b": ModelShape("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 40960, 1e6, tied=True),
+    "llama3.2-1b": ModelShape("llama", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 5e5, tied=True),
 }
 _LLAMA3 = (
     ("rope_type", "llama3"),
@@ -55,7 +55,7 @@ _LLAMA3 = (
     ("high_freq_factor", 4.0),
     ("original_max_position_embeddings", 64),
 )
-TINY: dict[str, Shape] = {
+TINY: dict[str, ModelShape] = {
     "llama2": replace(_TINY, kv_heads=4),
     "llama3": replace(_TINY, theta=5e5, scaling=_LLAMA3),
     "qwen2": replace(_TINY, family="qwen2", theta=1e6, heads=6, head_dim=16, hidden=96),
@@ -96,11 +96,11 @@ def tiny(
     seed: int = 0,
     **changes: Any,
 ) -> Path:
-    """A model for tests: family is llama2, llama3 (rope scaling), qwen2 or qwen3; changes are fields of Shape."""
+    """A model for tests: family is llama2, llama3 (rope scaling), qwen2 or qwen3; changes are fields of ModelShape."""
     return _make(folder, replace(TINY[family], tied=tied, **changes), seed=seed, dtype=dtype, shards=shards)
 
 
-def _make(folder: Path, shape: Shape, *, seed: int, dtype: str, shards: int = 1) -> Path:
+def _make(folder: Path, shape: ModelShape, *, seed: int, dtype: str, shards: int = 1) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", _config(shape, dtype))
     special = {"bos_token_id": BEGIN, "eos_token_id": END, "pad_token_id": PAD}
@@ -126,7 +126,7 @@ def _make(folder: Path, shape: Shape, *, seed: int, dtype: str, shards: int = 1)
     return folder
 
 
-def _config(shape: Shape, dtype: str) -> dict[str, object]:
+def _config(shape: ModelShape, dtype: str) -> dict[str, object]:
     return {
         "architectures": [_ARCHITECTURES[shape.family]],
         "model_type": shape.family,

@@ -14,7 +14,7 @@ _IGNORED = (".rotary_emb.inv_freq",)  # a table that old checkpoints carry; comp
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TensorSource:
     name: str  # in the checkpoint
     rows: int  # of the matrix, or length of the vector
     columns: int = 0  # 0: a vector
@@ -27,7 +27,7 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Fused:
     name: str  # in the packed file
-    sources: tuple[Source, ...]  # stacked in this order
+    sources: tuple[TensorSource, ...]  # stacked in this order
 
     @property
     def is_matrix(self) -> bool:
@@ -45,11 +45,11 @@ class Fused:
 def fused_tensors(config: ModelConfig) -> tuple[Fused, ...]:
     hidden = config.hidden
     whole = [
-        Fused("embed", (Source("model.embed_tokens.weight", config.vocab, hidden),)),
-        Fused("norm", (Source("model.norm.weight", hidden),)),
+        Fused("embed", (TensorSource("model.embed_tokens.weight", config.vocab, hidden),)),
+        Fused("norm", (TensorSource("model.norm.weight", hidden),)),
     ]
     if not config.tied:
-        whole.append(Fused("head", (Source("lm_head.weight", config.vocab, hidden),)))
+        whole.append(Fused("head", (TensorSource("lm_head.weight", config.vocab, hidden),)))
     for layer in range(config.layers):
         whole.extend(_layer(config, f"model.layers.{layer}.", f"{layer}."))
     return tuple(whole)
@@ -82,16 +82,16 @@ def _layer(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
     hidden, dim, ffn = config.hidden, config.head_dim, config.ffn
     widths = {"q": config.q_width, "k": config.kv_heads * dim, "v": config.kv_heads * dim}
     attention, mlp = f"{source}self_attn.", f"{source}mlp."
-    yield Fused(f"{name}input_norm", (Source(f"{source}input_layernorm.weight", hidden),))
-    yield Fused(f"{name}qkv", tuple(Source(f"{attention}{x}_proj.weight", w, hidden) for x, w in widths.items()))
+    yield Fused(f"{name}input_norm", (TensorSource(f"{source}input_layernorm.weight", hidden),))
+    yield Fused(f"{name}qkv", tuple(TensorSource(f"{attention}{x}_proj.weight", w, hidden) for x, w in widths.items()))
     if config.qkv_bias:
-        yield Fused(f"{name}qkv_bias", tuple(Source(f"{attention}{x}_proj.bias", w) for x, w in widths.items()))
+        yield Fused(f"{name}qkv_bias", tuple(TensorSource(f"{attention}{x}_proj.bias", w) for x, w in widths.items()))
     if config.qk_norm:
-        yield Fused(f"{name}q_norm", (Source(f"{attention}q_norm.weight", dim),))
-        yield Fused(f"{name}k_norm", (Source(f"{attention}k_norm.weight", dim),))
-    yield Fused(f"{name}o", (Source(f"{attention}o_proj.weight", hidden, config.q_width),))
+        yield Fused(f"{name}q_norm", (TensorSource(f"{attention}q_norm.weight", dim),))
+        yield Fused(f"{name}k_norm", (TensorSource(f"{attention}k_norm.weight", dim),))
+    yield Fused(f"{name}o", (TensorSource(f"{attention}o_proj.weight", hidden, config.q_width),))
     if config.o_bias:
-        yield Fused(f"{name}o_bias", (Source(f"{attention}o_proj.bias", hidden),))
-    yield Fused(f"{name}ffn_norm", (Source(f"{source}post_attention_layernorm.weight", hidden),))
-    yield Fused(f"{name}gate_up", tuple(Source(f"{mlp}{x}_proj.weight", ffn, hidden) for x in ("gate", "up")))
-    yield Fused(f"{name}down", (Source(f"{mlp}down_proj.weight", hidden, ffn),))
+        yield Fused(f"{name}o_bias", (TensorSource(f"{attention}o_proj.bias", hidden),))
+    yield Fused(f"{name}ffn_norm", (TensorSource(f"{source}post_attention_layernorm.weight", hidden),))
+    yield Fused(f"{name}gate_up", tuple(TensorSource(f"{mlp}{x}_proj.weight", ffn, hidden) for x in ("gate", "up")))
+    yield Fused(f"{name}down", (TensorSource(f"{mlp}down_proj.weight", hidden, ffn),))

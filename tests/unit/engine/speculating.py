@@ -19,7 +19,7 @@ class Computes(Protocol):
 
 
 @dataclass
-class Talk:
+class DraftedRequest:
     """One request. `propose` drafts are asked of the draft model, or of `lookup` where there is one."""
 
     prompt: Sequence[int]
@@ -67,7 +67,7 @@ class Talk:
             self.drafts = tuple(self.lookup(self.text(), max(0, min(self.propose, left))))
 
 
-def talk(runner: Computes, talks: Sequence[Talk], page_tokens: int = 32) -> None:
+def run_to_end(runner: Computes, talks: Sequence[DraftedRequest], page_tokens: int = 32) -> None:
     """All of them to their ends, in one batch."""
     step = 0
     while running := [(key, one) for key, one in enumerate(talks) if not one.ended]:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from engine.builtin import ensure_random, tiny
+from engine.model.page_memory import layer_bytes
 from engine.model.weights import open_weights
 from engine.plan import Piece, Plan, Result
-from engine.runner import CpuRunner, layer_bytes
+from engine.runner import CpuRunner
 from mesh.messages import Sampling
 
 Words = Callable[..., list[int]]

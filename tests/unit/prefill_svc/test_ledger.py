@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine.pages import PagePool, State
+from engine.pages import PagePool, PageState
 from mesh.messages import Job, Landing, Sampling, Ticket
 from prefill_svc.ledger import Ledger
 from prefill_svc.prompts import MOVES, Prompt, PromptPhase
@@ -94,7 +94,7 @@ def test_the_last_row_of_a_fully_cached_prompt_is_computed_in_a_copy_that_gives_
     assert source == first.pages[1] and second.pages == (first.pages[0], target) and desk.pool.writable(target)
     desk.ledger.copied(second)
     desk.ledger.stop(first, quiet=False)
-    assert desk.pool.state(source) is State.CACHED, "nobody refers to it any more"
+    assert desk.pool.state(source) is PageState.CACHED, "nobody refers to it any more"
 
 
 def test_quiet_and_the_pages_wait_for_the_last_write() -> None:

@@ -12,8 +12,8 @@ from bench.gpu.random_model import DRY, as_draft, on_device
 from engine.cuda import runner as runners
 from engine.plan import Drafting, Piece, Plan
 from mesh.messages import Sampling
-from tests.unit.engine.cuda.conftest import Engine
-from tests.unit.engine.speculating import Talk, talk
+from tests.unit.engine.cuda.conftest import CudaEngine
+from tests.unit.engine.speculating import DraftedRequest, run_to_end
 
 GREEDY = Sampling(max_tokens=5)
 SEEDED = Sampling(temperature=0.8, seed=11, max_tokens=5, top_logprobs=2)
@@ -45,10 +45,10 @@ def other() -> Any:
 
 @pytest.fixture
 def engine() -> Any:
-    built: list[Engine] = []
+    built: list[CudaEngine] = []
 
-    def build(*models: Any) -> Engine:
-        built.append(Engine(*models))
+    def build(*models: Any) -> CudaEngine:
+        built.append(CudaEngine(*models))
         return built[-1]
 
     yield build
@@ -56,7 +56,7 @@ def engine() -> Any:
         one.runner.close()
 
 
-Build = Callable[..., Engine]
+Build = Callable[..., CudaEngine]
 
 
 def run(runner: Any, *pieces: Piece) -> Any:
@@ -99,17 +99,17 @@ def test_answers_with_a_draft_are_those_without_bit_by_bit(engine: Build, model:
     """Right and wrong drafts, a prompt in chunks, and a request whose text the draft reads only later; and nothing of
     what rejected drafts leave behind is ever read."""
 
-    def talks(**more: Any) -> list[Talk]:
+    def talks(**more: Any) -> list[DraftedRequest]:
         kinds = [(GREEDY, 3, 6), (SEEDED, 2, 3), (FILTERED, 2, 4)]
         return [
-            Talk(words(count, at + 5), sampling, TABLES[at], propose, chunk=4, **more)
+            DraftedRequest(words(count, at + 5), sampling, TABLES[at], propose, chunk=4, **more)
             for at, (sampling, propose, count) in enumerate(kinds)
         ]
 
     plain, drafted = talks(drafted=False), talks()
-    talk(engine(model).runner, plain, 16)
+    run_to_end(engine(model).runner, plain, 16)
     drafted[2].drafted = False
-    talk(Poisoned(engine(model, draft), drafted, late=drafted[2]), drafted, 16)
+    run_to_end(Poisoned(engine(model, draft), drafted, late=drafted[2]), drafted, 16)
     assert [one.said for one in drafted] == [one.said for one in plain]
     assert all(one.proposed > 0 for one in drafted)
     assert 0 < sum(one.accepted for one in drafted) < sum(one.proposed for one in drafted)
@@ -119,7 +119,7 @@ class Poisoned:
     """Before each step every byte behind the texts is NaN, in the model's layers and in the draft's. From the third
     step on the draft reads the late request too, first what it missed."""
 
-    def __init__(self, engine: Engine, talks: Sequence[Talk], late: Talk) -> None:
+    def __init__(self, engine: CudaEngine, talks: Sequence[DraftedRequest], late: DraftedRequest) -> None:
         self._engine, self._talks, self._late, self._steps = engine, talks, late, 0
 
     def compute(self, plan: Plan) -> Any:
@@ -131,7 +131,7 @@ class Poisoned:
         return result
 
 
-def poison(engine: Engine, table: Sequence[int], *slots: int) -> None:
+def poison(engine: CudaEngine, table: Sequence[int], *slots: int) -> None:
     """From these slots on, in the model's layers and in the draft's, which have the same shape."""
     tiles = engine.pool.view(24, 2, 2 * DRY.kv_heads, 16, -1)
     for share, slot in enumerate(slots):
@@ -152,7 +152,7 @@ def test_a_poisoned_slot_that_is_read_is_noticed(engine: Build, model: Any, draf
             run(ours.runner, row)
 
 
-def written(engine: Engine) -> list[set[int]]:
+def written(engine: CudaEngine) -> list[set[int]]:
     """Of the model's share and of the draft's: the pages that hold anything."""
     pages = engine.pool.view(24, 2, -1)
     return [{page for page in range(24) if not bool((pages[page, share] == 0xFF).all())} for share in range(2)]
@@ -219,5 +219,5 @@ def test_a_step_that_follows_one_with_drafts_finds_its_token(engine: Build, mode
 
 def test_a_plan_that_names_a_draft_where_there_is_none_is_refused(engine: Build, model: Any) -> None:
     ours = engine(model)
-    with pytest.raises(ValueError, match="names a draft model, and none was opened"):
+    with pytest.raises(ValueError, match="names a draft model, but none is loaded"):
         run(ours.runner, ours.piece(words(3), sampled=0, drafting=Drafting(0)))

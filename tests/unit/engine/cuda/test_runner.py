@@ -74,8 +74,8 @@ def _prompt(engine: Any, key: int, prompt: list[int], sampling: Sampling = SEEDE
 
 
 def _next(engine: Any, key: int, prompt: list[int], token: int, **more: Any) -> Piece:
-    wishes = {"key": key, "sampling": SEEDED, "pages": _pages(key), "position": 1} | more
-    return engine.piece([token], len(prompt), **wishes)  # type: ignore[no-any-return]
+    fields = {"key": key, "sampling": SEEDED, "pages": _pages(key), "position": 1} | more
+    return engine.piece([token], len(prompt), **fields)  # type: ignore[no-any-return]
 
 
 def test_verified_drafts_yield_the_tokens_and_logprob_bits_of_single_steps(engine: Build) -> None:
