@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="triton is not installed: pip install 'bato
 import torch
 
 from baton_kernels import KernelError
-from bench.gpu.exactness import Tally, check, prompt
+from bench.gpu.exactness import DraftTally, check, prompt
 from bench.gpu.random_model import LLAMA_8B, as_draft, on_device
 from engine.cuda import identity
 from engine.cuda.device import find_gpu
@@ -38,13 +38,13 @@ SHAPE, PAGES = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32
 def test_an_answer_is_the_same_in_whatever_way_it_is_made(device):
     weights = on_device(replace(LLAMA_8B, layers=2, vocab=32000), torch.device(device))
     prompts = [prompt(length, number) for number, length in enumerate((5, 40, 333, 1100))]
-    tally = Tally()
+    tally = DraftTally()
     assert set(check(weights, prompts, 12, batch=4, tally=tally).values()) == {0}
     assert 0 < tally.right < tally.verified  # of a draft model's proposals
 
 
 def test_a_draft_proposes_the_same_in_graphs_and_launch_by_launch(device):
-    """Wrong proposals would change no answer: so they are looked at themselves."""
+    """BatchDependent proposals would change no answer: so they are looked at themselves."""
     weights = on_device(replace(LLAMA_8B, layers=2, vocab=32000), torch.device(device))
     assert proposals(weights, graphs=True) == proposals(weights, graphs=False)
 
@@ -90,12 +90,12 @@ def test_this_device_passes_the_self_test_of_its_exact_path(device):
 
 
 def test_a_product_that_looks_at_its_batch_is_noticed(device, monkeypatch):
-    class Wrong(identity.products_for("exact").__class__):
+    class BatchDependent(identity.products_for("exact").__class__):
         def product(self, x, weight, out, bias=None, residual=None):
             super().product(x, weight, out, bias, residual)
             out *= 1 + len(x) * 2**-20
 
-    monkeypatch.setattr(identity, "products_for", lambda path: Wrong())
+    monkeypatch.setattr(identity, "products_for", lambda path: BatchDependent())
     with pytest.raises(KernelError, match="other bits"):
         identity.self_test("cuda-sm90", torch.device(device))
 
