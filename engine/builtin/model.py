@@ -1,8 +1,9 @@
-"""Makes complete Hugging Face folders with random weights: one to verify with, real shapes, tiny ones of every family.
+"""Makes complete Hugging Face folders with random weights: a model for verification, real shapes, tiny ones of every
+family.
 
-Weights come from a seed, tensor by tensor (each has its own stream, so order and sharding do not matter), uniformly
-distributed: only exact arithmetic, hence the same file on every machine. Their answers are babble that any small change
-of a bit changes, which is what proofs of exactness want; the lm head favours printable bytes, so it can be shown."""
+Weights are drawn from a seed, tensor by tensor; each tensor has its own stream, so order and sharding do not matter.
+They are uniformly distributed and need exact arithmetic only, so the file is the same on every machine. The answers are
+babble, which changes with any bit: that suits proofs of exactness. The lm head favours printable bytes."""
 
 import json
 import os
@@ -21,7 +22,7 @@ from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked
 from engine.model.layout import fused_tensors
 
-_VERSION = 1  # of the random model; raise it whenever its bytes change
+_VERSION = 1  # version of the random model; raise it whenever its bytes change
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
@@ -96,7 +97,8 @@ def tiny(
     seed: int = 0,
     **changes: Any,
 ) -> Path:
-    """A model for tests: family is llama2, llama3 (rope scaling), qwen2 or qwen3; changes are fields of ModelShape."""
+    """A model for tests: family is llama2, llama3 (rope scaling), qwen2 or qwen3; `changes` are fields of
+    ModelShape."""
     return _make(folder, replace(TINY[family], tied=tied, **changes), seed=seed, dtype=dtype, shards=shards)
 
 
@@ -154,7 +156,7 @@ def _config(shape: ModelShape, dtype: str) -> dict[str, object]:
 def _values(
     config: ModelConfig, seed: int, name: str, shape: tuple[int, ...], first: int, count: int
 ) -> NDArray[np.float32]:
-    """Values first..first + count of a tensor: uniform, with the spread that keeps the model lively."""
+    """The values first .. first + count - 1 of a tensor: uniform, with a deviation that lets inputs matter."""
     stream = int.from_bytes(blake3(f"{seed} {name} {first}".encode()).digest(16), "little")
     uniform = np.random.Generator(np.random.PCG64(stream)).random(count, np.float32)
     values = (uniform - np.float32(0.5)) * np.float32(3.4641)  # mean 0, deviation 1
@@ -167,12 +169,12 @@ def _values(
 
 
 def _spread(name: str) -> float:
-    """Deviation of a product's output when its input has deviation 1."""
+    """The deviation that a product's output gets from an input of deviation 1."""
     match name.removesuffix(".weight").rsplit(".", 1)[-1]:
         case "q_proj" | "k_proj":
-            return 1.5  # attention that looks somewhere
+            return 1.5  # so that attention prefers some slots
         case "lm_head":
-            return 3.5  # logits that differ
+            return 3.5  # so that logits differ
         case _:
             return 1.0
 

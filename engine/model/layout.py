@@ -1,7 +1,7 @@
-"""Which tensors a model is made of and how they are fused: one list that packing, hashing and loading share.
+"""The tensors of a model and how they are fused: one list that packing, hashing and loading share.
 
 q, k and v become one product, gate and up another; a tied lm head is the embedding itself. Every tensor is either a
-packed product (`matrix`) or a row of fp32 numbers (`vector`)."""
+matrix, which is packed, or a vector, which is kept in fp32."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from engine.model.checkpoint import Checkpoint, Tensor
 from engine.model.config import ModelConfig
 from engine.model.errors import ModelError
 
-_IGNORED = (".rotary_emb.inv_freq",)  # a table that old checkpoints carry; computed here
+_IGNORED = (".rotary_emb.inv_freq",)  # a table in old checkpoints, which is computed here
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
     name: str  # in the checkpoint
-    rows: int  # of the matrix, or length of the vector
+    rows: int  # rows of a matrix, or length of a vector
     columns: int = 0  # 0: a vector
 
     @property
@@ -56,7 +56,7 @@ def fused_tensors(config: ModelConfig) -> tuple[Fused, ...]:
 
 
 def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Exactly the tensors that are needed, of the right shapes; the rest must be known and useless."""
+    """Exactly the tensors that the model needs, in the right shapes. Any other tensor must be known to be useless."""
     sources = [source for fused in fused_tensors(config) for source in fused.sources]
     tensors = {source.name: checkpoint.take(source.name, source.shape) for source in sources}
     for name, tensor in checkpoint.tensors.items():
@@ -68,7 +68,7 @@ def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Tenso
 
 
 def weights_dtype(config: ModelConfig, tensors: dict[str, Tensor]) -> str:
-    """The one dtype of all products; vectors may have another (they are widened exactly)."""
+    """The one dtype of all matrices. Vectors may have another, since they are widened exactly."""
     products = [source.name for fused in fused_tensors(config) if fused.is_matrix for source in fused.sources]
     dtype = tensors[products[0]].dtype
     for name in products:

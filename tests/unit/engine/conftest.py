@@ -50,13 +50,13 @@ class CpuEngine:
     def piece(
         self, tokens: Sequence[int], start: int = 0, *, sampled: int | None = None, key: int = 1, **more: object
     ) -> Piece:
-        """Rows of one request; all are sampled unless said otherwise."""
+        """Rows of one request, all of them sampled unless `sampled` is given."""
         count = len(tokens) if sampled is None else sampled
         fields = {"sampling": GREEDY if count else None, "pages": self.table} | more
         return Piece(key=key, tokens=tuple(tokens), start=start, sampled=count, **fields)  # type: ignore[arg-type]
 
     def logits(self, tokens: Sequence[int], *, chunk: int | None = None, start: int = 0) -> Floats:
-        """Of every row, computed in chunks: [tokens, vocab]."""
+        """The logits of every row, computed in chunks: [tokens, vocab]."""
         size = chunk or len(tokens)
         parts = [
             self.runner.compute_logits(Plan(0, (self.piece(tokens[first : first + size], start + first),)))[0]
@@ -65,7 +65,7 @@ class CpuEngine:
         return np.concatenate(parts)
 
     def generate(self, prompt: Sequence[int], count: int, sampling: Sampling = GREEDY) -> list[Sampled]:
-        """The prompt in one chunk, then a token at a time."""
+        """Computes the prompt in one chunk, then generates a token at a time."""
         out: list[Sampled] = []
         tokens, start = list(prompt), 0
         for position in range(count):

@@ -9,18 +9,19 @@ from engine.batch import pages_needed
 from engine.plan import Drafting, Piece, Plan, Result, Sampled
 from mesh.messages import End, Sampling
 
-Lookup = Callable[[Sequence[int], int], Sequence[int]]  # text so far and how many to propose at most
+Lookup = Callable[[Sequence[int], int], Sequence[int]]  # (text so far, most tokens to propose) -> proposals
 
 
 class Computes(Protocol):
-    """The runner of any device."""
+    """What a runner of any device does for this loop."""
 
     def compute(self, plan: Plan) -> Result: ...
 
 
 @dataclass
 class DraftedRequest:
-    """One request. `propose` drafts are asked of the draft model, or of `lookup` where there is one."""
+    """A request with drafts. The draft model proposes them, `propose` at a time; `lookup` does so instead if it is
+    given."""
 
     prompt: Sequence[int]
     sampling: Sampling
@@ -68,7 +69,7 @@ class DraftedRequest:
 
 
 def run_to_end(runner: Computes, talks: Sequence[DraftedRequest], page_tokens: int = 32) -> None:
-    """All of them to their ends, in one batch."""
+    """Computes all requests to their ends, in one batch."""
     step = 0
     while running := [(key, one) for key, one in enumerate(talks) if not one.ended]:
         pieces = tuple(one.piece(key, page_tokens) for key, one in running)

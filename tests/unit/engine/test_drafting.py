@@ -1,4 +1,4 @@
-"""Drafts change how fast a text comes and nothing else: the same tokens and logprob bits, whoever proposes what."""
+"""Drafts change only the speed of a text: tokens and logprob bits are the same, whatever is proposed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ def other(tmp_path: Path) -> Path:
 
 
 def alone(engine: Any, folder: Path, prompt: Sequence[int], sampling: Sampling) -> list[Sampled]:
-    """The text without any draft, a token at a time."""
+    """The tokens of the same request without drafts, one at a time."""
     one = DraftedRequest(prompt, sampling, tuple(range(24)), drafted=False)
     run_to_end(engine(folder).runner, [one])
     return one.said
@@ -123,7 +123,7 @@ def test_what_rejected_drafts_leave_behind_is_never_read(folder: Path, other: Pa
 
 
 def poison(ours: Any, done: int, read: int) -> None:
-    """NaN into all slots from `done` on in the model's layers, from `read` on in the draft's."""
+    """Writes NaN into all slots: from `done` on in the model's layers, from `read` on in the draft's."""
     size, behind = ours.page_tokens, ours.weights.config.layers * ours.runner.layer_bytes
     pages = ours.pool.reshape(ours.pool_pages, -1)
     for layers, slot, weights in ((pages[:, :behind], done, ours.weights), (pages[:, behind:], read, ours.draft)):

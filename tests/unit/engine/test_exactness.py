@@ -1,4 +1,4 @@
-"""Equal bits, however the rows of a request come to be computed."""
+"""A request's rows have the same bits in whatever chunks, batches, pages and threads they are computed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_layers_in_one_call_give_the_bits_of_single_kernels(
 
 
 def test_a_product_that_splits_its_chain_by_the_batch_is_noticed(folder: Path, engine: Any, words: Words) -> None:
-    """The control of all the tests above: other bits in a batch than alone would be seen."""
+    """The control of all tests above: a product whose bits depend on the batch makes them fail."""
 
     def split(path: str, x: Any, packed: Any, n: int, out: Any, bias: Any = None, residual: Any = None) -> None:
         if len(x) == 1:

@@ -1,4 +1,4 @@
-"""The page pool: five states whose sum is the pool, whatever happens; references, the prefix cache and its eviction."""
+"""The page pool: the counts of its five states always add up to the pool; references, the prefix cache, eviction."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ def digest(number: int) -> bytes:
 
 
 class Machine(RuleBasedStateMachine):
-    """Every operation in any order, beside a plain account of who holds what."""
+    """Runs every operation in any order and keeps its own plain record of who holds which page."""
 
     def __init__(self) -> None:
         super().__init__()

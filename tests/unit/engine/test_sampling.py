@@ -1,4 +1,4 @@
-"""Sampling as the engine asks for it: masks, positions, logprobs, seeds."""
+"""Sampling by the engine: masks, positions, logprobs, seeds."""
 
 import numpy as np
 import pytest

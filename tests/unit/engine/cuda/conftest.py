@@ -1,4 +1,4 @@
-"""The GPU's runner on CPU tensors: Triton's interpreter carries out the very kernels, on a poisoned pool.
+"""The GPU's runner on CPU tensors: Triton's interpreter runs the same kernels, on a poisoned pool.
 
 The interpreter must be chosen before triton is imported, so these files run in a process of their own, which
 `test_cuda.py` one folder up starts. Elsewhere they are not collected."""

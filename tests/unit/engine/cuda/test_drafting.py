@@ -1,4 +1,4 @@
-"""A draft model on the GPU: it proposes what it would say itself, and changes nothing but how fast a text comes."""
+"""A draft model on the GPU: it proposes the tokens that it would emit itself, and changes only the speed of a text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def draft(model: Any) -> Any:
-    """It is right at times."""
+    """A draft that is sometimes right."""
     return as_draft(model, 0.25)
 
 
@@ -132,7 +132,7 @@ class Poisoned:
 
 
 def poison(engine: CudaEngine, table: Sequence[int], *slots: int) -> None:
-    """From these slots on, in the model's layers and in the draft's, which have the same shape."""
+    """Writes NaN from these slots on: the first one for the model's layers, the second for the draft's."""
     tiles = engine.pool.view(24, 2, 2 * DRY.kv_heads, 16, -1)
     for share, slot in enumerate(slots):
         for at, page in enumerate(table):
@@ -153,7 +153,7 @@ def test_a_poisoned_slot_that_is_read_is_noticed(engine: Build, model: Any, draf
 
 
 def written(engine: CudaEngine) -> list[set[int]]:
-    """Of the model's share and of the draft's: the pages that hold anything."""
+    """The pages in which anything is written: in the model's layers and in the draft's."""
     pages = engine.pool.view(24, 2, -1)
     return [{page for page in range(24) if not bool((pages[page, share] == 0xFF).all())} for share in range(2)]
 
