@@ -93,7 +93,7 @@ class PagePool:
                     self._set_free(page)
 
     def writable(self, page: int) -> bool:
-        """True: only one request refers to the page and nobody else can find it. False: it must be copied before a
+        """True: only one request refers to the page, and it is not published. False: it must be copied before a
         write."""
         return self._refs[page] == 1 and page not in self._hash_of
 

@@ -44,9 +44,7 @@ class Piece:
     position: int = 0  # index, among the request's emitted tokens, of the token that the first sampled row yields
     sampling: Sampling | None = None
     drafting: Drafting | None = None  # None: the draft model does nothing for this piece
-    follows: bool = (
-        False  # the piece's only token is the one that the step before samples for this key; `tokens` is (0,)
-    )
+    follows: bool = False  # the only token is the one that the step before samples for this key; `tokens` is (0,)
 
     def __post_init__(self) -> None:
         sound = 0 <= self.sampled <= len(self.tokens) > 0 <= self.start

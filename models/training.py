@@ -71,7 +71,7 @@ def fit(
 
 
 def share(step: int, steps: int) -> float:
-    """Of the full rates: up in a line, down in a cosine."""
+    """The share of the full rates at this step: a line upwards first, then a cosine downwards."""
     warm_up = min(_WARM_UP_STEPS, steps // 10 + 1)
     if step < warm_up:
         return (step + 1) / warm_up

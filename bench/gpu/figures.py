@@ -111,7 +111,7 @@ def markdown(about: Mapping[str, Any], sections: Sequence[Section]) -> str:
     for section in sections:
         lines += ["", f"## {section.name}", ""]
         if section.problem:
-            lines += [f"Did not come to its end: {section.problem}", ""]
+            lines += [f"Did not end: {section.problem}", ""]
         if section.figures:
             lines += ["| figure | measured | | target | |", "|---|---|---|---|---|"]
         for figure in section.figures:

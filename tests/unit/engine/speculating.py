@@ -30,7 +30,7 @@ class DraftedRequest:
     lookup: Lookup | None = None
     chunk: int = 1 << 20
     drafted: bool = True  # the draft model reads along
-    said: list[Sampled] = field(default_factory=list)
+    emitted: list[Sampled] = field(default_factory=list)
     drafts: tuple[int, ...] = ()
     done: int = 0  # slots that the model has read
     read: int = 0  # slots that the draft model has read
@@ -39,10 +39,10 @@ class DraftedRequest:
 
     @property
     def ended(self) -> bool:
-        return bool(self.said) and self.sampling.end(len(self.said) - 1, self.said[-1].token) is not End.NONE
+        return bool(self.emitted) and self.sampling.end(len(self.emitted) - 1, self.emitted[-1].token) is not End.NONE
 
     def text(self) -> tuple[int, ...]:
-        return (*self.prompt, *(one.token for one in self.said))
+        return (*self.prompt, *(one.token for one in self.emitted))
 
     def piece(self, key: int, page_tokens: int) -> Piece:
         text = self.text()
@@ -53,18 +53,18 @@ class DraftedRequest:
         drafting = Drafting(self.read, text[self.read : self.done], asked) if self.drafted else None
         pages = self.pages[: pages_needed(stop + 1 + asked, page_tokens)]
         return Piece(
-            key, tokens, self.done, pages, sampled, len(self.said), self.sampling if sampled else None, drafting
+            key, tokens, self.done, pages, sampled, len(self.emitted), self.sampling if sampled else None, drafting
         )
 
     def take(self, piece: Piece, sampled: Sequence[Sampled], proposed: Sequence[int]) -> None:
         count = accepted(piece, sampled)
-        self.said += sampled[: count + 1]
+        self.emitted += sampled[: count + 1]
         self.proposed, self.accepted = self.proposed + len(self.drafts), self.accepted + count
         self.done = next_slot(piece, count)
         self.read = self.done + len(proposed) if piece.drafting else min(self.read, self.done)
         self.drafts = tuple(proposed)
         if self.lookup is not None and piece.sampled:
-            left = self.sampling.max_tokens - len(self.said) - 1
+            left = self.sampling.max_tokens - len(self.emitted) - 1
             self.drafts = tuple(self.lookup(self.text(), max(0, min(self.propose, left))))
 
 

@@ -231,7 +231,7 @@ def test_without_a_cache_nothing_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["twice", "landing", "free"])
-def test_a_reference_that_nobody_has_cannot_be_given_back(wrong: str) -> None:
+def test_a_page_without_a_reference_cannot_be_released(wrong: str) -> None:
     pool = PagePool(3)
     pages = pool.take(1) if wrong == "twice" else pool.land(1, "owner") if wrong == "landing" else (0,)
     assert pages is not None

@@ -110,7 +110,7 @@ def test_answers_with_a_draft_are_those_without_bit_by_bit(engine: Build, model:
     run_to_end(engine(model).runner, plain, 16)
     drafted[2].drafted = False
     run_to_end(Poisoned(engine(model, draft), drafted, late=drafted[2]), drafted, 16)
-    assert [one.said for one in drafted] == [one.said for one in plain]
+    assert [one.emitted for one in drafted] == [one.emitted for one in plain]
     assert all(one.proposed > 0 for one in drafted)
     assert 0 < sum(one.accepted for one in drafted) < sum(one.proposed for one in drafted)
 
@@ -163,16 +163,16 @@ def test_model_and_draft_keep_to_their_own_layers_of_the_pages(engine: Build, mo
     piece = ours.piece(words(3), sampled=1, sampling=SEEDED, pages=(5,))
     assert run(ours.runner, piece).proposed == ((),) and written(ours) == [{5}, set()]
     before = ours.pool.view(24, 2, -1)[5, 0].clone()
-    told = list[tuple[int, int]]()
-    ours.runner.compute(Plan(1, (replace(piece, sampled=0, sampling=None, drafting=Drafting(0)),)), _note(told))
+    reported = list[tuple[int, int]]()
+    ours.runner.compute(Plan(1, (replace(piece, sampled=0, sampling=None, drafting=Drafting(0)),)), _note(reported))
     assert written(ours) == [{5}, {5}] and torch.equal(ours.pool.view(24, 2, -1)[5, 0], before)
-    assert told == [(1, 1), (0, 1)]  # a prompt's go first, to travel while the model computes
-    ours.runner.compute(Plan(2, (replace(piece, drafting=Drafting(0, (), 1)),), ((5, 7),)), _note(told))
-    assert told[2:] == [(0, 1), (1, 1)] and written(ours) == [{5, 7}, {5, 7}] and ours.runner.layers == 2
+    assert reported == [(1, 1), (0, 1)]  # a prompt's go first, to travel while the model computes
+    ours.runner.compute(Plan(2, (replace(piece, drafting=Drafting(0, (), 1)),), ((5, 7),)), _note(reported))
+    assert reported[2:] == [(0, 1), (1, 1)] and written(ours) == [{5, 7}, {5, 7}] and ours.runner.layers == 2
 
 
-def _note(told: list[tuple[int, int]]) -> Callable[[int, int], None]:
-    return lambda first, count: told.append((first, count))
+def _note(reported: list[tuple[int, int]]) -> Callable[[int, int], None]:
+    return lambda first, count: reported.append((first, count))
 
 
 def test_a_draft_that_wrote_over_the_models_layers_would_be_noticed(
