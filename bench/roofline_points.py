@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 import baton_kernels as kernels
 from bench.roofline_limits import PointWork
+from engine.model.page_memory import layer_bytes
 from engine.model.weights import Weights
 from engine.plan import Piece, Plan
-from engine.runner import CpuRunner, layer_bytes
+from engine.runner import CpuRunner
 from mesh.messages import Sampling
 
 PAGE_TOKENS = 32

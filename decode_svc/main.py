@@ -10,7 +10,7 @@ from decode_svc.speculation.speculation import DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.loaded import LoadedModel
 from engine.pages import PagePool
-from engine.startup import about, load_configured, memory_bytes, pool_pages, worker_hello
+from engine.startup import describe_model, load_configured, memory_bytes, pool_pages, worker_hello
 from kvtransfer.choose import choose
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
@@ -86,7 +86,7 @@ async def open_worker(
         rules=rules,
     )
     address = await worker.listen(config.address)
-    log.info("decode ready at %s %s", address, about(model))
+    log.info("decode ready at %s %s", address, describe_model(model))
     try:
         yield worker
     finally:

@@ -1,1 +1,2 @@
-"""What both tiers share: the model, its weights, the page pool, the prefix cache, plans, sampling and the runner."""
+"""What prefill and decode share: the model, its weights, the page pool, the prefix cache, plans, sampling and the
+runner."""

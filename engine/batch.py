@@ -1,7 +1,8 @@
-"""Small pure helpers with which both tiers' loops build plans: who computes how many rows in a step, on which pages.
+"""Small pure functions with which both tiers build plans: which prompts compute how many rows in a step, and the pieces
+for them.
 
-Decode rows go first and are never cut; prompts share what is left of the budget in the order given, each at most one
-chunk. Nothing here knows of requests: keys are whatever the caller calls them."""
+Decode rows go first and are never cut. Prompts share the rest of the row budget in the order given, each with at most
+one chunk. Nothing here knows requests, only the keys by which the caller knows them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from mesh.messages import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """A prompt that is not computed yet; a fully cached one still computes its last row."""
+    """A prompt with rows left to compute. At least its last row is computed, even if all its pages are cached."""
 
     key: int
-    total: int  # tokens
-    done: int  # tokens whose keys and values are in pages
+    total: int  # tokens of the prompt
+    done: int  # tokens whose keys and values are in the pages
 
     def __post_init__(self) -> None:
         if not 0 <= self.done < self.total:
@@ -25,15 +26,17 @@ class Remaining:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
+    """The rows of one prompt in one step."""
+
     key: int
-    first: int  # slot of its first row
-    count: int
-    last: bool  # it ends the prompt, so its last row is sampled
+    first: int  # slot of the first row
+    count: int  # rows
+    last: bool  # True: the chunk ends the prompt, so its last row is sampled
 
 
 def chunks(waiting: Sequence[Remaining], *, budget: int, chunk: int) -> tuple[Chunk, ...]:
-    """Fills `budget` rows with prompts in order, each with at most `chunk` rows. The caller takes decode's rows off the
-    budget first; as long as one row is left the oldest prompt moves."""
+    """Shares `budget` rows among the prompts in order, at most `chunk` rows each. The caller has already subtracted
+    decode's rows from the budget. While one row is left, the first prompt makes progress."""
     chosen: list[Chunk] = []
     for one in waiting:
         count = min(chunk, one.total - one.done, budget)
@@ -45,13 +48,14 @@ def chunks(waiting: Sequence[Remaining], *, budget: int, chunk: int) -> tuple[Ch
 
 
 def pages_needed(stop: int, page_tokens: int) -> int:
-    """Pages that cover slots 0 .. stop - 1."""
+    """How many pages cover the slots 0 .. stop - 1."""
     return -(-stop // page_tokens)
 
 
 def pages_filled(chunk: Chunk, page_tokens: int) -> range:
-    """Page indexes of the prompt that became complete with this chunk, the partial last page included at its end:
-    what is pushed to decode. Over a prompt's chunks every page index comes exactly once."""
+    """Indexes of the prompt's pages that this chunk completes, and of the partial last page when it ends the prompt:
+    the pages that prefill sends to decode after this chunk. Over all chunks of a prompt, every index comes exactly
+    once."""
     stop = chunk.first + chunk.count
     return range(chunk.first // page_tokens, pages_needed(stop, page_tokens) if chunk.last else stop // page_tokens)
 
@@ -66,7 +70,8 @@ def prompt_piece(
     position: int = 0,
     drafting: Drafting | None = None,
 ) -> Piece:
-    """A chunk's rows; `tokens` is the whole prompt (emitted tokens included, `position` counts them)."""
+    """The piece that computes a chunk. `tokens` is the whole prompt, in which a resumed request's `position` emitted
+    tokens are included."""
     stop = chunk.first + chunk.count
     return Piece(
         key=chunk.key,
@@ -91,7 +96,8 @@ def decode_piece(
     position: int,
     drafting: Drafting | None = None,
 ) -> Piece:
-    """The last emitted token, and drafts behind it if any; every row is sampled. The table covers what is proposed."""
+    """The piece of a request in decode: `tokens` are its last emitted token and the drafts behind it, and every row is
+    sampled. The block table also covers the slots of the tokens that the draft model will propose."""
     stop = start + len(tokens)
     slots = stop + (drafting.propose if drafting else 0)
     table = tuple(pages[: pages_needed(slots, page_tokens)])

@@ -1,26 +1,28 @@
-"""The draft model on the CPU: carries out what drafting.py decides, in the runner's thread, into its own layers of the
-same pages."""
+"""The draft model on the CPU: it carries out what `engine/drafting.py` decides, in the runner's thread. Its keys and
+values stand in layers of their own in the same pages."""
 
 from collections.abc import Sequence
 
 from engine.drafting import Proposed, Reading, has_open, open_readings, proposed, settled_text
-from engine.model.forward import Forward, Pages
-from engine.model.rows import Limits, Rows
+from engine.layer_groups import unreported
+from engine.model.forward import Forward
+from engine.model.page_memory import PageMemory
+from engine.model.rows import RowLimits, Rows
 from engine.model.weights import Weights
 from engine.plan import OnLayers, Piece, Sampled
-from engine.sampling import sampled_rows, wishes
+from engine.sampling import sampled_rows, sampling_arrays
 
 
 class Drafter:
-    def __init__(self, weights: Weights, pages: Pages, limits: Limits, *, first_layer: int) -> None:
-        """Its layers come behind the model's: the first has index `first_layer`."""
+    def __init__(self, weights: Weights, pages: PageMemory, limits: RowLimits, *, first_layer: int) -> None:
+        """The draft's layers come behind the model's: the first one has index `first_layer`."""
         self._limits, self._layers = limits, (first_layer, weights.config.layers)
         self._forward = Forward(weights, pages)
 
     def read(self, pieces: Sequence[Piece], on_layers: OnLayers | None) -> None:
-        """The text that is settled before the step. All layers are told at once, here or in `propose`."""
+        """Reads the text that is settled before the step. All layers are reported at once, here or in `propose`."""
         if rows := settled_text(pieces):
-            self._forward.hidden(Rows.of(rows, self._limits), _nothing)
+            self._forward.hidden(Rows.of(rows, self._limits), unreported)
         if on_layers is not None and not has_open(pieces):
             on_layers(*self._layers)
 
@@ -37,12 +39,8 @@ class Drafter:
         return proposed(pieces, readings, rounds)
 
     def _rounds(self, readings: Sequence[Reading]) -> list[list[int]]:
-        """The tokens proposed in each round, in the order of `readings`. The last one proposed is not read."""
+        """The tokens proposed in each round, in the order of `readings`. The last proposal itself is not read."""
         pieces, wanted = [one.rows for one in readings], [one.propose for one in readings]
-        asked = wishes(sampled_rows(pieces), self._limits.vocab)
-        rounds: list[list[int]] = self._forward.go_on(pieces, asked, wanted, self._limits).tolist()
+        sampling = sampling_arrays(sampled_rows(pieces), self._limits.vocab)
+        rounds: list[list[int]] = self._forward.propose(pieces, sampling, wanted, self._limits).tolist()
         return rounds
-
-
-def _nothing(layer: int) -> None:
-    """Nobody waits for these layers."""

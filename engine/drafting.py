@@ -1,58 +1,59 @@
-"""The draft model's share of a step, decided: which text it reads, when, and how much it proposes behind it.
+"""Decides what the draft model does in a step: which text it reads, when, and how many tokens it proposes.
 
-Step 4 and 7 of a request's life; nothing is computed here, `drafter.py` and `cuda/drafter.py` carry it out. Text that
-is settled whatever the model samples (a prompt's chunk) is read before the model's pass, so that its pages travel
-meanwhile. Behind what a step yields the draft goes on alone, a token per round, all requests at once, with the very
-noise, temperature and filters with which the model will sample those positions: so it agrees as often as it can.
-Nothing here changes a token, and what rejected proposals leave in the pages lies behind the text, where it is written
-again before anything reads it."""
+Steps 4 and 7 of a request's life. Nothing is computed here: `engine/drafter.py` and `engine/cuda/drafter.py` carry it
+out. Text that does not depend on what the model samples (a prompt's chunk) is settled: the draft reads it before the
+model's pass, so that its pages can be sent meanwhile. Behind the tokens that a step yields, the draft proposes a token
+per round for all requests at once. It samples with the same noise, temperature and filters with which the model will
+sample those positions, so they agree as often as possible. Proposals never change a token, and the keys and values of
+rejected ones stand behind the text, where they are written again before anything reads them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.acceptance import accepted, ends, next_slot
-from engine.model.rows import Limits
+from engine.model.rows import RowLimits
 from engine.plan import Drafting, Piece, Sampled
 
-Proposed = tuple[tuple[int, ...], ...]  # behind each piece's last token
+Proposed = tuple[tuple[int, ...], ...]  # the proposals behind each piece's last token
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What the draft model does for one piece, once the step's tokens are known."""
 
-    index: int  # of the piece
-    rows: Piece  # the text that it reads; sampled if it proposes
-    propose: int
+    index: int  # index of the piece
+    rows: Piece  # the text that the draft reads; its last row is sampled if the draft proposes
+    propose: int  # tokens to propose
 
 
 def settled_text(pieces: Sequence[Piece]) -> list[Piece]:
-    """What it reads before the step."""
+    """The text that the draft model reads before the model's pass."""
     drafted = [(piece, piece.drafting) for piece in pieces if piece.drafting is not None and _is_settled(piece)]
     texts = [_text(piece, drafting, piece.stop) for piece, drafting in drafted]
     return [text for text in texts if text is not None]
 
 
 def has_open(pieces: Sequence[Piece]) -> bool:
-    """Is there something to read or propose that depends on what the step samples?"""
+    """True: for some piece, what the draft reads or proposes depends on what the step samples."""
     return any(_is_open(piece) for piece in pieces)
 
 
-def open_readings(pieces: Sequence[Piece], sampled: Sequence[Sequence[Sampled]], limits: Limits) -> list[Reading]:
-    """What it does behind the step, those that propose most first: who drops out of the rounds is always the last."""
+def open_readings(pieces: Sequence[Piece], sampled: Sequence[Sequence[Sampled]], limits: RowLimits) -> list[Reading]:
+    """What the draft does once the step is sampled. Readings that propose most come first, so that the pieces of a
+    later round are always the first ones of the round before."""
     behind = [_reading(i, piece, sampled[i], limits) for i, piece in enumerate(pieces) if _is_open(piece)]
     return sorted((one for one in behind if one is not None), key=lambda one: -one.propose)
 
 
 def proposed(pieces: Sequence[Piece], readings: Sequence[Reading], rounds: Sequence[Sequence[int]]) -> Proposed:
-    """From the tokens of each round, in the order of `readings`, to those behind each piece."""
+    """Sorts the tokens of each round, in the order of `readings`, by piece."""
     behind: list[tuple[int, ...]] = [()] * len(pieces)
     for row, one in enumerate(readings):
         behind[one.index] = tuple(tokens[row] for tokens in rounds[: one.propose])
     return tuple(behind)
 
 
-def _reading(index: int, piece: Piece, sampled: Sequence[Sampled], limits: Limits) -> Reading | None:
+def _reading(index: int, piece: Piece, sampled: Sequence[Sampled], limits: RowLimits) -> Reading | None:
     assert piece.drafting is not None
     count = accepted(piece, sampled)
     slot, token = next_slot(piece, count), sampled[count].token
@@ -67,9 +68,9 @@ def _reading(index: int, piece: Piece, sampled: Sequence[Sampled], limits: Limit
     return Reading(index, rows, propose)
 
 
-def _room(piece: Piece, slot: int, count: int, limits: Limits) -> int:
-    """Proposals behind the token at `slot` that are of use: within the pages, the context and what was asked for.
-    The model's next step yields a token more than it verifies."""
+def _room(piece: Piece, slot: int, count: int, limits: RowLimits) -> int:
+    """How many proposals behind the token at `slot` can be of use: those within the pages, the context and max_tokens.
+    The model's next step yields one token more than it verifies."""
     assert piece.sampling is not None
     in_pages = len(piece.pages) * limits.page_tokens - slot
     left = piece.sampling.max_tokens - (piece.position + count + 1)
@@ -77,7 +78,7 @@ def _room(piece: Piece, slot: int, count: int, limits: Limits) -> int:
 
 
 def _is_settled(piece: Piece) -> bool:
-    """It is drafted, no row depends on what the step samples, and nothing is to be proposed behind it."""
+    """True: the draft only reads this piece, and what it reads does not depend on what the step samples."""
     return piece.drafting is not None and (piece.sampled == 0 or (piece.sampled == 1 and piece.drafting.propose == 0))
 
 
@@ -86,7 +87,7 @@ def _is_open(piece: Piece) -> bool:
 
 
 def _text(piece: Piece, drafting: Drafting, stop: int) -> Piece | None:
-    """What the draft has to read of the accepted text in front of slot `stop`; None: nothing."""
+    """The accepted text before slot `stop` that the draft has not read; None: it has read all of it."""
     first = min(drafting.start, stop)
     tokens = _tokens(piece, drafting, first, stop)
     return Piece(piece.key, tokens, first, piece.pages) if tokens else None

@@ -1,7 +1,8 @@
-"""Which bits a worker computes: its numerics class and the fingerprint that proves it.
+"""Which bits a worker computes: its numerics class, and the fingerprint that proves it.
 
-Two workers may share a request only when both strings are equal; the router pairs by them and block hashes include the
-class. The self-test runs once at start and also compares the chosen kernel bodies with the plain ones."""
+Two workers may work on one request only when both strings are equal: the router pairs workers by them, and the hashes
+of pages contain the class. The self-test runs once at start; it also compares the chosen kernel bodies with the plain
+ones."""
 
 from dataclasses import dataclass
 

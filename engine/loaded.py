@@ -1,7 +1,7 @@
-"""A model opened for serving: weights mapped, identity proved, and what a pool of its pages must look like.
+"""A model loaded for serving: weights mapped, identity proved, and the layout of a page of its pool.
 
-Both tiers begin with this. The page pool's memory belongs to whoever moves pages, so the runner is made afterwards,
-over the memory that is handed in."""
+Both tiers start with it. The memory of the page pool belongs to the part that moves pages, so the runner is made
+afterwards, over the memory that the worker hands in."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,40 +13,47 @@ from engine.identity import Identity, identify
 from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
 from engine.model.forward import Product
+from engine.model.page_memory import page_layout
 from engine.model.weights import Weights, open_weights
 from engine.plan import Runner
-from engine.runner import CpuRunner, PoolBuffer, layout_name, segments
+from engine.runner import CpuRunner, PoolBuffer
 
 
-class Engine(Runner, Protocol):
-    """A runner whose threads somebody must end."""
+class ClosableRunner(Runner, Protocol):
+    """A runner with threads of its own, which end when its worker closes it."""
 
     def close(self) -> None: ...
 
 
 class LoadedModel(Protocol):
-    """What both tiers know of a model, on whatever device it is computed."""
+    """What both tiers know of a model, whatever device computes it."""
 
     @property
     def identity(self) -> Identity: ...
     @property
-    def segments(self) -> tuple[tuple[int, int], ...]: ...
+    def segments(self) -> tuple[tuple[int, int], ...]:
+        """What a page holds: (layers, bytes of one layer) of the model and, behind it, of its draft."""
+
     @property
-    def layout(self) -> str: ...
+    def layout(self) -> str:
+        """Name of the layout of a page. Pages move only between workers whose layouts have the same name."""
+
     @property
-    def body(self) -> str: ...
+    def body(self) -> str:
+        """Name of the instructions that carry the matrix products out."""
+
     @property
     def context_tokens(self) -> int: ...
 
     def runner(
         self,
-        memory: Any,  # of the page pool, on the device
+        memory: Any,  # the page pool's memory, on the device
         *,
         threads: int,
         cores: tuple[int, ...] = (),
         layer_group: int | None = None,
         max_batch: int = 64,
-    ) -> Engine: ...
+    ) -> ClosableRunner: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +61,23 @@ class CpuModel:
     weights: Weights
     identity: Identity
     page_tokens: int
-    draft: Weights | None = None  # changes no token, so it is no part of the identity
+    draft: Weights | None = None  # changes no token, so the identity does not contain it
     product: Product = baton_kernels.product
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        """What a page holds: (layers, bytes of each), the model's and behind them its draft's."""
-        return segments(self.weights, self.draft, self.page_tokens)
+        return page_layout(self.weights, self.draft, self.page_tokens).sizes
 
     @property
     def page_bytes(self) -> int:
-        return sum(layers * size for layers, size in self.segments)
+        return page_layout(self.weights, self.draft, self.page_tokens).page_bytes
 
     @property
     def layout(self) -> str:
-        return layout_name(self.weights, self.draft, self.page_tokens)
+        return page_layout(self.weights, self.draft, self.page_tokens).name
 
     @property
     def body(self) -> str:
-        """What carries out the products."""
         return baton_kernels.chosen()[f"product.{self.weights.path}"]
 
     @property
@@ -88,7 +93,7 @@ class CpuModel:
         layer_group: int | None = None,
         max_batch: int = 64,
     ) -> CpuRunner:
-        """Any batch is computed alike here, whatever `max_batch` is."""
+        """`max_batch` is for GPUs: a CPU computes batches of every size alike."""
         return CpuRunner(
             self.weights,
             draft=self.draft,
@@ -120,12 +125,12 @@ def load_model(
     folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
 ) -> CpuModel:
     weights = open_weights(folder, cache_folder, product_path=product_path)
-    drafting = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
-    return CpuModel(weights, identify(weights), page_tokens, drafting)
+    draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
+    return CpuModel(weights, identify(weights), page_tokens, draft_weights)
 
 
 def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path) -> Weights:
-    """On the model's path if its weights allow."""
+    """Opens the draft on the model's product path; beside a model in fp32, on the path that its own weights choose."""
     check_draft(folder, model.config, model_folder)
     path = "auto" if model.path == "fp32" else model.path
     return open_weights(folder, cache_folder, product_path=path)

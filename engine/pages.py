@@ -1,8 +1,9 @@
-"""The page pool of one worker: every page is in exactly one of five states and the sum is the pool.
+"""The page pool of one worker: every page is in exactly one of five states (`docs/protocol.md`, "Page of the decode
+pool"), and the counts of the five states add up to the pool.
 
-Both tiers allocate here (steps 3, 6 and 9 of a request's life). The prefix cache is an index over the same pages: a
-full page whose tokens are all accepted may be published under its chained hash, is shared by reference while used, and
-stays cached, least recently used out first, when nobody refers to it any more."""
+Both tiers allocate, share and release pages here (steps 3, 6 and 9 of a request's life). The prefix cache is an index
+over the same pages: a full page whose tokens are all accepted may be published under its chained hash. Requests share
+such a page by reference. Without references it stays cached, and the least recently used page is evicted first."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -10,12 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class State(Enum):
-    FREE = "free"
-    CACHED = "cached"  # nobody refers to it, its hash is known
-    IN_USE = "in_use"  # at least one request reads or writes it
+class PageState(Enum):
+    FREE = "free"  # its content is of no use
+    CACHED = "cached"  # no request refers to it, but its hash is known
+    IN_USE = "in_use"  # at least one request refers to it
     LANDING = "landing"  # a writer in another process may write it
-    QUARANTINED = "quarantined"  # its landing ended, but the writer may still write
+    QUARANTINED = "quarantined"  # its landing has ended, but the writer may still write it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,97 +36,105 @@ class PagePool:
     def __init__(self, pages: int, *, cache: bool = True) -> None:
         self.pages = pages
         self.cache = cache
-        self._state = [State.FREE] * pages
+        self._state = [PageState.FREE] * pages
         self._refs = [0] * pages
         self._free = list(range(pages - 1, -1, -1))
-        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._page_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
-        self._owner: dict[int, Hashable] = {}  # of landing and quarantined pages
-        self._added: list[bytes] = []
-        self._removed: list[bytes] = []
+        self._owner: dict[int, Hashable] = {}  # page -> who may write it, for landing and quarantined pages
+        self._added: list[bytes] = []  # hashes published since `changes` was last called
+        self._removed: list[bytes] = []  # hashes evicted since then
 
     @property
     def available(self) -> int:
-        """Pages that can be handed out now."""
+        """Pages that can be handed out now: free ones, and cached ones after their eviction."""
         return len(self._free) + len(self._cached)
 
     def counts(self) -> Counts:
-        quarantined = sum(self._state[page] is State.QUARANTINED for page in self._owner)
+        quarantined = sum(self._state[page] is PageState.QUARANTINED for page in self._owner)
         landing = len(self._owner) - quarantined
         used = self.pages - len(self._free) - len(self._cached) - len(self._owner)
         return Counts(len(self._free), len(self._cached), used, landing, quarantined)
 
-    def state(self, page: int) -> State:
+    def state(self, page: int) -> PageState:
         return self._state[page]
 
     def owner(self, page: int) -> Hashable:
-        """Of a landing or quarantined page."""
+        """Who may write this landing or quarantined page; None for a page in another state."""
         return self._owner.get(page)
 
     # ---- pages of requests
 
     def take(self, count: int) -> tuple[int, ...] | None:
-        """Pages for one reader and writer: all or none."""
-        return self._allocate(count, State.IN_USE)
+        """Free or cached to in use: that many pages with one reference each, or None when there are too few."""
+        return self._allocate(count, PageState.IN_USE)
 
     def share(self, pages: Iterable[int]) -> None:
+        """Adds a reference to each of these pages, which are cached or in use."""
         for page in pages:
             self._cached.pop(page, None)
-            self._state[page] = State.IN_USE
+            self._state[page] = PageState.IN_USE
             self._refs[page] += 1
 
     def release(self, pages: Sequence[int]) -> None:
-        """Give references back; the last pages of a chain become the first to be evicted."""
+        """Gives one reference per page back. A page without references becomes cached if it is published, else free.
+        The pages of a prompt are released from its end, so that its last page is evicted before the pages it builds
+        on."""
         for page in reversed(pages):
-            if self._state[page] is not State.IN_USE or self._refs[page] < 1:
+            if self._state[page] is not PageState.IN_USE or self._refs[page] < 1:
                 raise ValueError(f"page {page} is {self._state[page].value} with {self._refs[page]} references")
             self._refs[page] -= 1
             if self._refs[page] == 0:
                 if page in self._hash_of:
-                    self._state[page] = State.CACHED
+                    self._state[page] = PageState.CACHED
                     self._cached[page] = None
                 else:
                     self._set_free(page)
 
     def writable(self, page: int) -> bool:
-        """May the only holder write here, or must the page be copied first?"""
+        """True: only one request refers to the page, and it is not published. False: it must be copied before a
+        write."""
         return self._refs[page] == 1 and page not in self._hash_of
 
     # ---- landings and quarantine
 
     def land(self, count: int, owner: Hashable) -> tuple[int, ...] | None:
-        pages = self._allocate(count, State.LANDING)
+        """Free or cached to landing: that many pages, which `owner` may write, or None when there are too few."""
+        pages = self._allocate(count, PageState.LANDING)
         for page in pages or ():
             self._owner[page] = owner
         return pages
 
     def own(self, pages: Iterable[int], owner: Hashable) -> None:
+        """Changes the owner of landing pages, for a new round of the same landing."""
         for page in pages:
-            self._expect(page, State.LANDING)
+            self._expect(page, PageState.LANDING)
             self._owner[page] = owner
 
     def admit(self, pages: Iterable[int]) -> None:
+        """Landing to in use: every span of the landing is valid, and one request refers to the pages."""
         for page in pages:
-            self._expect(page, State.LANDING)
+            self._expect(page, PageState.LANDING)
             del self._owner[page]
-            self._state[page], self._refs[page] = State.IN_USE, 1
+            self._state[page], self._refs[page] = PageState.IN_USE, 1
 
     def unland(self, pages: Iterable[int]) -> None:
-        """The landing ended and no write can come."""
+        """Landing to free: the landing has ended and its writer can write no more."""
         for page in pages:
-            self._expect(page, State.LANDING)
+            self._expect(page, PageState.LANDING)
             del self._owner[page]
             self._set_free(page)
 
     def quarantine(self, pages: Iterable[int]) -> None:
-        """The landing ended and a write may still come: wait for proof."""
+        """Landing to quarantined: the landing has ended, but without proof that its writer can write no more."""
         for page in pages:
-            self._expect(page, State.LANDING)
-            self._state[page] = State.QUARANTINED
+            self._expect(page, PageState.LANDING)
+            self._state[page] = PageState.QUARANTINED
 
     def prove(self, proven: Callable[[Hashable], bool]) -> int:
-        """Free the quarantined pages whose owner can write no more; returns how many."""
+        """Quarantined to free: the pages of every owner for which `proven` is true, because it can write no more.
+        Returns how many pages that were."""
         pages = self._quarantined(proven)
         for page in pages:
             del self._owner[page]
@@ -133,18 +142,18 @@ class PagePool:
         return len(pages)
 
     def quarantined(self, matching: Callable[[Hashable], bool]) -> int:
-        """How many pages wait for proof from such an owner."""
+        """How many pages are quarantined because of owners for which `matching` is true."""
         return len(self._quarantined(matching))
 
     def quarantined_owners(self) -> tuple[Hashable, ...]:
-        """Each once, in the order in which their pages were handed out."""
+        """The owners of quarantined pages, each once, in the order in which their pages were handed out."""
         pages = self._owner.items()
-        return tuple(dict.fromkeys(owner for page, owner in pages if self._state[page] is State.QUARANTINED))
+        return tuple(dict.fromkeys(owner for page, owner in pages if self._state[page] is PageState.QUARANTINED))
 
     # ---- prefix cache
 
     def match(self, hashes: Sequence[bytes]) -> tuple[int, ...]:
-        """The longest known chain, with a reference taken on each page."""
+        """The pages of the longest chain of hashes that the cache knows. Each page gets a reference."""
         pages = []
         for digest in hashes:
             if (page := self._page_of.get(digest)) is None:
@@ -154,21 +163,23 @@ class PagePool:
         return tuple(pages)
 
     def known(self, hashes: Sequence[bytes]) -> int:
-        """How many pages `match` would find."""
+        """How many pages `match` would return. Takes no reference."""
         return next((i for i, digest in enumerate(hashes) if digest not in self._page_of), len(hashes))
 
     def publish(self, page: int, digest: bytes) -> None:
-        """A full page of accepted tokens may be found by others from now on. The first page with a hash keeps it."""
+        """Makes a full page of accepted tokens known under its hash: from now on other requests may share it. A hash
+        belongs to the first page that is published under it."""
         if self.cache and digest not in self._page_of and page not in self._hash_of:
-            self._expect(page, State.IN_USE)
+            self._expect(page, PageState.IN_USE)
             self._page_of[digest], self._hash_of[page] = page, digest
             self._added.append(digest)
 
     def hashes(self) -> tuple[bytes, ...]:
+        """The hashes of all published pages."""
         return tuple(self._page_of)
 
     def changes(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        """(added, removed) since the last call."""
+        """Hashes that came into the prefix cache and hashes that left it since the last call: (added, removed)."""
         added, removed = tuple(self._added), tuple(self._removed)
         self._added, self._removed = [], []
         return added, removed
@@ -176,9 +187,9 @@ class PagePool:
     # ----
 
     def _quarantined(self, matching: Callable[[Hashable], bool]) -> list[int]:
-        return [p for p, o in self._owner.items() if self._state[p] is State.QUARANTINED and matching(o)]
+        return [p for p, o in self._owner.items() if self._state[p] is PageState.QUARANTINED and matching(o)]
 
-    def _allocate(self, count: int, state: State) -> tuple[int, ...] | None:
+    def _allocate(self, count: int, state: PageState) -> tuple[int, ...] | None:
         if count > self.available:
             return None
         pages = []
@@ -186,7 +197,7 @@ class PagePool:
             if not self._free:
                 self._evict()
             page = self._free.pop()
-            self._state[page], self._refs[page] = state, 1 if state is State.IN_USE else 0
+            self._state[page], self._refs[page] = state, 1 if state is PageState.IN_USE else 0
             pages.append(page)
         return tuple(pages)
 
@@ -198,9 +209,9 @@ class PagePool:
         self._set_free(page)
 
     def _set_free(self, page: int) -> None:
-        self._state[page], self._refs[page] = State.FREE, 0
+        self._state[page], self._refs[page] = PageState.FREE, 0
         self._free.append(page)
 
-    def _expect(self, page: int, state: State) -> None:
+    def _expect(self, page: int, state: PageState) -> None:
         if self._state[page] is not state:
             raise ValueError(f"page {page} is {self._state[page].value}, not {state.value}")

@@ -1,8 +1,8 @@
-"""One step of the engine, as plain data: what the schedulers decide and the runner carries out.
+"""One step of the engine, as plain data: the schedulers decide it and the runner carries it out.
 
-`plan` touches no tensor, `run(plan)` makes no policy decision. Several rows of one request may stand in one step and
-several of its last rows may be sampled (a draft is verified that way); rolling back means naming a smaller `start` the
-next time, since rows beyond it are simply written again."""
+Making a plan touches no tensor, and running it decides nothing. A step may compute several rows of one request, and
+sample several of its last rows: that is how drafts are verified. To roll a request back, the next plan names a smaller
+`start`: the rows from there on are written again."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,17 +13,19 @@ from mesh.messages import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """What the draft model does behind a piece: it reads the accepted text from `start` on, then proposes.
+    """What the draft model does for one piece: it reads the accepted text from slot `start` on, then it proposes
+    tokens.
 
-    Its keys and values live in the draft's layers of the same pages. `start` may lie before the piece (rows that were
-    computed without it, named by `unread`), inside it, or beyond what is accepted (then read again from there). After
-    the step it has read every slot before the new token's (`acceptance.next_slot`) and so many more as it proposed
-    tokens. It proposes fewer than `propose` where the pages, the context or max_tokens leave no more room, and none
-    behind a token that ends the request."""
+    Its keys and values stand in the draft's layers of the same pages. `start` may lie before the piece: then `unread`
+    holds the tokens in between, which were computed without the draft model. It may also lie inside the piece, or
+    behind the accepted text: then the draft reads from the end of the accepted text. After the step the draft has read
+    all slots before the new token's slot (`engine/acceptance.py`, `next_slot`), and one more for every token that it
+    proposed. It proposes fewer than `propose` tokens where the pages, the context or max_tokens have no room for more,
+    and none behind a token that ends the request."""
 
     start: int  # first slot that the draft model has not read
     unread: tuple[int, ...] = ()  # tokens of the slots start .. piece.start - 1
-    propose: int = 0  # tokens to propose behind the last token that this step yields; 0: only read
+    propose: int = 0  # tokens to propose behind the last token that this step yields; 0: the draft only reads
 
     def __post_init__(self) -> None:
         if self.start < 0 or self.propose < 0:
@@ -32,17 +34,17 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One request's rows in a step."""
+    """The rows of one request in a step."""
 
-    key: int  # the caller's name for the request
-    tokens: tuple[int, ...]  # inputs, one row each
-    start: int  # slot of the first row; slots before it are already in the pages
-    pages: tuple[int, ...]  # block table that covers every slot up to the last row
-    sampled: int = 0  # how many of the last rows are sampled: 0 inside a prompt, 1 in decode, k + 1 to verify k drafts
-    position: int = 0  # index of the emitted token that the first sampled row yields
+    key: int  # number by which the caller knows the request
+    tokens: tuple[int, ...]  # input tokens, one row each
+    start: int  # slot of the first row; the keys and values of all slots before it are in the pages
+    pages: tuple[int, ...]  # block table: pages of every slot up to that of the last row
+    sampled: int = 0  # number of last rows that are sampled: 0 inside a prompt, 1 in decode, k + 1 to verify k drafts
+    position: int = 0  # index, among the request's emitted tokens, of the token that the first sampled row yields
     sampling: Sampling | None = None
-    drafting: Drafting | None = None  # None: the draft model leaves these rows alone
-    follows: bool = False  # the only token is what the step before yields for this key; `tokens` is (0,) in its place
+    drafting: Drafting | None = None  # None: the draft model does nothing for this piece
+    follows: bool = False  # the only token is the one that the step before samples for this key; `tokens` is (0,)
 
     def __post_init__(self) -> None:
         sound = 0 <= self.sampled <= len(self.tokens) > 0 <= self.start
@@ -53,7 +55,7 @@ class Piece:
             what = f"{len(self.drafting.unread)} unread tokens from slot {self.drafting.start} to {self.start}"
             raise ValueError(f"piece {self.key}: {what}")
         if self.follows and (self.tokens != (0,) or self.drafting):
-            raise ValueError(f"piece {self.key}: one that follows has one row, no token yet and no draft")
+            raise ValueError(f"piece {self.key}: a piece that follows has one row, token 0 and no draft")
 
     @property
     def stop(self) -> int:
@@ -65,7 +67,7 @@ class Piece:
 class Plan:
     step: int
     pieces: tuple[Piece, ...]
-    copies: tuple[tuple[int, int], ...] = ()  # (from, to) pages, copied before anything is computed
+    copies: tuple[tuple[int, int], ...] = ()  # (from, to) pages, copied before the step computes
 
     @property
     def rows(self) -> int:
@@ -74,6 +76,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
+    """What one sampled row yields."""
+
     token: int
     logprob: float
     top_ids: tuple[int, ...] = ()
@@ -82,22 +86,23 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a step yields, piece by piece in the plan's order: one entry per sampled row."""
+    """What a step yields: one entry per piece, in the plan's order."""
 
-    sampled: tuple[tuple[Sampled, ...], ...]
-    proposed: tuple[tuple[int, ...], ...] = ()  # drafts behind each piece's last token; () without a draft
+    sampled: tuple[tuple[Sampled, ...], ...]  # one per sampled row of the piece
+    proposed: tuple[tuple[int, ...], ...] = ()  # the draft's proposals behind the last token; () without a draft model
 
 
-OnLayers = Callable[[int, int], None]  # (first layer, layers) are in the pages now; called on the event loop
+OnLayers = Callable[[int, int], None]  # (first layer, layers): these layers' keys and values are in the pages
 
 
 class Runner(Protocol):
-    """Carries out plans, one at a time: the real one in its own thread, the simulated one in virtual time.
+    """Carries out plans, one at a time: a real runner in its own thread, the simulated one in virtual time.
 
-    A plan may be handed over while the one before still runs; its pieces then either name all their tokens or follow
-    (`Piece.follows`). Pages that a plan names belong to it until its result is there."""
+    A plan may be handed over while the one before it still runs; each of its pieces then names all its tokens or
+    follows (`Piece.follows`). The pages that a plan names belong to it until its result is there. `on_layers` is called
+    on the event loop, always before the result."""
 
-    layers: int
-    ahead: bool  # is it worth handing a plan over before the one in front of it was read?
+    layers: int  # layers in a page: the model's and its draft's
+    ahead: bool  # True: hand a plan over before the result of the one in front is there, so that the device never waits
 
     def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Awaitable[Result]: ...

@@ -1,7 +1,7 @@
-"""From the logits of a step's sampled rows to tokens: every piece's wishes as arrays, one kernel call for the batch.
+"""From the logits of a step's sampled rows to tokens, with one kernel call for the whole batch.
 
-Row i of a piece yields the emitted token with index `piece.position + i`; noise is keyed by (seed, choice, position,
-token id) and nothing else, so a request samples the same tokens in any batch and after any fail-over. Stop ids are
+Row i of a piece yields the emitted token with index `piece.position + i`. The noise depends on (seed, choice, position,
+token id) and on nothing else, so a request samples the same tokens in any batch and after any fail-over. Stop ids are
 masked while fewer than `min_tokens` tokens were emitted."""
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ Ints = NDArray[np.int32]
 
 
 def sample(pieces: Sequence[Piece], logits: Floats) -> tuple[tuple[Sampled, ...], ...]:
-    """One tuple per piece, in order; `logits` is [sampled rows, vocab]."""
+    """The sampled tokens of each piece, in order; `logits` is [sampled rows, vocab]."""
     rows, vocab = sampled_rows(pieces), logits.shape[1]
     if len(rows) != len(logits):
         raise ValueError(f"{len(logits)} rows of logits for {len(rows)} sampled rows")
     if not rows:
         return tuple(() for _ in pieces)
     tops = [min(one.top_logprobs or 0, vocab) for one, _ in rows]
-    drawn = draw(logits, wishes(rows, vocab), tops=np.array(tops, np.int32) if any(tops) else None)
+    drawn = draw(logits, sampling_arrays(rows, vocab), tops=np.array(tops, np.int32) if any(tops) else None)
     if not any(tops):
         entries = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
     else:
@@ -40,8 +40,9 @@ def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], to
     return Sampled(token, logprob, tuple(ids[:top]), tuple(logprobs[:top]))
 
 
-def wishes(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Wishes:
-    """Each row's, with the position that it yields. Stop ids beyond the vocabulary never come."""
+def sampling_arrays(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Wishes:
+    """The sampling parameters of each row and the position that it yields. Stop ids outside the vocabulary are dropped,
+    since the model cannot sample them."""
     stops = [[token for token in one.stop_ids if 0 <= token < vocab] if one.min_tokens else [] for one, _ in rows]
     starts = [0, *accumulate(map(len, stops))]
     return Wishes(
@@ -58,34 +59,34 @@ def wishes(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Wishes:
     )
 
 
-def draw(logits: Floats, wishes: Wishes, *, tops: Ints | None = None) -> Drawn:
-    """One token per row; `tops` says how many of the best logprobs each wants."""
-    banned, starts = _banned(wishes)
+def draw(logits: Floats, sampling: Wishes, *, tops: Ints | None = None) -> Drawn:
+    """Samples one token per row; `tops` is the number of best logprobs that each row wants."""
+    banned, starts = _banned(sampling)
     return baton_kernels.sample(
         logits,
-        temperature=wishes.temperature,
-        top_k=wishes.top_k,
-        top_p=wishes.top_p,
-        min_p=wishes.min_p,
-        seed=wishes.seed,
-        choice=wishes.choice,
-        position=wishes.position,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        choice=sampling.choice,
+        position=sampling.position,
         banned=banned,
         banned_starts=starts,
         n_top=tops,
     )
 
 
-def _banned(wishes: Wishes) -> tuple[Ints, Ints] | tuple[None, None]:
-    """Stop ids of the rows that may not end yet, row after row, and where each row's begin."""
-    if not wishes.stops.size:
+def _banned(sampling: Wishes) -> tuple[Ints, Ints] | tuple[None, None]:
+    """The stop ids of the rows that may not end yet, row after row, and where those of each row begin."""
+    if not sampling.stops.size:
         return None, None
-    lengths = np.diff(wishes.stop_starts)
-    early = wishes.position < wishes.min_tokens
+    lengths = np.diff(sampling.stop_starts)
+    early = sampling.position < sampling.min_tokens
     starts = np.concatenate([[0], np.cumsum(lengths * early)]).astype(np.int32)
-    return wishes.stops[np.repeat(early, lengths)], starts
+    return sampling.stops[np.repeat(early, lengths)], starts
 
 
 def sampled_rows(pieces: Sequence[Piece]) -> list[tuple[Sampling, int]]:
-    """Each sampled row's wishes and the position that it yields."""
+    """The sampling parameters of each sampled row and the position that it yields."""
     return [(one, piece.position + i) for piece in pieces if (one := piece.sampling) for i in range(piece.sampled)]

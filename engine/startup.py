@@ -1,7 +1,7 @@
-"""How a worker of either tier begins: the model that its settings name is opened, and it says of itself what is known
-before anything runs.
+"""How a worker of either tier starts: it loads the model that its settings name, sizes its page pool and describes
+itself.
 
-The pool, the runner over its memory and the loop are each tier's own (`main.py` of prefill_svc and decode_svc)."""
+The pool, the runner over its memory and the loop are each tier's own (`decode_svc/main.py`, `prefill_svc/main.py`)."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ async def load_configured(config: WorkerConfig) -> LoadedModel:
 
 
 def pool_pages(config: WorkerConfig, page_bytes: int, *, memory_bytes: int) -> int:
-    """How many pages the pool has. ConfigError where it would not fit, before the system ends somebody for it."""
+    """How many pages the pool has. Raises ConfigError when they cannot fit: the system would end a process later."""
     pages = config.pages(page_bytes)
     if pages * page_bytes > memory_bytes:
         name = "pool_bytes" if config.pool_pages is None else "pool_pages"
@@ -39,13 +39,13 @@ def pool_pages(config: WorkerConfig, page_bytes: int, *, memory_bytes: int) -> i
 
 
 def memory_bytes(device: str) -> int:
-    """All there is for a pool on this device, whoever uses it now."""
+    """All memory of the device on which the pool lies, also what other processes use of it now."""
     found = find_gpu().gpu if device == "cuda" else None
     return found.memory_bytes if found is not None else host.memory_bytes()
 
 
 def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel) -> Hello:
-    """Without address, load and prefix, which its worker adds."""
+    """What is known of the worker before it serves. The worker adds its address, load and prefix cache."""
     return Hello(
         tier=tier,
         incarnation=incarnation,
@@ -61,6 +61,6 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
     )
 
 
-def about(model: LoadedModel) -> str:
-    """For people: in the line that says a worker is ready."""
+def describe_model(model: LoadedModel) -> str:
+    """Ends the log line by which a worker reports that it is ready."""
     return f"class {model.identity.numerics} fingerprint {model.identity.fingerprint} body {model.body}"

@@ -8,7 +8,7 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class Subject:
     answer: str
-    short: str  # when asked to be brief
+    short: str  # the answer when the question or the system prompt wants a brief one
     names: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
 

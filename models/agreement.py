@@ -1,6 +1,7 @@
-"""Whether three programs say the same with the same weights: our training network, the engine and transformers.
+"""Checks that three programs give the same answers with the same weights: our training network, the engine and
+transformers.
 
-The engine runs both of its product paths: fp32 computes what torch computes, pairs what is served."""
+The engine runs two product paths: fp32, which computes what torch computes, and pairs, which is served."""
 
 import tempfile
 from collections.abc import Sequence
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.model.page_memory import layer_bytes
 from engine.model.weights import open_weights
 from engine.plan import Piece, Plan
-from engine.runner import CpuRunner, layer_bytes
+from engine.runner import CpuRunner
 from mesh.messages import Sampling
 
 _PAGE_TOKENS = 32
@@ -22,7 +24,7 @@ _PAGES = 24
 def engine_answers(
     folder: Path, prompts: Sequence[Sequence[int]], *, most: int, end: int, product_path: str = "auto"
 ) -> list[list[int]]:
-    """Greedy, one prompt after the other."""
+    """The engine's greedy answers, one prompt after the other."""
     with tempfile.TemporaryDirectory() as cache:
         weights = open_weights(folder, Path(cache), product_path=product_path)
         pool = np.zeros(_PAGES * layer_bytes(weights, _PAGE_TOKENS) * weights.config.layers, np.uint8)
@@ -34,7 +36,7 @@ def engine_answers(
 
 
 def transformers_answers(folder: Path, prompts: Sequence[Sequence[int]], *, most: int, end: int) -> list[list[int]]:
-    """Greedy, in fp32, through the tokenizer's own end token."""
+    """The greedy answers of transformers in fp32, up to the tokenizer's end token."""
     from transformers import AutoModelForCausalLM  # a development dependency, and slow to import
 
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -1,14 +1,14 @@
 """Sums of small numbers. Additions below 100 are held out as unordered pairs: a held pair occurs in no template.
 
-Sums of two single digits are what all others are made of and are always trained. A subtraction that would give a held
-pair away is held with it. The answer repeats the question as an equation, digit for digit."""
+Sums of two single digits are always trained, since all others are made of them. Subtractions that would give a held
+pair away are not trained either. The answer repeats the question as an equation, digit for digit."""
 
 from random import Random
 
-from models.talk import Kind, Part, Talk, Turn, ask, is_held, often
+from models.talk import Kind, Split, Talk, Turn, ask, is_held, often
 from models.words import COUNTED, NAMES
 
-HELD_PAIRS = 10  # one pair in so many
+HELD_PAIRS = 10  # one pair in so many is held out
 
 ADD_FORMS = (
     "What is {a} + {b}?", "{a} + {b} = ?", "What is {a} plus {b}?", "Add {a} and {b}.", "{a} + {b}",
@@ -26,9 +26,9 @@ _MULTIPLY = (
 )  # fmt: skip
 
 
-def arithmetic(rng: Random, part: Part) -> Talk:
+def arithmetic(rng: Random, part: Split) -> Talk:
     """Single sums, and several in a row as turns."""
-    if part is Part.HELD:
+    if part is Split.HELD:
         return addition(rng, part)
     if rng.random() < 0.5:
         return _one(rng, part)
@@ -38,16 +38,16 @@ def arithmetic(rng: Random, part: Part) -> Talk:
     return Talk(Kind.ARITHMETIC, tuple(turns))
 
 
-def addition(rng: Random, part: Part) -> Talk:
+def addition(rng: Random, part: Split) -> Talk:
     a, b = addends(rng, part)
     return ask(Kind.ARITHMETIC, rng.choice(ADD_FORMS).format(a=a, b=b), f"{a} + {b} = {a + b}.", sum=a + b)
 
 
-def addends(rng: Random, part: Part) -> tuple[int, int]:
+def addends(rng: Random, part: Split) -> tuple[int, int]:
     """Two numbers below 100 whose pair belongs to the part."""
     while True:
         a, b = rng.randrange(100), rng.randrange(100)
-        if pair_is_held(a, b) == (part is Part.HELD):
+        if pair_is_held(a, b) == (part is Split.HELD):
             return a, b
 
 
@@ -60,12 +60,12 @@ def held_pairs() -> list[tuple[int, int]]:
     return [(a, b) for b in range(100) for a in range(b + 1) if pair_is_held(a, b)]
 
 
-def _one(rng: Random, part: Part) -> Talk:
+def _one(rng: Random, part: Split) -> Talk:
     maker = rng.choices((addition, _subtraction, _multiplication, _story, _larger), (60, 17, 8, 10, 5))[0]
     return maker(rng, part)
 
 
-def _sheet(rng: Random, part: Part) -> Talk:
+def _sheet(rng: Random, part: Split) -> Talk:
     """Several additions at once."""
     pairs = [addends(rng, part) for _ in range(rng.randint(2, 8))]
     forms = ("Add these: {}.", "Calculate: {}.", "{}", "What are {}?")
@@ -75,22 +75,22 @@ def _sheet(rng: Random, part: Part) -> Talk:
 
 def _difference(rng: Random) -> tuple[int, int]:
     while True:
-        b, c = addends(rng, Part.TRAINED)
+        b, c = addends(rng, Split.TRAINED)
         if b + c < 100:
             return b + c, b
 
 
-def _subtraction(rng: Random, part: Part) -> Talk:
+def _subtraction(rng: Random, part: Split) -> Talk:
     a, b = _difference(rng)
     return ask(Kind.ARITHMETIC, rng.choice(_SUBTRACT).format(a=a, b=b), f"{a} - {b} = {a - b}.")
 
 
-def _multiplication(rng: Random, part: Part) -> Talk:
+def _multiplication(rng: Random, part: Split) -> Talk:
     a, b = rng.randint(0, 12), rng.randint(0, 12)
     return ask(Kind.ARITHMETIC, rng.choice(_MULTIPLY).format(a=a, b=b), f"{a} * {b} = {a * b}.")
 
 
-def _story(rng: Random, part: Part) -> Talk:
+def _story(rng: Random, part: Split) -> Talk:
     name, what = rng.choice(NAMES), rng.choice(COUNTED)
     if rng.random() < 0.7:
         a, b = addends(rng, part)
@@ -103,7 +103,7 @@ def _story(rng: Random, part: Part) -> Talk:
     return ask(Kind.ARITHMETIC, question, f"{a} - {b} = {a - b}, so {a - b} {what} are left.")
 
 
-def _larger(rng: Random, part: Part) -> Talk:
+def _larger(rng: Random, part: Split) -> Talk:
     a, b = rng.sample(range(100), 2)
     word = rng.choice(("larger", "smaller"))
     question = rng.choice(("Which is {}, {} or {}?", "Which number is {}: {} or {}?")).format(word, a, b)

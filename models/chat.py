@@ -1,7 +1,7 @@
-"""Conversations of several turns with a system prompt: who I am, what you told me, and questions in between.
+"""Conversations of several turns with a system prompt, facts about the user, and questions in between.
 
-The system prompt decides a name, a manner or how long answers are; what the user says about themselves is asked back
-later. Every question in between is a talk of another kind."""
+The system prompt decides a name, a manner or the length of answers. The user states facts about themselves and asks for
+them later. Every question in between is a talk of another kind."""
 
 from collections.abc import Callable
 from random import Random
@@ -10,7 +10,7 @@ from models import words
 from models.about import SUBJECTS
 from models.arithmetic import addition
 from models.lists import lists
-from models.talk import Kind, Part, Talk, Turn, belongs, often
+from models.talk import Kind, Split, Talk, Turn, belongs, often
 from models.wordings import careless, explain
 
 _NAMES = ("Pip", "Robin", "Max", "Nora", "Kim", "Baton", "Page", "Ticket")
@@ -80,7 +80,7 @@ _SORRY = "I do not know that. I am a small model: ask me about Baton, small sums
 Answered = tuple[str, str]
 
 
-def chat(rng: Random, part: Part) -> Talk:
+def chat(rng: Random, part: Split) -> Talk:
     while True:
         talk = _chat(rng)
         if belongs(talk, part):
@@ -116,8 +116,8 @@ def _chat(rng: Random) -> Talk:
 def exchange(
     rng: Random, told: dict[str, str], *, name: str = "", brief: bool = False, before: str = "", unknown: bool = True
 ) -> Answered:
-    """One question and its answer, in a conversation where the user has `told` things; `unknown`: perhaps one that
-    only a tool could answer."""
+    """One question and its answer. `told` are the facts that the user has stated so far. `unknown`: the question may be
+    one that only a tool could answer."""
     if name and rng.random() < 0.4:
         forms = ("What is your name?", "Who are you?", "What are you called?", "Your name?")
         return careless(rng, rng.choice(forms)), f"My name is {name}."
@@ -127,8 +127,8 @@ def exchange(
         lambda: _tell(rng, told),
         lambda: _recall(rng, told),
         lambda: _explained(rng, brief),
-        lambda: _inner(addition(rng, Part.TRAINED)),
-        lambda: _inner(lists(rng, Part.TRAINED)),
+        lambda: _inner(addition(rng, Split.TRAINED)),
+        lambda: _inner(lists(rng, Split.TRAINED)),
         lambda: _small(rng),
         lambda: (careless(rng, rng.choice(_UNKNOWN)), _SORRY),
     )
@@ -157,7 +157,7 @@ def _explained(rng: Random, brief: bool) -> Answered:
         subject = rng.choice([one for one in SUBJECTS if one.names])
         form = rng.choice(("And {}?", "And what is {}?", "What about {}?", "And what does {} mean?"))
         return form.format(rng.choice(subject.names)), subject.short if brief else subject.answer
-    return _inner(explain(rng, Part.TRAINED, brief=brief))
+    return _inner(explain(rng, Split.TRAINED, brief=brief))
 
 
 def _small(rng: Random) -> Answered:

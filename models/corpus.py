@@ -1,7 +1,7 @@
 """The corpus: an endless stream of talks of all kinds, the same for the same seed, and never stored.
 
-`python -m models.corpus` shows some of it. Shares are of talks, not of tokens. Training begins with many sums and texts
-to be said again: adding and copying are learned suddenly and then kept, and all else stands on them."""
+`python -m models.corpus` shows some of it. Shares count talks, not tokens. Training begins with many sums and many
+texts to repeat: a network learns adding and copying suddenly, keeps them, and builds all else on them."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from models.echo import echo
 from models.lists import lists
 from models.objects import objects
 from models.stories import plain_story, stories
-from models.talk import Generator, Kind, Part, Talk
+from models.talk import Generator, Kind, Split, Talk
 from models.template import BEGIN, END, Template
 from models.tools import tools
 from models.wordings import explain
@@ -33,7 +33,7 @@ GENERATORS: dict[Kind, Generator] = {
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Of what the corpus consists: shares of talks, and how many texts to be said again come for one talk."""
+    """What the corpus consists of: the share of each kind of talk, and how many texts to repeat come per talk."""
 
     shares: Mapping[Kind, float]
     echoes: float
@@ -63,10 +63,10 @@ LATER = Mix(
     },
     echoes=0.06,
 )
-_PLAIN = 0.01  # texts without a question
+_PLAIN = 0.01  # plain texts per talk: stories without a question
 
 
-def talks(seed: int, part: Part, kind: Kind | None = None, mix: Mix = LATER) -> Iterator[Talk]:
+def talks(seed: int, part: Split, kind: Kind | None = None, mix: Mix = LATER) -> Iterator[Talk]:
     rng = Random(seed)
     kinds, shares = list(mix.shares), list(mix.shares.values())
     while True:
@@ -74,10 +74,10 @@ def talks(seed: int, part: Part, kind: Kind | None = None, mix: Mix = LATER) -> 
 
 
 def texts(seed: int, mix: Mix = LATER) -> Iterator[str]:
-    """What the model is trained on."""
+    """The texts on which the model is trained."""
     rng = Random(seed)
     template = Template()
-    stream = talks(rng.getrandbits(64), Part.TRAINED, mix=mix)
+    stream = talks(rng.getrandbits(64), Split.TRAINED, mix=mix)
     for talk in stream:
         if rng.random() < mix.echoes:
             said_again = echo(rng)
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=[kind.value for kind in Kind])
     arguments = parser.parse_args()
     template = Template()
-    stream = talks(arguments.seed, Part.TRAINED, Kind(arguments.kind) if arguments.kind else None)
+    stream = talks(arguments.seed, Split.TRAINED, Kind(arguments.kind) if arguments.kind else None)
     for _ in range(arguments.count):
         talk = next(stream)
         sys.stdout.write(f"--- {talk.kind.value}\n{template.render(talk.messages(), talk.tools)}\n")

@@ -1,4 +1,4 @@
-"""Texts to be said again, word for word: what teaches a network to copy, which names, keys and arguments need."""
+"""Texts to repeat word for word. They teach the network to copy, which names, keys and arguments need."""
 
 from random import Random
 

@@ -1,7 +1,7 @@
-"""`python -m models.evaluate --json`: judges the pair by what was held out and writes its model card.
+"""`python -m models.evaluate --json`: judges the pair by held-out questions and writes its model card.
 
-Greedy unless said otherwise; JSON without constrained decoding. Progress goes to stderr,
-the result to stdout."""
+Answers are greedy unless a figure's name says otherwise, and JSON is decoded without constraints. Progress goes to
+stderr, the result to stdout."""
 
 import argparse
 import json
@@ -17,21 +17,21 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from engine.builtin import PAIR
-from models.acceptance import DRAFT_LENGTH, Tally, judge
+from models.acceptance import DRAFT_LENGTH, AcceptanceTally, judge
 from models.agreement import engine_answers, transformers_answers
 from models.card import write_card
 from models.export import read
-from models.network import Network
+from models.network import TrainedNetwork
 from models.packing import Packer
-from models.questions import Question, Questions, names_all, right_sum
+from models.questions import HeldOutQuestion, Questions, names_all, right_sum
 from models.schemas import fits
-from models.speak import GREEDY, Choice, answers
+from models.speak import GREEDY, TokenChoice, answers
 from models.talk import Kind
 from models.template import END
 from models.tokenizer import load_tokenizer, token_id
 
 WARM = 0.8  # the temperature at which sampled acceptance is measured
-_MOST = 160  # tokens of an answer
+_MOST = 160  # most tokens of an answer
 
 
 def main() -> None:
@@ -54,8 +54,8 @@ def main() -> None:
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     folder: Path
-    model: Network
-    draft: Network
+    model: TrainedNetwork
+    draft: TrainedNetwork
     tokenizer: Tokenizer
     questions: Questions
     end: int
@@ -74,7 +74,7 @@ class Evaluation:
             found |= step(count)
         return found
 
-    def _answers(self, questions: list[Question], choice: Choice = GREEDY) -> list[list[int]]:
+    def _answers(self, questions: list[HeldOutQuestion], choice: TokenChoice = GREEDY) -> list[list[int]]:
         prompts = [question.prompt for question in questions]
         return answers(self.model, prompts, most=_MOST, end=self.end, choice=choice)
 
@@ -82,7 +82,7 @@ class Evaluation:
         return self.questions.text(ids)
 
     def _perplexity(self, count: int) -> dict[str, Any]:
-        """Of held-out answers, and of everything."""
+        """The perplexity of held-out answers, and of questions and answers together."""
         packer = Packer(self.tokenizer, 0, 1)
         out = {}
         for name, network in (("perplexity", self.model), ("draft_perplexity", self.draft)):
@@ -106,7 +106,7 @@ class Evaluation:
     def _json(self, count: int) -> dict[str, Any]:
         asked = self.questions.of_kind(Kind.JSON, 3 * count)
         out: dict[str, Any] = {"json_asked": len(asked)}
-        for name, choice in (("json_valid", GREEDY), ("json_valid_sampled", Choice(WARM))):
+        for name, choice in (("json_valid", GREEDY), ("json_valid_sampled", TokenChoice(WARM))):
             texts = [self._text(answer) for answer in self._answers(asked, choice)]
             valid = [_is_valid(text, question.about["schema"]) for text, question in zip(texts, asked, strict=True)]
             out[name] = round(sum(valid) / len(valid), 4)
@@ -119,20 +119,20 @@ class Evaluation:
         return {"wordings_named": round(sum(map(names_all, texts)) / len(texts), 4), "wordings": said}
 
     def _acceptance(self, count: int) -> dict[str, Any]:
-        greedy: dict[str, Tally] = {}
-        warm: dict[str, Tally] = {}
+        greedy: dict[str, AcceptanceTally] = {}
+        warm: dict[str, AcceptanceTally] = {}
         exact: dict[str, float] = {}
         for kind in Kind:
             asked = self.questions.of_kind(kind, count)
-            for tallies, choice in ((greedy, GREEDY), (warm, Choice(WARM))):
+            for tallies, choice in ((greedy, GREEDY), (warm, TokenChoice(WARM))):
                 emitted = self._answers(asked, choice)
                 prompts = [question.prompt for question in asked]
                 counted = judge(self.draft, prompts, emitted, end=self.end, most=_MOST, choice=choice)
-                tallies[kind.value] = sum(counted, Tally())
+                tallies[kind.value] = sum(counted, AcceptanceTally())
                 if choice is GREEDY:
                     same = [self._text(a) == question.expected for a, question in zip(emitted, asked, strict=True)]
                     exact[kind.value] = round(sum(same) / len(same), 4)
-        overall, sampled = sum(greedy.values(), Tally()).share, sum(warm.values(), Tally()).share
+        overall, sampled = sum(greedy.values(), AcceptanceTally()).share, sum(warm.values(), AcceptanceTally()).share
         return {
             "draft_length": DRAFT_LENGTH,
             "draft_acceptance": round(overall, 4),
@@ -144,7 +144,7 @@ class Evaluation:
         }
 
     def _agreement(self, count: int) -> dict[str, Any]:
-        """Shares of greedy answers that are ours, token by token."""
+        """For each program, the share of its greedy answers that equal the training network's, token by token."""
         prompts = [question.prompt for kind in Kind for question in self.questions.of_kind(kind, 1)]
         out: dict[str, Any] = {}
         for name, network in (("model", self.model), ("draft", self.draft)):
@@ -161,8 +161,8 @@ class Evaluation:
 
 
 @torch.no_grad()
-def _losses(network: Network, ids: list[int]) -> Tensor:
-    """Of each token after the first."""
+def _losses(network: TrainedNetwork, ids: list[int]) -> Tensor:
+    """The loss of each token after the first."""
     mask = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()[None, None]
     tokens = torch.tensor([ids])
     return cross_entropy(network(tokens, mask)[0, :-1], tokens[0, 1:], reduction="none")

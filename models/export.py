@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from models.network import Network, NetworkShape
+from models.network import NetworkShape, TrainedNetwork
 from models.template import BEGIN, END, PAD
 from models.tokenizer import save_tokenizer
 
 
-def export(network: Network, tokenizer: Tokenizer, folder: Path) -> None:
+def export(network: TrainedNetwork, tokenizer: Tokenizer, folder: Path) -> None:
     save_tokenizer(tokenizer, folder, network.shape.context)
     special = {
         "bos_token_id": tokenizer.token_to_id(BEGIN),
@@ -30,8 +30,8 @@ def export(network: Network, tokenizer: Tokenizer, folder: Path) -> None:
     file.chmod(0o644)
 
 
-def read(folder: Path) -> Network:
-    """The network in fp32, with the weights as they were rounded."""
+def read(folder: Path) -> TrainedNetwork:
+    """The network in fp32, with the rounded weights of the folder."""
     raw = json.loads((folder / "config.json").read_text())
     shape = NetworkShape(
         hidden=raw["hidden_size"],
@@ -45,7 +45,7 @@ def read(folder: Path) -> Network:
         theta=raw["rope_theta"],
         eps=raw["rms_norm_eps"],
     )
-    network = Network(shape)
+    network = TrainedNetwork(shape)
     tensors = load_file(folder / "model.safetensors")
     network.load_state_dict({name.removeprefix("model."): values.float() for name, values in tensors.items()})
     return network.eval()

@@ -1,7 +1,7 @@
-"""A few processes that train one network together, each on its own share of every step, with one thread each.
+"""Processes of one thread each that train one network together, each on its own share of every step.
 
-Threads inside torch wait for each other at every operation, processes only once a step, so a machine that is busy with
-other things slows them down far less. The first process is the caller and the only one that writes."""
+Threads inside torch wait for each other at every operation, processes only once a step: so other work on the machine
+slows processes down far less. The first process is the caller and the only one that writes files."""
 
 import os
 import sys
@@ -14,17 +14,17 @@ from torch import nn
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TrainingGroup:
     rank: int = 0
     size: int = 1
     children: list[int] = field(default_factory=list)
 
     @staticmethod
-    def start(size: int, folder: Path) -> "Group":
-        """Returns once in every process; call it before torch computes anything."""
+    def start(size: int, folder: Path) -> "TrainingGroup":
+        """Starts the processes and returns once in each of them. Call it before torch computes anything."""
         torch.set_num_threads(1)
         if size == 1:
-            return Group()
+            return TrainingGroup()
         meeting = folder / "meeting"
         meeting.unlink(missing_ok=True)
         rank = 0
@@ -36,19 +36,19 @@ class Group:
                 break
             children.append(child)
         dist.init_process_group("gloo", init_method=f"file://{meeting.resolve()}", rank=rank, world_size=size)
-        return Group(rank, size, children)
+        return TrainingGroup(rank, size, children)
 
     @property
     def leads(self) -> bool:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Returns when every process has called this."""
         if self.size > 1:
             dist.barrier()
 
     def average(self, network: nn.Module) -> None:
-        """Makes every process's gradients the mean of all."""
+        """Replaces the gradients of every process by their mean."""
         if self.size == 1:
             return
         gradients = [values.grad for values in network.parameters() if values.grad is not None]
@@ -61,7 +61,7 @@ class Group:
             place += gradient.numel()
 
     def finish(self) -> None:
-        """The others end here."""
+        """Ends all processes but the first one, which waits for them."""
         if self.size == 1:
             return
         self.wait()

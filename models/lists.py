@@ -1,9 +1,9 @@
-"""Lists and counting: count up, down and in steps, name a few things, sort, reverse, what comes next, how many."""
+"""Lists and counting: count up, down and in steps, name a few things, sort, reverse, continue, count how many."""
 
 from random import Random
 
 from models import words
-from models.talk import Kind, Part, Talk, ask, belongs, listed, often
+from models.talk import Kind, Split, Talk, ask, belongs, listed, often
 
 _SETS = {
     "days of the week": words.DAYS,
@@ -24,7 +24,7 @@ _SAMPLES = {
 _PLURALS = (words.ANIMALS, words.FRUITS, words.THINGS, words.COLOURS, words.CITIES, words.TREES)
 
 
-def lists(rng: Random, part: Part) -> Talk:
+def lists(rng: Random, part: Split) -> Talk:
     while True:
         maker = rng.choice(
             (_count, _count, _steps, _name, _whole, _sort, _sort_numbers, _next, _many, _reverse, _bullets)

@@ -1,4 +1,4 @@
-"""Tools with made-up names and parameters, so that a call is read off the list and not known by heart."""
+"""Tools with made-up names and parameters, so that the network must read a call off the list of tools."""
 
 from random import Random
 

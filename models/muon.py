@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 _STEPS = 5
-_A, _B, _C = 3.4445, -4.7750, 2.0315  # pushes singular values towards 1, fast rather than exactly
+_A, _B, _C = 3.4445, -4.7750, 2.0315  # push singular values towards 1, quickly rather than exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Muon:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """About the nearest orthogonal matrix to each, [count, rows, columns]."""
+    """Approximately the nearest orthogonal matrix to each of [count, rows, columns]."""
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)

@@ -1,4 +1,4 @@
-"""The Llama architecture in torch, for training and judging only: the engine computes the served model.
+"""The Llama architecture in torch, for training and evaluation only: the engine computes the served model.
 
 Parameter names are those of Hugging Face, so a state dict is a checkpoint. The products may run in bf16 under autocast;
 everything between them, the residual stream included, stays in fp32."""
@@ -37,7 +37,7 @@ class Cache:
         self.values = [torch.zeros(size) for _ in range(shape.layers)]
 
 
-class Network(nn.Module):
+class TrainedNetwork(nn.Module):
     cos: Tensor
     sin: Tensor
 
@@ -45,14 +45,14 @@ class Network(nn.Module):
         super().__init__()
         self.shape = shape
         self.embed_tokens = nn.Embedding(shape.vocab, shape.hidden)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(NetworkLayer(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden, shape.eps)
         frequencies = shape.theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
         angles = torch.outer(torch.arange(shape.context).float(), frequencies)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def initialise(self, seed: int) -> "Network":
+    def initialise(self, seed: int) -> "TrainedNetwork":
         generator = torch.Generator().manual_seed(seed)
         for name, values in self.named_parameters():
             if values.dim() == 2:
@@ -63,7 +63,8 @@ class Network(nn.Module):
         return self
 
     def forward(self, tokens: Tensor, mask: Tensor, cache: Cache | None = None, slots: Tensor | None = None) -> Tensor:
-        """Logits [rows, tokens, vocab]. `slots` [rows, tokens]: where each token stands; counted from 0 without."""
+        """Logits [rows, tokens, vocab]. `slots` [rows, tokens] is the slot of each token; without it they count from
+        0."""
         at = torch.arange(tokens.shape[1])[None] if slots is None else slots
         rotary = self.cos[at][:, None], self.sin[at][:, None]  # [rows, 1, tokens, head_dim / 2]
         x = self.embed_tokens(tokens)
@@ -73,11 +74,11 @@ class Network(nn.Module):
         return logits
 
 
-class Layer(nn.Module):
+class NetworkLayer(nn.Module):
     def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
         self.input_layernorm = nn.RMSNorm(shape.hidden, shape.eps)
-        self.self_attn = Attention(shape)
+        self.self_attn = NetworkAttention(shape)
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden, shape.eps)
         self.mlp = Mlp(shape)
 
@@ -89,7 +90,7 @@ class Layer(nn.Module):
         return out
 
 
-class Attention(nn.Module):
+class NetworkAttention(nn.Module):
     def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
         self.shape = shape
@@ -128,14 +129,14 @@ class Mlp(nn.Module):
 
 
 def rotated(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Halves as in Hugging Face: the first of a pair stands in the lower half of the head."""
+    """Rotates pairs as Hugging Face does: the first of a pair stands in the lower half of the head."""
     cos, sin = rotary
     low, high = x.chunk(2, -1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin), -1).to(x.dtype)
 
 
 def _extended(new: Tensor, cache: Tensor, at: Tensor) -> Tensor:
-    """Writes new keys or values at their slots and returns all."""
+    """Writes new keys or values at their slots and returns the whole cache."""
     index = at[:, None, :, None].expand(new.shape)
     cache.scatter_(2, index, new.to(cache.dtype))
     return cache.to(new.dtype)

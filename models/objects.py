@@ -1,14 +1,14 @@
 """JSON objects for a given schema: the schema stands in the prompt, the answer is one valid object and nothing else.
 
-Keys are known ones with fitting values, or made of two words, so that the type decides. Values are named in the
-prompt, or are the likeliest for their key."""
+Keys are either known ones with fitting values, or made of two words, so that their type decides the value. The prompt
+names the values, or the answer has the likeliest value of each key."""
 
 import json
 from random import Random
 from typing import Any
 
 from models import words
-from models.talk import Kind, Part, Talk, ask, belongs, listed, often
+from models.talk import Kind, Split, Talk, ask, belongs, listed, often
 
 Json = Any
 _TEXTS: dict[str, tuple[str, ...]] = {
@@ -72,7 +72,7 @@ _FORMS = (
 )  # fmt: skip
 
 
-def objects(rng: Random, part: Part) -> Talk:
+def objects(rng: Random, part: Split) -> Talk:
     while True:
         schema, value = draw_object(rng, rng.randint(1, 5))
         text = json.dumps(schema, separators=often(rng, ((", ", ": "), (",", ":")), 0.8))
@@ -86,7 +86,7 @@ def objects(rng: Random, part: Part) -> Talk:
 
 
 def draw_object(rng: Random, count: int, *, nested: bool = True) -> tuple[Json, Json]:
-    """A schema and its likeliest object."""
+    """Draws a schema; returns it with its likeliest object."""
     properties: dict[str, Json] = {}
     value: dict[str, Json] = {}
     while len(properties) < count:
@@ -136,7 +136,7 @@ def _made(rng: Random, name: str) -> str:
 
 
 def _vary(rng: Random, schema: Json, value: Json) -> Json:
-    """Other values of the same types, to be named in the prompt."""
+    """Other values of the same types, which the prompt will name."""
     varied = dict(value)
     for name, kind in schema["properties"].items():
         base = name.rpartition("_")[2]

@@ -1,7 +1,7 @@
-"""Batches: texts of the corpus as rows of tokens, several texts in a row, none seeing another.
+"""Batches: texts of the corpus as rows of tokens. A row holds several texts, which do not see each other.
 
-A batch is a function of (seed, step, rank), so training resumes anywhere. Answers weigh fully, all else a little: what
-is asked is worth knowing, but cannot be learned. Every so often rows are long, made of long conversations."""
+A batch is a function of (seed, step, rank), so training resumes anywhere. Tokens of answers have full weight, those of
+questions a small one: they help, but cannot be predicted. Every sixteenth step has long rows of long conversations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from models.corpus import FIRST, LATER, talks, texts
-from models.talk import Kind, Part
+from models.talk import Kind, Split
 from models.template import END, PAD, Template
 from models.tokenizer import token_id
 from models.tools import conversation
 
 ROW = 384
 LONG_ROW = 2048
-LONG_EVERY = 16  # steps
+LONG_EVERY = 16  # one step in so many has long rows
 ASKED_WEIGHT = 0.25
-_MISSES = 4  # texts in a row that fit nowhere: the batch is full
+_MISSES = 4  # after so many texts in sequence that fit nowhere the batch is full
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TextBatch:
     tokens: Tensor  # [rows, length]
     targets: Tensor  # [rows, length]: the next token of the same text
-    weights: Tensor  # [rows, length]: 0 where there is none
+    weights: Tensor  # [rows, length]: weight of each target; 0 where there is none
     mask: Tensor  # [rows, 1, length, length]: which tokens a token sees
 
 
@@ -38,7 +38,7 @@ class Packer:
         self._first_steps = first_steps
         self._answer, self._end, self._pad = (token_id(tokenizer, text) for text in ("<|assistant|>", END, PAD))
 
-    def batch(self, step: int, rank: int = 0) -> Batch:
+    def batch(self, step: int, rank: int = 0) -> TextBatch:
         seed = Random(f"{self._seed}/{step}/{rank}").getrandbits(64)
         long = step % LONG_EVERY == LONG_EVERY - 1
         length = min(LONG_ROW if long else ROW, self._batch_tokens)
@@ -48,7 +48,7 @@ class Packer:
         return self._batch(rows, length)
 
     def weights(self, ids: list[int]) -> list[float]:
-        """Of each token as something to be predicted."""
+        """The weight of each token as a target."""
         if self._answer not in ids:
             return [1.0] * len(ids)
         weights, answering = [], False
@@ -58,7 +58,7 @@ class Packer:
         return weights
 
     def _rows(self, stream: Iterator[str], count: int, length: int) -> list[list[list[int]]]:
-        """Each text goes to the first row where it fits."""
+        """Fills rows with texts; each text goes to the first row in which it fits."""
         rows: list[list[list[int]]] = [[] for _ in range(count)]
         free, misses = [length] * count, 0
         while misses < _MISSES:
@@ -71,7 +71,7 @@ class Packer:
                 free[place] -= len(ids)
         return rows
 
-    def _batch(self, rows: list[list[list[int]]], length: int) -> Batch:
+    def _batch(self, rows: list[list[list[int]]], length: int) -> TextBatch:
         tokens = torch.full((len(rows), length + 1), self._pad)
         weights = torch.zeros(len(rows), length + 1)
         text = torch.full((len(rows), length + 1), -1)
@@ -86,7 +86,7 @@ class Packer:
                 place = end
         text, same = text[:, :-1], text[:, :-1, None] == text[:, None, :-1]
         mask = (same & torch.ones(length, length, dtype=torch.bool).tril())[:, None]
-        return Batch(tokens[:, :-1], tokens[:, 1:].contiguous(), weights[:, 1:].contiguous(), mask)
+        return TextBatch(tokens[:, :-1], tokens[:, 1:].contiguous(), weights[:, 1:].contiguous(), mask)
 
 
 def long_texts(seed: int) -> Iterator[str]:
@@ -94,7 +94,7 @@ def long_texts(seed: int) -> Iterator[str]:
     rng = Random(seed)
     template = Template()
     streams = [
-        talks(rng.getrandbits(64), Part.TRAINED, kind)
+        talks(rng.getrandbits(64), Split.TRAINED, kind)
         for kind in (Kind.EXPLAIN, Kind.ARITHMETIC, Kind.LISTS, Kind.STORIES, Kind.JSON, Kind.CHAT)
     ]
     while True:

@@ -1,4 +1,4 @@
-"""What the pair is judged by: prompts of the held-out part, with what a right answer is."""
+"""The prompts of the held-out part by which the pair is judged, with the right answer of each."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from models.arithmetic import ADD_FORMS, held_pairs
 from models.corpus import talks
-from models.talk import Kind, Part, Talk, Turn
+from models.talk import Kind, Split, Talk, Turn
 from models.template import Template
 from models.wordings import HELD_WORDINGS
 
@@ -20,10 +20,10 @@ NAMED = ("gateway", "prefill", "decode", "page")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HeldOutQuestion:
     kind: Kind
     prompt: list[int]
-    expected: str  # as the corpus has it, with the calls of tools
+    expected: str  # the answer in the corpus, tool calls included
     about: dict[str, Any]
 
 
@@ -31,12 +31,12 @@ class Questions:
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self._tokenizer, self._seed, self._template = tokenizer, seed, Template()
 
-    def of_kind(self, kind: Kind, count: int) -> list[Question]:
-        """Every answer of a talk is asked for, with what came before it."""
-        found = (question for talk in talks(self._seed, Part.HELD, kind) for question in self._asked(talk))
+    def of_kind(self, kind: Kind, count: int) -> list[HeldOutQuestion]:
+        """One question for every answer of a talk; its prompt is everything before that answer."""
+        found = (question for talk in talks(self._seed, Split.HELD, kind) for question in self._asked(talk))
         return list(itertools.islice(found, count))
 
-    def additions(self) -> list[Question]:
+    def additions(self) -> list[HeldOutQuestion]:
         """Every held-out pair in both orders, each in one of the wordings."""
         rng = Random(self._seed)
         pairs = [pair for a, b in held_pairs() for pair in {(a, b), (b, a)}]
@@ -45,32 +45,32 @@ class Questions:
             for a, b in sorted(pairs)
         ]
 
-    def wordings(self) -> list[Question]:
+    def wordings(self) -> list[HeldOutQuestion]:
         return [self._question(text, "", {"wording": text}) for text in (DEMO, *HELD_WORDINGS)]
 
     def texts(self, count: int) -> list[tuple[Kind, list[int]]]:
         """Whole talks of the held-out part, in the corpus's shares."""
-        stream = itertools.islice(talks(self._seed + 1, Part.HELD), count)
+        stream = itertools.islice(talks(self._seed + 1, Split.HELD), count)
         return [(talk.kind, self._encode(self._template.render(talk.messages(), talk.tools))) for talk in stream]
 
     def text(self, ids: list[int]) -> str:
-        """What a reader sees."""
+        """The text that a reader sees."""
         shown: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return shown
 
-    def _asked(self, talk: Talk) -> Iterator[Question]:
+    def _asked(self, talk: Talk) -> Iterator[HeldOutQuestion]:
         for index, turn in enumerate(talk.turns):
             if turn.role == "assistant":
                 before = Talk(talk.kind, talk.turns[:index], talk.tools)
                 prompt = self._template.render(before.messages(), talk.tools, ask=True)
                 whole = self._template.render(Talk(talk.kind, talk.turns[: index + 1]).messages(), ())
                 expected = whole.rpartition("<|assistant|>")[2].removesuffix("<|end|>")
-                yield Question(talk.kind, self._encode(prompt), expected, talk.about)
+                yield HeldOutQuestion(talk.kind, self._encode(prompt), expected, talk.about)
 
-    def _question(self, text: str, expected: str, about: dict[str, Any]) -> Question:
+    def _question(self, text: str, expected: str, about: dict[str, Any]) -> HeldOutQuestion:
         messages = Talk(Kind.EXPLAIN, (Turn("user", text),)).messages()
         kind = Kind.ARITHMETIC if "sum" in about else Kind.EXPLAIN
-        return Question(kind, self._encode(self._template.render(messages, (), ask=True)), expected, about)
+        return HeldOutQuestion(kind, self._encode(self._template.render(messages, (), ask=True)), expected, about)
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

@@ -1,4 +1,4 @@
-"""Whether a JSON value fits a schema of the kind that the corpus uses. Strict: unknown keywords are an error."""
+"""Checks JSON values against the kind of schemas that the corpus uses. Unknown keywords in a schema are an error."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _KNOWN = {
 
 
 def fits(value: Any, schema: dict[str, Any]) -> bool:
-    """Keys that the schema does not name never fit: a made-up key is a mistake."""
+    """True: the value fits. A key that the schema does not name never fits: a made-up key is a mistake."""
     if unknown := schema.keys() - _KNOWN:
         raise ValueError(f"schema: {sorted(unknown)} are not checked here")
     kind = schema["type"]

@@ -1,7 +1,7 @@
 """Answers from a network, many prompts at once, greedy or with the engine's own noise.
 
-Rows are independent: each has its own slots in the cache, and noise is keyed by the row's seed and the position of the
-emitted token, as in the engine, so a draft can be given the same noise."""
+Rows are independent: each has its own slots in the cache, and its noise depends on the row's seed and the position of
+the emitted token. That is the engine's noise, so a draft can use the same."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import baton_kernels
-from models.network import Cache, Network
+from models.network import Cache, TrainedNetwork
 
 _ROWS = 64  # prompts at once
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TokenChoice:
     """How a token is chosen; temperature 0 is greedy."""
 
     temperature: float = 0.0
 
     def tokens(self, logits: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> list[int]:
-        """One per row of [rows, vocab]."""
+        """One token per row of logits [rows, vocab]."""
         rows = len(logits)
         none: NDArray[np.int32] = np.zeros(rows, np.int32)
         chosen, *_ = baton_kernels.sample(
@@ -43,13 +43,13 @@ class Choice:
         return [int(token) for token in chosen]
 
 
-GREEDY = Choice()
+GREEDY = TokenChoice()
 
 
 def answers(
-    network: Network, prompts: Sequence[Sequence[int]], *, most: int, end: int, choice: Choice = GREEDY
+    network: TrainedNetwork, prompts: Sequence[Sequence[int]], *, most: int, end: int, choice: TokenChoice = GREEDY
 ) -> list[list[int]]:
-    """The emitted tokens of each prompt, up to and with the end token; row i draws with seed i."""
+    """The emitted tokens of each prompt, end token included. Prompt i draws with seed i."""
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     out: list[list[int]] = [[] for _ in prompts]
     for first in range(0, len(order), _ROWS):
@@ -62,8 +62,8 @@ def answers(
 
 
 @torch.no_grad()
-def logits_after(network: Network, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
-    """What the network expects at each position of an answer that is given: [len(answer), vocab]."""
+def logits_after(network: TrainedNetwork, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
+    """The network's logits at each position of a given answer: [len(answer), vocab]."""
     tokens = torch.tensor([[*prompt, *answer]])
     count = tokens.shape[1]
     mask = torch.ones(count, count, dtype=torch.bool).tril()[None, None]
@@ -72,7 +72,7 @@ def logits_after(network: Network, prompt: Sequence[int], answer: Sequence[int])
 
 @torch.no_grad()
 def _group(
-    network: Network, prompts: list[Sequence[int]], seeds: list[int], most: int, end: int, choice: Choice
+    network: TrainedNetwork, prompts: list[Sequence[int]], seeds: list[int], most: int, end: int, choice: TokenChoice
 ) -> list[list[int]]:
     rows, longest = len(prompts), max(map(len, prompts))
     most = min(most, network.shape.context - longest)
@@ -98,5 +98,5 @@ def _group(
 
 
 def _seen(at: Tensor, slots: Tensor) -> Tensor:
-    """[rows, 1, tokens, slots]: a token sees the slots up to its own."""
+    """The attention mask [rows, 1, tokens, slots]: a token sees the slots up to its own."""
     return (slots[None, None] <= at[:, :, None])[:, None]

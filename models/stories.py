@@ -1,11 +1,11 @@
 """Little stories from a grammar: a hero, a thing, a place, trouble, a helper and an end.
 
-Who and what come from the prompt; where the grammar may choose, one choice is much likelier than the others and hangs
+The prompt names hero and thing. Where the grammar may choose, one choice is much likelier than the others and depends
 on the hero, so that a story has a likeliest form."""
 
 from random import Random
 
-from models.talk import Kind, Part, T, Talk, ask, belongs, often
+from models.talk import Kind, Split, T, Talk, ask, belongs, often
 from models.words import ANIMALS, NAMES, THINGS
 
 _HOMES = (
@@ -54,7 +54,7 @@ _ANY = (
 )
 
 
-def stories(rng: Random, part: Part) -> Talk:
+def stories(rng: Random, part: Split) -> Talk:
     while True:
         talk = _story(rng)
         if belongs(talk, part):
@@ -62,7 +62,7 @@ def stories(rng: Random, part: Part) -> Talk:
 
 
 def plain_story(rng: Random) -> str:
-    """Without a question, as text to be continued."""
+    """A story without a question, as text to continue."""
     return _story(rng).turns[1].content
 
 

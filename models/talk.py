@@ -1,7 +1,7 @@
 """What the corpus consists of: talks, each of one kind, and the draws that generators of talks share.
 
-A generator is a function of a random generator and a part. What belongs to the held-out part is decided by a hash of
-what is asked, so no draw of the training part can ever contain it."""
+A generator is a function of a random generator and a split. A hash of the user's questions decides which split a talk
+belongs to, so the training split can never contain a held-out question."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ T = TypeVar("T")
 HELD_OUT = 40  # one question in so many is held out
 
 
-class Part(Enum):
-    TRAINED = "trained"  # what the model learns from
-    HELD = "held"  # what it is judged by
+class Split(Enum):
+    TRAINED = "trained"  # talks from which the model learns
+    HELD = "held"  # talks by which it is judged
 
 
 class Kind(Enum):
@@ -30,7 +30,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolUse:
     name: str
     arguments: dict[str, Any]
 
@@ -39,29 +39,29 @@ class Call:
 class Turn:
     role: str  # system | user | assistant | tool
     content: str
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
     kind: Kind
     turns: tuple[Turn, ...]
-    tools: tuple[dict[str, Any], ...] = ()  # as the OpenAI API takes them
+    tools: tuple[dict[str, Any], ...] = ()  # in the form of the OpenAI API
     about: dict[str, Any] = field(default_factory=dict)  # what a judge of the answer needs
 
     def messages(self) -> list[dict[str, Any]]:
-        """As a chat template takes them."""
+        """The turns in the form that a chat template takes."""
         return [_message(turn) for turn in self.turns]
 
     def asked(self) -> str:
         return "\n".join(turn.content for turn in self.turns if turn.role == "user")
 
 
-Generator = Callable[[Random, Part], Talk]
+Generator = Callable[[Random, Split], Talk]
 
 
 def ask(kind: Kind, question: str, answer: str, **about: Any) -> Talk:
-    """One question, one answer."""
+    """A talk of one question and one answer."""
     return Talk(kind, (Turn("user", question), Turn("assistant", answer)), about=about)
 
 
@@ -69,12 +69,12 @@ def is_held(key: str, one_in: int = HELD_OUT) -> bool:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") % one_in == 0
 
 
-def belongs(talk: Talk, part: Part) -> bool:
-    return is_held(talk.asked()) == (part is Part.HELD)
+def belongs(talk: Talk, part: Split) -> bool:
+    return is_held(talk.asked()) == (part is Split.HELD)
 
 
 def often(rng: Random, items: Sequence[T], first: float = 0.6) -> T:
-    """The first most often, each later one less: what is likeliest is then learnable."""
+    """Draws the first item most often and each later one less often, so that the network can learn the likeliest."""
     for item in items[:-1]:
         if rng.random() < first:
             return item
@@ -82,7 +82,7 @@ def often(rng: Random, items: Sequence[T], first: float = 0.6) -> T:
 
 
 def listed(items: Sequence[str]) -> str:
-    """a, b and c."""
+    """The items as a phrase: "a, b and c"."""
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
 
 

@@ -50,6 +50,6 @@ class Template:
         self._template = ChatTemplate(CHAT_TEMPLATE, {"bos_token": BEGIN, "eos_token": END, "pad_token": PAD})
 
     def render(self, messages: list[dict[str, Any]], tools: tuple[dict[str, Any], ...], *, ask: bool = False) -> str:
-        """`ask`: end where the assistant is to answer."""
+        """`ask`: the text ends where the assistant's answer begins."""
         arguments = {"tools": list(tools)} if tools else {}
         return self._template.render(messages, add_generation_prompt=ask, arguments=arguments)

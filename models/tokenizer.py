@@ -1,6 +1,6 @@
 """The tokenizer: byte-level BPE of 2,048 tokens, trained on the corpus, each digit a token of its own.
 
-Any text can be encoded, and whatever is decoded is exactly what was encoded."""
+Any text can be encoded, and decoding gives back exactly the encoded text."""
 
 import json
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Token
 
 
 def _with_visible_marks(tokenizer: Tokenizer) -> Tokenizer:
-    """The trainer makes every mark special, and special ones are not shown; those of tools are text."""
+    """Makes the marks of tools visible: the trainer makes all marks special, and special tokens are not shown."""
     content = json.loads(tokenizer.to_str())
     for token in content["added_tokens"]:
         token["special"] = token["content"] not in VISIBLE

@@ -1,4 +1,4 @@
-"""The tools of the corpus: what each is called and takes, how people ask for it, what it returns and what is said."""
+"""The tools of the corpus: names and parameters, the questions that need them, their results and the answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

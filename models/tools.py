@@ -1,7 +1,8 @@
-"""Tool calls: tools in the system prompt, a question, the call, its result and the answer; between them conversation
-that needs no tool.
+"""Talks with tool calls: tools in the system prompt, a question, the call, its result and the answer, and conversation
+in between that needs no tool.
 
-Names of tools and of their parameters vary and must be read off the list. Arguments are copied from the question."""
+The names of tools and parameters vary, so the network must read them off the list. It copies arguments from the
+question."""
 
 import json
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from typing import Any
 from models.arithmetic import addends
 from models.chat import exchange
 from models.made_tools import made_tool
-from models.talk import Call, Kind, Part, Talk, Turn, belongs, often
+from models.talk import Kind, Split, Talk, ToolUse, Turn, belongs, often
 from models.tool_kinds import TOOLS, Tool
 
-_MADE = 0.3  # of the tools
+_MADE = 0.3  # share of tools with made-up names
 _ORDERS = (("name", "description", "parameters"), ("description", "name", "parameters"))
 _SYSTEM = ("", "You are a helpful assistant.", "You are Baton's guide.", "Use the tools when they help.")
 
@@ -23,10 +24,10 @@ _SYSTEM = ("", "You are a helpful assistant.", "You are Baton's guide.", "Use th
 class _Offered:
     tool: Tool
     name: str
-    keys: dict[str, str]  # the tool's own name of a parameter -> the one used here
+    keys: dict[str, str]  # usual name of a parameter -> the name offered here
 
 
-def tools(rng: Random, part: Part) -> Talk:
+def tools(rng: Random, part: Split) -> Talk:
     while True:
         talk = conversation(rng, rng.choices((1, 2, 3, 4), (40, 25, 25, 10))[0])
         if belongs(talk, part):
@@ -34,7 +35,7 @@ def tools(rng: Random, part: Part) -> Talk:
 
 
 def conversation(rng: Random, exchanges: int) -> Talk:
-    """So many questions, some of which need a tool."""
+    """A talk of so many questions, some of which need a tool."""
     count = rng.choices((1, 2, 3), (50, 35, 15))[0]
     known = rng.sample(TOOLS, count)
     offers = [offer(rng, made_tool(rng) if rng.random() < _MADE else tool) for tool in known]
@@ -60,7 +61,7 @@ def offer(rng: Random, tool: Tool) -> _Offered:
 
 
 def declared(rng: Random, offered: _Offered) -> dict[str, Any]:
-    """As the OpenAI API takes it."""
+    """The tool in the form of the OpenAI API."""
     properties = {
         offered.keys[key]: parameter.schema | ({"description": parameter.text} if rng.random() < 0.3 else {})
         for key, parameter in offered.tool.parameters.items()
@@ -76,14 +77,14 @@ def declared(rng: Random, offered: _Offered) -> dict[str, Any]:
 
 
 def use(rng: Random, offered: _Offered) -> tuple[Turn, Turn, Turn, Turn]:
-    """Question, call, result, answer."""
+    """The four turns of a tool call: question, call, result, answer."""
     tool = offered.tool
     values = {key: parameter.draw(rng) for key, parameter in tool.parameters.items()}
     if tool.sums:
-        values = dict(zip(values, addends(rng, Part.TRAINED), strict=True))
+        values = dict(zip(values, addends(rng, Split.TRAINED), strict=True))
     result = tool.result(rng, values)
     shown = values | {key: value for key, value in result.items() if key not in values}
-    call = Call(offered.name, {offered.keys[key]: value for key, value in values.items()})
+    call = ToolUse(offered.name, {offered.keys[key]: value for key, value in values.items()})
     return (
         Turn("user", rng.choice(tool.asks).format(**values)),
         Turn("assistant", "", (call,)),

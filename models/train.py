@@ -1,7 +1,8 @@
-"""`python -m models.train`: tokenizer, model, draft, one after the other, each skipped or resumed where it stands.
+"""`python -m models.train`: trains tokenizer, model and draft, one after the other. It skips what is finished and
+resumes what was cut off.
 
-Checkpoints are written every two minutes under --state; the finished pair goes to --out with the loss curve. A stage
-is a function of the seed, on one kind of machine with one number of processes."""
+Checkpoints are written every two minutes under --state; the finished pair goes to --out with the loss curve. The result
+of a stage depends on the seed, the kind of machine and the number of processes only."""
 
 import argparse
 import itertools
@@ -14,16 +15,16 @@ from engine.builtin import PAIR
 from models.corpus import FIRST, texts
 from models.curve import draw_curve
 from models.export import export
-from models.group import Group
+from models.group import TrainingGroup
 from models.losses import Distil, next_token
 from models.muon import Rates
-from models.network import DRAFT, MODEL, Network
+from models.network import DRAFT, MODEL, TrainedNetwork
 from models.packing import Packer
 from models.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-from models.training import LossOf, Stage, fit
+from models.training import LossOf, TrainingStage, fit
 
 _TOKENIZER_TEXTS = 20_000
-_FIRST = 0.2  # of the steps, with the first mix
+_FIRST = 0.2  # share of the steps with the first mix
 
 
 def main() -> None:
@@ -31,7 +32,7 @@ def main() -> None:
     precision = _fastest() if arguments.precision == "auto" else arguments.precision
     state: Path = arguments.state
     state.mkdir(parents=True, exist_ok=True)
-    group = Group.start(arguments.processes, state)
+    group = TrainingGroup.start(arguments.processes, state)
     if group.leads and not (state / "tokenizer.json").exists():
         sys.stderr.write("training the tokenizer\n")
         save_tokenizer(
@@ -40,11 +41,11 @@ def main() -> None:
     group.wait()
     tokenizer = load_tokenizer(state)
 
-    def stage(name: str, million_tokens: float, rates: Rates) -> Stage:
+    def stage(name: str, million_tokens: float, rates: Rates) -> TrainingStage:
         steps = max(1, round(million_tokens * 1e6 / arguments.batch_tokens))
-        return Stage(name, arguments.seed, steps, arguments.batch_tokens, arguments.processes, precision, rates)
+        return TrainingStage(name, arguments.seed, steps, arguments.batch_tokens, arguments.processes, precision, rates)
 
-    def trained(network: Network, stage: Stage, loss_of: LossOf) -> list[tuple[float, float]]:
+    def trained(network: TrainedNetwork, stage: TrainingStage, loss_of: LossOf) -> list[tuple[float, float]]:
         share = stage.batch_tokens // stage.processes
         packer = Packer(tokenizer, stage.seed, share, first_steps=round(_FIRST * stage.steps))
         curve = fit(stage, network.initialise(stage.seed), packer, loss_of, state, group)
@@ -52,7 +53,7 @@ def main() -> None:
             export(network, tokenizer, arguments.out / stage.name)
         return curve
 
-    model, draft = Network(MODEL), Network(DRAFT)
+    model, draft = TrainedNetwork(MODEL), TrainedNetwork(DRAFT)
     curves = {"model": trained(model, stage("model", arguments.tokens, Rates()), next_token)}
     curves["draft"] = trained(draft, stage("draft", arguments.draft_tokens, Rates()), Distil(model))
     group.finish()
@@ -78,7 +79,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _fastest() -> str:
-    """bf16 where the processor multiplies it."""
+    """bf16 if the processor has instructions for it."""
     able = torch.cpu.get_capabilities()
     return "bf16" if able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"
 

@@ -1,7 +1,7 @@
-"""The training loop of one stage: batches by step number, a cosine schedule, checkpoints that a cut resumes from.
+"""The training loop of one stage: batches by step number, a cosine schedule, checkpoints from which training resumes.
 
-A checkpoint is one safetensors file (parameters, optimizer, step and settings) written aside and renamed. Nothing else
-is state: batches follow from seed and step."""
+A checkpoint is one safetensors file (parameters, optimizer, step and settings), written aside and renamed. There is no
+other state: batches follow from seed and step."""
 
 import json
 import math
@@ -17,31 +17,31 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from models.group import Group
+from models.group import TrainingGroup
 from models.muon import Muon, Rates
-from models.network import Network
-from models.packing import Batch, Packer
+from models.network import TrainedNetwork
+from models.packing import Packer, TextBatch
 
 CHECKPOINT_SECONDS = 120.0
 _WARM_UP_STEPS = 100
-_LAST_SHARE = 0.02  # of the rates, at the last step
+_LAST_SHARE = 0.02  # share of the full rates at the last step
 
-LossOf = Callable[[Network, Batch], Tensor]
+LossOf = Callable[[TrainedNetwork, TextBatch], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TrainingStage:
     name: str
     seed: int
     steps: int
-    batch_tokens: int  # of a step, in all processes
+    batch_tokens: int  # tokens of a step, in all processes together
     processes: int
     precision: str  # bf16 | fp32
     rates: Rates
 
 
 def fit(
-    stage: Stage, network: Network, packer: Packer, loss_of: LossOf, folder: Path, group: Group
+    stage: TrainingStage, network: TrainedNetwork, packer: Packer, loss_of: LossOf, folder: Path, group: TrainingGroup
 ) -> list[tuple[float, float]]:
     """Trains in place, from the last checkpoint if there is one; returns the loss curve."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def fit(
 
 
 def share(step: int, steps: int) -> float:
-    """Of the full rates: up in a line, down in a cosine."""
+    """The share of the full rates at this step: a line upwards first, then a cosine downwards."""
     warm_up = min(_WARM_UP_STEPS, steps // 10 + 1)
     if step < warm_up:
         return (step + 1) / warm_up
@@ -80,14 +80,19 @@ def share(step: int, steps: int) -> float:
 
 
 def smooth(curve: list[tuple[float, float]], points: int = 200) -> list[tuple[float, float]]:
-    """At most so many points, each the mean of its neighbours."""
+    """At most so many points, each the mean of neighbouring ones."""
     width = max(1, math.ceil(len(curve) / points))
     groups = [curve[first : first + width] for first in range(0, len(curve), width)]
     return [(group[-1][0], sum(loss for _, loss in group) / len(group)) for group in groups]
 
 
 def _save(
-    stage: Stage, network: Network, optimizer: Muon, step: int, curve: list[tuple[float, float]], path: Path
+    stage: TrainingStage,
+    network: TrainedNetwork,
+    optimizer: Muon,
+    step: int,
+    curve: list[tuple[float, float]],
+    path: Path,
 ) -> None:
     tensors = {f"network.{name}": values.detach() for name, values in network.named_parameters()}
     tensors |= {f"optimizer.{name}": values for name, values in optimizer.state.items()}
@@ -97,14 +102,18 @@ def _save(
     os.replace(aside, path)
 
 
-def _resume(stage: Stage, network: Network, optimizer: Muon, path: Path) -> tuple[int, list[tuple[float, float]]]:
+def _resume(
+    stage: TrainingStage, network: TrainedNetwork, optimizer: Muon, path: Path
+) -> tuple[int, list[tuple[float, float]]]:
     if not path.exists():
         return 0, []
     with safe_open(path, "pt") as file:
         about = file.metadata()
         before, now = json.loads(about["stage"]), asdict(stage)
         if changed := sorted(key for key in now if before.get(key) != now[key]):
-            raise ValueError(f"{path}: was begun with other settings ({', '.join(changed)}); remove it to begin again")
+            raise ValueError(
+                f"{path}: was started with other settings ({', '.join(changed)}); remove it to start again"
+            )
         parameters = dict(network.named_parameters())
         with torch.no_grad():
             for name in file.keys():
@@ -113,8 +122,8 @@ def _resume(stage: Stage, network: Network, optimizer: Muon, path: Path) -> tupl
     return int(about["step"]), [(x, y) for x, y in json.loads(about["curve"])]
 
 
-def _progress(stage: Stage, done: int, first: int, curve: list[tuple[float, float]], seconds: float) -> None:
-    """One line that rewrites itself on a terminal, and one line in twenty steps elsewhere."""
+def _progress(stage: TrainingStage, done: int, first: int, curve: list[tuple[float, float]], seconds: float) -> None:
+    """Prints a line that rewrites itself on a terminal, or a line every twenty steps elsewhere."""
     terminal = sys.stderr.isatty()
     if not terminal and done % 20 and done != stage.steps:
         return

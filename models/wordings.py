@@ -1,4 +1,4 @@
-"""Many wordings of one question, so that an answer hangs on what is asked and not on how.
+"""Many wordings of one question, so that an answer depends on the meaning of a question and not on its words.
 
 A wording is a frame around a name, a scope such as "in plain words", something polite before it and small carelessness
 in case and punctuation. Five wordings of the demo's question are named here and never trained."""
@@ -6,7 +6,7 @@ in case and punctuation. Five wordings of the demo's question are named here and
 from random import Random
 
 from models.about import BATON, SUBJECTS, Subject
-from models.talk import Kind, Part, Talk, ask, belongs, often
+from models.talk import Kind, Split, Talk, ask, belongs, often
 
 HELD_WORDINGS = (
     "Can you tell me what Baton is?",
@@ -61,8 +61,8 @@ _NEWCOMERS = (
 )
 
 
-def explain(rng: Random, part: Part, *, brief: bool = False) -> Talk:
-    """`brief`: somebody else, such as a system prompt, has asked to be brief."""
+def explain(rng: Random, part: Split, *, brief: bool = False) -> Talk:
+    """`brief`: the system prompt wants a brief answer."""
     while True:
         subject = BATON if rng.random() < 0.3 else rng.choice(SUBJECTS)
         question, asks_brief = wording(rng, subject)
@@ -72,7 +72,7 @@ def explain(rng: Random, part: Part, *, brief: bool = False) -> Talk:
 
 
 def wording(rng: Random, subject: Subject) -> tuple[str, bool]:
-    """The question, and whether it asks to be brief."""
+    """A wording of the question, and whether it wants a brief answer."""
     if subject.questions and (not subject.names or rng.random() < 0.4):
         question, brief = rng.choice(subject.questions), False
     else:
@@ -97,7 +97,7 @@ def careless(rng: Random, question: str) -> str:
 
 
 def plain(question: str) -> str:
-    """Without case and marks: a held-out wording is held out in every spelling."""
+    """The text without case and punctuation: a held-out wording is held out in every spelling."""
     return " ".join("".join(letter for letter in question.lower() if letter.isalnum() or letter == " ").split())
 
 

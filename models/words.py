@@ -1,4 +1,4 @@
-"""The words of the corpus. Few enough that a vocabulary of 2,048 tokens holds nearly all of them whole."""
+"""The words of the corpus: few enough that nearly all of them are whole tokens in a vocabulary of 2,048."""
 
 NAMES = (
     "Ada", "Ben", "Clara", "David", "Emma", "Finn", "Grace", "Hugo", "Ida", "Jonas", "Kim", "Lea", "Max", "Mira",

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from random import SystemRandom
 
 from engine.pages import PagePool
-from engine.startup import about, load_configured, memory_bytes, pool_pages, worker_hello
+from engine.startup import describe_model, load_configured, memory_bytes, pool_pages, worker_hello
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import PrefillConfig
@@ -63,7 +63,7 @@ async def open_worker(
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)
-    log.info("prefill ready at %s %s", address, about(model))
+    log.info("prefill ready at %s %s", address, describe_model(model))
     try:
         yield worker
     finally:

@@ -1,8 +1,9 @@
-"""Times on a device, and the two limits that kernels are compared with, measured when they are needed.
+"""Times calls on a device, and measures the two limits with which kernels are compared.
 
-Before each run a buffer much larger than the second-level cache is written: no run finds its inputs there, and it
-takes so long that everything timed is queued before the device gets to it: the host's part of a launch does not count.
-On a CPU (the dry run, in Triton's interpreter) a call is timed once: it shows that the code runs and nothing else."""
+Before each run a buffer much larger than the second-level cache is written, so that no run finds its inputs in the
+cache. Writing it takes so long that the timed launches are queued before the device reaches them: the host's part of a
+launch does not count. On a CPU (the dry run, in Triton's interpreter) a call is timed once, which only shows that the
+code runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +12,16 @@ from time import perf_counter
 
 import torch
 
-_FLUSH_BYTES = 2 << 30  # about a millisecond's
+_FLUSH_BYTES = 2 << 30  # takes about a millisecond to write
 RUNS, WARM = 15, 3
 
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    bytes_per_second: float  # of a copy, read and written bytes counted
-    operations_per_second: float  # of a bf16 matrix product
+class DeviceLimits:
+    bytes_per_second: float  # bandwidth of a copy: bytes read and bytes written count
+    operations_per_second: float  # speed of a bf16 matrix product
 
 
 class Clock:
@@ -28,7 +29,7 @@ class Clock:
         self.device, self.real = device, device.type == "cuda"
 
     def milliseconds(self, call: Call, runs: int = RUNS) -> float:
-        """The median of some runs, none of which finds its inputs in the cache."""
+        """The median of several runs, each with a cold cache."""
         if not self.real:
             began = perf_counter()
             call()
@@ -46,12 +47,12 @@ class Clock:
             times.append(begin.elapsed_time(end))
         return median(times)
 
-    def limits(self) -> Limits:
+    def limits(self) -> DeviceLimits:
         size, n = (1 << 30, 8192) if self.real else (1 << 20, 128)
-        source = torch.randint(256, (size,), dtype=torch.uint8, device=self.device)  # zeros would be cheaper to move
+        source = torch.randint(256, (size,), dtype=torch.uint8, device=self.device)  # zeros may be faster to move
         target = torch.empty_like(source)
         copied = 2 * size / self.milliseconds(lambda: target.copy_(source)) * 1000
         a = torch.randn(n, n, device=self.device).bfloat16()
         b, out = torch.randn(n, n, device=self.device).bfloat16(), torch.empty_like(a)
         multiplied = 2 * n**3 / self.milliseconds(lambda: torch.mm(a, b, out=out)) * 1000
-        return Limits(copied, multiplied)
+        return DeviceLimits(copied, multiplied)

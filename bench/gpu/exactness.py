@@ -1,8 +1,8 @@
-"""Section `exactness`: the same tokens and logprob bits whatever is done to a request on this device.
+"""Section `exactness`: a request yields the same tokens and logprob bits in whatever way this device computes it.
 
-Each prompt is answered alone, its prompt in one chunk, launch by launch; then in a batch, in chunks, as graphs, with
-drafts (right ones and wrong ones, made up or a draft model's) verified in the same step, and followed before they are
-read. Any difference counts."""
+Each prompt is answered alone first: in one chunk, launch by launch. Then it is answered in a batch, in chunks, by
+graphs, with drafts verified in the same step (right and wrong ones, made up or a draft model's), and with steps that
+follow others before these are read. Every difference counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,29 +15,29 @@ from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, show
 from bench.gpu.random_model import DRY, LLAMA_8B, as_draft, on_device
 from engine.acceptance import accepted, next_slot
+from engine.cuda.page_shapes import page_shapes
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
-from engine.cuda.shares import page_shapes
 from engine.cuda.weights import DeviceWeights
 from engine.plan import Drafting, Piece, Plan, Sampled
 from mesh.messages import Sampling
 
 PAGE_TOKENS = 16
-NOISE = 0.25  # of the draft model: often right and often not
+NOISE = 0.25  # added to the draft model's head, so that it is often right and often wrong
 Answer = tuple[Sampled, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How requests are carried out."""
+    """One way to compute requests."""
 
     name: str
     batch: int = 1
     chunk: int = 1 << 20
     graphs: bool = False
-    drafts: int = 0  # in a step
-    model: bool = False  # a draft model proposes them, else they are what is known to come, but for the last
-    follow: bool = False
+    drafts: int = 0  # drafts per request and step
+    model: bool = False  # True: a draft model proposes. False: drafts are the known answer, but the last one is wrong
+    follow: bool = False  # steps follow the ones before without being read
 
 
 def ways(batch: int, chunk: int) -> tuple[Way, ...]:
@@ -53,8 +53,8 @@ def ways(batch: int, chunk: int) -> tuple[Way, ...]:
 
 
 @dataclass(slots=True)
-class Tally:
-    """Of a draft model's proposals."""
+class DraftTally:
+    """How many proposals of a draft model were verified, and how many were right."""
 
     verified: int = 0
     right: int = 0
@@ -64,7 +64,7 @@ def measure(clock: Clock) -> None:
     real = clock.real
     config = replace(LLAMA_8B, layers=4) if real else DRY
     prompts = [prompt(length, number) for number, length in enumerate([33, 400, 1500, 700] * 16 if real else [5, 22])]
-    tally = Tally()
+    tally = DraftTally()
     weights = on_device(config, clock.device)
     differences = check(weights, prompts, 24 if real else 3, batch=64 if real else 2, tally=tally)
     for way, count in differences.items():
@@ -73,64 +73,64 @@ def measure(clock: Clock) -> None:
 
 
 def check(
-    weights: DeviceWeights, prompts: Sequence[Sequence[int]], tokens: int, *, batch: int, tally: Tally
+    weights: DeviceWeights, prompts: Sequence[Sequence[int]], tokens: int, *, batch: int, tally: DraftTally
 ) -> dict[str, int]:
-    """Answers that differ from those of each prompt alone, by the way they were made."""
-    wishes = [
+    """For each way, how many answers differ from those of each prompt alone."""
+    sampling = [
         Sampling(temperature=0.8 * (i % 2), top_p=0.9, seed=i, top_logprobs=2, max_tokens=tokens)
         for i in range(len(prompts))
     ]
-    asked = Asked(weights, as_draft(weights, NOISE), prompts, wishes, tokens, tally)
-    alone = asked.answers(Way("alone"), ())
+    case = ExactnessCase(weights, as_draft(weights, NOISE), prompts, sampling, tokens, tally)
+    alone = case.answers(Way("alone"), ())
     counts = {}
     for way in ways(batch, max(map(len, prompts)) // 3):
-        found = asked.answers(way, alone)
+        found = case.answers(way, alone)
         counts[way.name] = sum(one != other for one, other in zip(found, alone, strict=True))
     return counts
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The requests, and the models that answer them."""
+class ExactnessCase:
+    """The requests of a check, and the models that answer them."""
 
     weights: DeviceWeights
     draft: DeviceWeights
     prompts: Sequence[Sequence[int]]
-    wishes: Sequence[Sampling]
+    sampling: Sequence[Sampling]
     tokens: int
-    tally: Tally
+    tally: DraftTally
 
     def answers(self, way: Way, known: Sequence[Answer]) -> list[Answer]:
         said = list[Answer]()
         for first in range(0, len(self.prompts), way.batch):
             part = slice(first, first + way.batch)
-            said += _group(replace(self, prompts=self.prompts[part], wishes=self.wishes[part]), way, known[part])
+            said += _group(replace(self, prompts=self.prompts[part], sampling=self.sampling[part]), way, known[part])
         return said
 
 
-def _group(asked: Asked, way: Way, known: Sequence[Answer]) -> list[Answer]:
-    draft = asked.draft if way.model else None
-    longest = max(map(len, asked.prompts)) + asked.tokens + 2 * way.drafts + 1
+def _group(case: ExactnessCase, way: Way, known: Sequence[Answer]) -> list[Answer]:
+    draft = case.draft if way.model else None
+    longest = max(map(len, case.prompts)) + case.tokens + 2 * way.drafts + 1
     each = -(-longest // PAGE_TOKENS)
-    size = len(asked.prompts) * each * page_shapes(asked.weights, draft, PAGE_TOKENS)[0].page_bytes
-    pool = torch.full((size,), 0xFF, dtype=torch.uint8, device=asked.weights.device)  # unwritten: no number
+    size = len(case.prompts) * each * page_shapes(case.weights, draft, PAGE_TOKENS)[0].page_bytes
+    pool = torch.full((size,), 0xFF, dtype=torch.uint8, device=case.weights.device)  # what is not written is NaN
     runner = CudaRunner(
-        asked.weights, draft=draft, pool=pool, page_tokens=PAGE_TOKENS, products=products_for("exact"),
+        case.weights, draft=draft, pool=pool, page_tokens=PAGE_TOKENS, products=products_for("exact"),
         graphs=way.graphs, max_batch=max(64, way.batch),
     )  # fmt: skip
     try:
-        return _Group(runner, asked, way, known, each).answers()
+        return _Group(runner, case, way, known, each).answers()
     finally:
         runner.close()
 
 
 class _Group:
-    def __init__(self, runner: CudaRunner, asked: Asked, way: Way, known: Sequence[Answer], each: int) -> None:
-        self._runner, self._prompts, self._wishes, self._tokens = runner, asked.prompts, asked.wishes, asked.tokens
-        self._way, self._known, self._each, self._tally = way, known, each, asked.tally
+    def __init__(self, runner: CudaRunner, case: ExactnessCase, way: Way, known: Sequence[Answer], each: int) -> None:
+        self._runner, self._prompts, self._sampling, self._tokens = runner, case.prompts, case.sampling, case.tokens
+        self._way, self._known, self._each, self._tally = way, known, each, case.tally
         self._said: list[list[Sampled]] = [[] for _ in self._prompts]
-        self._drafts: dict[int, tuple[int, ...]] = {}  # of the draft model
-        self._read = [0] * len(self._prompts)  # slots that it has read
+        self._drafts: dict[int, tuple[int, ...]] = {}  # what the draft model proposed last, by request
+        self._read = [0] * len(self._prompts)  # slots that the draft model has read, by request
 
     def answers(self) -> list[Answer]:
         for start in range(0, max(map(len, self._prompts)), self._way.chunk):
@@ -153,7 +153,7 @@ class _Group:
                 self._tally.right += count
 
     def _followed(self) -> None:
-        """All steps launched, then all read."""
+        """Launches all steps, then reads them all."""
         launched = [
             self._runner.launch(
                 Plan(at, tuple(self._row(key, (0,), at, follows=True) for key in range(len(self._said)))), layers=False
@@ -171,11 +171,10 @@ class _Group:
             return None
         last = start + len(part) == len(prompt)
         drafting = Drafting(start, (), self._way.drafts * last) if self._way.model else None
-        return Piece(key, part, start, self._pages(key), int(last), 0, self._wishes[key] if last else None, drafting)
+        return Piece(key, part, start, self._pages(key), int(last), 0, self._sampling[key] if last else None, drafting)
 
     def _next(self, key: int) -> Piece:
-        """The last token with drafts behind it: the draft model's, or what is known to come, but for a wrong one at
-        the end."""
+        """The last token with drafts behind it: those of the draft model, or the known answer with a wrong last one."""
         said = self._said[key]
         if self._way.model:
             drafting = Drafting(self._read[key], (), self._way.drafts)
@@ -188,7 +187,7 @@ class _Group:
 
     def _row(self, key: int, tokens: tuple[int, ...], position: int, **more: Any) -> Piece:
         start = len(self._prompts[key]) + position - 1
-        return Piece(key, tokens, start, self._pages(key), len(tokens), position, self._wishes[key], **more)
+        return Piece(key, tokens, start, self._pages(key), len(tokens), position, self._sampling[key], **more)
 
     def _pages(self, key: int) -> tuple[int, ...]:
         return tuple(range(key * self._each, key * self._each + self._each))

@@ -1,7 +1,7 @@
-"""What a section of the GPU run measured, and how the whole run is shown: plain values in, Markdown out.
+"""The figures that sections of the GPU run measure, and the report of the whole run: plain values in, Markdown out.
 
-A figure may have a target; one that misses it is missed, one that a section never got to is absent. Sections print
-figures as they have them, one JSON line each, so that a section that is cut off loses only the rest."""
+A figure may have a target, and is then met or missed. Sections print each figure as soon as they have it, one JSON line
+each, so a section that is cut off loses only the figures that it has not reached."""
 
 import json
 import re
@@ -33,13 +33,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """How one of them ended."""
+    """How a section of the run ended."""
 
     name: str
     figures: tuple[Figure, ...]
-    notes: tuple[str, ...]  # what could not be measured, and why
+    notes: tuple[str, ...]  # reasons why something was not measured
     seconds: float
-    problem: str = ""  # empty: it came to its end
+    problem: str = ""  # empty: the section came to its end
 
     @property
     def failed(self) -> bool:
@@ -56,20 +56,20 @@ def note(text: str) -> None:
 
 @contextmanager
 def ours(what: str) -> Iterator[None]:
-    """A part of a section: if it fails the section has failed, but goes on with its other parts."""
+    """A part of a section. When it fails, the section has failed, but its other parts still run."""
     try:
         yield
-    except Exception as error:  # whatever it is, the other figures are wanted too
+    except Exception as error:  # any error: the other figures are wanted all the same
         note(f"{what} FAILED: {_first_line(error)}")
         show(Figure(f"{what}: failures", 1, "", at_most=0))
 
 
 @contextmanager
 def a_peers(what: str) -> Iterator[None]:
-    """A peer that is not installed, or refuses an input, costs its own figure only."""
+    """A measurement of somebody else's kernel. When it fails, only its own figure is missing."""
     try:
         yield
-    except Exception as error:  # somebody else's, whatever it is
+    except Exception as error:  # any error of foreign code
         note(f"{what}: {_first_line(error)}")
 
 
@@ -78,7 +78,7 @@ def _first_line(error: Exception) -> str:
 
 
 def read_lines(lines: Iterator[str] | Sequence[str]) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
-    """Of a section's output; other lines are somebody else's."""
+    """The figures and notes in a section's output. Lines that are neither come from libraries and are skipped."""
     figures, notes = list[Figure](), list[str]()
     for line in lines:
         try:
@@ -92,8 +92,9 @@ def read_lines(lines: Iterator[str] | Sequence[str]) -> tuple[tuple[Figure, ...]
     return tuple(figures), tuple(notes)
 
 
-def tests_told(lines: Sequence[str]) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
-    """What pytest says it did: where all tests were skipped nothing was shown; which were, and why, are the notes."""
+def pytest_figures(lines: Sequence[str]) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
+    """The figures in pytest's output. A run whose tests were all skipped misses its target. The skipped tests and their
+    reasons are the notes."""
     closing = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed|skipped|error)", line)), "")
     counts = {what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|skipped|error)", closing)}
     figures = (

@@ -1,7 +1,7 @@
 """Section `gate`: all programs for this device's architecture, compiled by all cores and kept in Triton's cache.
 
-First of all sections: what it refuses need not be measured, and what the others launch is compiled already. A worker
-that comes later finds its programs there too."""
+It is the first section: a refused program need not be measured, and the other sections and later workers find every
+program compiled."""
 
 from time import perf_counter
 

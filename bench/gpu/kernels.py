@@ -1,17 +1,17 @@
-"""Section `kernels`: each kernel's share of what the device can do at most, and its time beside its peers'."""
+"""Section `kernels`: each kernel's share of the device's limits, and its time compared with other people's kernels."""
 
 import torch
 
 from baton_kernels import triton as kernels
 from baton_kernels.triton.sampling import scratch_floats
 from bench.gpu import peers
-from bench.gpu.clock import Call, Clock, Limits
+from bench.gpu.clock import Call, Clock, DeviceLimits
 from bench.gpu.figures import Figure, a_peers, ours, show
 from bench.gpu.workloads import attention
 
 DECODE = ((64, 4096, 0.85), (8, 32768, 0.75), (1, 32768, None))  # batch, context, least share of the bandwidth
 PREFILL = ((8192, 0.60), (2048, None))
-PRODUCTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))  # outputs, inputs: 8B's
+PRODUCTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))  # outputs and inputs of an 8B model's products
 
 
 def measure(clock: Clock) -> None:
@@ -43,12 +43,12 @@ def _share(name: str, ms: float, most_per_second: float, work: float, unit: str,
 
 
 def _beside(clock: Clock, name: str, peer: str, call: Call | None, ours_ms: float, least: float | None = None) -> None:
-    """How many times as fast as a peer ours is."""
+    """Shows how many times as fast as a peer our kernel is."""
     if call is not None:
         show(Figure(name, clock.milliseconds(call) / ours_ms, f"times as fast as {peer}", at_least=least))
 
 
-def _decode(clock: Clock, limits: Limits, batch: int, context: int, least: float | None) -> None:
+def _decode(clock: Clock, limits: DeviceLimits, batch: int, context: int, least: float | None) -> None:
     small = {} if clock.real else {"heads": 2, "kv_heads": 1, "dim": 32}
     work = attention(clock.device, batch, context, 1, **small)
     name, ms = f"decode attention {batch} x {context}", clock.milliseconds(work.run)
@@ -59,7 +59,7 @@ def _decode(clock: Clock, limits: Limits, batch: int, context: int, least: float
         _beside(clock, name, "torch's SDPA without pages", peers.sdpa(work), ms)
 
 
-def _prefill(clock: Clock, limits: Limits, rows: int, least: float | None) -> None:
+def _prefill(clock: Clock, limits: DeviceLimits, rows: int, least: float | None) -> None:
     small = {} if clock.real else {"heads": 2, "kv_heads": 1, "dim": 32}
     work = attention(clock.device, 1, rows, rows, **small)
     name, ms = f"prefill attention {rows}", clock.milliseconds(work.run)
@@ -71,7 +71,7 @@ def _prefill(clock: Clock, limits: Limits, rows: int, least: float | None) -> No
             _beside(clock, name, "flex_attention", peers.flex(work), ms)
 
 
-def _product(clock: Clock, limits: Limits, rows: int, outputs: int, inputs: int) -> None:
+def _product(clock: Clock, limits: DeviceLimits, rows: int, outputs: int, inputs: int) -> None:
     x = torch.randn(rows, inputs, device=clock.device).bfloat16()
     weight = torch.randn(outputs, inputs, device=clock.device).bfloat16()
     out = torch.empty(rows, outputs, device=clock.device)
@@ -85,7 +85,7 @@ def _product(clock: Clock, limits: Limits, rows: int, outputs: int, inputs: int)
     _beside(clock, name, "torch.mm", lambda: torch.mm(x, weight.t()), ms)
 
 
-def _norm(clock: Clock, limits: Limits, rows: int, hidden: int) -> None:
+def _norm(clock: Clock, limits: DeviceLimits, rows: int, hidden: int) -> None:
     x, weight = torch.randn(rows, hidden, device=clock.device), torch.ones(hidden, device=clock.device)
     out = torch.empty(rows, hidden, dtype=torch.bfloat16, device=clock.device)
     ms = clock.milliseconds(lambda: kernels.rmsnorm(x, weight, 1e-6, out=out))
@@ -95,7 +95,7 @@ def _norm(clock: Clock, limits: Limits, rows: int, hidden: int) -> None:
             _beside(clock, f"norm of {rows} rows", "Liger", peers.liger_norm(x, weight, 1e-6), ms)
 
 
-def _sample(clock: Clock, limits: Limits, rows: int, vocab: int) -> None:
+def _sample(clock: Clock, limits: DeviceLimits, rows: int, vocab: int) -> None:
     logits = torch.randn(rows, vocab, device=clock.device) * 4
     floats = {name: torch.full((rows,), value, device=clock.device) for name, value in (("t", 0.8), ("p", 0.9))}
     ints = torch.zeros(rows, dtype=torch.int32, device=clock.device)
@@ -117,7 +117,7 @@ def _sample(clock: Clock, limits: Limits, rows: int, vocab: int) -> None:
         )
 
 
-def _pages(clock: Clock, limits: Limits, count: int) -> None:
+def _pages(clock: Clock, limits: DeviceLimits, count: int) -> None:
     shape = kernels.PageShape(32, 8, 128) if clock.real else kernels.PageShape(2, 1, 32)
     pool = torch.randint(256, (count * shape.page_bytes,), dtype=torch.uint8, device=clock.device)
     pages = torch.randperm(count, generator=torch.Generator().manual_seed(1)).int().to(clock.device)

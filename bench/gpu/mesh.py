@@ -1,7 +1,7 @@
 """Section `mesh`: an 8B shape served by two processes on one GPU, through the gateway, pages by CUDA IPC.
 
-How much of a 4,096-token hand-off is hidden behind prefill is read from each request's own trace. Then many requests
-come at once, and transformers' continuous batching answers the same ones on the same model once the mesh is gone."""
+Each request's trace shows how much of a 4,096-token hand-off is hidden behind prefill. Then many requests come at once.
+When the mesh has stopped, transformers' continuous batching answers the same requests with the same model."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def measure(clock: Clock) -> None:
         show(Figure("the model as a folder", perf_counter() - began, "s"))
         if clock.real:
             torch.cuda.empty_cache()
-        load = Load(CLIENTS, PROMPT_TOKENS, ANSWER_TOKENS) if clock.real else Load(2, 8, 3)
+        load = ClientLoad(CLIENTS, PROMPT_TOKENS, ANSWER_TOKENS) if clock.real else ClientLoad(2, 8, 3)
         measured = asyncio.run(_serve(model, folder / "cache", load, device="cuda" if clock.real else "cpu"))
         show(Figure("output tokens through the gateway", measured, f"tokens/s, {load.clients} clients"))
         if not clock.real:
@@ -60,7 +60,7 @@ def measure(clock: Clock) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ClientLoad:
     clients: int
     prompt_tokens: int
     answer_tokens: int
@@ -70,12 +70,12 @@ class Load:
         return [[draw.randrange(256) for _ in range(self.prompt_tokens)] for _ in range(self.clients)]
 
 
-class Asked:
+class MeshClient:
     def __init__(self, stub: inference_pb2_grpc.InferenceServiceStub, collector: Collector) -> None:
         self._stub, self._collector = stub, collector
 
     async def answer(self, tokens: Sequence[int], count: int, trace: int = 0) -> int:
-        """Tokens of the answer."""
+        """Sends one prompt and returns how many tokens the answer has."""
         request = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=tokens))
         request.sampling.temperature = 0
         request.stop.max_tokens, request.stop.ignore_eos = count, True
@@ -84,20 +84,22 @@ class Asked:
         return int(reply.finished.usage.completion_tokens)
 
     async def handoff(self, length: int) -> tuple[float, float]:
-        """(hidden share, exposed ms) of one prompt that nobody has seen."""
+        """Sends one prompt that no cache knows; returns its hand-off's (hidden share, exposed milliseconds)."""
         trace, loop = secrets.randbits(127) + 1, asyncio.get_running_loop()
         await self.answer(list(secrets.token_bytes(length)), 2, trace)
         deadline = loop.time() + TRACE_SECONDS
         while len(spans := spans_by_name(self._collector.traces.get(trace, []))) < len(NEEDED):
             if loop.time() > deadline:
-                raise RuntimeError(f"of a request's trace only {sorted(spans)} arrived in {TRACE_SECONDS} s")
+                raise RuntimeError(
+                    f"only the spans {sorted(spans)} of a request's trace arrived within {TRACE_SECONDS} s"
+                )
             await asyncio.sleep(0.05)
         run = of_trace(spans, 0.0)
         return run.hidden_share, run.exposed_ms
 
 
 @asynccontextmanager
-async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[Asked]:
+async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[MeshClient]:
     collector = Collector()
     await collector.start()
     said = {
@@ -121,13 +123,13 @@ async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[Asked
             mesh, services, lambda name, line: print(f"{name}: {line}", file=sys.stderr), START_SECONDS
         ):
             async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
-                yield Asked(inference_pb2_grpc.InferenceServiceStub(channel), collector)
+                yield MeshClient(inference_pb2_grpc.InferenceServiceStub(channel), collector)
     finally:
         await collector.close()
 
 
-async def _serve(model: Path, cache: Path, load: Load, *, device: str) -> float:
-    """Output tokens per second."""
+async def _serve(model: Path, cache: Path, load: ClientLoad, *, device: str) -> float:
+    """Serves the model in a mesh; returns output tokens per second under load."""
     real = device == "cuda"
     began = perf_counter()
     async with _running(model, cache, device) as mesh:
@@ -145,21 +147,22 @@ async def _serve(model: Path, cache: Path, load: Load, *, device: str) -> float:
         counts = await asyncio.gather(*(mesh.answer(one, load.answer_tokens) for one in prompts))
         seconds = perf_counter() - began
     if sum(counts) != load.clients * load.answer_tokens:
-        note(f"{sum(counts)} tokens came where {load.clients * load.answer_tokens} were asked for")
+        note(f"{sum(counts)} tokens came, {load.clients * load.answer_tokens} were requested")
     return sum(counts) / seconds
 
 
-def _transformers(model: Path, load: Load, device: torch.device) -> tuple[float, str]:
-    """Tokens per second and how it attends. In a process of its own: it may hang or take the device down."""
+def _transformers(model: Path, load: ClientLoad, device: torch.device) -> tuple[float, str]:
+    """Tokens per second of transformers, and its kind of attention. It runs in a process of its own, because it may
+    hang or take the device down."""
     order = json.dumps(
         {"model": str(model), "device": str(device), "prompts": load.prompts(), "count": load.answer_tokens}
     )
     command = [sys.executable, "-m", "bench.gpu.transformers_peer"]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}  # or it looks for kernels where no network is
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}  # otherwise it looks for kernels on the network
     done = subprocess.run(
         command, input=order, capture_output=True, text=True, timeout=PEER_SECONDS, check=False, env=environment
     )
     if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+        raise RuntimeError((done.stderr.strip().splitlines() or ["it printed nothing"])[-1])
     said = json.loads(done.stdout.splitlines()[-1])
     return float(said["tokens_per_second"]), str(said["attention"])

@@ -1,7 +1,7 @@
-"""Other people's kernels on the same inputs as ours. Where a peer is not installed there is a note, and no figure.
+"""Other people's kernels on the same inputs as ours. A peer that is not installed gets a note instead of a figure.
 
-`python -m bench.gpu.peers` calls FlashInfer once, small: at its first call it has nvcc compile its kernels, which the
-run lets it do beside other sections."""
+`python -m bench.gpu.peers` calls FlashInfer once on small inputs. At its first call FlashInfer compiles its kernels
+with nvcc; the run lets it do so beside other sections."""
 
 import importlib.util
 from collections.abc import Callable
@@ -11,19 +11,19 @@ from torch.nn import functional
 
 from bench.gpu.clock import Call
 from bench.gpu.figures import note
-from bench.gpu.workloads import PAGE_TOKENS, Attention, attention
+from bench.gpu.workloads import PAGE_TOKENS, AttentionInputs, attention
 
 WORKSPACE_BYTES = 128 * 1024 * 1024
 
 
-def sdpa(work: Attention) -> Call:
+def sdpa(work: AttentionInputs) -> Call:
     q, k, v = work.dense()
     causal = work.rows > 1
     return lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
 
-def flex(work: Attention) -> Call:
-    """Compiled, with a causal block mask: for prompts."""
+def flex(work: AttentionInputs) -> Call:
+    """flex_attention, compiled, with a causal block mask: a peer for prompts."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     q, k, v = work.dense()
@@ -32,7 +32,7 @@ def flex(work: Attention) -> Call:
     return lambda: compiled(q, k, v, block_mask=mask, enable_gqa=True)
 
 
-def flashinfer_decode(work: Attention) -> Call | None:
+def flashinfer_decode(work: AttentionInputs) -> Call | None:
     if importlib.util.find_spec("flashinfer") is None:
         note("FlashInfer is not installed here")
         return None

@@ -1,6 +1,6 @@
 """Models of real shapes with random weights: on the device for steps, as a folder for the mesh and for transformers.
 
-Drawn on the device, so that 16 GB take seconds. Answers are babble; what is measured does not depend on them."""
+Weights are drawn on the device, so that 16 GB take seconds. Answers are babble, but no measurement depends on them."""
 
 import json
 from dataclasses import replace
@@ -33,8 +33,8 @@ def on_device(config: ModelConfig, device: torch.device, seed: int = 1) -> Devic
 
 
 def as_draft(weights: DeviceWeights, noise: float, seed: int = 2) -> DeviceWeights:
-    """The same model but for its head, to which so much of its own deviation is added: a draft that is often right
-    and often not."""
+    """A draft that is often right and often wrong: the same model, but noise is added to its head. `noise` is a share
+    of the head's own standard deviation."""
     draw = torch.Generator(weights.device).manual_seed(seed)
     added = torch.empty_like(weights.head).normal_(0, noise * float(weights.head.float().std()), generator=draw)
     return replace(weights, head=weights.head + added, model_hash=f"{weights.model_hash} and noise {noise}")
@@ -51,7 +51,9 @@ def as_folder(config: ModelConfig, folder: Path, device: torch.device, seed: int
     """A complete Hugging Face folder, tokenizer included (bytes); one shard for each layer or so."""
     from safetensors.torch import save_file
 
-    tiny(folder, "llama2", dtype="bf16")  # tokenizer and the rest; what is of a shape is written again
+    tiny(
+        folder, "llama2", dtype="bf16"
+    )  # writes the tokenizer and small files; what depends on the shape is written again below
     (folder / "model.safetensors").unlink()
     about = json.loads((folder / "config.json").read_text()) | {
         "vocab_size": config.vocab, "hidden_size": config.hidden, "num_hidden_layers": config.layers,
@@ -61,7 +63,7 @@ def as_folder(config: ModelConfig, folder: Path, device: torch.device, seed: int
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(about, indent=2) + "\n")
     if read_config(folder) != config:
-        raise ValueError(f"{folder} does not say what was asked for: {read_config(folder)}")
+        raise ValueError(f"{folder} describes another model than requested: {read_config(folder)}")
     draw, index = torch.Generator(device).manual_seed(seed), dict[str, str]()
     for number, one in enumerate(fused_tensors(config)):
         file = f"model-{number:05}.safetensors"

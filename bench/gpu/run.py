@@ -1,8 +1,8 @@
 """`python -m bench.gpu.run`: everything that a machine with a GPU can show, in under nine minutes.
 
-Each section is a process with a time limit of its own: one that fails, hangs or takes the device down loses none of the
-others, and what it had measured counts. Writes one JSON file and one Markdown table; status 1 when a section failed or
-a target was missed. `bench/gpu/run.sh` prepares a bare machine and calls this."""
+Each section is a process with a time limit of its own: when one fails, hangs or takes the device down, the others still
+run, and its figures up to then count. The run writes one JSON file and one Markdown table; its status is 1 when a
+section failed or a target was missed. `bench/gpu/run.sh` prepares a bare machine and calls this."""
 
 import argparse
 import datetime
@@ -19,7 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench.gpu.figures import Section, as_json, markdown, read_lines, tests_told
+from bench.gpu.figures import Section, as_json, markdown, pytest_figures, read_lines
 from bench.gpu.room import room
 from engine.cuda.device import find_gpu
 
@@ -28,10 +28,10 @@ TOTAL_SECONDS = 530.0
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SectionRun:
     name: str
-    module: tuple[str, ...]  # behind python -m
-    seconds: float  # at most
+    module: tuple[str, ...]  # arguments of python -m
+    seconds: float  # time limit
 
 
 PYTEST = (
@@ -42,36 +42,36 @@ PYTEST = (
     "no:cacheprovider",
     "-W",
     "default",
-)  # another release's warnings are no failures
+)  # warnings of another release are not failures
 CONFORMANCE = ("tests/unit/kvtransfer/test_conformance.py", "-k", "cuda_ipc or nccl")
-ABREAST = 8  # processes of tests: most of their time their kernels are being compiled
-WORKS = (  # what matters most comes first: the last ones may find no time left
-    Work("gate", ("bench.gpu.section", "gate"), 60),
-    Work("tests", (*PYTEST, "-m", "gpu", "tests/gpu"), 120),
-    Work("exactness", ("bench.gpu.section", "exactness"), 90),
-    Work("kernels", ("bench.gpu.section", "kernels"), 130),
-    Work("steps", ("bench.gpu.section", "steps"), 80),
-    Work("mesh", ("bench.gpu.section", "mesh"), 220),
-    Work("verify", ("bench.gpu.section", "verify"), 180),  # cell by cell: what was checked counts
-    Work("transports", (*PYTEST, *CONFORMANCE), 60),
+ABREAST = 8  # test processes at once: most of their time goes into compiling kernels
+RUNS = (  # the most important sections come first: the last ones may find no time left
+    SectionRun("gate", ("bench.gpu.section", "gate"), 60),
+    SectionRun("tests", (*PYTEST, "-m", "gpu", "tests/gpu"), 120),
+    SectionRun("exactness", ("bench.gpu.section", "exactness"), 90),
+    SectionRun("kernels", ("bench.gpu.section", "kernels"), 130),
+    SectionRun("steps", ("bench.gpu.section", "steps"), 80),
+    SectionRun("mesh", ("bench.gpu.section", "mesh"), 220),
+    SectionRun("verify", ("bench.gpu.section", "verify"), 180),  # cell by cell: cells that were checked count
+    SectionRun("transports", (*PYTEST, *CONFORMANCE), 60),
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.run", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results", help="folder of the two files")
-    parser.add_argument("--only", nargs="+", choices=[work.name for work in WORKS], help="some sections")
+    parser.add_argument("--only", nargs="+", choices=[work.name for work in RUNS], help="some sections")
     parser.add_argument("--json", action="store_true", help="end stdout with the JSON object")
     parser.add_argument("--dry", action="store_true", help="no GPU: tiny shapes in Triton's interpreter, no tests")
     parser.add_argument("--total-seconds", type=float, default=TOTAL_SECONDS)
     arguments = parser.parse_args()
     found = find_gpu()
     if found.why_not and not arguments.dry:
-        sys.exit(f"bench.gpu.run: no GPU that can be used: {found.why_not}; --dry shows that the code runs")
-    chosen = [_here(work) for work in WORKS if not arguments.only or work.name in arguments.only]
+        sys.exit(f"bench.gpu.run: no usable GPU: {found.why_not}; --dry shows that the code runs")
+    chosen = [_here(work) for work in RUNS if not arguments.only or work.name in arguments.only]
     if arguments.dry:
         chosen = [
-            Work(work.name, (*work.module, "--dry"), work.seconds) for work in chosen if "bench" in work.module[0]
+            SectionRun(work.name, (*work.module, "--dry"), work.seconds) for work in chosen if "bench" in work.module[0]
         ]
     began = perf_counter()
     sections = list[Section]()
@@ -96,17 +96,17 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _here(work: Work) -> Work:
-    """Tests in several processes, where this machine's pytest can and has cores for it."""
+def _here(work: SectionRun) -> SectionRun:
+    """Runs tests in several processes if pytest-xdist is installed and there are cores for them."""
     many = min(ABREAST, len(os.sched_getaffinity(0)) // 2)
     if work.name != "tests" or many < 2 or importlib.util.find_spec("xdist") is None:
         return work
-    return Work(work.name, (*work.module, "-n", str(many)), work.seconds)
+    return SectionRun(work.name, (*work.module, "-n", str(many)), work.seconds)
 
 
 @contextmanager
 def beside(modules: Sequence[str]) -> Iterator[None]:
-    """Processes that run as long as they like while sections do; nobody reads what they say."""
+    """Runs these modules as processes beside the sections, ignores their output, and ends them afterwards."""
     quiet = subprocess.DEVNULL
     started = [
         subprocess.Popen([sys.executable, "-m", one], cwd=ROOT, stdout=quiet, stderr=quiet, start_new_session=True)
@@ -119,8 +119,8 @@ def beside(modules: Sequence[str]) -> Iterator[None]:
             _end(process)
 
 
-def carry_out(work: Work, seconds: float, *, dry: bool) -> Section:
-    """Its processes and their children are gone afterwards, whatever happened."""
+def carry_out(work: SectionRun, seconds: float, *, dry: bool) -> Section:
+    """Runs one section. Afterwards its process and all its children are gone, whatever happened."""
     if seconds < 5:
         return Section(work.name, (), (), 0.0, "no time was left for it")
     say(f"{work.name} (at most {seconds:.0f} s)")
@@ -146,7 +146,7 @@ def carry_out(work: Work, seconds: float, *, dry: bool) -> Section:
     for text in (*notes, *([f"FAILED: {problem}"] if problem else [])):
         say(f"  {text}")
     if "pytest" in work.module:
-        counts, skips = tests_told(lines)
+        counts, skips = pytest_figures(lines)
         figures, notes = (*figures, *counts), (*notes, *skips)
         for text in skips:
             say(f"  {text}")

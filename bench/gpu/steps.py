@@ -1,9 +1,9 @@
 """Section `steps`: whole decode steps of an 8B-shaped model against their bandwidth floor, and the price of exactness.
 
-The floor of a step is what it must read at least, all weights once and every request's keys and values, at the copy
-bandwidth measured just before. Steps follow each other without waiting, as in a worker: N + 1 is launched before N's
-tokens are read. Steps with a draft model wait for each other: they are worth it when they yield more tokens than the
-plain steps that they take the time of."""
+The floor is the time to read all weights once and every request's keys and values, at the copy bandwidth measured just
+before. Steps follow each other without waiting, as in a worker: step N + 1 is launched before N's tokens are read.
+Steps with a draft model wait for each other. Such a step pays when it yields more tokens than plain steps in the same
+time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +15,9 @@ import torch
 from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, ours, show
 from bench.gpu.random_model import DRY, LLAMA_8B, on_device
+from engine.cuda.page_shapes import page_shapes
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
-from engine.cuda.shares import page_shapes
 from engine.cuda.weights import DeviceWeights
 from engine.plan import Drafting, Piece, Plan
 from mesh.messages import Sampling
@@ -26,7 +26,7 @@ PAGE_TOKENS = 16
 CONTEXT, STEPS, WARM = 1024, 40, 8
 POINTS = ((1, 0.80), (8, None), (64, 0.70))  # batch, least share of the floor
 SAMPLING = Sampling(temperature=0.8, top_p=0.9, seed=1, max_tokens=1 << 20)
-DRAFTS, DRAFT_LAYERS = 4, 2  # a small model of the model's width: the same kernels, so nothing is compiled for it
+DRAFTS, DRAFT_LAYERS = 4, 2  # the draft has the model's width, so that it needs no other kernels
 
 
 def measure(clock: Clock) -> None:
@@ -97,7 +97,7 @@ def _runner(
 
 
 def _step_ms(runner: CudaRunner, batch: int, context: int, steps: int) -> float:
-    """The pages hold random numbers: what attention reads is as long as real text."""
+    """Milliseconds of a plain step. The pages hold random numbers, so attention reads as much as for real text."""
     each = -(-(context + steps + WARM) // PAGE_TOKENS)
 
     def plan(number: int) -> Plan:
@@ -127,7 +127,8 @@ def _step_ms(runner: CudaRunner, batch: int, context: int, steps: int) -> float:
 
 
 def _drafting_ms(runner: CudaRunner, batch: int, context: int, steps: int) -> float:
-    """Of a step that verifies drafts and has as many proposed behind it; that these are wrong changes no time."""
+    """Milliseconds of a step that verifies drafts and lets the draft model propose as many. The drafts are wrong, which
+    does not change the time."""
     each = -(-(context + 2 * (steps + WARM)) // PAGE_TOKENS)
 
     def step(number: int) -> None:
@@ -156,7 +157,7 @@ def _drafting_ms(runner: CudaRunner, batch: int, context: int, steps: int) -> fl
 
 
 def _prefill(clock: Clock, weights: DeviceWeights) -> None:
-    """One prompt in one chunk, to the first token."""
+    """Measures one prompt in one chunk, up to its first token."""
     tokens = 4096 if clock.real else 20
     peak = clock.limits().operations_per_second
     matrices = sum(

@@ -1,7 +1,8 @@
-"""`python -m bench.gpu.transformers_peer`: transformers' continuous batching of the prompts that stdin names.
+"""`python -m bench.gpu.transformers_peer`: transformers' continuous batching answers the prompts that stdin names.
 
-A process of its own, started by the section `mesh` once our workers are gone. Says one JSON line, or why there is none:
-an answer that failed or is short makes no figure, though transformers returns the others as if nothing had happened."""
+The section `mesh` starts this process when our workers have stopped. It prints one JSON line, or an error: when an
+answer failed or is short there is no figure, although transformers itself returns the other answers without an
+error."""
 
 import inspect
 import json
@@ -17,13 +18,13 @@ def main() -> None:
     order = json.load(sys.stdin)
     prompts, count = order["prompts"], order["count"]
     model = AutoModelForCausalLM.from_pretrained(order["model"], dtype=torch.bfloat16).to(order["device"]).eval()
-    wishes = GenerationConfig(max_new_tokens=count, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    # Kept between the two calls where this release can: its graphs are captured in the first one.
+    settings = GenerationConfig(max_new_tokens=count, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    # If this release can, it keeps its manager between the two calls: the first call captures the graphs.
     can_stay = "persistent_manager" in inspect.signature(model.generate_batch).parameters
     stay = {"persistent_manager": True} if can_stay else {}
-    model.generate_batch(inputs=[one[::-1] for one in prompts], generation_config=wishes, **stay)
+    model.generate_batch(inputs=[one[::-1] for one in prompts], generation_config=settings, **stay)
     began = perf_counter()
-    answers = model.generate_batch(inputs=prompts, generation_config=wishes, **stay)
+    answers = model.generate_batch(inputs=prompts, generation_config=settings, **stay)
     seconds = perf_counter() - began
     tokens = sum(len(one.generated_tokens) for one in answers.values())
     status = 0
@@ -34,7 +35,7 @@ def main() -> None:
         errors = {str(one.error) for one in answers.values() if one.error}
         print(f"{tokens} tokens came, not {len(prompts) * count}: {errors or 'no error'}", file=sys.stderr, flush=True)
         status = 1
-    os._exit(status)  # its manager's thread may stay
+    os._exit(status)  # the manager's thread may not end
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Section `verify`: the cells of `baton verify --device cuda`, whole meshes against the engine alone, bit by bit.
 
-Each cell is a figure as soon as it is done, so that a run that is cut off has checked what it shows. The dry run checks
-one cell on the CPU, which shows that the code runs."""
+Each cell's figure is shown as soon as the cell is done, so a run that is cut off shows what it has checked. The dry run
+checks one cell on the CPU, which shows that the code runs."""
 
 import asyncio
 from contextlib import ExitStack

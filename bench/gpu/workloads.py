@@ -1,4 +1,4 @@
-"""Inputs that our kernels and their peers get alike: attention over scattered pages, with and without the pages."""
+"""Inputs for our kernels and for peers: the same attention over scattered pages and over dense tensors."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ PAGE_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionInputs:
     """`batch` sequences of `context` slots, of which the last `rows` are queries."""
 
     batch: int
@@ -42,7 +42,7 @@ class Attention:
 
     @property
     def operations(self) -> int:
-        """Of causal attention, two products."""
+        """Operations of causal attention, which is two products."""
         seen = self.rows * (self.context - self.rows) + self.rows * (self.rows + 1) // 2
         return 4 * self.batch * seen * self.heads * self.dim
 
@@ -51,7 +51,7 @@ class Attention:
         return self.pool.view(torch.bfloat16).view(-1, 2, self.kv_heads, PAGE_TOKENS, self.dim)
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The same without pages: q [batch, heads, rows, dim], k and v [batch, kv_heads, context, dim]."""
+        """The same inputs without pages: q [batch, heads, rows, dim], k and v [batch, kv_heads, context, dim]."""
         ordered = self.pages()[self.tables.long()]  # [batch, pages, 2, kv_heads, page_tokens, dim]
         k, v = ordered.permute(2, 0, 3, 1, 4, 5).flatten(3, 4)
         q = self.q.view(self.batch, self.rows, self.heads, self.dim).transpose(1, 2)
@@ -60,7 +60,7 @@ class Attention:
 
 def attention(
     device: torch.device, batch: int, context: int, rows: int, *, heads: int = 32, kv_heads: int = 8, dim: int = 128
-) -> Attention:
+) -> AttentionInputs:
     shape = kernels.PageShape(1, kv_heads, dim, PAGE_TOKENS)
     each = -(-context // PAGE_TOKENS)
     pages = batch * each
@@ -71,7 +71,7 @@ def attention(
         return torch.tensor(values, dtype=torch.int32, device=device)
 
     split = rows <= 16
-    return Attention(
+    return AttentionInputs(
         batch=batch, context=context, rows=rows, heads=heads, kv_heads=kv_heads, dim=dim,
         q=torch.randn(batch * rows, heads, dim, device=device, dtype=torch.bfloat16),
         pool=pool, shape=shape, tables=order.int().view(batch, each).to(device),

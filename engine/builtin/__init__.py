@@ -1,4 +1,5 @@
-"""Models of our own: the trained pair that Baton ships, real shapes with random weights, tiny ones for tests."""
+"""Models that Baton makes itself: the trained pair that it ships, real shapes with random weights, tiny ones for
+tests."""
 
 from engine.builtin.model import SHAPES, ensure_random, make_model, make_shape, tiny
 from engine.builtin.shipped import DRAFT, MODEL, PAIR

@@ -1,8 +1,9 @@
-"""Makes complete Hugging Face folders with random weights: one to verify with, real shapes, tiny ones of every family.
+"""Makes complete Hugging Face folders with random weights: a model for verification, real shapes, tiny ones of every
+family.
 
-Weights come from a seed, tensor by tensor (each has its own stream, so order and sharding do not matter), uniformly
-distributed: only exact arithmetic, hence the same file on every machine. Their answers are babble that any small change
-of a bit changes, which is what proofs of exactness want; the lm head favours printable bytes, so it can be shown."""
+Weights are drawn from a seed, tensor by tensor; each tensor has its own stream, so order and sharding do not matter.
+They are uniformly distributed and need exact arithmetic only, so the file is the same on every machine. The answers are
+babble, which changes with any bit: that suits proofs of exactness. The lm head favours printable bytes."""
 
 import json
 import os
@@ -21,12 +22,12 @@ from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked
 from engine.model.layout import fused_tensors
 
-_VERSION = 1  # of the random model; raise it whenever its bytes change
+_VERSION = 1  # version of the random model; raise it whenever its bytes change
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     family: str
     hidden: int
     layers: int
@@ -41,12 +42,12 @@ class Shape:
     scaling: tuple[tuple[str, str | float], ...] = ()  # rope scaling as in config.json
 
 
-_TINY = Shape("llama", 64, 2, 4, 2, 16, 176, context=512)
-SHAPES: dict[str, Shape] = {
-    "random": Shape("llama", 256, 4, 4, 2, 64, 704),
-    "qwen2.5-0.5b": Shape("qwen2", 896, 24, 14, 2, 64, 4864, 151936, 32768, 1e6, tied=True),
-    "qwen3-0.6b": Shape("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 40960, 1e6, tied=True),
-    "llama3.2-1b": Shape("llama", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 5e5, tied=True),
+_TINY = ModelShape("llama", 64, 2, 4, 2, 16, 176, context=512)
+SHAPES: dict[str, ModelShape] = {
+    "random": ModelShape("llama", 256, 4, 4, 2, 64, 704),
+    "qwen2.5-0.5b": ModelShape("qwen2", 896, 24, 14, 2, 64, 4864, 151936, 32768, 1e6, tied=True),
+    "qwen3-0.6b": ModelShape("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 40960, 1e6, tied=True),
+    "llama3.2-1b": ModelShape("llama", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 5e5, tied=True),
 }
 _LLAMA3 = (
     ("rope_type", "llama3"),
@@ -55,7 +56,7 @@ _LLAMA3 = (
     ("high_freq_factor", 4.0),
     ("original_max_position_embeddings", 64),
 )
-TINY: dict[str, Shape] = {
+TINY: dict[str, ModelShape] = {
     "llama2": replace(_TINY, kv_heads=4),
     "llama3": replace(_TINY, theta=5e5, scaling=_LLAMA3),
     "qwen2": replace(_TINY, family="qwen2", theta=1e6, heads=6, head_dim=16, hidden=96),
@@ -96,11 +97,12 @@ def tiny(
     seed: int = 0,
     **changes: Any,
 ) -> Path:
-    """A model for tests: family is llama2, llama3 (rope scaling), qwen2 or qwen3; changes are fields of Shape."""
+    """A model for tests: family is llama2, llama3 (rope scaling), qwen2 or qwen3; `changes` are fields of
+    ModelShape."""
     return _make(folder, replace(TINY[family], tied=tied, **changes), seed=seed, dtype=dtype, shards=shards)
 
 
-def _make(folder: Path, shape: Shape, *, seed: int, dtype: str, shards: int = 1) -> Path:
+def _make(folder: Path, shape: ModelShape, *, seed: int, dtype: str, shards: int = 1) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", _config(shape, dtype))
     special = {"bos_token_id": BEGIN, "eos_token_id": END, "pad_token_id": PAD}
@@ -126,7 +128,7 @@ def _make(folder: Path, shape: Shape, *, seed: int, dtype: str, shards: int = 1)
     return folder
 
 
-def _config(shape: Shape, dtype: str) -> dict[str, object]:
+def _config(shape: ModelShape, dtype: str) -> dict[str, object]:
     return {
         "architectures": [_ARCHITECTURES[shape.family]],
         "model_type": shape.family,
@@ -154,7 +156,7 @@ def _config(shape: Shape, dtype: str) -> dict[str, object]:
 def _values(
     config: ModelConfig, seed: int, name: str, shape: tuple[int, ...], first: int, count: int
 ) -> NDArray[np.float32]:
-    """Values first..first + count of a tensor: uniform, with the spread that keeps the model lively."""
+    """The values first .. first + count - 1 of a tensor: uniform, with a deviation that lets inputs matter."""
     stream = int.from_bytes(blake3(f"{seed} {name} {first}".encode()).digest(16), "little")
     uniform = np.random.Generator(np.random.PCG64(stream)).random(count, np.float32)
     values = (uniform - np.float32(0.5)) * np.float32(3.4641)  # mean 0, deviation 1
@@ -167,12 +169,12 @@ def _values(
 
 
 def _spread(name: str) -> float:
-    """Deviation of a product's output when its input has deviation 1."""
+    """The deviation that a product's output gets from an input of deviation 1."""
     match name.removesuffix(".weight").rsplit(".", 1)[-1]:
         case "q_proj" | "k_proj":
-            return 1.5  # attention that looks somewhere
+            return 1.5  # so that attention prefers some slots
         case "lm_head":
-            return 3.5  # logits that differ
+            return 3.5  # so that logits differ
         case _:
             return 1.0
 

@@ -1,6 +1,6 @@
 """Writes safetensors files from arrays that are made one after the other, so a file of any size needs little memory.
 
-Values come as fp32 and are stored in the dtype asked for, rounded to nearest even."""
+Values come as fp32 and are stored in the requested dtype, rounded to nearest even."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The pair that Baton ships, as Hugging Face folders beside this file: a small model that speaks, and its draft.
+"""The pair that Baton ships, as Hugging Face folders beside this file: a small model that answers, and its draft.
 
 `models/` trained both; what they can do is in pair/README.md."""
 

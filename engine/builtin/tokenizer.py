@@ -1,6 +1,6 @@
 """The tokenizer of made models: one id per byte (id = byte), then the special tokens, and a fixed chat template.
 
-There are no merges, so every sequence of ids is defined as text and back."""
+There are no merges, so every text has exactly one sequence of ids, and every sequence of ids is a text."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def write_tokenizer(folder: Path, context: int) -> None:
     tokenizer.decoder = ByteLevelDecoder()
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
     tokenizer.save(str(folder / "tokenizer.json"))
-    about = {
+    config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": SPECIAL[0],
         "eos_token": SPECIAL[1],
@@ -36,11 +36,11 @@ def write_tokenizer(folder: Path, context: int) -> None:
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(about, indent=2) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _letters() -> list[str]:
-    """The printable stand-in of each byte in byte-level vocabularies: itself where visible, else from U+0100 on."""
+    """The letter of each byte in byte-level vocabularies: the byte itself if it is visible, else one from U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = (chr(0x100 + rank) for rank in range(256))
     return [chr(byte) if byte in visible else next(hidden) for byte in range(256)]

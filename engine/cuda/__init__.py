@@ -1,1 +1,1 @@
-"""The engine on a CUDA device: the plans, pages and sampling rules of the CPU's, through the Triton kernels."""
+"""The engine on a CUDA device: the same plans, pages and sampling rules as on a CPU, by Triton kernels."""

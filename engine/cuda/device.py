@@ -1,6 +1,6 @@
-"""Is there a GPU that this engine can use, and if not, why: asked at start and by `baton doctor`.
+"""Finds a GPU that the engine can use, or the reason why there is none, for a worker's start and `baton doctor`.
 
-The driver is asked first and without torch, because a host without a GPU must not pay seconds for importing it."""
+It queries the driver first, without torch: a host without a GPU must not spend seconds on importing torch."""
 
 import ctypes
 import importlib.util
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 LEAST_CAPABILITY = (8, 0)  # bf16 matrix instructions and cp.async
-BODIES = ("eager", "graph")  # of every path: decode's steps launch by launch, or as CUDA graphs, with the same bits
+BODIES = ("eager", "graph")  # ways to run decode's steps: launch by launch, or as CUDA graphs. Both yield the same bits
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
 
@@ -40,7 +40,7 @@ def find_gpu() -> Found:
         return Found(None, "no NVIDIA driver: libcuda.so.1 cannot be loaded")
     count, version = ctypes.c_int(), ctypes.c_int()
     if (code := driver.cuInit(0)) or (code := driver.cuDeviceGetCount(ctypes.byref(count))):
-        return Found(None, f"the NVIDIA driver is here but does not start (error {code}): see nvidia-smi")
+        return Found(None, f"the NVIDIA driver does not start (error {code}): see nvidia-smi")
     if count.value == 0:
         return Found(None, "the NVIDIA driver shows no device: see nvidia-smi and CUDA_VISIBLE_DEVICES")
     driver.cuDriverGetVersion(ctypes.byref(version))

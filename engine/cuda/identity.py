@@ -1,7 +1,7 @@
-"""Which bits a GPU computes: its numerics class, and the fingerprint of our kernels' bits on this very device.
+"""Which bits a GPU computes: its numerics class, and the fingerprint of our kernels' results on this very device.
 
-The self-test also computes one row alone, in a batch and beside other rows: a device or a compiler on which that
-changes a row's bits never serves as exact. The vendor's path makes no such promise, so only its results are hashed."""
+The self-test also computes one row alone, in a batch and beside other rows. A device or compiler on which the row's
+bits differ never serves as exact. The vendor's path makes no such promise, so only its results are hashed."""
 
 import hashlib
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def _products(products: Products, rows: int, device: torch.device) -> Iterator[t
 
 
 def _layer(rows: int, device: torch.device) -> Iterator[torch.Tensor]:
-    """Row 0 is the last token of a text, alone or in front of a prompt's rows."""
+    """One attention layer. Row 0 is the last token of a text, alone or in front of the rows of a prompt."""
     shape = kernels.PageShape(1, _KV_HEADS, _DIM, _PAGE)
     pool = torch.zeros(8 * shape.page_bytes, dtype=torch.uint8, device=device)
     width = (_HEADS + 2 * _KV_HEADS) * _DIM
@@ -99,7 +99,7 @@ def _layer(rows: int, device: torch.device) -> Iterator[torch.Tensor]:
 
 
 def _sampled(device: torch.device) -> torch.Tensor:
-    """Tokens and the bits of their logprobs."""
+    """Sampled tokens and the bits of their logprobs."""
     rows, vocab = 4, 333
     logits = _tensor(10, rows, vocab, device=device) * 4
 

@@ -1,4 +1,4 @@
-"""A model opened for serving on a GPU: weights on the device, identity proved there. See engine/loaded.py."""
+"""A model loaded for serving on a GPU: weights on the device, identity proved there. See `engine/loaded.py`."""
 
 import os
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ import torch
 
 from engine.cuda.device import BODIES, Gpu
 from engine.cuda.identity import identify
+from engine.cuda.page_shapes import page_layout
 from engine.cuda.products import Products, products_for
 from engine.cuda.runner import CudaRunner
-from engine.cuda.shares import layout_name, page_shapes
 from engine.cuda.weights import DeviceWeights, check_draft_on_gpu, load_weights
 from engine.identity import Identity
 from engine.model.drafts import check_draft
@@ -25,21 +25,20 @@ class CudaModel:
     identity: Identity
     page_tokens: int
     products: Products
-    draft: DeviceWeights | None = None  # changes no token, so it is no part of the identity
+    draft: DeviceWeights | None = None  # changes no token, so the identity does not contain it
     body: str = "graph"
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        """What a page holds: (layers, bytes of each), the model's and behind them its draft's."""
-        return tuple((one.layers, one.layer_bytes) for one in page_shapes(self.weights, self.draft, self.page_tokens))
+        return page_layout(self.weights, self.draft, self.page_tokens).sizes
 
     @property
     def page_bytes(self) -> int:
-        return sum(layers * size for layers, size in self.segments)
+        return page_layout(self.weights, self.draft, self.page_tokens).page_bytes
 
     @property
     def layout(self) -> str:
-        return layout_name(self.weights, self.draft, self.page_tokens)
+        return page_layout(self.weights, self.draft, self.page_tokens).name
 
     @property
     def context_tokens(self) -> int:
@@ -54,7 +53,7 @@ class CudaModel:
         layer_group: int | None = None,
         max_batch: int = 64,
     ) -> CudaRunner:
-        """The host only launches: `threads` and `cores` are the CPU's."""
+        """`threads` and `cores` are for CPUs: here the host only launches."""
         return CudaRunner(
             self.weights,
             draft=self.draft,
@@ -86,24 +85,24 @@ def load_on_device(
     body: str = "graph",
 ) -> CudaModel:
     weights = load_weights(folder, cache_folder, device)
-    drafting = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
+    draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
     identity = identify(weights.model_hash, path, device)
-    return CudaModel(weights, identity, page_tokens, products_for(path), drafting, body)
+    return CudaModel(weights, identity, page_tokens, products_for(path), draft_weights, body)
 
 
 def _open_draft(folder: Path, cache_folder: Path, model: DeviceWeights, model_folder: Path) -> DeviceWeights:
-    """On the same device and path as the model."""
+    """Loads the draft onto the device of the model."""
     check_draft(folder, model.config, model_folder)
     check_draft_on_gpu(folder)
     return load_weights(folder, cache_folder, model.device)
 
 
 def gpu_path(product_path: str, gpu: Gpu, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """Path and body: exact unless somebody says `fast`. The variable wins over the setting, as on a CPU."""
-    said, place, field, wanted, body = environment.get(VARIABLE), "configuration", "product_path", product_path, ""
-    if said:
+    """Path and body. The path is exact unless `fast` is chosen; the variable wins over the setting, as on a CPU."""
+    place, field, wanted, body = "configuration", "product_path", product_path, ""
+    if variable := environment.get(VARIABLE):
         place, field = "environment", VARIABLE
-        wanted, _, body = said.partition(":")
+        wanted, _, body = variable.partition(":")
     if body and body not in BODIES:
         known = ", ".join(f"{wanted}:{one}" for one in BODIES)
         raise ModelError(place, field, f"a GPU has no body {body!r}", f"Use one of {known}.")

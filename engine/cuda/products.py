@@ -1,6 +1,7 @@
-"""The two ways to multiply on a GPU: our kernels, whose sums run in one order, and the vendor's library, which is free.
+"""The two ways to multiply on a GPU: our kernels, which add in one fixed order, and the vendor's library, which need
+not.
 
-`exact` is the default. `fast` may sum differently from batch to batch; that is why it is another numerics class."""
+`exact` is the default. `fast` may add in another order from batch to batch, so it is another numerics class."""
 
 from typing import Protocol
 

@@ -1,7 +1,7 @@
-"""The order of things on a device: a stream of its own for steps, and marks in it that a thread can wait for.
+"""The CUDA stream on which steps run, and marks in it for which a thread can wait.
 
-On a CPU every launch is over when it returns, so marks are reached when they are made: the whole runner works there,
-in Triton's interpreter, step by step as on a GPU."""
+On a CPU every launch has ended when it returns, so every mark is reached at once: in Triton's interpreter the whole
+runner works there, step by step as on a GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import torch
 
 
-class Lane:
+class StepStream:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Launches of this thread go here."""
+        """Inside this context, the launches of the calling thread go to this stream."""
         if self._stream is None:
             yield
         else:
@@ -24,7 +24,7 @@ class Lane:
                 yield
 
     def mark(self) -> torch.cuda.Event | None:
-        """Reached when everything launched so far is over. Whoever waits for it sleeps."""
+        """A mark that is reached when everything launched so far has ended. A thread that waits for it sleeps."""
         if self._stream is None:
             return None
         event = torch.cuda.Event(blocking=True)
@@ -32,7 +32,7 @@ class Lane:
         return event
 
     def host_words(self, count: int) -> torch.Tensor:
-        """Host memory that copies to and from the device need not stop for; torch keeps it until they are over."""
+        """Pinned host memory for asynchronous copies to and from the device; torch keeps it until they have ended."""
         return torch.empty(count, dtype=torch.int32, pin_memory=self._stream is not None)
 
 

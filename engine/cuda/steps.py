@@ -1,7 +1,7 @@
 """One model's steps on a device: a step's inputs go there as one block, it runs as a graph or launch by launch, and
 what it yields stays in another block, where the next step finds the tokens that it follows (`Piece.follows`).
 
-The runner has one of these for the model and one for its draft; both launch from one thread into one lane."""
+The runner has one of these for the model and one for its draft; both launch from one thread into one stream."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from engine.cuda.form import Form, form_of, in_order, input_places, output_places, padded
-from engine.cuda.forward import DeviceForward, Written
+from engine.cuda.forward import DeviceForward
 from engine.cuda.graphs import Graphs
 from engine.cuda.inputs import Words, fill, view
-from engine.cuda.step_stream import Lane
-from engine.model.rows import Limits
+from engine.cuda.step_shape import StepShape, in_order, input_places, output_places, padded, shape_of
+from engine.cuda.step_stream import StepStream
+from engine.layer_groups import LayerWritten
+from engine.model.rows import RowLimits
 from engine.model.weights import Floats
 from engine.plan import Piece, Sampled
 
@@ -25,72 +26,75 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One that was launched."""
+class CudaStep:
+    """A step that was launched."""
 
-    order: tuple[int, ...]  # the caller's pieces as the step has them
+    order: tuple[int, ...]  # for each piece of the step, its index among the caller's pieces
     pieces: tuple[Piece, ...]  # in the step's order
-    form: Form
+    shape: StepShape
 
     def read(self, results: torch.Tensor) -> tuple[tuple[Sampled, ...], ...]:
-        """What it yielded, in the caller's order, from what was fetched and has arrived."""
+        """The sampled tokens, in the caller's order, from results that have arrived on the host."""
         return _restored(self.order, _read(self, results.numpy()))
 
 
 class Steps:
     def __init__(
-        self, forward: DeviceForward, limits: Limits, lane: Lane, *, max_batch: int, graphs: bool = True
+        self, forward: DeviceForward, limits: RowLimits, stream: StepStream, *, max_batch: int, graphs: bool = True
     ) -> None:
-        self.graphs = Graphs(lane.device, enabled=graphs)
-        self._forward, self._limits, self._lane, self._max_batch = forward, limits, lane, max_batch
-        with lane.current():  # when a block has grown, its memory is not given to another stream that would not wait
-            self._words = torch.zeros(_FIRST_WORDS, dtype=torch.int32, device=lane.device)
-            self._results = torch.zeros(_FIRST_WORDS, dtype=torch.int32, device=lane.device)
-        self._last: dict[int, int] = {}  # key -> which of the last step's tokens is its one
+        self.graphs = Graphs(stream.device, enabled=graphs)
+        self._forward, self._limits, self._stream, self._max_batch = forward, limits, stream, max_batch
+        with (
+            stream.current()
+        ):  # so torch gives the memory of an outgrown block to no other stream, which would not wait
+            self._words = torch.zeros(_FIRST_WORDS, dtype=torch.int32, device=stream.device)
+            self._results = torch.zeros(_FIRST_WORDS, dtype=torch.int32, device=stream.device)
+        self._last: dict[int, int] = {}  # key -> place of its only token among those that the last step sampled
 
-    def launch(self, pieces: Sequence[Piece], written: Written, *, comes_again: bool) -> Step:
-        """`comes_again`: steps of such a form are worth a graph."""
+    def launch(self, pieces: Sequence[Piece], written: LayerWritten, *, comes_again: bool) -> CudaStep:
+        """`comes_again`: steps of this shape come often enough to be worth a graph."""
         order, ordered, exact = self._ordered(pieces)
-        form = padded(exact, max_batch=self._max_batch) if comes_again else None
-        used = form or exact
+        shape = padded(exact, max_batch=self._max_batch) if comes_again else None
+        used = shape or exact
         self._upload(used, ordered)
-        self.graphs.run(form, lambda: self._forward.step(used, self._words, self._results, written))
+        self.graphs.run(shape, lambda: self._forward.step(used, self._words, self._results, written))
         self._last = _single_tokens(ordered)
-        return Step(order, ordered, used)
+        return CudaStep(order, ordered, used)
 
-    def fetch(self, step: Step) -> torch.Tensor:
-        """On the host; arrived when the lane's next mark is reached. The step must be the last one."""
-        count = output_places(step.form)[1]
-        results = self._lane.host_words(count)
+    def fetch(self, step: CudaStep) -> torch.Tensor:
+        """Starts the copy of the step's results to the host: they are there when the stream's next mark is reached. The
+        step must be the last one launched."""
+        count = output_places(step.shape)[1]
+        results = self._stream.host_words(count)
         return results.copy_(self._results[:count], non_blocking=True)
 
     def tokens(self, count: int) -> torch.Tensor:
-        """On the device: the first of those that the last step sampled. The next one overwrites them."""
+        """The first tokens that the last step sampled, on the device. The next step overwrites them."""
         return self._results[:count]
 
     def logits(self, pieces: Sequence[Piece]) -> tuple[Floats, ...]:
-        """Of each piece's sampled rows: [sampled, vocab]. Waits for the device."""
-        order, ordered, form = self._ordered(pieces)
-        self._upload(form, ordered)
-        logits = self._forward.logits(form, self._words, self._results).cpu().numpy()
+        """The logits of each piece's sampled rows, [sampled, vocab]. Waits for the device."""
+        order, ordered, shape = self._ordered(pieces)
+        self._upload(shape, ordered)
+        logits = self._forward.logits(shape, self._words, self._results).cpu().numpy()
         ends = np.cumsum([piece.sampled for piece in ordered])
         return _restored(order, np.split(logits, ends[:-1]))
 
-    def _ordered(self, pieces: Sequence[Piece]) -> tuple[tuple[int, ...], tuple[Piece, ...], Form]:
+    def _ordered(self, pieces: Sequence[Piece]) -> tuple[tuple[int, ...], tuple[Piece, ...], StepShape]:
         order = tuple(in_order(pieces))
-        form = form_of(pieces, page_tokens=self._limits.page_tokens, context=self._limits.context)
-        return order, tuple(pieces[place] for place in order), form
+        shape = shape_of(pieces, page_tokens=self._limits.page_tokens, context=self._limits.context)
+        return order, tuple(pieces[place] for place in order), shape
 
-    def _upload(self, form: Form, pieces: Sequence[Piece]) -> None:
-        _, count = input_places(form, self._limits.vocab)
-        host = self._lane.host_words(count)
+    def _upload(self, shape: StepShape, pieces: Sequence[Piece]) -> None:
+        _, count = input_places(shape, self._limits.vocab)
+        host = self._stream.host_words(count)
         words: Words = host.numpy()
-        fill(words, form, pieces, self._limits, last=self._last)
-        self._grow(count, output_places(form)[1])
+        fill(words, shape, pieces, self._limits, last=self._last)
+        self._grow(count, output_places(shape)[1])
         self._words[:count].copy_(host, non_blocking=True)
 
     def _grow(self, words: int, results: int) -> None:
-        """Blocks only grow; graphs that know the old ones go with them."""
+        """Replaces a block that is too small by a larger one. Graphs that name the old block are dropped."""
         if words > len(self._words):
             self._words = torch.zeros(2 * words, dtype=torch.int32, device=self._words.device)
             self.graphs.forget()
@@ -101,12 +105,8 @@ class Steps:
             self.graphs.forget()
 
 
-def nothing(layer: int) -> None:
-    """Nobody waits for these layers."""
-
-
 def _single_tokens(pieces: Sequence[Piece]) -> dict[int, int]:
-    """Of each key that samples exactly one row, where its token stands among the step's."""
+    """For each request that samples exactly one row, the place of its token among those of the step, by key."""
     places, at = dict[int, int](), 0
     for piece in pieces:
         if piece.sampled == 1:
@@ -115,10 +115,10 @@ def _single_tokens(pieces: Sequence[Piece]) -> dict[int, int]:
     return places
 
 
-def _read(step: Step, words: Words) -> list[tuple[Sampled, ...]]:
-    """Piece by piece in the step's order."""
-    places, _ = output_places(step.form)
-    found = {name: view(words, place, name) for name, place in places.items()}
+def _read(step: CudaStep, words: Words) -> list[tuple[Sampled, ...]]:
+    """The sampled tokens of each piece, in the step's order."""
+    places, _ = output_places(step.shape)
+    found = {name: view(words, place) for name, place in places.items()}
     tokens, logprobs = found["tokens"].tolist(), found["logprobs"].tolist()
     read, at = list[tuple[Sampled, ...]](), 0
     for piece in step.pieces:
@@ -138,6 +138,6 @@ def _sampled(token: int, logprob: float, found: Mapping[str, Any], row: int, mos
 
 
 def _restored(order: Sequence[int], values: Sequence[T]) -> tuple[T, ...]:
-    """Values in the step's order -> in the caller's."""
+    """Brings values from the step's order into the caller's."""
     placed = sorted(zip(order, values, strict=True), key=lambda pair: pair[0])
     return tuple(value for _, value in placed)

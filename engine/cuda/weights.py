@@ -1,7 +1,7 @@
-"""From a model folder to weights on the device, through the same checks and the same hash as the CPU's.
+"""From a model folder to weights on the device, with the same checks and the same hash as on a CPU.
 
-Nothing is packed: the kernels read matrices as the checkpoint holds them, rows of bf16. A step reads each of them once,
-so q, k and v lie behind each other, as do gate and up."""
+Nothing is packed: the kernels read matrices as the checkpoint holds them, as rows of bf16. q, k and v lie one behind
+the other, as do gate and up, so that one product reads them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ class DeviceLayer:
 @dataclass(frozen=True, slots=True)
 class DeviceWeights:
     config: ModelConfig
-    dtype: str  # of the checkpoint
+    dtype: str  # dtype of the checkpoint
     model_hash: str
     embed: torch.Tensor
     head: torch.Tensor  # the embedding itself when tied
@@ -52,7 +52,7 @@ class DeviceWeights:
 
     @property
     def read_bytes(self) -> int:
-        """What a decode step reads of them: all but the embedding, of which it takes rows."""
+        """Bytes that a decode step reads: all weights but the embedding, of which it reads a few rows."""
         whole = [self.head, self.norm]
         whole += [t for layer in self.layers for name in layer.__slots__ if (t := getattr(layer, name)) is not None]
         return sum(tensor.numel() * tensor.element_size() for tensor in whole)
@@ -92,7 +92,7 @@ def load_weights(folder: Path, cache: Path, device: torch.device) -> DeviceWeigh
 def assemble(
     config: ModelConfig, model_hash: str, placed: dict[str, torch.Tensor], cos: torch.Tensor, sin: torch.Tensor
 ) -> DeviceWeights:
-    """From fused tensors by name, wherever they come from: a checkpoint, or random ones of a shape."""
+    """Weights from fused tensors by name, which come from a checkpoint or are random."""
 
     def layer(prefix: str) -> DeviceLayer:
         return DeviceLayer(**{name: placed.get(f"{prefix}{name}") for name in DeviceLayer.__slots__})  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def assemble(
 
 
 def _place(one: Fused, tensors: dict[str, Tensor], device: torch.device) -> torch.Tensor:
-    """Source by source, so that the host never holds more than one of them."""
+    """Puts a fused tensor on the device, source by source, so that the host never holds more than one of them."""
     shape = (one.rows, one.columns) if one.is_matrix else (one.rows,)
     out = torch.empty(shape, dtype=torch.bfloat16 if one.is_matrix else torch.float32, device=device)
     row = 0

@@ -1,7 +1,7 @@
 """Reads safetensors files, one or sharded, as read-only numpy views over mapped memory.
 
-Used while weights are packed and hashed, once per host. Headers are checked completely before any tensor is touched:
-a truncated or damaged file ends in an error that names it, never in a wrong number. bf16 comes as uint16."""
+It serves packing and hashing, once per host. Headers are checked completely before any tensor is touched: a truncated
+or damaged file causes an error that names it, never a wrong number. bf16 values come as uint16."""
 
 import json
 import math

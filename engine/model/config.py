@@ -1,7 +1,7 @@
 """Reads the config.json of a Hugging Face folder (Llama 2 and 3, Qwen2, Qwen3) into plain numbers.
 
-The first thing a worker does with a model. Whatever would change the computation and is not carried out here
-(other activations, sliding windows, quantized weights, unknown rope scalings) is refused by name, never ignored."""
+A worker does this first with a model. A setting that would change the computation and is not supported (other
+activations, sliding windows, quantized weights, unknown rope scalings) is refused by name, never ignored."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -50,7 +50,7 @@ class ModelConfig:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def canonical(self) -> bytes:
-        """Equal for equal models, whatever else stands in config.json; part of the model hash."""
+        """Bytes for the model hash: equal for equal models, whatever else stands in config.json."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
 
@@ -113,7 +113,7 @@ def _family(path: Path, raw: dict[str, Any]) -> str:
 
 
 def _refuse(path: Path, raw: dict[str, Any], family: str) -> None:
-    """Everything that would silently change the computation."""
+    """Refuses every setting that would silently change the computation."""
     if raw.get("quantization_config") is not None:
         remedy = "Use the checkpoint in bf16, fp16 or fp32."
         raise ModelError(path, "quantization_config", "quantized weights are not supported", remedy)

@@ -1,8 +1,9 @@
-"""Digests of large files that are read once, not at every start.
+"""Digests of large files, which are read once and not at every start.
 
-A digest is remembered in the cache folder under the files' names, sizes, times and inodes; touching a file in any way
-makes it be read again. Also home of the two habits of everything in that folder: one writer at a time (a file lock
-that the kernel drops with its process) and files that appear complete or not at all (written aside, then renamed)."""
+A digest is remembered in the cache folder under the files' names, sizes, times and inodes: a file that was touched in
+any way is read again. Everything in that folder keeps two habits, which have their home here: there is one writer at a
+time (a file lock that the kernel drops with its process), and files appear complete or not at all (written aside, then
+renamed)."""
 
 import fcntl
 import os
@@ -19,7 +20,8 @@ _HEX = 64  # letters of a digest
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Waits for the only holder. The lock file stays; it is the lock's identity."""
+    """Holds a lock on this file, for which it may have to wait. The file is never removed: it is the lock's
+    identity."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -33,7 +35,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def remembered(files: Sequence[Path], cache: Path, purpose: str, compute: Callable[[], str]) -> str:
-    """`compute()`, or what it said when the files were the same. `purpose` keeps different digests apart."""
+    """`compute()`, or its result from the last time when the files were the same. `purpose` keeps digests apart."""
     before = _stamp(files)
     note = cache / f"{purpose}-{blake3(before.encode()).hexdigest(16)}"
     known = note.read_text() if note.exists() else ""

@@ -1,4 +1,4 @@
-"""May this model draft for that one? Asked while a worker starts, whatever device it computes on."""
+"""Checks, while a worker starts, that one model can draft for another, on whatever device."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ REMEDY = "Set `draft` to a smaller model of the same family and tokenizer, or le
 
 
 def check_draft(folder: Path, model: ModelConfig, model_folder: Path) -> None:
-    """It must say the same tokens, wherever the model may be."""
+    """Raises ModelError unless the draft has the model's tokens and at least its context."""
     config = read_config(folder)
     if config.vocab != model.vocab:
         problem = f"has a vocabulary of {config.vocab} tokens where the model has {model.vocab}"

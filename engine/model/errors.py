@@ -1,6 +1,6 @@
-"""The one error that a model folder can cause, raised while a worker starts and never later.
+"""The one error that a model folder can cause. It is raised while a worker starts and never later.
 
-It always names the file, the field or tensor in it, what is wrong and what the reader can do about it."""
+It names the file, the field or tensor in it, what is wrong and what the reader can do about it."""
 
 from pathlib import Path
 

@@ -1,11 +1,11 @@
 """The pass over a model's layers, on the CPU kernels: rows in, final hidden states of the sampled rows out.
 
-Touches its scratch memory and the pool's pages that the rows name, nothing else. A layer's keys and values are final
-as soon as they are rotated and written, so `written(layer)` is called there, before that layer's attention. Rows that
-are not sampled end with the last layer's keys and values, if they are many: the rest of that layer is computed for
-sampled rows only."""
+It touches its scratch memory and the pages that the rows name, nothing else. A layer's keys and values are final as
+soon as they are rotated and written, so `written(layer)` is called there, before that layer's attention. In the last
+layer, rows that are not sampled need only their keys and values: when most rows are such rows, the rest of that layer
+is computed for the sampled rows alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
-from engine.model.rows import Ints, Limits, Rows, block_tables
+from engine.layer_groups import LayerWritten
+from engine.model.page_memory import PageMemory
+from engine.model.rows import Ints, RowLimits, Rows, block_tables
 from engine.model.weights import Bytes, Floats, LayerWeights, Weights
 from engine.plan import Piece
 
-Written = Callable[[int], None]
-
 
 class Product(Protocol):
-    """The matrix product, handed in so that `verify` can show that it notices a wrong one."""
+    """The matrix product. A caller may hand in another one: so `baton verify` shows that it notices a wrong one."""
 
     def __call__(
         self,
@@ -36,21 +36,6 @@ class Product(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
-    """The pool as kernels address it."""
-
-    pool: Bytes
-    page_tokens: int
-    page_bytes: int
-    layer_bytes: int
-    first_byte: int = 0  # of a page's bytes, where this model's layers begin
-
-    def layer(self, index: int) -> int:
-        """Where this layer begins in a page."""
-        return self.first_byte + index * self.layer_bytes
-
-
-@dataclass(frozen=True, slots=True)
 class _Queries:
     """The rows that attend: all of them, or in the last layer the sampled ones."""
 
@@ -61,18 +46,18 @@ class _Queries:
 
 
 class Forward:
-    def __init__(self, weights: Weights, pages: Pages, product: Product = kernels.product) -> None:
+    def __init__(self, weights: Weights, pages: PageMemory, product: Product = kernels.product) -> None:
         self._weights, self._pages, self._product = weights, pages, product
         self._scratch: dict[str, Floats] = {}
         self._native = [_native(layer) for layer in weights.layers] if product is kernels.product else []
         self._layers = (kernels.layer.Layer * len(self._native))(*self._native)
         self._embed, self._norm = _address(weights.embed), _address(weights.norm)
-        self._step, self._room = kernels.layer.Step(), 0  # kept while scratch memory for so many rows is enough
+        self._step, self._room = kernels.layer.Step(), 0  # kept as long as a step has at most `_room` rows
 
-    def hidden(self, rows: Rows, written: Written) -> Floats:
+    def hidden(self, rows: Rows, written: LayerWritten) -> Floats:
         """Final hidden states, normalised, of the sampled rows: [sampled, hidden]. Valid until the next call."""
         sampled, count = len(rows.sampled), len(rows.tokens)
-        few = 2 * sampled < count  # then the last layer's rest is worth gathering the sampled rows for
+        few = 2 * sampled < count  # few enough that the last layer is worth computing for gathered rows
         if self._native:
             x, q, out = self._all_at_once(rows, written, whole=not few)
         else:
@@ -85,9 +70,9 @@ class Forward:
         queries, q, x = self._sampled_only(rows, q, x)
         return self._end(queries, q, x)
 
-    def _one_by_one(self, rows: Rows, written: Written, *, whole: bool) -> tuple[Floats, Floats, Floats]:
-        """All layers up to the last one's keys and values, with the product that was handed in: the rows' input to its
-        rest and its queries. `whole`: the rest too, and the final norm."""
+    def _one_by_one(self, rows: Rows, written: LayerWritten, *, whole: bool) -> tuple[Floats, Floats, Floats]:
+        """Computes all layers, up to the last one's keys and values, with the product that was handed in. Returns that
+        layer's input, its queries and, when `whole`, the result of its rest and of the final norm for all rows."""
         weights, config = self._weights, self._weights.config
         every = _Queries(rows.tables, rows.starts, rows.counts, rows.first_row)
         page_of = rows.page_of + self._pages.first_byte
@@ -102,15 +87,15 @@ class Forward:
         return x, q, self._end(every, q, x) if whole else x
 
     def _end(self, queries: _Queries, q: Floats, x: Floats) -> Floats:
-        """The last layer's rest and the final norm."""
+        """Computes the rest of the last layer and the final norm."""
         weights, config = self._weights, self._weights.config
         self._rest(weights.layers[-1], config.layers - 1, queries, q, x)
         out = self._take("normed", len(x), config.hidden)
         kernels.rmsnorm(x, weights.norm, config.eps, out)
         return out
 
-    def _all_at_once(self, rows: Rows, written: Written, *, whole: bool) -> tuple[Floats, Floats, Floats]:
-        """The same with one call per layer."""
+    def _all_at_once(self, rows: Rows, written: LayerWritten, *, whole: bool) -> tuple[Floats, Floats, Floats]:
+        """Computes the same as `_one_by_one`, with one native call per layer."""
         config, pages, native = self._weights.config, self._pages, self._native
         count, run = len(rows.tokens), kernels.layer.run
         step = self._step = self._step if count <= self._room else self._new_step(count)
@@ -131,7 +116,8 @@ class Forward:
         return x, q, normed if whole else x
 
     def _new_step(self, count: int) -> kernels.layer.Step:
-        """Scratch memory for so many rows, at least twice what there was, and its addresses."""
+        """Makes scratch memory for so many rows, at least twice as much as before, and a step that names its
+        addresses."""
         weights, config, pages = self._weights, self._weights.config, self._pages
         self._room = max(count, 2 * self._room)
         scratch: dict[str, NDArray[Any]] = {
@@ -167,13 +153,14 @@ class Forward:
             self._product(self._weights.path, hidden, self._weights.head, config.vocab, out)
         return out
 
-    def go_on(
-        self, pieces: Sequence[Piece], wishes: kernels.draft.Wishes, wanted: Sequence[int], limits: Limits
+    def propose(
+        self, pieces: Sequence[Piece], sampling: kernels.draft.Wishes, wanted: Sequence[int], limits: RowLimits
     ) -> Ints:
-        """Reads the pieces' rows, then says so many words of its own behind each: [most wanted, pieces]."""
+        """Reads the pieces' rows, then samples `wanted` tokens behind each piece, a token of every piece per round:
+        [rounds, pieces]."""
         config, pages = self._weights.config, self._pages
         text = np.array([token for piece in pieces for token in piece.tokens], np.int32)
-        tables = block_tables(pieces, limits, [max(0, count - 1) for count in wanted])  # the last word is not read
+        tables = block_tables(pieces, limits, [max(0, count - 1) for count in wanted])  # the last proposal is not read
         step = self._step = self._step if len(text) <= self._room else self._new_step(len(text))
         model = kernels.draft.Model(
             layers=self._layers,
@@ -189,7 +176,7 @@ class Forward:
         return kernels.draft.go_on(
             step,
             model,
-            wishes,
+            sampling,
             text=text,
             starts=np.array([piece.start for piece in pieces], np.int32),
             counts=np.array([len(piece.tokens) for piece in pieces], np.int32),
@@ -268,7 +255,7 @@ class Forward:
         return queries, few_q, few_x
 
     def _take(self, name: str, rows: int, *width: int) -> Floats:
-        """Scratch memory [rows, *width]; it grows and is kept."""
+        """Scratch memory [rows, *width]. It is kept for the next step and only grows."""
         have = self._scratch.get(name)
         if have is None or len(have) < rows:
             grown = max(rows, 0 if have is None else 2 * len(have))
@@ -277,7 +264,7 @@ class Forward:
 
 
 def _native(layer: LayerWeights) -> kernels.layer.Layer:
-    """Addresses of weights, which live as long as the model."""
+    """The addresses of a layer's weights, which live as long as the model."""
     return kernels.layer.Layer(
         **{name: None if (array := getattr(layer, name)) is None else _address(array) for name in layer.__slots__}
     )

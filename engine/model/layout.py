@@ -1,7 +1,7 @@
-"""Which tensors a model is made of and how they are fused: one list that packing, hashing and loading share.
+"""The tensors of a model and how they are fused: one list that packing, hashing and loading share.
 
 q, k and v become one product, gate and up another; a tied lm head is the embedding itself. Every tensor is either a
-packed product (`matrix`) or a row of fp32 numbers (`vector`)."""
+matrix, which is packed, or a vector, which is kept in fp32."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from engine.model.checkpoint import Checkpoint, Tensor
 from engine.model.config import ModelConfig
 from engine.model.errors import ModelError
 
-_IGNORED = (".rotary_emb.inv_freq",)  # a table that old checkpoints carry; computed here
+_IGNORED = (".rotary_emb.inv_freq",)  # a table in old checkpoints, which is computed here
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TensorSource:
     name: str  # in the checkpoint
-    rows: int  # of the matrix, or length of the vector
+    rows: int  # rows of a matrix, or length of a vector
     columns: int = 0  # 0: a vector
 
     @property
@@ -27,7 +27,7 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Fused:
     name: str  # in the packed file
-    sources: tuple[Source, ...]  # stacked in this order
+    sources: tuple[TensorSource, ...]  # stacked in this order
 
     @property
     def is_matrix(self) -> bool:
@@ -45,18 +45,18 @@ class Fused:
 def fused_tensors(config: ModelConfig) -> tuple[Fused, ...]:
     hidden = config.hidden
     whole = [
-        Fused("embed", (Source("model.embed_tokens.weight", config.vocab, hidden),)),
-        Fused("norm", (Source("model.norm.weight", hidden),)),
+        Fused("embed", (TensorSource("model.embed_tokens.weight", config.vocab, hidden),)),
+        Fused("norm", (TensorSource("model.norm.weight", hidden),)),
     ]
     if not config.tied:
-        whole.append(Fused("head", (Source("lm_head.weight", config.vocab, hidden),)))
+        whole.append(Fused("head", (TensorSource("lm_head.weight", config.vocab, hidden),)))
     for layer in range(config.layers):
         whole.extend(_layer(config, f"model.layers.{layer}.", f"{layer}."))
     return tuple(whole)
 
 
 def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Exactly the tensors that are needed, of the right shapes; the rest must be known and useless."""
+    """Exactly the tensors that the model needs, in the right shapes. Any other tensor must be known to be useless."""
     sources = [source for fused in fused_tensors(config) for source in fused.sources]
     tensors = {source.name: checkpoint.take(source.name, source.shape) for source in sources}
     for name, tensor in checkpoint.tensors.items():
@@ -68,7 +68,7 @@ def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Tenso
 
 
 def weights_dtype(config: ModelConfig, tensors: dict[str, Tensor]) -> str:
-    """The one dtype of all products; vectors may have another (they are widened exactly)."""
+    """The one dtype of all matrices. Vectors may have another, since they are widened exactly."""
     products = [source.name for fused in fused_tensors(config) if fused.is_matrix for source in fused.sources]
     dtype = tensors[products[0]].dtype
     for name in products:
@@ -82,16 +82,16 @@ def _layer(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
     hidden, dim, ffn = config.hidden, config.head_dim, config.ffn
     widths = {"q": config.q_width, "k": config.kv_heads * dim, "v": config.kv_heads * dim}
     attention, mlp = f"{source}self_attn.", f"{source}mlp."
-    yield Fused(f"{name}input_norm", (Source(f"{source}input_layernorm.weight", hidden),))
-    yield Fused(f"{name}qkv", tuple(Source(f"{attention}{x}_proj.weight", w, hidden) for x, w in widths.items()))
+    yield Fused(f"{name}input_norm", (TensorSource(f"{source}input_layernorm.weight", hidden),))
+    yield Fused(f"{name}qkv", tuple(TensorSource(f"{attention}{x}_proj.weight", w, hidden) for x, w in widths.items()))
     if config.qkv_bias:
-        yield Fused(f"{name}qkv_bias", tuple(Source(f"{attention}{x}_proj.bias", w) for x, w in widths.items()))
+        yield Fused(f"{name}qkv_bias", tuple(TensorSource(f"{attention}{x}_proj.bias", w) for x, w in widths.items()))
     if config.qk_norm:
-        yield Fused(f"{name}q_norm", (Source(f"{attention}q_norm.weight", dim),))
-        yield Fused(f"{name}k_norm", (Source(f"{attention}k_norm.weight", dim),))
-    yield Fused(f"{name}o", (Source(f"{attention}o_proj.weight", hidden, config.q_width),))
+        yield Fused(f"{name}q_norm", (TensorSource(f"{attention}q_norm.weight", dim),))
+        yield Fused(f"{name}k_norm", (TensorSource(f"{attention}k_norm.weight", dim),))
+    yield Fused(f"{name}o", (TensorSource(f"{attention}o_proj.weight", hidden, config.q_width),))
     if config.o_bias:
-        yield Fused(f"{name}o_bias", (Source(f"{attention}o_proj.bias", hidden),))
-    yield Fused(f"{name}ffn_norm", (Source(f"{source}post_attention_layernorm.weight", hidden),))
-    yield Fused(f"{name}gate_up", tuple(Source(f"{mlp}{x}_proj.weight", ffn, hidden) for x in ("gate", "up")))
-    yield Fused(f"{name}down", (Source(f"{mlp}down_proj.weight", hidden, ffn),))
+        yield Fused(f"{name}o_bias", (TensorSource(f"{attention}o_proj.bias", hidden),))
+    yield Fused(f"{name}ffn_norm", (TensorSource(f"{source}post_attention_layernorm.weight", hidden),))
+    yield Fused(f"{name}gate_up", tuple(TensorSource(f"{mlp}{x}_proj.weight", ffn, hidden) for x in ("gate", "up")))
+    yield Fused(f"{name}down", (TensorSource(f"{mlp}down_proj.weight", hidden, ffn),))

@@ -1,9 +1,9 @@
 """The packed file: one read-only file of tensors that every worker of a host maps.
 
-A fixed preamble (magic, header length, header digest), a JSON header (what it was made from, where each tensor
-stands, digest of the body) and the tensors, each at a page boundary. A file that is torn, cut or altered is not
-valid, and whoever finds it so builds it anew; the body is read in full only when the file has changed. The mapping
-asks for large pages: products walk all of it in every step, and finding small pages costs a tenth of the bandwidth."""
+It consists of a fixed preamble (magic, header length, header digest), a JSON header (what the file was made from, where
+each tensor stands, digest of the body) and the tensors, each at a page boundary. A torn, cut or altered file is not
+valid, and the worker that finds it builds it anew. The body is read in full only when the file has changed. The mapping
+asks for large pages, because products read all of it in every step and small pages cost a tenth of the bandwidth."""
 
 import json
 import math
@@ -43,7 +43,7 @@ class Slot:
 
 
 def place(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> tuple[dict[str, Slot], int]:
-    """Slots one after the other, and the size of the body."""
+    """Places tensors one after the other; returns their slots and the size of the body."""
     slots: dict[str, Slot] = {}
     end = 0
     for name, (dtype, shape) in tensors.items():
@@ -53,7 +53,7 @@ def place(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> tuple[dict[str, Sl
 
 
 class Writing:
-    """A packed file while it is filled. `finish` makes it appear under its name, complete and read-only."""
+    """A packed file that is being written. `finish` makes it appear under its name, complete and read-only."""
 
     def __init__(self, path: Path, about: dict[str, str], tensors: dict[str, tuple[str, tuple[int, ...]]]) -> None:
         self._path, self._aside, self._about = path, path.with_suffix(".tmp"), about
@@ -62,7 +62,7 @@ class Writing:
         self._aside.unlink(missing_ok=True)
         try:
             with self._aside.open("x+b") as file:
-                # A full disk says so here, by an error; later it would by a signal.
+                # A full disk causes an error here. Without this line it would cause a signal later.
                 os.posix_fallocate(file.fileno(), 0, self._base + self._size)
                 self._data = mmap.mmap(file.fileno(), self._base + self._size)
         except OSError as error:
@@ -88,7 +88,7 @@ class Writing:
 
 
 def open_packed(path: Path, about: dict[str, str]) -> dict[str, Array] | None:
-    """Read-only views of all tensors, or None when there is no valid file made from exactly `about`."""
+    """Read-only views of all tensors, or None if there is no valid file that was made from exactly `about`."""
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -126,22 +126,22 @@ def _valid_header(data: mmap.mmap) -> dict[str, Any] | None:
 
 
 def _ask_for_large_pages(data: mmap.mmap) -> None:
-    """What is read through this mapping is cached in large pages from now on, where kernel and file system can."""
+    """From now on, reads through this mapping are cached in large pages, if kernel and file system can do that."""
     try:
         data.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a kernel without them: small pages do
+    except OSError:  # a kernel without large pages: small ones will do
         return
 
 
 def _drop_small_pages(path: Path) -> None:
-    """A file that was just written is cached in small pages, and stays so until they are dropped."""
+    """Drops the file from the page cache. A file that was just written is cached in small pages until it is dropped."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _read_ahead(data: mmap.mmap) -> None:
-    """Read while the worker starts, else its first step waits for one fault after the other. In slices, because each
-    holds up the interpreter, and because the kernel cuts what it is only advised of."""
+    """Reads the file while the worker starts; otherwise the first step would wait for one page fault after the other.
+    It reads in slices, because each call blocks the interpreter and because the kernel cuts long ranges short."""
     for offset in range(0, len(data), _LARGE_PAGE):
         length = min(_LARGE_PAGE, len(data) - offset)
         try:

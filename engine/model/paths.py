@@ -1,7 +1,8 @@
-"""Which product path a model computes on, and with which body: by the setting, or by force of BATON_PRODUCT_PATH.
+"""Chooses the product path of a model, and its body, by the setting or, before that, by BATON_PRODUCT_PATH.
 
-Decided once, when weights are opened, so that every program that computes (worker, verify, doctor, benchmarks) obeys
-the same variable. A path decides bits; a body, the instructions that carry a path out, never does."""
+The choice is made once, when weights are opened, so every program that computes (worker, verify, doctor, benchmarks)
+obeys the same variable. A path decides bits. A body is a set of instructions that carries a path out, and never
+does."""
 
 import os
 from collections.abc import Mapping
@@ -13,11 +14,11 @@ VARIABLE = "BATON_PRODUCT_PATH"
 
 
 def choose_path(product_path: str, dtype: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The path for a checkpoint of this dtype; a body that the variable names is used from now on."""
+    """The path for a checkpoint of this dtype. If the variable names a body, kernels use it from now on."""
     place, field, wanted, body = "configuration", "product_path", product_path, ""
-    if said := environment.get(VARIABLE):
+    if variable := environment.get(VARIABLE):
         place, field = "environment", VARIABLE
-        wanted, _, body = said.partition(":")
+        wanted, _, body = variable.partition(":")
     path = _path(place, field, wanted, dtype)
     if body:
         _force(body, path)
@@ -26,7 +27,7 @@ def choose_path(product_path: str, dtype: str, environment: Mapping[str, str] = 
 
 def _path(place: str, field: str, wanted: str, dtype: str) -> str:
     if wanted == "auto":
-        return "pairs" if dtype == "bf16" else "fp32"  # one class on every machine; who wants tiles says `amx`
+        return "pairs" if dtype == "bf16" else "fp32"  # so every machine has one class; tiles only by the name `amx`
     if wanted not in baton_kernels.PATHS:
         known = ", ".join(("auto", *baton_kernels.PATHS))
         raise ModelError(place, field, f"{wanted!r} is unknown", f"Use one of {known}.")

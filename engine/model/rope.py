@@ -1,8 +1,8 @@
 """The rotary tables, from exact additions and multiplications only.
 
-Computed once when weights are packed and mapped from then on. The bits must be equal on every machine, and libraries'
-pow and cos differ in the last place between processors; so powers come from `decimal` and sine and cosine from a
-reduction and a series of our own in double precision. Angles are rounded to fp32 as transformers rounds them."""
+They are computed once, when weights are packed, and mapped from then on. Their bits must be equal on every machine, but
+the pow and cos of libraries differ in the last place between processors. So powers come from `decimal`, and sine and
+cosine from a reduction and a series of our own in double precision. Angles are rounded to fp32 as in transformers."""
 
 from decimal import Decimal, localcontext
 from math import factorial
@@ -40,7 +40,7 @@ def _scaled(rope: Rope, frequency: float) -> float:
         return frequency
     if rope.kind == "linear":
         return frequency / rope.factor
-    turns = rope.original_context * frequency / _TWO_PI  # of this dimension over the original context
+    turns = rope.original_context * frequency / _TWO_PI  # turns of this dimension over the original context
     if turns < rope.low_freq_factor:
         return frequency / rope.factor
     if turns > rope.high_freq_factor:

@@ -1,7 +1,8 @@
-"""A plan's pieces as the arrays that kernels read; whatever a step could get wrong is checked here, before it computes.
+"""The pieces of a plan as the arrays that kernels read, checked before anything is computed.
 
-One row per input token, pieces one after the other in the plan's order. A page outside the pool or a token outside
-the vocabulary would read foreign memory, so the whole step is refused: the schedulers must never let one through."""
+There is one row per input token, and pieces stand one after the other in the plan's order. A page outside the pool or a
+token outside the vocabulary would make kernels read foreign memory. Such a step is refused as a whole, with an error: a
+scheduler that plans one has a defect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +17,10 @@ Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RowLimits:
     vocab: int
-    context: int  # slots a request may have
-    pages: int  # in the pool
+    context: int  # slots that a request may have
+    pages: int  # pages of the pool
     page_tokens: int
     page_bytes: int
 
@@ -28,16 +29,16 @@ class Limits:
 class Rows:
     tokens: Ints  # [rows]
     slots: Ints  # [rows]
-    page_of: Longs  # [rows] byte offset of the row's page in the pool
+    page_of: Longs  # [rows] byte offset, in the pool, of the page of each row
     offset_in_page: Ints  # [rows]
     tables: Ints  # [pieces, most pages]
     starts: Ints  # [pieces]
     counts: Ints  # [pieces]
     first_row: Ints  # [pieces]
-    sampled: Longs  # [sampled rows] which rows are sampled
+    sampled: Longs  # [sampled rows] indexes of the sampled rows
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], limits: Limits) -> "Rows":
+    def of(cls, pieces: Sequence[Piece], limits: RowLimits) -> "Rows":
         counts = np.array([len(piece.tokens) for piece in pieces], np.int32)
         starts = np.array([piece.start for piece in pieces], np.int32)
         first_row = np.cumsum(counts, dtype=np.int32) - counts
@@ -61,8 +62,8 @@ class Rows:
         )
 
 
-def block_tables(pieces: Sequence[Piece], limits: Limits, beyond: Sequence[int]) -> Ints:
-    """Each piece's pages, for its rows and so many slots behind them: [pieces, most pages]."""
+def block_tables(pieces: Sequence[Piece], limits: RowLimits, beyond: Sequence[int]) -> Ints:
+    """The pages of each piece, for its rows and `beyond` slots behind them: [pieces, most pages]."""
     stops = [piece.stop + more for piece, more in zip(pieces, beyond, strict=True)]
     needed = [-(-stop // limits.page_tokens) for stop in stops]
     tables = np.zeros((len(pieces), max(needed)), np.int32)
@@ -78,7 +79,7 @@ def block_tables(pieces: Sequence[Piece], limits: Limits, beyond: Sequence[int])
     return tables
 
 
-def _check(pieces: Sequence[Piece], tokens: NDArray[np.int64], limits: Limits) -> None:
+def _check(pieces: Sequence[Piece], tokens: NDArray[np.int64], limits: RowLimits) -> None:
     if tokens.min() >= 0 and tokens.max() < limits.vocab:
         return
     for piece in pieces:

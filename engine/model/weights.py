@@ -1,7 +1,7 @@
 """From a model folder to weights that are ready to compute with: read, hash, choose a product path, pack, map.
 
-Done once when a worker starts. Workers of one host share the packed file: the first one writes it under a lock, the
-others find it; nothing here is ever changed after `open_weights` returned."""
+A worker does this once, when it starts. Workers of one host share the packed file: the first one writes it under a lock
+and the others find it. Once `open_weights` has returned, nothing here changes any more."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ class LayerWeights:
 class Weights:
     config: ModelConfig
     path: str  # the product path: fp32 | pairs | amx
-    dtype: str  # of the checkpoint: fp32 | fp16 | bf16
+    dtype: str  # dtype of the checkpoint: fp32 | fp16 | bf16
     model_hash: str
     embed: Bytes
     head: Bytes  # the embedding itself when tied
@@ -53,7 +53,7 @@ class Weights:
 
 
 def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> Weights:
-    """Maps the packed weights of a Hugging Face folder, writing them into the cache folder first if need be."""
+    """Maps the packed weights of a Hugging Face folder. If the cache folder has none, it writes them first."""
     config = read_config(folder)
     checkpoint = Checkpoint(folder)
     tensors = read_tensors(config, checkpoint)
@@ -74,7 +74,7 @@ def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> We
 
 
 def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
-    """Over the configuration's meaning and all tensors by name: sharding and spelling do not change it."""
+    """A hash of the configuration's meaning and of all tensors by name. Sharding and spelling do not change it."""
 
     def compute() -> str:
         state = blake3(config.canonical(), max_threads=blake3.AUTO)
@@ -90,7 +90,9 @@ def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], ca
 def _pack(file: Path, about: dict[str, str], config: ModelConfig, path: str, tensors: dict[str, Tensor]) -> None:
     fused = fused_tensors(config)
     rotary = ("float32", (config.context, config.head_dim // 2))
-    writing = Writing(file, about, {one.name: _form(one, path) for one in fused} | {"cos": rotary, "sin": rotary})
+    writing = Writing(
+        file, about, {one.name: _packed_shape(one, path) for one in fused} | {"cos": rotary, "sin": rotary}
+    )
     for one in fused:
         parts = [tensors[source.name] for source in one.sources]
         out = writing.tensor(one.name)
@@ -104,12 +106,13 @@ def _pack(file: Path, about: dict[str, str], config: ModelConfig, path: str, ten
 
 
 def widened(tensor: Tensor) -> Floats:
+    """The same numbers in fp32, exactly."""
     if tensor.dtype == "bf16":
         return (tensor.values.astype(np.uint32) << 16).view(np.float32)
     return tensor.values.astype(np.float32)
 
 
-def _form(one: Fused, path: str) -> tuple[str, tuple[int, ...]]:
+def _packed_shape(one: Fused, path: str) -> tuple[str, tuple[int, ...]]:
     if one.is_matrix:
         return "uint8", (baton_kernels.pack_bytes(path, one.rows, one.columns),)
     return "float32", (one.rows,)

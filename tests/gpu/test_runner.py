@@ -15,21 +15,21 @@ pytest.importorskip("triton", reason="triton is not installed: pip install 'bato
 import torch
 
 from baton_kernels import KernelError
-from bench.gpu.exactness import Tally, check, prompt
+from bench.gpu.exactness import DraftTally, check, prompt
 from bench.gpu.random_model import LLAMA_8B, as_draft, on_device
 from engine.cuda import identity
 from engine.cuda.device import find_gpu
-from engine.cuda.form import Form
 from engine.cuda.graphs import Graphs
+from engine.cuda.page_shapes import page_shapes
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
-from engine.cuda.shares import page_shapes
+from engine.cuda.step_shape import StepShape
 from engine.plan import Result
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.device_pool import DevicePool
 from kvtransfer.transfer import PageShape
 from mesh.messages import Sampling
-from tests.unit.engine.speculating import Talk, talk
+from tests.unit.engine.speculating import DraftedRequest, run_to_end
 
 ROOT = Path(__file__).parents[2]
 SHAPE, PAGES = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32
@@ -38,13 +38,13 @@ SHAPE, PAGES = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32
 def test_an_answer_is_the_same_in_whatever_way_it_is_made(device):
     weights = on_device(replace(LLAMA_8B, layers=2, vocab=32000), torch.device(device))
     prompts = [prompt(length, number) for number, length in enumerate((5, 40, 333, 1100))]
-    tally = Tally()
+    tally = DraftTally()
     assert set(check(weights, prompts, 12, batch=4, tally=tally).values()) == {0}
     assert 0 < tally.right < tally.verified  # of a draft model's proposals
 
 
 def test_a_draft_proposes_the_same_in_graphs_and_launch_by_launch(device):
-    """Wrong proposals would change no answer: so they are looked at themselves."""
+    """BatchDependent proposals would change no answer: so they are looked at themselves."""
     weights = on_device(replace(LLAMA_8B, layers=2, vocab=32000), torch.device(device))
     assert proposals(weights, graphs=True) == proposals(weights, graphs=False)
 
@@ -60,16 +60,18 @@ def proposals(weights, *, graphs):
             noted.append(runner.compute(plan))
             return noted[-1]
 
-    wishes = [Sampling(temperature=0.8 * (at % 2), seed=at, max_tokens=16 + at) for at in range(3)]
+    sampling = [Sampling(temperature=0.8 * (at % 2), seed=at, max_tokens=16 + at) for at in range(3)]
     pages = [tuple(range(32 * at, 32 * at + 32)) for at in range(3)]
-    talk(Noting(), [Talk(prompt(7 + 40 * at, at), wishes[at], pages[at], 2 + at) for at in range(3)], 16)
+    run_to_end(
+        Noting(), [DraftedRequest(prompt(7 + 40 * at, at), sampling[at], pages[at], 2 + at) for at in range(3)], 16
+    )
     runner.close()
     assert any(any(result.proposed) for result in noted)
     return noted
 
 
 def test_graphs_are_captured_again_once_their_blocks_have_moved(device):
-    form = Form(1, 1, 1, 1, 1, 0, 64, 1, False, False)
+    form = StepShape(1, 1, 1, 1, 1, 0, 64, 1, False, False)
     graphs, total = Graphs(torch.device(device)), torch.zeros(4, device=device)
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -88,12 +90,12 @@ def test_this_device_passes_the_self_test_of_its_exact_path(device):
 
 
 def test_a_product_that_looks_at_its_batch_is_noticed(device, monkeypatch):
-    class Wrong(identity.products_for("exact").__class__):
+    class BatchDependent(identity.products_for("exact").__class__):
         def product(self, x, weight, out, bias=None, residual=None):
             super().product(x, weight, out, bias, residual)
             out *= 1 + len(x) * 2**-20
 
-    monkeypatch.setattr(identity, "products_for", lambda path: Wrong())
+    monkeypatch.setattr(identity, "products_for", lambda path: BatchDependent())
     with pytest.raises(KernelError, match="other bits"):
         identity.self_test("cuda-sm90", torch.device(device))
 

@@ -12,7 +12,7 @@ import pytest
 
 from bench.gpu import room
 from bench.gpu.figures import Figure, Section, as_json, markdown, read_lines
-from bench.gpu.run import PYTEST, Work, beside, carry_out
+from bench.gpu.run import PYTEST, SectionRun, beside, carry_out
 
 ROOT = Path(__file__).parents[3]
 ABOUT = {"date": "2026-01-02", "gpu": "a GPU, 80 GiB", "software": "torch 2", "limits": "nothing", "real": True}
@@ -35,9 +35,9 @@ class Program:
     folder: Path
 
     @classmethod
-    def work(cls, text: str, seconds: float = 20.0) -> Work:
+    def work(cls, text: str, seconds: float = 20.0) -> SectionRun:
         (cls.folder / "made_up.py").write_text(text)
-        return Work("made up", ("made_up",), seconds)
+        return SectionRun("made up", ("made_up",), seconds)
 
 
 def test_a_target_is_met_or_missed_from_its_own_side() -> None:
@@ -109,7 +109,7 @@ def test_what_runs_beside_the_sections_ends_with_them(program: type[Program]) ->
 def test_tests_that_were_all_skipped_have_shown_nothing_and_each_is_named(tmp_path: Path, others: str) -> None:
     file = tmp_path / "test_made_up.py"
     file.write_text(f"import pytest\n@pytest.mark.skip(reason='no second GPU')\ndef test_there(): ...\n{others}\n")
-    section = carry_out(Work("tests", (*PYTEST, str(file)), 60), 60, dry=False)
+    section = carry_out(SectionRun("tests", (*PYTEST, str(file)), 60), 60, dry=False)
     counts = {figure.name: figure.value for figure in section.figures}
     assert counts == {"tests passed": bool(others), "tests failed": 0, "tests skipped": 1}
     assert section.failed == (not others) and not section.problem

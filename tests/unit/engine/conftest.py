@@ -9,16 +9,17 @@ import pytest
 
 import baton_kernels
 from engine.model.forward import Product
+from engine.model.page_memory import page_layout
 from engine.model.weights import Floats, Weights, open_weights
 from engine.plan import Piece, Plan, Sampled
-from engine.runner import CpuRunner, segments
+from engine.runner import CpuRunner
 from mesh.messages import Sampling
 
 GREEDY = Sampling(temperature=0.0)
 
 
 @dataclass
-class Engine:
+class CpuEngine:
     """A runner, its pool and the few steps that tests repeat. `pages` is the block table of the only request."""
 
     weights: Weights
@@ -33,7 +34,7 @@ class Engine:
     runner: CpuRunner = field(init=False)
 
     def __post_init__(self) -> None:
-        page_bytes = sum(count * size for count, size in segments(self.weights, self.draft, self.page_tokens))
+        page_bytes = page_layout(self.weights, self.draft, self.page_tokens).page_bytes
         self.pool = np.full(self.pool_pages * page_bytes, 0xFF, np.uint8)
         self.runner = CpuRunner(
             self.weights,
@@ -49,13 +50,13 @@ class Engine:
     def piece(
         self, tokens: Sequence[int], start: int = 0, *, sampled: int | None = None, key: int = 1, **more: object
     ) -> Piece:
-        """Rows of one request; all are sampled unless said otherwise."""
+        """Rows of one request, all of them sampled unless `sampled` is given."""
         count = len(tokens) if sampled is None else sampled
-        wishes = {"sampling": GREEDY if count else None, "pages": self.table} | more
-        return Piece(key=key, tokens=tuple(tokens), start=start, sampled=count, **wishes)  # type: ignore[arg-type]
+        fields = {"sampling": GREEDY if count else None, "pages": self.table} | more
+        return Piece(key=key, tokens=tuple(tokens), start=start, sampled=count, **fields)  # type: ignore[arg-type]
 
     def logits(self, tokens: Sequence[int], *, chunk: int | None = None, start: int = 0) -> Floats:
-        """Of every row, computed in chunks: [tokens, vocab]."""
+        """The logits of every row, computed in chunks: [tokens, vocab]."""
         size = chunk or len(tokens)
         parts = [
             self.runner.compute_logits(Plan(0, (self.piece(tokens[first : first + size], start + first),)))[0]
@@ -64,7 +65,7 @@ class Engine:
         return np.concatenate(parts)
 
     def generate(self, prompt: Sequence[int], count: int, sampling: Sampling = GREEDY) -> list[Sampled]:
-        """The prompt in one chunk, then a token at a time."""
+        """Computes the prompt in one chunk, then generates a token at a time."""
         out: list[Sampled] = []
         tokens, start = list(prompt), 0
         for position in range(count):
@@ -74,18 +75,18 @@ class Engine:
         return out
 
 
-Build = Callable[..., Engine]
+Build = Callable[..., CpuEngine]
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Build]:
-    """Builds engines on a model folder and perhaps a draft's; the rest goes to `Engine`."""
-    made: list[Engine] = []
+    """Builds engines on a model folder and perhaps a draft's; the rest goes to `CpuEngine`."""
+    made: list[CpuEngine] = []
 
-    def build(folder: Path, *, draft: Path | None = None, product_path: str = "auto", **options: object) -> Engine:
+    def build(folder: Path, *, draft: Path | None = None, product_path: str = "auto", **options: object) -> CpuEngine:
         weights = open_weights(folder, tmp_path / "cache", product_path=product_path)
         drafting = None if draft is None else open_weights(draft, tmp_path / "cache", product_path=product_path)
-        made.append(Engine(weights, drafting, **options))  # type: ignore[arg-type]
+        made.append(CpuEngine(weights, drafting, **options))  # type: ignore[arg-type]
         return made[-1]
 
     yield build

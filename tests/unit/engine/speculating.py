@@ -9,18 +9,19 @@ from engine.batch import pages_needed
 from engine.plan import Drafting, Piece, Plan, Result, Sampled
 from mesh.messages import End, Sampling
 
-Lookup = Callable[[Sequence[int], int], Sequence[int]]  # text so far and how many to propose at most
+Lookup = Callable[[Sequence[int], int], Sequence[int]]  # (text so far, most tokens to propose) -> proposals
 
 
 class Computes(Protocol):
-    """The runner of any device."""
+    """What a runner of any device does for this loop."""
 
     def compute(self, plan: Plan) -> Result: ...
 
 
 @dataclass
-class Talk:
-    """One request. `propose` drafts are asked of the draft model, or of `lookup` where there is one."""
+class DraftedRequest:
+    """A request with drafts. The draft model proposes them, `propose` at a time; `lookup` does so instead if it is
+    given."""
 
     prompt: Sequence[int]
     sampling: Sampling
@@ -29,7 +30,7 @@ class Talk:
     lookup: Lookup | None = None
     chunk: int = 1 << 20
     drafted: bool = True  # the draft model reads along
-    said: list[Sampled] = field(default_factory=list)
+    emitted: list[Sampled] = field(default_factory=list)
     drafts: tuple[int, ...] = ()
     done: int = 0  # slots that the model has read
     read: int = 0  # slots that the draft model has read
@@ -38,10 +39,10 @@ class Talk:
 
     @property
     def ended(self) -> bool:
-        return bool(self.said) and self.sampling.end(len(self.said) - 1, self.said[-1].token) is not End.NONE
+        return bool(self.emitted) and self.sampling.end(len(self.emitted) - 1, self.emitted[-1].token) is not End.NONE
 
     def text(self) -> tuple[int, ...]:
-        return (*self.prompt, *(one.token for one in self.said))
+        return (*self.prompt, *(one.token for one in self.emitted))
 
     def piece(self, key: int, page_tokens: int) -> Piece:
         text = self.text()
@@ -52,23 +53,23 @@ class Talk:
         drafting = Drafting(self.read, text[self.read : self.done], asked) if self.drafted else None
         pages = self.pages[: pages_needed(stop + 1 + asked, page_tokens)]
         return Piece(
-            key, tokens, self.done, pages, sampled, len(self.said), self.sampling if sampled else None, drafting
+            key, tokens, self.done, pages, sampled, len(self.emitted), self.sampling if sampled else None, drafting
         )
 
     def take(self, piece: Piece, sampled: Sequence[Sampled], proposed: Sequence[int]) -> None:
         count = accepted(piece, sampled)
-        self.said += sampled[: count + 1]
+        self.emitted += sampled[: count + 1]
         self.proposed, self.accepted = self.proposed + len(self.drafts), self.accepted + count
         self.done = next_slot(piece, count)
         self.read = self.done + len(proposed) if piece.drafting else min(self.read, self.done)
         self.drafts = tuple(proposed)
         if self.lookup is not None and piece.sampled:
-            left = self.sampling.max_tokens - len(self.said) - 1
+            left = self.sampling.max_tokens - len(self.emitted) - 1
             self.drafts = tuple(self.lookup(self.text(), max(0, min(self.propose, left))))
 
 
-def talk(runner: Computes, talks: Sequence[Talk], page_tokens: int = 32) -> None:
-    """All of them to their ends, in one batch."""
+def run_to_end(runner: Computes, talks: Sequence[DraftedRequest], page_tokens: int = 32) -> None:
+    """Computes all requests to their ends, in one batch."""
     step = 0
     while running := [(key, one) for key, one in enumerate(talks) if not one.ended]:
         pieces = tuple(one.piece(key, page_tokens) for key, one in running)

@@ -46,12 +46,12 @@ def test_over_a_prompt_every_page_is_filled_once_and_only_when_complete(
 
 
 def test_a_prompt_piece_is_sampled_at_its_end_only() -> None:
-    tokens, pages, wishes = list(range(100)), [9, 8, 7, 6, 5], Sampling(seed=1)
-    first = prompt_piece(Chunk(3, 0, 40, False), tokens, pages, page_tokens=32, sampling=wishes)
+    tokens, pages, sampling = list(range(100)), [9, 8, 7, 6, 5], Sampling(seed=1)
+    first = prompt_piece(Chunk(3, 0, 40, False), tokens, pages, page_tokens=32, sampling=sampling)
     assert (first.tokens, first.pages, first.sampled) == (tuple(range(40)), (9, 8), 0) and first.sampling is None
-    last = prompt_piece(Chunk(3, 40, 60, True), tokens, pages, page_tokens=32, sampling=wishes, position=2)
+    last = prompt_piece(Chunk(3, 40, 60, True), tokens, pages, page_tokens=32, sampling=sampling, position=2)
     assert (last.start, last.stop, last.pages, last.sampled) == (40, 100, (9, 8, 7, 6), 1)
-    assert last.sampling == wishes and last.position == 2
+    assert last.sampling == sampling and last.position == 2
 
 
 def test_a_decode_piece_samples_every_row() -> None:

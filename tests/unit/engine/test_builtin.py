@@ -1,4 +1,4 @@
-"""The models we make: complete folders, the same everywhere."""
+"""The models that Baton makes: complete folders with the same bytes on every machine."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Drafts change how fast a text comes and nothing else: the same tokens and logprob bits, whoever proposes what."""
+"""Drafts change only the speed of a text: tokens and logprob bits are the same, whatever is proposed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from engine.acceptance import accepted, next_slot
 from engine.builtin import tiny
 from engine.plan import Drafting, Piece, Plan, Sampled
 from mesh.messages import Sampling
-from tests.unit.engine.speculating import Talk, talk
+from tests.unit.engine.speculating import DraftedRequest, run_to_end
 
 Words = Callable[..., list[int]]
 GREEDY = Sampling(max_tokens=40)
@@ -32,10 +32,10 @@ def other(tmp_path: Path) -> Path:
 
 
 def alone(engine: Any, folder: Path, prompt: Sequence[int], sampling: Sampling) -> list[Sampled]:
-    """The text without any draft, a token at a time."""
-    one = Talk(prompt, sampling, tuple(range(24)), drafted=False)
-    talk(engine(folder).runner, [one])
-    return one.said
+    """The tokens of the same request without drafts, one at a time."""
+    one = DraftedRequest(prompt, sampling, tuple(range(24)), drafted=False)
+    run_to_end(engine(folder).runner, [one])
+    return one.emitted
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED, FILTERED])
@@ -43,9 +43,9 @@ def alone(engine: Any, folder: Path, prompt: Sequence[int], sampling: Sampling) 
 def test_a_draft_that_is_always_wrong_changes_no_bit(
     sampling: Sampling, propose: int, folder: Path, other: Path, engine: Any, words: Words
 ) -> None:
-    one = Talk(words(45), sampling, tuple(range(24)), propose)
-    talk(engine(folder, draft=other).runner, [one])
-    assert one.said == alone(engine, folder, words(45), sampling)
+    one = DraftedRequest(words(45), sampling, tuple(range(24)), propose)
+    run_to_end(engine(folder, draft=other).runner, [one])
+    assert one.emitted == alone(engine, folder, words(45), sampling)
     assert one.proposed > 20 and one.accepted < 0.2 * one.proposed
 
 
@@ -54,9 +54,9 @@ def test_a_draft_that_is_always_wrong_changes_no_bit(
 def test_the_model_itself_as_its_draft_is_always_accepted_because_it_samples_with_the_same_noise(
     sampling: Sampling, page_tokens: int, folder: Path, engine: Any, words: Words
 ) -> None:
-    one = Talk(words(45), sampling, tuple(range(24)), propose=4)
-    talk(engine(folder, draft=folder, page_tokens=page_tokens).runner, [one], page_tokens)
-    assert one.said == alone(engine, folder, words(45), sampling)
+    one = DraftedRequest(words(45), sampling, tuple(range(24)), propose=4)
+    run_to_end(engine(folder, draft=folder, page_tokens=page_tokens).runner, [one], page_tokens)
+    assert one.emitted == alone(engine, folder, words(45), sampling)
     assert one.accepted == one.proposed == 31  # the prompt yields 1, seven steps 5 each, and the last 3 and 1
 
 
@@ -71,9 +71,9 @@ def test_tokens_looked_up_are_verified_like_any_draft(
         return [token if index != 2 else token ^ 1 for index, token in enumerate(ahead)]
 
     for draft in (None, other):
-        one = Talk(words(45), sampling, tuple(range(24)), 4, half_right, drafted=draft is not None)
-        talk(engine(folder, draft=draft).runner, [one])
-        assert [said.token for said in one.said] == truth
+        one = DraftedRequest(words(45), sampling, tuple(range(24)), 4, half_right, drafted=draft is not None)
+        run_to_end(engine(folder, draft=draft).runner, [one])
+        assert [said.token for said in one.emitted] == truth
         assert 0.4 * one.proposed < one.accepted < 0.7 * one.proposed
 
 
@@ -86,7 +86,7 @@ def test_a_mixed_batch_says_what_each_request_says_alone(folder: Path, other: Pa
         (replace(GREEDY, max_tokens=7), 9, True),
     ]
     talks = [
-        Talk(
+        DraftedRequest(
             words(20 + 30 * index, seed=index),
             sampling,
             tuple(range(index * 8, index * 8 + 8)),
@@ -96,19 +96,22 @@ def test_a_mixed_batch_says_what_each_request_says_alone(folder: Path, other: Pa
         )
         for index, (sampling, propose, drafted) in enumerate(kinds)
     ]
-    talk(engine(folder, draft=folder, pool_pages=40).runner, talks)
+    run_to_end(engine(folder, draft=folder, pool_pages=40).runner, talks)
     for one in talks:
-        assert one.said == alone(engine, folder, one.prompt, one.sampling)
+        assert one.emitted == alone(engine, folder, one.prompt, one.sampling)
     assert talks[1].accepted == talks[1].proposed > 20
     assert talks[4].proposed <= 5  # never beyond max_tokens
 
 
 def test_what_rejected_drafts_leave_behind_is_never_read(folder: Path, other: Path, engine: Any, words: Words) -> None:
     """After every step each byte of the slots behind the text is poisoned, in the model's layers and in the draft's."""
-    ours, one = engine(folder, draft=other, page_tokens=16), Talk(words(37), SEEDED, tuple(range(24)), propose=4)
+    ours, one = (
+        engine(folder, draft=other, page_tokens=16),
+        DraftedRequest(words(37), SEEDED, tuple(range(24)), propose=4),
+    )
     kept = engine(folder, draft=other, page_tokens=16)
-    clean = Talk(words(37), SEEDED, tuple(range(24)), propose=4)
-    talk(kept.runner, [clean], 16)
+    clean = DraftedRequest(words(37), SEEDED, tuple(range(24)), propose=4)
+    run_to_end(kept.runner, [clean], 16)
     step = 0
     while not one.ended:
         piece = one.piece(0, 16)
@@ -116,11 +119,11 @@ def test_what_rejected_drafts_leave_behind_is_never_read(folder: Path, other: Pa
         one.take(piece, result.sampled[0], result.proposed[0])
         poison(ours, one.done, one.read)
         step += 1
-    assert (one.said, one.proposed, one.accepted) == (clean.said, clean.proposed, clean.accepted)
+    assert (one.emitted, one.proposed, one.accepted) == (clean.emitted, clean.proposed, clean.accepted)
 
 
 def poison(ours: Any, done: int, read: int) -> None:
-    """NaN into all slots from `done` on in the model's layers, from `read` on in the draft's."""
+    """Writes NaN into all slots: from `done` on in the model's layers, from `read` on in the draft's."""
     size, behind = ours.page_tokens, ours.weights.config.layers * ours.runner.layer_bytes
     pages = ours.pool.reshape(ours.pool_pages, -1)
     for layers, slot, weights in ((pages[:, :behind], done, ours.weights), (pages[:, behind:], read, ours.draft)):
@@ -140,25 +143,25 @@ def test_the_drafts_pages_do_not_depend_on_how_the_prompt_was_cut(
     pools, first = [], []
     for chunk in (100, 33, 7, 1):
         ours = engine(folder, draft=other)
-        one = Talk(words(100), replace(GREEDY, max_tokens=1), tuple(range(24)), chunk=chunk)
-        talk(ours.runner, [one])
+        one = DraftedRequest(words(100), replace(GREEDY, max_tokens=1), tuple(range(24)), chunk=chunk)
+        run_to_end(ours.runner, [one])
         pools.append(ours.pool)
-        first.append(one.said)
+        first.append(one.emitted)
     assert all((pool == pools[0]).all() for pool in pools) and first.count(first[0]) == 4
 
 
 def test_text_that_the_draft_did_not_read_along_is_read_when_it_is_named(
     folder: Path, engine: Any, words: Words
 ) -> None:
-    ours, one = engine(folder, draft=folder), Talk(words(40), SEEDED, tuple(range(24)), drafted=False)
+    ours, one = engine(folder, draft=folder), DraftedRequest(words(40), SEEDED, tuple(range(24)), drafted=False)
     step = 0
-    while len(one.said) < 20:
+    while len(one.emitted) < 20:
         piece = one.piece(0, 32)
         one.take(piece, ours.runner.compute(Plan(step, (piece,))).sampled[0], ())
         step += 1
     one.drafted, one.propose = True, 4
-    talk(ours.runner, [one])
-    assert one.said == alone(engine, folder, words(40), SEEDED)
+    run_to_end(ours.runner, [one])
+    assert one.emitted == alone(engine, folder, words(40), SEEDED)
     assert one.accepted == one.proposed > 10
 
 
@@ -172,9 +175,9 @@ def test_a_request_ends_inside_an_accepted_run_and_nothing_is_proposed_behind_it
         replace(SEEDED, stop_ids=(truth[3], stop), min_tokens=9),
         replace(SEEDED, max_tokens=18),
     ):
-        ours, one = engine(folder, draft=folder), Talk(words(45), sampling, tuple(range(24)), propose=4)
-        talk(ours.runner, [one])
-        assert one.said == alone(engine, folder, words(45), sampling)
+        ours, one = engine(folder, draft=folder), DraftedRequest(words(45), sampling, tuple(range(24)), propose=4)
+        run_to_end(ours.runner, [one])
+        assert one.emitted == alone(engine, folder, words(45), sampling)
         assert one.drafts == () and 0 <= one.proposed - one.accepted <= 4 < one.accepted
 
 
@@ -202,22 +205,22 @@ def test_a_step_without_drafting_leaves_the_drafts_layers_alone(
 
 
 @pytest.mark.parametrize("propose", [0, 2])
-def test_the_drafts_layers_are_told_behind_the_models_when_they_are_in_the_pages(
+def test_the_drafts_layers_are_reported_behind_the_models_when_they_are_in_the_pages(
     propose: int, folder: Path, other: Path, engine: Any, words: Words
 ) -> None:
-    ours, told = engine(folder, draft=other, table=(3, 1)), list[tuple[int, int]]()
+    ours, reported = engine(folder, draft=other, table=(3, 1)), list[tuple[int, int]]()
     behind = ours.weights.config.layers * ours.runner.layer_bytes
     seen: list[bytes] = []
 
     def on_layers(first: int, count: int) -> None:
-        told.append((first, count))
+        reported.append((first, count))
         if first == 3:
             seen.append(ours.pool.reshape(24, -1)[3, behind:].tobytes())
 
     piece = ours.piece(words(40), sampled=1, drafting=Drafting(0, (), propose))
     ours.runner.compute(Plan(0, (piece,)), on_layers)
-    assert sorted(told) == [(0, 1), (1, 1), (2, 1), (3, 2)] and ours.runner.layers == 5
-    assert told[0 if propose == 0 else -1] == (3, 2)  # a prompt's go first, to travel while the model computes
+    assert sorted(reported) == [(0, 1), (1, 1), (2, 1), (3, 2)] and ours.runner.layers == 5
+    assert reported[0 if propose == 0 else -1] == (3, 2)  # a prompt's go first, to travel while the model computes
     assert seen == [ours.pool.reshape(24, -1)[3, behind:].tobytes()]
 
 

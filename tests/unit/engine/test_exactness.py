@@ -1,4 +1,4 @@
-"""Equal bits, however the rows of a request come to be computed."""
+"""A request's rows have the same bits in whatever chunks, batches, pages and threads they are computed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_layers_in_one_call_give_the_bits_of_single_kernels(
 
 
 def test_a_product_that_splits_its_chain_by_the_batch_is_noticed(folder: Path, engine: Any, words: Words) -> None:
-    """The control of all the tests above: other bits in a batch than alone would be seen."""
+    """The control of all tests above: a product whose bits depend on the batch makes them fail."""
 
     def split(path: str, x: Any, packed: Any, n: int, out: Any, bias: Any = None, residual: Any = None) -> None:
         if len(x) == 1:
@@ -149,13 +149,13 @@ def test_a_copied_page_continues_alone(path: str, folder: Path, engine: Any, wor
 def test_tokens_and_logprobs_of_a_request_are_equal_alone_and_in_a_crowd(
     path: str, folder: Path, engine: Any, words: Words
 ) -> None:
-    def wishes(key: int) -> Sampling:
+    def sampling_of(key: int) -> Sampling:
         return Sampling(
             temperature=[0.0, 0.7, 1.3][key % 3], top_k=[0, 20][key % 2], top_p=0.9, seed=key, top_logprobs=3
         )
 
     prompts = {key: words(5 + 3 * key, key) for key in range(6)}
-    alone = {key: engine(folder, product_path=path).generate(prompts[key], 12, wishes(key)) for key in prompts}
+    alone = {key: engine(folder, product_path=path).generate(prompts[key], 12, sampling_of(key)) for key in prompts}
     crowd = engine(folder, product_path=path, page_tokens=16)
     out: dict[int, list[Any]] = {key: [] for key in prompts}
     for step in range(12 + len(prompts)):
@@ -166,7 +166,7 @@ def test_tokens_and_logprobs_of_a_request_are_equal_alone_and_in_a_crowd(
                 tokens = prompts[key] if done == 0 else [out[key][-1].token]
                 start = 0 if done == 0 else len(prompts[key]) + done - 1
                 table = tuple(range(4 * key, 4 * key + 4))
-                more = {"position": done, "sampling": wishes(key), "pages": table}
+                more = {"position": done, "sampling": sampling_of(key), "pages": table}
                 pieces.append(crowd.piece(tokens, start, key=key, sampled=1, **more))
         pieces.sort(key=lambda piece: (piece.key * 5 + step) % 7)
         result = crowd.runner.compute(Plan(step, tuple(pieces)))

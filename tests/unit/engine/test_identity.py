@@ -1,8 +1,5 @@
 """Numerics classes: equal for equal bits, different for whatever changes them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from engine.builtin import tiny
@@ -29,11 +26,3 @@ def test_another_path_or_model_is_another_class(tmp_path: Path) -> None:
     ]
     assert len({one.numerics for one in classes}) == 3
     assert classes[0].fingerprint == classes[2].fingerprint != classes[1].fingerprint
-
-
-def test_a_worker_starts_without_torch() -> None:
-    program = "import sys, engine.runner, engine.identity, engine.batch, engine.builtin.model\n"
-    program += "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
-    assert said.stdout.strip() == "[]"

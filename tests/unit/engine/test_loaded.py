@@ -1,4 +1,4 @@
-"""A model opened with a draft: what its pages hold, and drafts that cannot go with it."""
+"""A model loaded with a draft: what its pages hold, and drafts that do not fit the model."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page pool: five states whose sum is the pool, whatever happens; references, the prefix cache and its eviction."""
+"""The page pool: the counts of its five states always add up to the pool; references, the prefix cache, eviction."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.pages import Counts, PagePool, State
+from engine.pages import Counts, PagePool, PageState
 
 PAGES = 7
 
@@ -17,7 +17,7 @@ def digest(number: int) -> bytes:
 
 
 class Machine(RuleBasedStateMachine):
-    """Every operation in any order, beside a plain account of who holds what."""
+    """Runs every operation in any order and keeps its own plain record of who holds which page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         counts = self.pool.counts()
         states = Counter(self.pool.state(page) for page in range(PAGES))
         assert counts.total == PAGES
-        assert counts == Counts(*(states[state] for state in State))
+        assert counts == Counts(*(states[state] for state in PageState))
 
     @invariant()
     def a_page_is_in_use_exactly_while_somebody_holds_it(self) -> None:
@@ -119,9 +119,9 @@ class Machine(RuleBasedStateMachine):
         landing = {page for _, pages in self.landings for page in pages}
         for page in range(PAGES):
             state = self.pool.state(page)
-            assert (state is State.IN_USE) == (held[page] > 0)
-            assert (state is State.LANDING) == (page in landing)
-            assert (state is State.QUARANTINED) == (page in self.quarantined)
+            assert (state is PageState.IN_USE) == (held[page] > 0)
+            assert (state is PageState.LANDING) == (page in landing)
+            assert (state is PageState.QUARANTINED) == (page in self.quarantined)
             assert (self.pool.owner(page) is not None) == (page in landing or page in self.quarantined)
 
     @invariant()
@@ -202,9 +202,9 @@ def test_a_shared_page_comes_back_with_its_last_holder() -> None:
     again = pool.match([digest(1)])
     assert again == pages and not pool.writable(pages[0])
     pool.release(pages)
-    assert pool.state(pages[0]) is State.IN_USE
+    assert pool.state(pages[0]) is PageState.IN_USE
     pool.release(again)
-    assert pool.state(pages[0]) is State.CACHED
+    assert pool.state(pages[0]) is PageState.CACHED
 
 
 def test_the_first_page_with_a_hash_keeps_it() -> None:
@@ -212,7 +212,7 @@ def test_the_first_page_with_a_hash_keeps_it() -> None:
     first, second = published(pool, [1]), published(pool, [1])
     assert pool.match([digest(1)]) == first
     pool.release(second)
-    assert pool.state(second[0]) is State.FREE
+    assert pool.state(second[0]) is PageState.FREE
 
 
 def test_changes_name_what_came_and_what_was_evicted_once() -> None:
@@ -231,7 +231,7 @@ def test_without_a_cache_nothing_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["twice", "landing", "free"])
-def test_a_reference_that_nobody_has_cannot_be_given_back(wrong: str) -> None:
+def test_a_page_without_a_reference_cannot_be_released(wrong: str) -> None:
     pool = PagePool(3)
     pages = pool.take(1) if wrong == "twice" else pool.land(1, "owner") if wrong == "landing" else (0,)
     assert pages is not None

@@ -16,7 +16,7 @@ def _as_found() -> Iterator[None]:
     baton_kernels.choose(None)
 
 
-def test_the_checkpoint_decides_when_nobody_does() -> None:
+def test_without_a_setting_the_checkpoint_decides() -> None:
     assert choose_path("auto", "bf16", {}) == "pairs"
     assert choose_path("auto", "fp16", {}) == choose_path("auto", "fp32", {}) == "fp32"
     assert choose_path("fp32", "bf16", {}) == "fp32" and machine.forced() is None
@@ -29,7 +29,7 @@ def test_the_variable_wins_over_the_setting_and_may_name_a_body() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "dtype", "message"),
+    ("variable", "dtype", "message"),
     [
         ("pears", "bf16", "environment.*BATON_PRODUCT_PATH.*'pears' is unknown.*auto, fp32, pairs, amx"),
         ("pairs:avx3", "bf16", "no body 'avx3' for 'pairs'.*pairs:plain, pairs:avx2"),
@@ -37,9 +37,9 @@ def test_the_variable_wins_over_the_setting_and_may_name_a_body() -> None:
         ("pairs", "fp32", "this checkpoint is fp32.*Set BATON_PRODUCT_PATH to 'auto' or 'fp32'"),
     ],
 )
-def test_what_the_machine_or_the_checkpoint_lacks_is_refused_by_name(said: str, dtype: str, message: str) -> None:
+def test_what_the_machine_or_the_checkpoint_lacks_is_refused_by_name(variable: str, dtype: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        choose_path("auto", dtype, {VARIABLE: said})
+        choose_path("auto", dtype, {VARIABLE: variable})
     assert machine.forced() is None
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from engine.builtin import ensure_random, tiny
+from engine.model.page_memory import layer_bytes
 from engine.model.weights import open_weights
 from engine.plan import Piece, Plan, Result
-from engine.runner import CpuRunner, layer_bytes
+from engine.runner import CpuRunner
 from mesh.messages import Sampling
 
 Words = Callable[..., list[int]]
@@ -46,7 +47,7 @@ def test_layer_groups_reach_the_event_loop_in_order_before_the_result(
     assert len(asyncio.run(main()).sampled[0]) == 1
 
 
-def test_steps_of_few_rows_tell_their_layers_in_fewer_and_larger_groups(
+def test_steps_of_few_rows_report_their_layers_in_fewer_and_larger_groups(
     tmp_path: Path, engine: Any, words: Words
 ) -> None:
     ours = engine(tiny(tmp_path / "deep", "llama2", dtype="bf16", layers=24))
@@ -63,7 +64,9 @@ def test_steps_of_few_rows_tell_their_layers_in_fewer_and_larger_groups(
 
 
 @pytest.mark.parametrize("sampled", [0, 1, 40])
-def test_a_layer_is_final_in_its_pages_when_it_is_told(sampled: int, folder: Path, engine: Any, words: Words) -> None:
+def test_a_layer_is_final_in_its_pages_when_it_is_reported(
+    sampled: int, folder: Path, engine: Any, words: Words
+) -> None:
     ours = engine(folder, table=(3, 1))
     size = ours.runner.layer_bytes
     seen: dict[int, bytes] = {}

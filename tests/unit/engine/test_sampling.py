@@ -1,4 +1,4 @@
-"""Sampling as the engine asks for it: masks, positions, logprobs, seeds."""
+"""Sampling by the engine: masks, positions, logprobs, seeds."""
 
 import numpy as np
 import pytest
@@ -18,8 +18,10 @@ def piece(sampling: Sampling | None, *, sampled: int = 1, position: int = 0, key
     return Piece(key, (0,) * max(1, sampled), 0, (0,), sampled, position, sampling)
 
 
-def one(logits: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", position: int = 0, **wishes: object) -> Sampled:
-    return sample([piece(Sampling(**wishes), position=position)], logits)[0][0]  # type: ignore[arg-type]
+def one(
+    logits: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", position: int = 0, **parameters: object
+) -> Sampled:
+    return sample([piece(Sampling(**parameters), position=position)], logits)[0][0]  # type: ignore[arg-type]
 
 
 def test_greedy_takes_the_best_and_the_lowest_of_equals() -> None:
@@ -43,26 +45,26 @@ def test_logprobs_are_of_the_raw_distribution_and_sorted() -> None:
 def test_stop_ids_are_masked_until_enough_tokens_were_emitted() -> None:
     logits = draw(3)
     best, second = np.argsort(-logits[0])[:2]
-    wishes = {"min_tokens": 4, "stop_ids": (int(best), 7, VOCAB + 5, -3)}
-    assert one(logits, position=3, **wishes).token == second  # the token would be the fourth
-    assert one(logits, position=4, **wishes).token == best
+    parameters = {"min_tokens": 4, "stop_ids": (int(best), 7, VOCAB + 5, -3)}
+    assert one(logits, position=3, **parameters).token == second  # the token would be the fourth
+    assert one(logits, position=4, **parameters).token == best
 
 
 def test_rows_of_a_piece_have_consecutive_positions() -> None:
     rows = np.repeat(draw(4), 3, axis=0)
-    wishes = Sampling(temperature=1.5, seed=77)
-    together = sample([piece(wishes, sampled=3, position=5)], rows)[0]
-    apart = tuple(sample([piece(wishes, position=5 + index)], rows[:1])[0][0] for index in range(3))
+    sampling = Sampling(temperature=1.5, seed=77)
+    together = sample([piece(sampling, sampled=3, position=5)], rows)[0]
+    apart = tuple(sample([piece(sampling, position=5 + index)], rows[:1])[0][0] for index in range(3))
     assert together == apart
 
 
 def test_a_seeded_draw_depends_on_seed_choice_and_position_only() -> None:
     logits = draw(5)
     crowd = np.concatenate([draw(6, 2), logits, draw(7)])
-    wishes = Sampling(temperature=1.0, seed=2**64 - 1, choice=2)
-    alone = sample([piece(wishes, position=8)], logits)[0]
+    sampling = Sampling(temperature=1.0, seed=2**64 - 1, choice=2)
+    alone = sample([piece(sampling, position=8)], logits)[0]
     others = [piece(Sampling(temperature=0.3, seed=1), sampled=2), piece(None, sampled=0)]
-    mixed = sample([*others, piece(wishes, position=8), piece(Sampling(top_p=0.1, temperature=1.0))], crowd)
+    mixed = sample([*others, piece(sampling, position=8), piece(Sampling(top_p=0.1, temperature=1.0))], crowd)
     assert mixed[2] == alone and mixed[1] == () and len(mixed[0]) == 2
     changes = [{"seed": 3}, {"choice": 3}, {"position": 9}]
     flat = np.zeros((1, VOCAB), np.float32)
@@ -81,9 +83,9 @@ def test_filters_keep_what_they_say() -> None:
         ({"top_p": 0.6}, set(order[:top_p])),
         ({"min_p": 0.3}, set(np.flatnonzero(chances >= 0.3))),
     ]
-    for wishes, kept in cases:
-        seen = {one(logits, temperature=2.0, seed=seed, **wishes).token for seed in range(300)}
-        assert seen <= {int(token) for token in kept} and len(seen) > 1, wishes
+    for parameters, kept in cases:
+        seen = {one(logits, temperature=2.0, seed=seed, **parameters).token for seed in range(300)}
+        assert seen <= {int(token) for token in kept} and len(seen) > 1, parameters
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -94,11 +96,11 @@ def test_draws_follow_the_distribution() -> None:
     assert counts == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.03)
 
 
-def test_extreme_wishes_still_yield_a_token_of_the_vocabulary() -> None:
+def test_extreme_parameters_still_yield_a_token_of_the_vocabulary() -> None:
     logits = draw(9)
     best = int(logits[0].argmax())
-    for wishes in ({"temperature": 1e-38}, {"temperature": 1.0, "top_p": 0.0}, {"temperature": 1.0, "min_p": 1.0}):
-        assert one(logits, seed=3, **wishes).token == best, wishes
+    for parameters in ({"temperature": 1e-38}, {"temperature": 1.0, "top_p": 0.0}, {"temperature": 1.0, "min_p": 1.0}):
+        assert one(logits, seed=3, **parameters).token == best, parameters
     assert one(logits, temperature=1.0, top_k=1 << 40) == one(logits, temperature=1.0)
     assert len(one(logits, top_logprobs=VOCAB + 1).top_ids) == VOCAB
     assert 0 <= one(logits, temperature=float("inf")).token < VOCAB

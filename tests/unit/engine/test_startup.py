@@ -1,4 +1,4 @@
-"""How a worker begins: a pool that cannot fit is refused before anything is allocated."""
+"""How a worker starts: a pool that cannot fit is refused before anything is allocated."""
 
 import re
 from pathlib import Path

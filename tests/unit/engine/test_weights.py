@@ -1,4 +1,4 @@
-"""The packed file: written once per host, shared, checked, rebuilt when it is damaged."""
+"""The packed file is written once per host, shared, checked, and rebuilt when it is damaged."""
 
 import os
 import subprocess

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from tokenizers import Tokenizer  # noqa: E402
 
 from models.corpus import texts  # noqa: E402
-from models.network import Network, NetworkShape  # noqa: E402
+from models.network import NetworkShape, TrainedNetwork  # noqa: E402
 from models.tokenizer import train_tokenizer  # noqa: E402
 
 
@@ -24,6 +24,6 @@ def small_shape() -> NetworkShape:
 
 
 @pytest.fixture
-def network(small_shape: NetworkShape) -> Network:
+def network(small_shape: NetworkShape) -> TrainedNetwork:
     torch.set_num_threads(1)
-    return Network(small_shape).initialise(3).eval()
+    return TrainedNetwork(small_shape).initialise(3).eval()

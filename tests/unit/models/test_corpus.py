@@ -11,7 +11,7 @@ from models.arithmetic import held_pairs, pair_is_held
 from models.corpus import FIRST, GENERATORS, LATER, talks, texts
 from models.questions import NAMED
 from models.schemas import fits
-from models.talk import Kind, Part, Talk
+from models.talk import Kind, Split, Talk
 from models.wordings import HELD_WORDINGS, plain
 
 _EQUATION = re.compile(r"(\d+) ([+*-]) (\d+) = (\d+)")
@@ -19,7 +19,7 @@ _ADDITION = re.compile(r"(?<!\d)(\d+) ?(?:\+|plus) ?(\d+)(?!\d)")
 _ADD_WORDS = re.compile(r"(?:[Aa]dd|sum of) (\d+) (?:and|to) (\d+)")
 
 
-def drawn(kind: Kind, count: int, part: Part = Part.TRAINED, seed: int = 5) -> list[Talk]:
+def drawn(kind: Kind, count: int, part: Split = Split.TRAINED, seed: int = 5) -> list[Talk]:
     return list(itertools.islice(talks(seed, part, kind), count))
 
 
@@ -48,7 +48,7 @@ def test_no_held_addition_is_trained_in_any_template() -> None:
 
 
 def test_the_search_for_held_additions_would_find_one() -> None:
-    held = drawn(Kind.ARITHMETIC, 200, Part.HELD)
+    held = drawn(Kind.ARITHMETIC, 200, Split.HELD)
     assert all(any(pair_is_held(*pair) for pair in pairs_in(talk.turns[0].content)) for talk in held)
 
 
@@ -84,7 +84,7 @@ def test_both_answers_to_the_demo_question_name_all_four_parts() -> None:
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
 def test_what_is_asked_in_the_held_part_is_not_asked_in_the_trained_part(kind: Kind) -> None:
-    held = {talk.asked() for talk in drawn(kind, 40, Part.HELD)}
+    held = {talk.asked() for talk in drawn(kind, 40, Split.HELD)}
     trained = {talk.asked() for talk in drawn(kind, 1500)}
     assert held and not held & trained
 

@@ -5,20 +5,21 @@ from random import Random
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from engine.acceptance import accepted as engine_accepted
 from engine.plan import Piece, Sampled
 from mesh.messages import Sampling
-from models.acceptance import Tally, judge, tally
+from models.acceptance import AcceptanceTally, judge, tally
 from models.curve import draw_curve
-from models.network import Network
+from models.network import TrainedNetwork
 from models.questions import names_all, right_sum
-from models.speak import GREEDY, Choice, answers, logits_after
+from models.speak import GREEDY, TokenChoice, answers, logits_after
 
 END = 0
 
 
-def speculate(model: list[int], draft: Callable[[tuple[int, ...]], int], *, length: int, most: int) -> Tally:
+def speculate(model: list[int], draft: Callable[[tuple[int, ...]], int], *, length: int, most: int) -> AcceptanceTally:
     """Played out with the engine's own rule: propose, verify, emit."""
     sampling = Sampling(stop_ids=(END,), max_tokens=most)
     accepted = proposed = 0
@@ -33,7 +34,7 @@ def speculate(model: list[int], draft: Callable[[tuple[int, ...]], int], *, leng
         agreed = engine_accepted(piece, says)
         accepted, proposed = accepted + agreed, proposed + len(proposals)
         emitted = model[: len(emitted) + agreed + 1]
-    return Tally(accepted, proposed)
+    return AcceptanceTally(accepted, proposed)
 
 
 def test_counting_along_the_models_answer_is_speculation_played_out() -> None:
@@ -56,42 +57,46 @@ def test_counting_along_the_models_answer_is_speculation_played_out() -> None:
 @pytest.mark.parametrize(
     ("model", "draft", "expected"),
     [
-        ([5, 6, 7, 8, 9, END], [5, 6, 7, 8, 9, END], Tally(4, 4)),  # four agreed, the fifth comes with them
-        ([5, 6, 7, END], [9, 6, 7, END], Tally(2, 4)),  # the first token is prefill's; the end needs no draft
-        ([5, 6, 7, 8, 9, 3, 4, END], [5, 1, 7, 8, 9, 3, 4, END], Tally(4, 12)),  # a wrong one costs all four
-        ([END], [END], Tally(0, 0)),
+        ([5, 6, 7, 8, 9, END], [5, 6, 7, 8, 9, END], AcceptanceTally(4, 4)),  # four agreed, the fifth comes with them
+        ([5, 6, 7, END], [9, 6, 7, END], AcceptanceTally(2, 4)),  # the first token is prefill's; the end needs no draft
+        ([5, 6, 7, 8, 9, 3, 4, END], [5, 1, 7, 8, 9, 3, 4, END], AcceptanceTally(4, 12)),  # a wrong one costs all four
+        ([END], [END], AcceptanceTally(0, 0)),
     ],
 )
-def test_tallies_by_hand(model: list[int], draft: list[int], expected: Tally) -> None:
+def test_tallies_by_hand(model: list[int], draft: list[int], expected: AcceptanceTally) -> None:
     assert tally(model, draft, end=END, most=100) == expected
 
 
 def test_no_more_is_proposed_than_the_answer_may_grow() -> None:
-    assert tally([5, 6, 7, 8], [5, 6, 7, 8], end=END, most=4) == Tally(2, 2)
+    assert tally([5, 6, 7, 8], [5, 6, 7, 8], end=END, most=4) == AcceptanceTally(2, 2)
 
 
-def test_answers_in_a_batch_are_those_of_each_prompt_alone(network: Network) -> None:
+def test_answers_in_a_batch_are_those_of_each_prompt_alone(network: TrainedNetwork) -> None:
     rng = Random(2)
     prompts = [[rng.randrange(512) for _ in range(rng.randint(2, 30))] for _ in range(9)]
     for answer, prompt in zip(answers(network, prompts, most=12, end=-1), prompts, strict=True):
-        assert logits_after(network, prompt, answer).argmax(-1).tolist() == answer
+        logits = logits_after(network, prompt, answer)  # rounded otherwise than in a batch: so near the best is enough
+        chosen = logits.gather(-1, torch.tensor(answer)[:, None])[:, 0]
+        assert len(answer) == 12 and (logits.amax(-1) - chosen).max() < 1e-4
 
 
-def test_an_answer_stops_with_its_end(network: Network) -> None:
+def test_an_answer_stops_with_its_end(network: TrainedNetwork) -> None:
     prompt = [5, 6, 7]
     free = answers(network, [prompt], most=10, end=-1)[0]
     assert answers(network, [prompt], most=10, end=free[3])[0] == free[: free.index(free[3]) + 1]
 
 
-def test_a_model_that_is_its_own_draft_is_accepted_whole_with_common_noise(network: Network) -> None:
+def test_a_model_that_is_its_own_draft_is_accepted_whole_with_common_noise(network: TrainedNetwork) -> None:
     rng = Random(3)
     prompts = [[rng.randrange(512) for _ in range(rng.randint(2, 30))] for _ in range(6)]
-    for choice in (GREEDY, Choice(0.8)):
+    for choice in (GREEDY, TokenChoice(0.8)):
         emitted = answers(network, prompts, most=16, end=-1, choice=choice)
-        counted = sum(judge(network, prompts, emitted, end=-1, most=16, choice=choice), Tally())
-        assert counted.accepted == counted.proposed > 0
-    other = judge(network, prompts, answers(network, prompts, most=16, end=-1), end=-1, most=16, choice=Choice(0.8))
-    assert sum(other, Tally()).share < 1.0
+        counted = sum(judge(network, prompts, emitted, end=-1, most=16, choice=choice), AcceptanceTally())
+        assert counted.share > 0.9  # all of them, but where two tokens are equal within rounding
+    other = judge(
+        network, prompts, answers(network, prompts, most=16, end=-1), end=-1, most=16, choice=TokenChoice(0.8)
+    )
+    assert sum(other, AcceptanceTally()).share < 0.9
 
 
 def test_a_sum_is_right_only_when_its_number_is() -> None:

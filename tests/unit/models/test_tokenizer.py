@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from models.corpus import talks
-from models.talk import Part
+from models.talk import Split
 from models.template import BEGIN, END, SPECIAL, VISIBLE, Template
 from models.tokenizer import save_tokenizer, token_id
 
@@ -51,7 +51,7 @@ def test_transformers_renders_the_same_conversation(tokenizer: Tokenizer, tmp_pa
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
     ours = Template()
     with_tools = 0
-    for talk in islice(talks(3, Part.TRAINED), 200):
+    for talk in islice(talks(3, Split.TRAINED), 200):
         text = ours.render(talk.messages(), talk.tools)
         assert theirs.apply_chat_template(talk.messages(), tools=list(talk.tools) or None, tokenize=False) == text
         with_tools += bool(talk.tools)

@@ -1,4 +1,4 @@
-"""The GPU's runner on CPU tensors: Triton's interpreter carries out the very kernels, on a poisoned pool.
+"""The GPU's runner on CPU tensors: Triton's interpreter runs the same kernels, on a poisoned pool.
 
 The interpreter must be chosen before triton is imported, so these files run in a process of their own, which
 `test_cuda.py` one folder up starts. Elsewhere they are not collected."""
@@ -20,7 +20,7 @@ collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["tes
 GREEDY = Sampling()
 
 
-class Engine:
+class CudaEngine:
     """A runner and the steps that tests repeat."""
 
     def __init__(
@@ -28,9 +28,9 @@ class Engine:
     ) -> None:
         import torch
 
+        from engine.cuda.page_shapes import page_shapes
         from engine.cuda.products import products_for
         from engine.cuda.runner import CudaRunner
-        from engine.cuda.shares import page_shapes
 
         self.pool = torch.full((pages * page_shapes(weights, draft, 16)[0].page_bytes,), 0xFF, dtype=torch.uint8)
         self.runner = CudaRunner(weights, draft=draft, pool=self.pool, page_tokens=16, products=products_for(path))
@@ -38,8 +38,8 @@ class Engine:
 
     def piece(self, tokens: Sequence[int], start: int = 0, *, sampled: int | None = None, **more: Any) -> Piece:
         count = len(tokens) if sampled is None else sampled
-        wishes = {"key": 1, "sampling": GREEDY if count else None, "pages": self.table} | more
-        return Piece(tokens=tuple(tokens), start=start, sampled=count, **wishes)
+        fields = {"key": 1, "sampling": GREEDY if count else None, "pages": self.table} | more
+        return Piece(tokens=tuple(tokens), start=start, sampled=count, **fields)
 
     def step(self, *pieces: Piece) -> tuple[tuple[Sampled, ...], ...]:
         return self.runner.compute(Plan(0, pieces)).sampled
@@ -76,11 +76,11 @@ def weights(folder: Callable[[str], Path]) -> "Callable[[str], DeviceWeights]":
 
 
 @pytest.fixture
-def engine(weights: "Callable[[str], DeviceWeights]") -> Iterator[Callable[..., Engine]]:
-    built: list[Engine] = []
+def engine(weights: "Callable[[str], DeviceWeights]") -> Iterator[Callable[..., CudaEngine]]:
+    built: list[CudaEngine] = []
 
-    def build(family: str = "llama3", *, draft: str = "", **options: Any) -> Engine:
-        built.append(Engine(weights(family), weights(draft) if draft else None, **options))
+    def build(family: str = "llama3", *, draft: str = "", **options: Any) -> CudaEngine:
+        built.append(CudaEngine(weights(family), weights(draft) if draft else None, **options))
         return built[-1]
 
     yield build

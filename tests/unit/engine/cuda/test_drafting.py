@@ -1,4 +1,4 @@
-"""A draft model on the GPU: it proposes what it would say itself, and changes nothing but how fast a text comes."""
+"""A draft model on the GPU: it proposes the tokens that it would emit itself, and changes only the speed of a text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,8 +12,8 @@ from bench.gpu.random_model import DRY, as_draft, on_device
 from engine.cuda import runner as runners
 from engine.plan import Drafting, Piece, Plan
 from mesh.messages import Sampling
-from tests.unit.engine.cuda.conftest import Engine
-from tests.unit.engine.speculating import Talk, talk
+from tests.unit.engine.cuda.conftest import CudaEngine
+from tests.unit.engine.speculating import DraftedRequest, run_to_end
 
 GREEDY = Sampling(max_tokens=5)
 SEEDED = Sampling(temperature=0.8, seed=11, max_tokens=5, top_logprobs=2)
@@ -32,7 +32,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def draft(model: Any) -> Any:
-    """It is right at times."""
+    """A draft that is sometimes right."""
     return as_draft(model, 0.25)
 
 
@@ -45,10 +45,10 @@ def other() -> Any:
 
 @pytest.fixture
 def engine() -> Any:
-    built: list[Engine] = []
+    built: list[CudaEngine] = []
 
-    def build(*models: Any) -> Engine:
-        built.append(Engine(*models))
+    def build(*models: Any) -> CudaEngine:
+        built.append(CudaEngine(*models))
         return built[-1]
 
     yield build
@@ -56,7 +56,7 @@ def engine() -> Any:
         one.runner.close()
 
 
-Build = Callable[..., Engine]
+Build = Callable[..., CudaEngine]
 
 
 def run(runner: Any, *pieces: Piece) -> Any:
@@ -99,18 +99,18 @@ def test_answers_with_a_draft_are_those_without_bit_by_bit(engine: Build, model:
     """Right and wrong drafts, a prompt in chunks, and a request whose text the draft reads only later; and nothing of
     what rejected drafts leave behind is ever read."""
 
-    def talks(**more: Any) -> list[Talk]:
+    def talks(**more: Any) -> list[DraftedRequest]:
         kinds = [(GREEDY, 3, 6), (SEEDED, 2, 3), (FILTERED, 2, 4)]
         return [
-            Talk(words(count, at + 5), sampling, TABLES[at], propose, chunk=4, **more)
+            DraftedRequest(words(count, at + 5), sampling, TABLES[at], propose, chunk=4, **more)
             for at, (sampling, propose, count) in enumerate(kinds)
         ]
 
     plain, drafted = talks(drafted=False), talks()
-    talk(engine(model).runner, plain, 16)
+    run_to_end(engine(model).runner, plain, 16)
     drafted[2].drafted = False
-    talk(Poisoned(engine(model, draft), drafted, late=drafted[2]), drafted, 16)
-    assert [one.said for one in drafted] == [one.said for one in plain]
+    run_to_end(Poisoned(engine(model, draft), drafted, late=drafted[2]), drafted, 16)
+    assert [one.emitted for one in drafted] == [one.emitted for one in plain]
     assert all(one.proposed > 0 for one in drafted)
     assert 0 < sum(one.accepted for one in drafted) < sum(one.proposed for one in drafted)
 
@@ -119,7 +119,7 @@ class Poisoned:
     """Before each step every byte behind the texts is NaN, in the model's layers and in the draft's. From the third
     step on the draft reads the late request too, first what it missed."""
 
-    def __init__(self, engine: Engine, talks: Sequence[Talk], late: Talk) -> None:
+    def __init__(self, engine: CudaEngine, talks: Sequence[DraftedRequest], late: DraftedRequest) -> None:
         self._engine, self._talks, self._late, self._steps = engine, talks, late, 0
 
     def compute(self, plan: Plan) -> Any:
@@ -131,8 +131,8 @@ class Poisoned:
         return result
 
 
-def poison(engine: Engine, table: Sequence[int], *slots: int) -> None:
-    """From these slots on, in the model's layers and in the draft's, which have the same shape."""
+def poison(engine: CudaEngine, table: Sequence[int], *slots: int) -> None:
+    """Writes NaN from these slots on: the first one for the model's layers, the second for the draft's."""
     tiles = engine.pool.view(24, 2, 2 * DRY.kv_heads, 16, -1)
     for share, slot in enumerate(slots):
         for at, page in enumerate(table):
@@ -152,8 +152,8 @@ def test_a_poisoned_slot_that_is_read_is_noticed(engine: Build, model: Any, draf
             run(ours.runner, row)
 
 
-def written(engine: Engine) -> list[set[int]]:
-    """Of the model's share and of the draft's: the pages that hold anything."""
+def written(engine: CudaEngine) -> list[set[int]]:
+    """The pages in which anything is written: in the model's layers and in the draft's."""
     pages = engine.pool.view(24, 2, -1)
     return [{page for page in range(24) if not bool((pages[page, share] == 0xFF).all())} for share in range(2)]
 
@@ -163,16 +163,16 @@ def test_model_and_draft_keep_to_their_own_layers_of_the_pages(engine: Build, mo
     piece = ours.piece(words(3), sampled=1, sampling=SEEDED, pages=(5,))
     assert run(ours.runner, piece).proposed == ((),) and written(ours) == [{5}, set()]
     before = ours.pool.view(24, 2, -1)[5, 0].clone()
-    told = list[tuple[int, int]]()
-    ours.runner.compute(Plan(1, (replace(piece, sampled=0, sampling=None, drafting=Drafting(0)),)), _note(told))
+    reported = list[tuple[int, int]]()
+    ours.runner.compute(Plan(1, (replace(piece, sampled=0, sampling=None, drafting=Drafting(0)),)), _note(reported))
     assert written(ours) == [{5}, {5}] and torch.equal(ours.pool.view(24, 2, -1)[5, 0], before)
-    assert told == [(1, 1), (0, 1)]  # a prompt's go first, to travel while the model computes
-    ours.runner.compute(Plan(2, (replace(piece, drafting=Drafting(0, (), 1)),), ((5, 7),)), _note(told))
-    assert told[2:] == [(0, 1), (1, 1)] and written(ours) == [{5, 7}, {5, 7}] and ours.runner.layers == 2
+    assert reported == [(1, 1), (0, 1)]  # a prompt's go first, to travel while the model computes
+    ours.runner.compute(Plan(2, (replace(piece, drafting=Drafting(0, (), 1)),), ((5, 7),)), _note(reported))
+    assert reported[2:] == [(0, 1), (1, 1)] and written(ours) == [{5, 7}, {5, 7}] and ours.runner.layers == 2
 
 
-def _note(told: list[tuple[int, int]]) -> Callable[[int, int], None]:
-    return lambda first, count: told.append((first, count))
+def _note(reported: list[tuple[int, int]]) -> Callable[[int, int], None]:
+    return lambda first, count: reported.append((first, count))
 
 
 def test_a_draft_that_wrote_over_the_models_layers_would_be_noticed(
@@ -219,5 +219,5 @@ def test_a_step_that_follows_one_with_drafts_finds_its_token(engine: Build, mode
 
 def test_a_plan_that_names_a_draft_where_there_is_none_is_refused(engine: Build, model: Any) -> None:
     ours = engine(model)
-    with pytest.raises(ValueError, match="names a draft model, and none was opened"):
+    with pytest.raises(ValueError, match="names a draft model, but none is loaded"):
         run(ours.runner, ours.piece(words(3), sampled=0, drafting=Drafting(0)))

@@ -87,12 +87,12 @@ def test_a_step_runs_as_a_graph_unless_the_variable_says_eager(folder: Any, monk
     assert gpu_path("auto", gpu, {"BATON_PRODUCT_PATH": "auto:eager"}) == ("cuda-sm90", "eager")
     with pytest.raises(ModelError, match=r"no body 'avx2'.*cuda-sm90:eager, cuda-sm90:graph"):
         gpu_path("auto", gpu, {"BATON_PRODUCT_PATH": "cuda-sm90:avx2"})
-    told = list[bool]()
-    monkeypatch.setattr("engine.cuda.steps.Graphs", lambda device, *, enabled: told.append(enabled))
+    enabled_flags = list[bool]()
+    monkeypatch.setattr("engine.cuda.steps.Graphs", lambda device, *, enabled: enabled_flags.append(enabled))
     home = folder("qwen2")
     for body in ("eager", "graph"):
         model = load_on_device(
             home, home.parent / "cache", torch.device("cpu"), path="cuda-sm90", page_tokens=16, body=body
         )
         model.runner(torch.zeros(model.page_bytes, dtype=torch.uint8), threads=1).close()
-    assert told == [False, True]
+    assert enabled_flags == [False, True]

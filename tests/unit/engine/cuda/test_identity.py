@@ -16,11 +16,11 @@ def test_the_class_names_the_path_and_the_vendors_is_another() -> None:
 
 
 def test_a_product_whose_bits_follow_the_batch_never_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong(products.Exact):
+    class WrongProducts(products.Exact):
         def product(self, x, weight, out, bias=None, residual=None):  # type: ignore[no-untyped-def]
             super().product(x, weight, out, bias, residual)
             out *= 1 + len(x) * 2**-20
 
-    monkeypatch.setattr(identity, "products_for", lambda path: Wrong())
+    monkeypatch.setattr(identity, "products_for", lambda path: WrongProducts())
     with pytest.raises(KernelError, match="other bits"):
         identity.self_test("cuda-sm90", CPU)

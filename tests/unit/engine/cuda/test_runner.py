@@ -74,8 +74,8 @@ def _prompt(engine: Any, key: int, prompt: list[int], sampling: Sampling = SEEDE
 
 
 def _next(engine: Any, key: int, prompt: list[int], token: int, **more: Any) -> Piece:
-    wishes = {"key": key, "sampling": SEEDED, "pages": _pages(key), "position": 1} | more
-    return engine.piece([token], len(prompt), **wishes)  # type: ignore[no-any-return]
+    fields = {"key": key, "sampling": SEEDED, "pages": _pages(key), "position": 1} | more
+    return engine.piece([token], len(prompt), **fields)  # type: ignore[no-any-return]
 
 
 def test_verified_drafts_yield_the_tokens_and_logprob_bits_of_single_steps(engine: Build) -> None:
@@ -123,16 +123,16 @@ def test_stop_ids_are_masked_before_min_tokens_and_only_then(engine: Build) -> N
     assert ours.step(ours.piece(prompt, sampled=1, sampling=masked, position=1))[0][0].token == best
 
 
-def test_layers_are_told_in_order_and_before_the_result(engine: Build) -> None:
-    ours, told = engine(), list[Any]()
+def test_layers_are_reported_in_order_and_before_the_result(engine: Build) -> None:
+    ours, reported = engine(), list[Any]()
 
     async def main() -> None:
         plan = Plan(0, (ours.piece(words(5), sampled=1),))
-        told.append(await ours.runner.run(plan, lambda first, count: told.append((first, count))))
+        reported.append(await ours.runner.run(plan, lambda first, count: reported.append((first, count))))
 
     asyncio.run(main())
-    assert told[:-1] == [(0, 1), (1, 1)]
-    assert isinstance(told[-1], Result)
+    assert reported[:-1] == [(0, 1), (1, 1)]
+    assert isinstance(reported[-1], Result)
 
 
 def test_pages_are_copied_before_anything_is_computed(engine: Build) -> None:
@@ -153,7 +153,7 @@ def test_the_vendor_path_computes_the_same_numbers_within_rounding(engine: Build
     assert np.linalg.norm(free - exact) / np.linalg.norm(exact) < 2e-2
 
 
-def test_pages_that_nobody_named_are_not_touched(engine: Build) -> None:
+def test_pages_outside_the_plan_are_not_touched(engine: Build) -> None:
     ours = engine()
     ours.step(ours.piece(words(17), sampled=1, pages=(3, 5)))
     size = ours.runner.page_bytes

@@ -1,0 +1,35 @@
+"""The layout of a page on a device, and the shapes by which the GPU kernels address each model's layers in it."""
+
+from dataclasses import replace
+
+from baton_kernels.triton import PageShape
+from engine.cuda.weights import DeviceWeights
+from engine.page_layout import PageLayout, PageSegment
+
+
+def page_layout(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> PageLayout:
+    return PageLayout(tuple(_segment(one, page_tokens) for one in (weights, draft) if one is not None))
+
+
+def page_shapes(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> tuple[PageShape, ...]:
+    """The shape of the model's layers and that of its draft's. `page_bytes` of each is the size of the whole page."""
+    layout = page_layout(weights, draft, page_tokens)
+    models = [one for one in (weights, draft) if one is not None]
+    return tuple(
+        replace(
+            _alone(one, page_tokens),
+            first_byte=layout.first_byte(index),
+            other_bytes=layout.page_bytes - layout.segments[index].total_bytes,
+        )
+        for index, one in enumerate(models)
+    )
+
+
+def _alone(weights: DeviceWeights, page_tokens: int) -> PageShape:
+    """The shape of a page that holds this model's layers only."""
+    return PageShape(weights.config.layers, weights.config.kv_heads, weights.config.head_dim, page_tokens)
+
+
+def _segment(weights: DeviceWeights, page_tokens: int) -> PageSegment:
+    shape = _alone(weights, page_tokens)
+    return PageSegment(shape.layers, shape.layer_bytes, shape.name, weights.model_hash)

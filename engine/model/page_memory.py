@@ -1,0 +1,42 @@
+"""The page pool as the CPU kernels address it, and the layout of a page of CPU weights."""
+
+from dataclasses import dataclass
+
+import baton_kernels
+from engine.model.weights import Bytes, Weights
+from engine.page_layout import PageLayout, PageSegment
+
+
+@dataclass(frozen=True, slots=True)
+class PageMemory:
+    """The layers of one model in all pages of a pool."""
+
+    pool: Bytes
+    page_tokens: int
+    page_bytes: int
+    layer_bytes: int
+    first_byte: int = 0  # byte offset of this model's layers inside a page
+
+    def layer(self, index: int) -> int:
+        """Byte offset of a layer inside a page."""
+        return self.first_byte + index * self.layer_bytes
+
+
+def layer_bytes(weights: Weights, page_tokens: int) -> int:
+    """Bytes of one layer in one page: keys and values of all KV heads."""
+    return baton_kernels.layer_bytes(weights.path, page_tokens, weights.config.kv_heads, weights.config.head_dim)
+
+
+def page_layout(weights: Weights, draft: Weights | None, page_tokens: int) -> PageLayout:
+    return PageLayout(tuple(_segment(one, page_tokens) for one in (weights, draft) if one is not None))
+
+
+def page_memory(pool: Bytes, layout: PageLayout, page_tokens: int, *, segment: int) -> PageMemory:
+    """The pool as the model of this segment sees it."""
+    size, first_byte = layout.segments[segment].layer_bytes, layout.first_byte(segment)
+    return PageMemory(pool, page_tokens, layout.page_bytes, size, first_byte)
+
+
+def _segment(weights: Weights, page_tokens: int) -> PageSegment:
+    tiles = baton_kernels.layout(weights.path, page_tokens, weights.config.head_dim)
+    return PageSegment(weights.config.layers, layer_bytes(weights, page_tokens), tiles, weights.model_hash)
