@@ -62,7 +62,7 @@ def up_to_date() -> bool:
 
 
 def build_once() -> Path:
-    """Build the library unless it is up to date. Of several processes that ask for it, one builds and the others wait."""
+    """Build the library unless it is up to date. Of several processes that ask for it, one builds, the others wait."""
     with LIBRARY.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return LIBRARY if up_to_date() else build()
