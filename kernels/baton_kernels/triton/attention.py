@@ -14,7 +14,7 @@ import torch
 
 from baton_kernels.library import KernelError
 from baton_kernels.triton.attention_body import attend_tile, finish_rows
-from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, blocks, check, check_rank, power_of_2, run
+from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, power_of_2, run
 from baton_kernels.triton.layout import PageShape, read_page
 
 SPLIT = 1024  # slots per merge
@@ -205,7 +205,7 @@ def launches(
             **sizes, "PAGE": shape.page_tokens, "TILE": shape.tile_bytes // element, "FP8": shape.fp8,
             "ROWS": config.rows,
             "BLOCK": config.block, "ACROSS": across, "ONE_TILE": across and tiles == 1,
-            "SEQUENCES": 1 if across else power_of_2(sequences, _LEAST_SEQUENCES), "UPCAST": INTERPRETED,
+            "SEQUENCES": 1 if across else power_of_2(sequences, _LEAST_SEQUENCES),
         },
         warps=config.warps,
         stages=config.stages,

@@ -32,7 +32,6 @@ def _walk(
     FP8: tl.constexpr,
     BLOCK: tl.constexpr,
     LIMITED: tl.constexpr,
-    UPCAST: tl.constexpr,
 ):
     """Blocks [begin, end) of one split, `VALUES` elements behind each key its value. If LIMITED, what lies behind
     `known` is never read, and what a row must not see is -inf; else all rows see all of it."""
@@ -59,10 +58,7 @@ def _walk(
             scale_at = scales + (base + PAGE * DIM) // 4 + slots % PAGE
             k_scale = tl.load(scale_at, mask=there, other=0)
             v_scale = tl.load(scale_at + VALUES // 4, mask=there, other=0)
-        if UPCAST:
-            scores = tl.dot(query.to(tl.float32), tl.trans(k).to(tl.float32))
-        else:
-            scores = tl.dot(query, tl.trans(k))
+        scores = tl.dot(query, tl.trans(k))
         if FP8:
             scores = scores * k_scale[None, :]
         if LIMITED:
@@ -75,10 +71,7 @@ def _walk(
         acc = acc * fade[:, None]
         if FP8:
             p = p * v_scale[None, :]
-        if UPCAST:
-            acc = tl.dot(p.to(tl.bfloat16).to(tl.float32), v.to(tl.float32), acc)
-        else:
-            acc = tl.dot(p.to(tl.bfloat16), v, acc)
+        acc = tl.dot(p.to(tl.bfloat16), v, acc)
         top = most
     return acc, top, total
 
@@ -132,7 +125,6 @@ def attend_tile(
     ACROSS: tl.constexpr,
     ONE_TILE: tl.constexpr,  # of every sequence: decode has no registers to spare
     SEQUENCES: tl.constexpr,
-    UPCAST: tl.constexpr,
 ):
     GROUP: tl.constexpr = HEADS // KV_HEADS
     kv_head = tl.program_id(1)
@@ -191,11 +183,11 @@ def attend_tile(
             seen_whole = tl.maximum(begin, tl.minimum(stop, (start + tile * ROWS // GROUP + 1) // BLOCK * BLOCK))
             acc, top, total = _walk(
                 acc, top, total, query, keys, scales, table, page_stride, scale, sees, known, begin, seen_whole,
-                KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, False, UPCAST,
+                KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, False,
             )  # fmt: skip
         acc, top, total = _walk(
             acc, top, total, query, keys, scales, table, page_stride, scale, sees, known, seen_whole, stop,
-            KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, True, UPCAST,
+            KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, True,
         )  # fmt: skip
         if ACROSS:
             part = row * splits + split

@@ -13,8 +13,11 @@ import torch
 import triton
 
 from baton_kernels.library import KernelError
+from baton_kernels.triton.interpreter import install
 
-INTERPRETED = bool(triton.knobs.runtime.interpret)  # as it was when the kernels were imported
+INTERPRETED = bool(triton.knobs.runtime.interpret)  # the choice at the time when the kernels were imported
+if INTERPRETED:
+    install()
 ARCHITECTURES = (80, 90, 100)
 
 

@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from baton_kernels.library import KernelError
 from baton_kernels.triton.activation import gate_up
 from baton_kernels.triton.activation import reference as swiglu_reference
-from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, blocks, check, check_rank, run
+from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, run
 
 SHAPES = (  # rows, n, k
     (1, 64, 64),
@@ -61,7 +61,6 @@ CONFIGS = {
     100: (*_PLAIN, Config(128, 128, 64, 8, 4)),
 }
 CONFIGS_GATED = {80: (*_AMPERE, Config(64, 128, 64, 8, 4)), 90: _GATED, 100: _GATED}
-_INTERPRETED_DEPTH = 64  # there the depth decides in which order a product is summed
 INSTRUCTIONS = {
     80: ("mma.sync", "cp.async"),
     90: ("wgmma", "cp.async.bulk.tensor"),
@@ -117,7 +116,6 @@ def _product(
     RESIDUAL: tl.constexpr,
     ABREAST: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
-    UPCAST: tl.constexpr,
 ):
     tl.assume(k > 0)  # a loop that may not run at all has its matrix instructions waited for one by one
     # Programs run down columns of ABREAST tiles of outputs, so that tiles in flight share weights and rows.
@@ -143,20 +141,14 @@ def _product(
             )
             own_x = x + r[:, None].to(tl.int64) * k + inner[None, :]
             right = tl.trans(tl.load(own_x, mask=(r < rows)[:, None] & inside_k, other=0.0))
-        if UPCAST:
-            acc = tl.dot(w.to(tl.float32), right.to(tl.float32), acc)
-        else:
-            acc = tl.dot(w, right, acc)
+        acc = tl.dot(w, right, acc)
         if GATED:
             if DESCRIPTORS:
                 up = weight.load([n + output, at])
             else:
                 own_up = weight + (n + o)[:, None].to(tl.int64) * k + inner[None, :]
                 up = tl.load(own_up, mask=(o < n)[:, None] & inside_k, other=0.0)
-            if UPCAST:
-                acc_up = tl.dot(up.to(tl.float32), right.to(tl.float32), acc_up)
-            else:
-                acc_up = tl.dot(up, right, acc_up)
+            acc_up = tl.dot(up, right, acc_up)
     if GATED:
         acc = gate_up(acc, acc_up)
     if ROWS > 128:  # in halves: with what is added to it the whole tile would not fit into the registers
@@ -207,7 +199,6 @@ def launches(
     if rows == 0:
         return
     config, descriptors = config_for(arch, rows, gated=gated), arch >= 90
-    depth = _INTERPRETED_DEPTH if INTERPRETED else config.depth
     name = (
         "product_gated"
         if gated
@@ -218,16 +209,16 @@ def launches(
         kernel=_product,
         grid=(blocks(n, config.outputs) * blocks(rows, config.rows), 1, 1),
         arguments={
-            "x": TensorDescriptor.from_tensor(x, [config.rows, depth]) if descriptors else x,
-            "weight": TensorDescriptor.from_tensor(weight, [config.outputs, depth]) if descriptors else weight,
+            "x": TensorDescriptor.from_tensor(x, [config.rows, config.depth]) if descriptors else x,
+            "weight": TensorDescriptor.from_tensor(weight, [config.outputs, config.depth]) if descriptors else weight,
             "bias": out if bias is None else bias, "residual": out if residual is None else residual, "out": out,
             "rows": rows, "n": n, "k": k,
         },
         constants={
-            "OUTPUTS": config.outputs, "ROWS": config.rows, "BLOCK_K": depth, "GATED": gated,
+            "OUTPUTS": config.outputs, "ROWS": config.rows, "BLOCK_K": config.depth, "GATED": gated,
             "BIAS": bias is not None,
             "RESIDUAL": residual is not None, "ABREAST": 8,
-            "DESCRIPTORS": descriptors, "UPCAST": INTERPRETED,
+            "DESCRIPTORS": descriptors,
         },
         warps=config.warps,
         stages=config.stages,
