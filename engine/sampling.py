@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import baton_kernels
 from baton_kernels import Drawn
-from baton_kernels.draft import Wishes
+from baton_kernels.draft import SamplingArrays
 from engine.plan import Piece, Sampled
 from mesh.messages import Sampling
 
@@ -40,11 +40,11 @@ def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], to
     return Sampled(token, logprob, tuple(ids[:top]), tuple(logprobs[:top]))
 
 
-def wishes(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Wishes:
+def wishes(rows: Sequence[tuple[Sampling, int]], vocab: int) -> SamplingArrays:
     """Each row's, with the position that it yields. Stop ids beyond the vocabulary never come."""
     stops = [[token for token in one.stop_ids if 0 <= token < vocab] if one.min_tokens else [] for one, _ in rows]
     starts = [0, *accumulate(map(len, stops))]
-    return Wishes(
+    return SamplingArrays(
         temperature=np.array([one.temperature for one, _ in rows], np.float32),
         top_k=np.array([min(one.top_k, vocab) for one, _ in rows], np.int32),
         top_p=np.array([one.top_p for one, _ in rows], np.float32),
@@ -58,7 +58,7 @@ def wishes(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Wishes:
     )
 
 
-def draw(logits: Floats, wishes: Wishes, *, tops: Ints | None = None) -> Drawn:
+def draw(logits: Floats, wishes: SamplingArrays, *, tops: Ints | None = None) -> Drawn:
     """One token per row; `tops` says how many of the best logprobs each wants."""
     banned, starts = _banned(wishes)
     return baton_kernels.sample(
@@ -76,7 +76,7 @@ def draw(logits: Floats, wishes: Wishes, *, tops: Ints | None = None) -> Drawn:
     )
 
 
-def _banned(wishes: Wishes) -> tuple[Ints, Ints] | tuple[None, None]:
+def _banned(wishes: SamplingArrays) -> tuple[Ints, Ints] | tuple[None, None]:
     """Stop ids of the rows that may not end yet, row after row, and where each row's begin."""
     if not wishes.stops.size:
         return None, None

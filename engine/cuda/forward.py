@@ -21,7 +21,7 @@ _FLOATS = frozenset(("temperature", "top_p", "min_p", "logprobs", "top_logprobs"
 
 class DeviceForward:
     def __init__(
-        self, weights: DeviceWeights, pool: torch.Tensor, shape: kernels.PageShape, products: Products
+        self, weights: DeviceWeights, pool: torch.Tensor, shape: kernels.GpuPageShape, products: Products
     ) -> None:
         self._weights, self._pool, self._shape, self._products = weights, pool, shape, products
 

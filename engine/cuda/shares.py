@@ -3,14 +3,14 @@
 from dataclasses import replace
 from itertools import accumulate
 
-from baton_kernels.triton import PageShape
+from baton_kernels.triton import GpuPageShape
 from engine.cuda.weights import DeviceWeights
 
 
-def page_shapes(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> tuple[PageShape, ...]:
+def page_shapes(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> tuple[GpuPageShape, ...]:
     """Each model's share; `page_bytes` of every one is the whole page's."""
     configs = [one.config for one in (weights, draft) if one is not None]
-    alone = [PageShape(config.layers, config.kv_heads, config.head_dim, page_tokens) for config in configs]
+    alone = [GpuPageShape(config.layers, config.kv_heads, config.head_dim, page_tokens) for config in configs]
     ends = list(accumulate(one.page_bytes for one in alone))
     return tuple(
         replace(one, first_byte=end - one.page_bytes, other_bytes=ends[-1] - one.page_bytes)

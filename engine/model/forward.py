@@ -67,7 +67,7 @@ class Forward:
         self._native = [_native(layer) for layer in weights.layers] if product is kernels.product else []
         self._layers = (kernels.layer.Layer * len(self._native))(*self._native)
         self._embed, self._norm = _address(weights.embed), _address(weights.norm)
-        self._step, self._room = kernels.layer.Step(), 0  # kept while scratch memory for so many rows is enough
+        self._step, self._room = kernels.layer.LayerStep(), 0  # kept while scratch memory for so many rows is enough
 
     def hidden(self, rows: Rows, written: Written) -> Floats:
         """Final hidden states, normalised, of the sampled rows: [sampled, hidden]. Valid until the next call."""
@@ -130,7 +130,7 @@ class Forward:
         x, q, normed = (self._scratch[name][:count] for name in ("x", "q", "normed"))
         return x, q, normed if whole else x
 
-    def _new_step(self, count: int) -> kernels.layer.Step:
+    def _new_step(self, count: int) -> kernels.layer.LayerStep:
         """Scratch memory for so many rows, at least twice what there was, and its addresses."""
         weights, config, pages = self._weights, self._weights.config, self._pages
         self._room = max(count, 2 * self._room)
@@ -143,7 +143,7 @@ class Forward:
             "gated": self._take("gated", self._room, config.ffn),
         }
         lasting: dict[str, NDArray[Any]] = {"pool": pages.pool, "cos": weights.cos, "sin": weights.sin}
-        return kernels.layer.Step(
+        return kernels.layer.LayerStep(
             path=kernels.PATHS.index(weights.path),
             eps=config.eps,
             scale=config.head_dim**-0.5,
@@ -168,7 +168,7 @@ class Forward:
         return out
 
     def go_on(
-        self, pieces: Sequence[Piece], wishes: kernels.draft.Wishes, wanted: Sequence[int], limits: Limits
+        self, pieces: Sequence[Piece], wishes: kernels.draft.SamplingArrays, wanted: Sequence[int], limits: Limits
     ) -> Ints:
         """Reads the pieces' rows, then says so many words of its own behind each: [most wanted, pieces]."""
         config, pages = self._weights.config, self._pages
@@ -186,7 +186,7 @@ class Forward:
             vocab=config.vocab,
             logits=_address(self._take("logits", len(pieces), config.vocab)),
         )
-        return kernels.draft.go_on(
+        return kernels.draft.propose(
             step,
             model,
             wishes,

@@ -38,7 +38,7 @@ _SIGNATURES = {
     "copy": "-pqqq",
     "limit": "dipl",
     "layer": "mppqpq",
-    "go_on": "mppppppplpp",
+    "propose": "mppppppplpp",
     "busy_seconds": "d",
 }
 _TYPES = {

@@ -35,7 +35,7 @@ struct BatonModel {
     long vocab;
     float* logits;
 };
-struct BatonWishes {
+struct BatonSampling {
     const float *temperature, *top_p, *min_p;
     const int32_t *top_k, *choice, *position, *min_tokens, *stops, *stop_starts;
     const uint64_t* seed;
@@ -80,7 +80,7 @@ void baton_log_exp(const float* x, float* logs, float* exps, long n);
 void baton_scatter(const int64_t* to, const int64_t* from, long spans, int64_t bytes, const int64_t* words, uint64_t* sums);
 uint64_t baton_checksum(int64_t address, int64_t bytes, int64_t word);
 const char* baton_layer(const BatonStep*, const BatonLayer* rest, int64_t rest_offset, const BatonLayer* next, int64_t next_offset);
-const char* baton_go_on(const BatonStep*, const BatonModel*, const BatonWishes*, const int32_t* text, const int32_t* starts,
+const char* baton_propose(const BatonStep*, const BatonModel*, const BatonSampling*, const int32_t* text, const int32_t* starts,
                         const int32_t* counts, const int32_t* wanted, long rounds, int32_t* tokens, float* logprobs);
 double baton_busy_seconds();
 double baton_limit(int limit, const void* memory, long amount);

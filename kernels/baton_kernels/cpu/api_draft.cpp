@@ -15,11 +15,11 @@ namespace {
 struct Banned {
     std::vector<int32_t> ids, starts;
 
-    void fill(const BatonWishes& wishes, const std::vector<int32_t>& position, long rows) {
+    void fill(const BatonSampling& sampling, const std::vector<int32_t>& position, long rows) {
         ids.clear(), starts.assign(1, 0);
         for (long r = 0; r < rows; ++r) {
-            if (position[r] < wishes.min_tokens[r])
-                ids.insert(ids.end(), wishes.stops + wishes.stop_starts[r], wishes.stops + wishes.stop_starts[r + 1]);
+            if (position[r] < sampling.min_tokens[r])
+                ids.insert(ids.end(), sampling.stops + sampling.stop_starts[r], sampling.stops + sampling.stop_starts[r + 1]);
             starts.push_back(static_cast<int32_t>(ids.size()));
         }
     }
@@ -58,22 +58,22 @@ const char* pass(BatonStep& s, const BatonModel& m, const Rows& rows) {
 }
 
 // The first `active` sequences' next tokens, from the hidden state of each one's last row.
-const char* sample(const BatonStep& s, const BatonModel& m, const BatonWishes& wishes, const Rows& rows, const std::vector<int32_t>& position,
+const char* sample(const BatonStep& s, const BatonModel& m, const BatonSampling& sampling, const Rows& rows, const std::vector<int32_t>& position,
                    long active, Banned& banned, int32_t* tokens, float* logprobs) {
     for (long i = 0; i < active; ++i) {
         const long last = rows.first_row[i] + rows.counts[i] - 1;
         if (last != i) std::memmove(s.normed + i * s.hidden, s.normed + last * s.hidden, static_cast<size_t>(s.hidden) * sizeof(float));
     }
     if (const char* wrong = baton_product(s.path, s.normed, m.head, active, m.vocab, s.hidden, m.logits, nullptr, nullptr)) return wrong;
-    banned.fill(wishes, position, active);
-    return baton_sample(m.logits, active, m.vocab, wishes.temperature, wishes.top_k, wishes.top_p, wishes.min_p, wishes.seed, wishes.choice,
+    banned.fill(sampling, position, active);
+    return baton_sample(m.logits, active, m.vocab, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, sampling.choice,
                         position.data(), banned.ids.data(), banned.starts.data(), static_cast<long>(banned.ids.size()), nullptr, 0, tokens,
                         logprobs, nullptr, nullptr);
 }
 }  // namespace
 
 extern "C" {
-const char* baton_go_on(const BatonStep* step, const BatonModel* model, const BatonWishes* wishes, const int32_t* text, const int32_t* starts,
+const char* baton_propose(const BatonStep* step, const BatonModel* model, const BatonSampling* sampling, const int32_t* text, const int32_t* starts,
                         const int32_t* counts, const int32_t* wanted, long rounds, int32_t* tokens, float* logprobs) try {
     BatonStep s = *step;
     const long n = s.sequences;
@@ -91,10 +91,10 @@ const char* baton_go_on(const BatonStep* step, const BatonModel* model, const Ba
             if (const char* wrong = pass(s, *model, rows)) return wrong;
             for (long i = 0; i < active; ++i) ++position[i];
         } else {
-            position.assign(wishes->position, wishes->position + active);
+            position.assign(sampling->position, sampling->position + active);
             for (long i = 0; i < n; ++i) next[i] = starts[i] + counts[i];
         }
-        if (const char* wrong = sample(s, *model, *wishes, rows, position, active, banned, tokens, logprobs)) return wrong;
+        if (const char* wrong = sample(s, *model, *sampling, rows, position, active, banned, tokens, logprobs)) return wrong;
     }
     return nullptr;
 } catch (const std::bad_alloc&) {

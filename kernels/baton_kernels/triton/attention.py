@@ -15,7 +15,7 @@ import torch
 from baton_kernels.library import KernelError
 from baton_kernels.triton.attention_body import attend_tile, finish_rows
 from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, power_of_2, run
-from baton_kernels.triton.layout import PageShape, read_page
+from baton_kernels.triton.layout import GpuPageShape, read_page
 
 SPLIT = 1024  # slots per merge
 _LEAST_SEQUENCES = 64  # of a prompt's program: one serves every smaller batch
@@ -23,7 +23,7 @@ _FLIGHT_FLOATS = 8192  # 64 in each thread of four warps
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AttentionShape:
     heads: int
     kv_heads: int
     dim: int
@@ -34,17 +34,17 @@ class Shape:
 
 
 SHAPES = (
-    Shape(4, 2, 64, 16, "bf16", (0, 70, 15), (5, 3, 1)),
-    Shape(6, 1, 32, 32, "fp8", (30, 0, 1040), (2, 0, 3)),  # a place of the batch that is empty, more than one split
-    Shape(7, 1, 16, 64, "bf16", (1020, 3), (9, 20)),  # rows on both sides of a split, several tiles
-    Shape(2, 2, 96, 16, "bf16", (0, 63), (70, 2)),
-    Shape(4, 1, 128, 16, "fp8", (1279,), (2,)),
-    Shape(3, 1, 256, 16, "bf16", (31, 5), (1, 6)),
+    AttentionShape(4, 2, 64, 16, "bf16", (0, 70, 15), (5, 3, 1)),
+    AttentionShape(6, 1, 32, 32, "fp8", (30, 0, 1040), (2, 0, 3)),  # an empty sequence, more than one split
+    AttentionShape(7, 1, 16, 64, "bf16", (1020, 3), (9, 20)),  # rows on both sides of a split, several tiles
+    AttentionShape(2, 2, 96, 16, "bf16", (0, 63), (70, 2)),
+    AttentionShape(4, 1, 128, 16, "fp8", (1279,), (2,)),
+    AttentionShape(3, 1, 256, 16, "bf16", (31, 5), (1, 6)),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class AttentionConfig:
     """Sizes for one architecture. `block` is part of the recipe: equal in decode and prefill. Of the rest nothing may
     change a row's bits, so a row of scores must lie in the registers of equally many threads in both: see the gate."""
 
@@ -57,14 +57,30 @@ class Config:
 INSTRUCTIONS = {80: ("mma.sync", "cp.async"), 90: ("wgmma", "cp.async"), 100: ("tcgen05.mma", "cp.async")}
 # Five stages, because a load that needs another (its page's number) first takes two: so a block is worked on while the
 # next two are on their way.
-_DECODE = {80: Config(64, 32, 8, 5), 90: Config(64, 64, 4, 5), 100: Config(64, 64, 8, 5)}
-_PREFILL = {80: Config(64, 32, 8, 5), 90: Config(128, 64, 8, 5), 100: Config(64, 64, 8, 5)}
-_DECODE_FP8 = {80: Config(32, 32, 8, 5), 90: Config(64, 32, 4, 5), 100: Config(64, 32, 8, 5)}
-_PREFILL_FP8 = {80: Config(32, 32, 8, 5), 90: Config(128, 32, 8, 5), 100: Config(64, 32, 8, 5)}
-_WIDE = {80: Config(32, 32, 8, 5), 90: Config(64, 32, 8, 5)}  # heads beyond 128
+_DECODE = {
+    80: AttentionConfig(64, 32, 8, 5),
+    90: AttentionConfig(64, 64, 4, 5),
+    100: AttentionConfig(64, 64, 8, 5),
+}
+_PREFILL = {
+    80: AttentionConfig(64, 32, 8, 5),
+    90: AttentionConfig(128, 64, 8, 5),
+    100: AttentionConfig(64, 64, 8, 5),
+}
+_DECODE_FP8 = {
+    80: AttentionConfig(32, 32, 8, 5),
+    90: AttentionConfig(64, 32, 4, 5),
+    100: AttentionConfig(64, 32, 8, 5),
+}
+_PREFILL_FP8 = {
+    80: AttentionConfig(32, 32, 8, 5),
+    90: AttentionConfig(128, 32, 8, 5),
+    100: AttentionConfig(64, 32, 8, 5),
+}
+_WIDE = {80: AttentionConfig(32, 32, 8, 5), 90: AttentionConfig(64, 32, 8, 5)}  # heads beyond 128
 
 
-def config_for(arch: int, shape: PageShape, *, decode: bool) -> Config:
+def config_for(arch: int, shape: GpuPageShape, *, decode: bool) -> AttentionConfig:
     if shape.dim > 128:
         if arch not in _WIDE:
             raise KernelError(f"dim: heads of {shape.dim} do not fit into the registers of sm_{arch} (128 do)")
@@ -77,7 +93,7 @@ def config_for(arch: int, shape: PageShape, *, decode: bool) -> Config:
 def attend(
     q: torch.Tensor,  # bf16 [rows, heads, dim], rotated
     pool: torch.Tensor,  # uint8
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     tables: torch.Tensor,  # int32 [sequences, max_pages]
     starts: torch.Tensor,  # int32 [sequences], slot of each one's first row
@@ -113,7 +129,7 @@ def flight(group: int, dim: int) -> int:
 def reference(
     q: torch.Tensor,
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     tables: torch.Tensor,
     starts: torch.Tensor,
@@ -145,7 +161,7 @@ def launches(
     arch: int,
     q: torch.Tensor,
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     tables: torch.Tensor,
     starts: torch.Tensor,

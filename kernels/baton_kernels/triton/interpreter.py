@@ -15,8 +15,8 @@ Floats = NDArray[np.float32]
 
 
 def dot(a: Floats, b: Floats, accumulator: Floats) -> Floats:
-    """accumulator + a @ b, for a [m, k] and b [k, n]. Each step rounds the product and then the sum, element by element,
-    so that an output's bits depend on neither m nor n."""
+    """accumulator + a @ b, for a [m, k] and b [k, n]. Each step rounds the products and then the sums, element by
+    element, so that an output's bits depend on neither m nor n."""
     total = np.array(accumulator, np.float32, order="C")
     products = np.empty_like(total)
     for column, row in zip(np.ascontiguousarray(a.T), np.ascontiguousarray(b), strict=True):

@@ -18,7 +18,7 @@ FP8_LARGEST = 448.0
 
 
 @dataclass(frozen=True, slots=True)
-class PageShape:
+class GpuPageShape:
     layers: int
     kv_heads: int
     dim: int
@@ -88,7 +88,7 @@ def as_stored(x: torch.Tensor, kv_type: str) -> tuple[torch.Tensor, torch.Tensor
 
 
 def write_token(
-    pool: torch.Tensor, shape: PageShape, layer: int, page: int, offset: int, k: torch.Tensor, v: torch.Tensor
+    pool: torch.Tensor, shape: GpuPageShape, layer: int, page: int, offset: int, k: torch.Tensor, v: torch.Tensor
 ) -> None:
     """Reference: puts k and v [kv_heads, dim] of one token into its page."""
     at = page * shape.page_bytes + shape.layer_byte(layer)
@@ -104,7 +104,7 @@ def write_token(
             body[:, offset] = elements.bfloat16()
 
 
-def read_page(pool: torch.Tensor, shape: PageShape, layer: int, page: int) -> tuple[torch.Tensor, torch.Tensor]:
+def read_page(pool: torch.Tensor, shape: GpuPageShape, layer: int, page: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Reference: K and V [page_tokens, kv_heads, dim] of one layer of a page, as float32, scales multiplied in."""
     at = page * shape.page_bytes + shape.layer_byte(layer)
     tiles = pool[at : at + shape.layer_bytes].cpu().view(2, shape.kv_heads, shape.tile_bytes)

@@ -29,7 +29,7 @@ SHAPES = (  # rows, n, k
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ProductConfig:
     """Sizes for one architecture and up to so many rows; none of them may change a row's bits."""
 
     outputs: int
@@ -43,24 +43,24 @@ class Config:
 # keeps a program from its share of the memory's speed. Of many rows a tile must be large, since the tiles' way from the
 # second-level cache is what limits the matrix units.
 _PLAIN = (
-    Config(64, 16, 128, 4, 5),
-    Config(64, 32, 128, 4, 4),
-    Config(64, 64, 128, 4, 3),
-    Config(64, 128, 64, 4, 4),
+    ProductConfig(64, 16, 128, 4, 5),
+    ProductConfig(64, 32, 128, 4, 4),
+    ProductConfig(64, 64, 128, 4, 3),
+    ProductConfig(64, 128, 64, 4, 4),
 )
 _GATED = (  # two tiles of weights
-    Config(64, 16, 64, 4, 5),
-    Config(64, 32, 64, 4, 5),
-    Config(64, 64, 64, 4, 4),
-    Config(128, 128, 64, 8, 4),
+    ProductConfig(64, 16, 64, 4, 5),
+    ProductConfig(64, 32, 64, 4, 5),
+    ProductConfig(64, 64, 64, 4, 4),
+    ProductConfig(128, 128, 64, 8, 4),
 )
-_AMPERE = (Config(64, 16, 64, 4, 6), Config(64, 32, 64, 4, 5), Config(64, 64, 64, 8, 5))
+_AMPERE = (ProductConfig(64, 16, 64, 4, 6), ProductConfig(64, 32, 64, 4, 5), ProductConfig(64, 64, 64, 8, 5))
 CONFIGS = {
-    80: (*_AMPERE, Config(128, 128, 64, 8, 4)),
-    90: (*_PLAIN, Config(128, 256, 64, 8, 4)),
-    100: (*_PLAIN, Config(128, 128, 64, 8, 4)),
+    80: (*_AMPERE, ProductConfig(128, 128, 64, 8, 4)),
+    90: (*_PLAIN, ProductConfig(128, 256, 64, 8, 4)),
+    100: (*_PLAIN, ProductConfig(128, 128, 64, 8, 4)),
 }
-CONFIGS_GATED = {80: (*_AMPERE, Config(64, 128, 64, 8, 4)), 90: _GATED, 100: _GATED}
+CONFIGS_GATED = {80: (*_AMPERE, ProductConfig(64, 128, 64, 8, 4)), 90: _GATED, 100: _GATED}
 INSTRUCTIONS = {
     80: ("mma.sync", "cp.async"),
     90: ("wgmma", "cp.async.bulk.tensor"),
@@ -227,7 +227,7 @@ def launches(
     )  # fmt: skip
 
 
-def config_for(arch: int, rows: int, *, gated: bool) -> Config:
+def config_for(arch: int, rows: int, *, gated: bool) -> ProductConfig:
     """The first whose tile holds all rows, else the largest."""
     configs = (CONFIGS_GATED if gated else CONFIGS)[arch]
     return next((config for config in configs if rows <= config.rows), configs[-1])

@@ -12,7 +12,7 @@ import triton.language as tl
 from baton_kernels.library import KernelError
 from baton_kernels.triton.fp8 import narrow
 from baton_kernels.triton.launch import Launch, architecture, check, check_rank, power_of_2, run
-from baton_kernels.triton.layout import FP8_LARGEST, PageShape
+from baton_kernels.triton.layout import FP8_LARGEST, GpuPageShape
 
 SHAPES = (  # heads, kv_heads, dim, page_tokens, kv_type, norms
     (4, 2, 64, 16, "bf16", False),
@@ -30,7 +30,7 @@ def rotate_write(
     sequence_of: torch.Tensor,  # int32 [rows], the row of `tables` that is a row's block table
     tables: torch.Tensor,  # int32 [sequences, max_pages]
     pool: torch.Tensor,  # uint8
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     *,
     q_out: torch.Tensor,  # bf16 [rows, heads, dim]
@@ -135,7 +135,7 @@ def launches(
     sequence_of: torch.Tensor,
     tables: torch.Tensor,
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     q_out: torch.Tensor,
     q_norm: torch.Tensor | None,

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from baton_kernels.library import KernelError
 from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, run
-from baton_kernels.triton.layout import PageShape
+from baton_kernels.triton.layout import GpuPageShape
 
 BLOCK = 2048  # words of one program
 SHAPES = (  # page_tokens, kv_heads, dim, kv_type, tokens of a page of the CPU (0: same layout)
@@ -28,7 +28,7 @@ SHAPES = (  # page_tokens, kv_heads, dim, kv_type, tokens of a page of the CPU (
 
 def gather(
     pool: torch.Tensor,  # uint8
-    shape: PageShape,
+    shape: GpuPageShape,
     pages: torch.Tensor,  # int32 [count, pages of ours per page of the buffer]
     *,
     first_layer: int,
@@ -45,7 +45,7 @@ def gather(
 def scatter(
     data: torch.Tensor,  # uint8 [count, bytes of the span]
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     pages: torch.Tensor,
     *,
     first_layer: int,
@@ -86,7 +86,7 @@ def write_spans(
     run([_plain(pool, page_bytes, first_byte, pages, data, sums, into_pool=True)])
 
 
-def span_bytes(shape: PageShape, layers: int, cpu_page_tokens: int = 0) -> int:
+def span_bytes(shape: GpuPageShape, layers: int, cpu_page_tokens: int = 0) -> int:
     """Bytes of the buffer per page."""
     return layers * shape.layer_bytes * (cpu_page_tokens // shape.page_tokens if cpu_page_tokens else 1)
 
@@ -169,7 +169,7 @@ def _move(
 
 def launches(
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     pages: torch.Tensor,
     first_layer: int,
     layers: int,

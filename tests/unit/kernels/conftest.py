@@ -57,7 +57,7 @@ def rng() -> np.random.Generator:
 
 
 @dataclass
-class Pages:
+class PoisonedPages:
     """A pool whose pages are filled by the kernel that writes them; everything never written is NaN."""
 
     path: str
@@ -111,5 +111,5 @@ class Pages:
 
 
 @pytest.fixture
-def pages() -> type[Pages]:
-    return Pages
+def pages() -> type[PoisonedPages]:
+    return PoisonedPages
