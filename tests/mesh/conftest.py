@@ -92,7 +92,7 @@ class RealMesh:
         asked.task = asyncio.ensure_future(asked.listen())
         return asked
 
-    async def until(self, what: Callable[[], bool], seconds: float = 20.0) -> None:
+    async def until(self, what: Callable[[], bool], seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
             while not what():
                 for task in self.running.values():

@@ -75,7 +75,7 @@ async def pushed(name, folder):
             receiver.open(TICKET, {page: page for page in range(PAGES)}, state.arrived.append)
             child.stdin.write(receiver.handle(WRITER).hex().encode() + b"\n")
             assert await asyncio.wait_for(child.stdout.readline(), 60) == b"pushing\n"
-            assert await state.changes(5)
+            assert await state.changes(60)
             yield state
     finally:
         await receiver.aclose()
@@ -104,7 +104,7 @@ async def test_death_is_known_by_pidfd_within_milliseconds(short_path):
         await asyncio.sleep(0.05)
         begun = loop.time()
         state.child.kill()
-        assert await waiting and loop.time() - begun < 2.0
+        assert await waiting and loop.time() - begun < 20.0  # the wait itself would last 30
 
 
 async def test_a_stopped_writer_is_not_silent_and_writes_late_once_it_goes_on(short_path):
@@ -115,7 +115,7 @@ async def test_a_stopped_writer_is_not_silent_and_writes_late_once_it_goes_on(sh
         assert not await state.receiver.silent(WRITER, 0.3)
         state.receiver.close(TICKET)
         state.child.send_signal(signal.SIGCONT)
-        assert await state.changes(5), "the late write is what quarantine is for"
+        assert await state.changes(60), "the late write is what quarantine is for"
         assert not await state.receiver.silent(WRITER, 0)
 
 
@@ -151,7 +151,7 @@ async def test_a_writer_learns_that_its_receiver_was_killed(name, short_path):
         await writer.write(TICKET, spans, 0)
         child.kill()
         with pytest.raises(TransferError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while True:
                     await writer.write(TICKET, spans, 0)
                     await asyncio.sleep(0)

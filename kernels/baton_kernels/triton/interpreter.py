@@ -12,16 +12,18 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+_CACHED_FLOATS = 16384  # products that the first-level cache holds
 
 
 def dot(a: Floats, b: Floats, accumulator: Floats) -> Floats:
     """accumulator + a @ b, for a [m, k] and b [k, n]. Each step rounds the products and then the sums, element by
     element, so that an output's bits depend on neither m nor n."""
     total = np.array(accumulator, np.float32, order="C")
-    products = np.empty_like(total)
-    for column, row in zip(np.ascontiguousarray(a.T), np.ascontiguousarray(b), strict=True):
-        np.multiply(column[:, None], row, out=products)
-        np.add(total, products, out=total)
+    columns, rows = np.ascontiguousarray(a.T)[:, :, None], np.ascontiguousarray(b)[:, None, :]
+    together = max(1, _CACHED_FLOATS // total.size)  # multiplied in one call of numpy, added one after the other
+    for first in range(0, len(rows), together):
+        for products in columns[first : first + together] * rows[first : first + together]:
+            total += products
     return total
 
 
@@ -38,6 +40,7 @@ def install() -> None:
 def _widened(tensor: Any) -> Floats:
     """The operand as float32; the interpreter keeps bf16 elements as their bits."""
     if tensor.dtype.scalar == tl.bfloat16:
-        return (tensor.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        bits: NDArray[np.uint32] = tensor.data.astype(np.uint32) << np.uint32(16)
+        return bits.view(np.float32)
     assert tensor.dtype.scalar == tl.float32, f"the kernels multiply bf16 and float32, not {tensor.dtype.scalar}"
     return np.asarray(tensor.data, np.float32)

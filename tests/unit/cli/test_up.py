@@ -115,7 +115,7 @@ def up(environment: dict[str, str]) -> Iterator[Up]:
     running.process.stderr.close()
 
 
-def all_gone(pids: list[int], seconds: float = 10.0) -> bool:
+def all_gone(pids: list[int], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not any(Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in _status(pid) for pid in pids):

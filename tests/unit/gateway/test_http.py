@@ -144,7 +144,7 @@ async def test_a_stop_string_ends_the_answer_across_tokens_and_cancels_the_rest(
     assert answer.choices[0].message.content == "one tw"
     assert answer.choices[0].finish_reason == "stop"
     assert answer.choices[0].to_dict()["stop_reason"] == "o t"
-    await within(1, lambda: core.handles[0].cancelled)
+    await within(30, lambda: core.handles[0].cancelled)
 
 
 async def test_text_that_may_become_a_stop_string_is_held_back(client: openai.AsyncOpenAI, core: Any) -> None:
@@ -152,7 +152,7 @@ async def test_text_that_may_become_a_stop_string_is_held_back(client: openai.As
     seen = ""
     stream = await client.completions.create(model="tiny", prompt="x", stop="stop", stream=True)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(1.0):
             async for chunk in stream:
                 seen += chunk.choices[0].text
     await stream.close()
@@ -308,15 +308,15 @@ async def test_a_client_that_goes_away_cancels_all_its_choices(url: str, core: A
         async for line in lines:
             if line:
                 break
-    await within(2, lambda: len(core.handles) == 3 and all(handle.cancelled for handle in core.handles))
+    await within(30, lambda: len(core.handles) == 3 and all(handle.cancelled for handle in core.handles))
 
 
 async def test_a_client_that_goes_away_cancels_an_answer_that_is_not_streamed(url: str, core: Any) -> None:
     core.ends = False
     with pytest.raises(httpx.TimeoutException):
-        async with httpx.AsyncClient(timeout=0.3) as http:
+        async with httpx.AsyncClient(timeout=1.0) as http:
             await http.post(f"{url}/v1/completions", json={"model": "tiny", "prompt": ["x", "y"]})
-    await within(2, lambda: len(core.handles) == 2 and all(handle.cancelled for handle in core.handles))
+    await within(30, lambda: len(core.handles) == 2 and all(handle.cancelled for handle in core.handles))
 
 
 async def test_a_failure_before_the_first_token_is_an_ordinary_error(url: str, core: Any) -> None:
