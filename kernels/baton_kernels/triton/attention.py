@@ -2,9 +2,9 @@
 
 A row sees its sequence's slots in blocks of 32 or 64 at absolute positions, ascending, with a running maximum; every
 1,024 slots (a split) the result so far is merged into the row's total. Decode gives each split its own program and
-merges afterwards, prefill merges on its way: the same operations in the same order, so a row's bits depend neither
-on the chunking nor on the batch nor on who did the splits. All query heads of one KV head and several tokens share a
-tile (GQA-packed)."""
+merges afterwards, prefill merges as it walks: the same operations in the same order, so a row's bits depend neither on
+the chunking nor on the batch nor on which program did the splits. All query heads of one KV head and several tokens
+share a tile (GQA-packed)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from baton_kernels.triton.launch import Launch, architecture, blocks, check, che
 from baton_kernels.triton.layout import GpuPageShape, read_page
 
 SPLIT = 1024  # slots per merge
-_LEAST_SEQUENCES = 64  # of a prompt's program: one serves every smaller batch
+_LEAST_SEQUENCES = 64  # least SEQUENCES of prefill's program: one compiled program serves every smaller batch
 _FLIGHT_FLOATS = 8192  # 64 in each thread of four warps
 
 
@@ -45,8 +45,9 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
-    """Sizes for one architecture. `block` is part of the recipe: equal in decode and prefill. Of the rest nothing may
-    change a row's bits, so a row of scores must lie in the registers of equally many threads in both: see the gate."""
+    """Sizes for one architecture. `block` is part of the recipe and equal in decode and prefill. The other sizes may
+    not change a row's bits, so a row of scores must lie in the registers of equally many threads in both; the gate
+    (`bench/gpu/aot.py`) checks it."""
 
     rows: int  # query rows of a tile
     block: int  # slots per step of the running maximum
@@ -55,8 +56,8 @@ class AttentionConfig:
 
 
 INSTRUCTIONS = {80: ("mma.sync", "cp.async"), 90: ("wgmma", "cp.async"), 100: ("tcgen05.mma", "cp.async")}
-# Five stages, because a load that needs another (its page's number) first takes two: so a block is worked on while the
-# next two are on their way.
+# Five stages, because the load of a block first needs the load of its page's number and so takes two stages: the
+# program computes one block while the next two are being loaded.
 _DECODE = {
     80: AttentionConfig(64, 32, 8, 5),
     90: AttentionConfig(64, 64, 4, 5),
@@ -96,17 +97,18 @@ def attend(
     shape: GpuPageShape,
     layer: int,
     tables: torch.Tensor,  # int32 [sequences, max_pages]
-    starts: torch.Tensor,  # int32 [sequences], slot of each one's first row
-    counts: torch.Tensor,  # int32 [sequences], rows; 0 for a place of the batch that is empty
-    first_row: torch.Tensor,  # int32 [sequences], where they lie in q
+    starts: torch.Tensor,  # int32 [sequences], slot of each sequence's first row
+    counts: torch.Tensor,  # int32 [sequences], rows of each sequence; 0 for an empty place in the batch
+    first_row: torch.Tensor,  # int32 [sequences], index in q of each sequence's first row
     *,
     scale: float,
     out: torch.Tensor,  # bf16 [rows, heads * dim]
-    most_rows: int,  # no sequence has more
+    most_rows: int,  # most rows of a sequence
     partials: torch.Tensor
     | None = None,  # float32, `partial_floats(...)` of them: every split gets a program of its own
 ) -> None:
-    """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Other rows of out stay.
+    """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Rows of `out` that belong to no
+    sequence keep their content.
 
     With `partials` every 1,024 slots of the longest sequence that the tables can hold get a program: for steps of few
     rows. Without, one program walks all slots of a tile of rows: for prefill. The bits are the same."""
@@ -122,7 +124,7 @@ def partial_floats(rows: int, heads: int, dim: int, max_pages: int, page_tokens:
 
 
 def flight(group: int, dim: int) -> int:
-    """Splits that are fetched together before the first of them is merged: as many as registers can be spared for."""
+    """Number of splits that are loaded together before the first of them is merged; registers limit it."""
     return max(1, min(8, _FLIGHT_FLOATS // (power_of_2(group) * power_of_2(dim, 16))))
 
 
@@ -137,7 +139,7 @@ def reference(
     first_row: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """[rows, heads * dim] in float64; rows of no sequence are NaN."""
+    """[rows, heads * dim] in float64; rows that belong to no sequence are NaN."""
     out = torch.full((q.shape[0], q.shape[1] * q.shape[2]), torch.nan, dtype=torch.float64)
     group = q.shape[1] // shape.kv_heads
     for table, start, count, first in zip(
@@ -225,7 +227,7 @@ def launches(
         },
         warps=config.warps,
         stages=config.stages,
-        registers=255,  # with fewer it would keep some of its sums in memory
+        registers=255,  # with fewer registers the compiler keeps some sums in memory
         instructions=INSTRUCTIONS[arch],
         family=f"attention over {shape.name}",
     )  # fmt: skip

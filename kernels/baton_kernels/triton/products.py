@@ -3,7 +3,7 @@
 Weights are the left operand of the matrix instruction (64 or 128 outputs), activations the right one: a step of few
 rows pads to 16 rows, not 64, and streams weights at the speed of memory. Each output is one chain over k in
 ascending steps of the instruction (16 elements each), in one accumulator, never split: the sizes of the tile, which
-follow the number of rows, take no part in it. Tiles come through tensor descriptors (TMA from sm_90 on)."""
+follow the number of rows, do not change that order. Tiles are loaded through tensor descriptors (TMA from sm_90 on)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,25 +30,25 @@ SHAPES = (  # rows, n, k
 
 @dataclass(frozen=True, slots=True)
 class ProductConfig:
-    """Sizes for one architecture and up to so many rows; none of them may change a row's bits."""
+    """Sizes for one architecture and for calls of at most `rows` rows; no size may change a row's bits."""
 
     outputs: int
     rows: int
-    depth: int  # elements of k in one turn of the loop
+    depth: int  # elements of k that one turn of the loop multiplies
     warps: int
     stages: int
 
 
-# Of few rows two programs fit on a multiprocessor; a turn brings them 16 KB of weights, since a turn's own cost is what
-# keeps a program from its share of the memory's speed. Of many rows a tile must be large, since the tiles' way from the
-# second-level cache is what limits the matrix units.
+# Few rows: two programs fit on a multiprocessor, and a turn loads 16 KB of weights, because the cost of a turn keeps a
+# program below its share of the memory's speed. Many rows: a tile must be large, because the second-level cache limits
+# the speed of the matrix units.
 _PLAIN = (
     ProductConfig(64, 16, 128, 4, 5),
     ProductConfig(64, 32, 128, 4, 4),
     ProductConfig(64, 64, 128, 4, 3),
     ProductConfig(64, 128, 64, 4, 4),
 )
-_GATED = (  # two tiles of weights
+_GATED = (  # these programs hold two tiles of weights
     ProductConfig(64, 16, 64, 4, 5),
     ProductConfig(64, 32, 64, 4, 5),
     ProductConfig(64, 64, 64, 4, 4),
@@ -98,7 +98,7 @@ def reference_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return swiglu_reference(reference(x, weight))
 
 
-@triton.jit(do_not_specialize=["rows"])  # one program for any batch
+@triton.jit(do_not_specialize=["rows"])  # one compiled program serves every batch
 def _product(
     x,
     weight,
@@ -117,7 +117,7 @@ def _product(
     ABREAST: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
 ):
-    tl.assume(k > 0)  # a loop that may not run at all has its matrix instructions waited for one by one
+    tl.assume(k > 0)  # if the loop may run zero times, the compiler waits for each matrix instruction
     # Programs run down columns of ABREAST tiles of outputs, so that tiles in flight share weights and rows.
     row_tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(0) // (ABREAST * row_tiles)
@@ -151,7 +151,7 @@ def _product(
             acc_up = tl.dot(up, right, acc_up)
     if GATED:
         acc = gate_up(acc, acc_up)
-    if ROWS > 128:  # in halves: with what is added to it the whole tile would not fit into the registers
+    if ROWS > 128:  # in halves: the whole tile and its bias and residual would not fit into the registers
         halves = tl.permute(tl.reshape(acc, [OUTPUTS, 2, ROWS // 2]), [0, 2, 1])
         first, second = tl.split(halves)
         half = row + tl.arange(0, ROWS // 2)
@@ -228,6 +228,6 @@ def launches(
 
 
 def config_for(arch: int, rows: int, *, gated: bool) -> ProductConfig:
-    """The first whose tile holds all rows, else the largest."""
+    """The first configuration whose tile holds all rows, else the largest."""
     configs = (CONFIGS_GATED if gated else CONFIGS)[arch]
     return next((config for config in configs if rows <= config.rows), configs[-1])

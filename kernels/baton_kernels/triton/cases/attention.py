@@ -1,4 +1,4 @@
-"""Attention over pages whose unused places are NaN, in any split into calls."""
+"""Attention over pages whose unused places are NaN; the rows may be split into several calls."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ OTHERS = {"first_byte": 128, "other_bytes": 192}  # another model's share of eac
 
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
-    """A filled pool and the rows that look at it."""
+    """A filled pool and the query rows that attend to it."""
 
     shape: GpuPageShape
     pool: torch.Tensor
@@ -47,7 +47,7 @@ class AttentionBatch:
         return out
 
     def only(self, sequence: int, start: int, count: int) -> "AttentionBatch":
-        """One sequence, and of its rows those from slot `start` on."""
+        """The batch of one sequence with `count` of its rows, from slot `start` on."""
         skipped = start - int(self.starts[sequence])
         first = self.first_row[sequence : sequence + 1] + skipped
         return AttentionBatch(

@@ -1,4 +1,4 @@
-"""What works on rows: norm, activation, rotary with page write, the verdict on drafts."""
+"""Kernels that work on rows: norm, activation, rotary with page write, verification of drafts."""
 
 import torch
 

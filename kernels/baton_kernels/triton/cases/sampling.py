@@ -1,4 +1,4 @@
-"""Tokens, logprobs and the most likely tokens, beside the CPU sampler where it is built and its references anyway."""
+"""Draws tokens, logprobs and the most likely tokens on a device; tests compare them with the CPU sampler."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pages out of a pool and back, as they are and as the CPU kernels lay them out, with the CPU's checksums."""
+"""Moves pages out of a pool and back, in their own layout and in that of the CPU kernels, with the CPU's checksums."""
 
 import torch
 
