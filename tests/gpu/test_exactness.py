@@ -41,7 +41,7 @@ def test_decode_and_prefill_give_a_row_the_same_bits_in_any_chunk(case, device):
 
 
 def test_other_split_boundaries_give_other_bits(device, monkeypatch):
-    """Otherwise the test above could not fail."""
+    """Negative control of the test above."""
     batch = attention_cases.make(LONG[0], device)
     before = batch.attend(across=True)
     monkeypatch.setattr(attention, "SPLIT", 512)

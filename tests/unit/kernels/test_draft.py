@@ -1,4 +1,4 @@
-"""What a draft's step refuses before it computes (what it computes is tested where models are)."""
+"""The arguments that a draft model's step refuses. `tests/unit/engine` tests what it computes."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ ARRAYS = {"text": ints(5, 6, 7), "starts": ints(0, 9), "counts": ints(2, 1), "wa
         ({"starts": ints(0, -1)}, "counts"),
         ({"wanted": ints(1, 2)}, "wanted"),
         ({"wanted": ints(1, -1)}, "wanted"),
-        ({"wanted": ints(3, 1)}, "temperature"),  # sampling of one for two
+        ({"wanted": ints(3, 1)}, "temperature"),  # parameters of one sequence for two
         ({"starts": ints(0)}, "starts"),
         ({"text": np.array([5, 6, 7], np.int64)}, "text"),
         ({"stops": ints(2)}, "stop_starts"),

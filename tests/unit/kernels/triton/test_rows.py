@@ -1,4 +1,4 @@
-"""Norm, activation, rotary with page write, products, transfer and the verdict on drafts over their tables."""
+"""Norm, activation, rotary with page write, products, transfer and verification of drafts, over tables of shapes."""
 
 import pytest
 import torch
