@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import baton_kernels
 from baton_kernels import Drawn
-from baton_kernels.draft import Wishes
+from baton_kernels.draft import SamplingArrays
 from engine.plan import Piece, Sampled
 from mesh.messages import Sampling
 
@@ -40,12 +40,12 @@ def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], to
     return Sampled(token, logprob, tuple(ids[:top]), tuple(logprobs[:top]))
 
 
-def sampling_arrays(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Wishes:
+def sampling_arrays(rows: Sequence[tuple[Sampling, int]], vocab: int) -> SamplingArrays:
     """The sampling parameters of each row and the position that it yields. Stop ids outside the vocabulary are dropped,
     since the model cannot sample them."""
     stops = [[token for token in one.stop_ids if 0 <= token < vocab] if one.min_tokens else [] for one, _ in rows]
     starts = [0, *accumulate(map(len, stops))]
-    return Wishes(
+    return SamplingArrays(
         temperature=np.array([one.temperature for one, _ in rows], np.float32),
         top_k=np.array([min(one.top_k, vocab) for one, _ in rows], np.int32),
         top_p=np.array([one.top_p for one, _ in rows], np.float32),
@@ -59,7 +59,7 @@ def sampling_arrays(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Wishes:
     )
 
 
-def draw(logits: Floats, sampling: Wishes, *, tops: Ints | None = None) -> Drawn:
+def draw(logits: Floats, sampling: SamplingArrays, *, tops: Ints | None = None) -> Drawn:
     """Samples one token per row; `tops` is the number of best logprobs that each row wants."""
     banned, starts = _banned(sampling)
     return baton_kernels.sample(
@@ -77,7 +77,7 @@ def draw(logits: Floats, sampling: Wishes, *, tops: Ints | None = None) -> Drawn
     )
 
 
-def _banned(sampling: Wishes) -> tuple[Ints, Ints] | tuple[None, None]:
+def _banned(sampling: SamplingArrays) -> tuple[Ints, Ints] | tuple[None, None]:
     """The stop ids of the rows that may not end yet, row after row, and where those of each row begin."""
     if not sampling.stops.size:
         return None, None

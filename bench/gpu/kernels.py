@@ -118,7 +118,7 @@ def _sample(clock: Clock, limits: DeviceLimits, rows: int, vocab: int) -> None:
 
 
 def _pages(clock: Clock, limits: DeviceLimits, count: int) -> None:
-    shape = kernels.PageShape(32, 8, 128) if clock.real else kernels.PageShape(2, 1, 32)
+    shape = kernels.GpuPageShape(32, 8, 128) if clock.real else kernels.GpuPageShape(2, 1, 32)
     pool = torch.randint(256, (count * shape.page_bytes,), dtype=torch.uint8, device=clock.device)
     pages = torch.randperm(count, generator=torch.Generator().manual_seed(1)).int().to(clock.device)
     length = shape.page_bytes // 2

@@ -22,7 +22,7 @@ class AttentionInputs:
     dim: int
     q: torch.Tensor  # bf16 [batch * rows, heads, dim]
     pool: torch.Tensor
-    shape: kernels.PageShape
+    shape: kernels.GpuPageShape
     tables: torch.Tensor  # int32 [batch, pages]
     starts: torch.Tensor
     counts: torch.Tensor
@@ -61,7 +61,7 @@ class AttentionInputs:
 def attention(
     device: torch.device, batch: int, context: int, rows: int, *, heads: int = 32, kv_heads: int = 8, dim: int = 128
 ) -> AttentionInputs:
-    shape = kernels.PageShape(1, kv_heads, dim, PAGE_TOKENS)
+    shape = kernels.GpuPageShape(1, kv_heads, dim, PAGE_TOKENS)
     each = -(-context // PAGE_TOKENS)
     pages = batch * each
     pool = torch.randn(pages * shape.page_bytes // 2, device=device, dtype=torch.bfloat16).view(torch.uint8)

@@ -21,7 +21,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 class DeviceForward:
     def __init__(
-        self, weights: DeviceWeights, pool: torch.Tensor, page_shape: kernels.PageShape, products: Products
+        self, weights: DeviceWeights, pool: torch.Tensor, page_shape: kernels.GpuPageShape, products: Products
     ) -> None:
         self._weights, self._pool, self._page_shape, self._products = weights, pool, page_shape, products
 

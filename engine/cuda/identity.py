@@ -69,7 +69,7 @@ def _products(products: Products, rows: int, device: torch.device) -> Iterator[t
 
 def _layer(rows: int, device: torch.device) -> Iterator[torch.Tensor]:
     """One attention layer. Row 0 is the last token of a text, alone or in front of the rows of a prompt."""
-    shape = kernels.PageShape(1, _KV_HEADS, _DIM, _PAGE)
+    shape = kernels.GpuPageShape(1, _KV_HEADS, _DIM, _PAGE)
     pool = torch.zeros(8 * shape.page_bytes, dtype=torch.uint8, device=device)
     width = (_HEADS + 2 * _KV_HEADS) * _DIM
     angles = numbers(6, 64, _DIM // 2)

@@ -52,7 +52,7 @@ class Forward:
         self._native = [_native(layer) for layer in weights.layers] if product is kernels.product else []
         self._layers = (kernels.layer.Layer * len(self._native))(*self._native)
         self._embed, self._norm = _address(weights.embed), _address(weights.norm)
-        self._step, self._room = kernels.layer.Step(), 0  # kept as long as a step has at most `_room` rows
+        self._step, self._room = kernels.layer.LayerStep(), 0  # kept as long as a step has at most `_room` rows
 
     def hidden(self, rows: Rows, written: LayerWritten) -> Floats:
         """Final hidden states, normalised, of the sampled rows: [sampled, hidden]. Valid until the next call."""
@@ -115,7 +115,7 @@ class Forward:
         x, q, normed = (self._scratch[name][:count] for name in ("x", "q", "normed"))
         return x, q, normed if whole else x
 
-    def _new_step(self, count: int) -> kernels.layer.Step:
+    def _new_step(self, count: int) -> kernels.layer.LayerStep:
         """Makes scratch memory for so many rows, at least twice as much as before, and a step that names its
         addresses."""
         weights, config, pages = self._weights, self._weights.config, self._pages
@@ -129,7 +129,7 @@ class Forward:
             "gated": self._take("gated", self._room, config.ffn),
         }
         lasting: dict[str, NDArray[Any]] = {"pool": pages.pool, "cos": weights.cos, "sin": weights.sin}
-        return kernels.layer.Step(
+        return kernels.layer.LayerStep(
             path=kernels.PATHS.index(weights.path),
             eps=config.eps,
             scale=config.head_dim**-0.5,
@@ -154,7 +154,7 @@ class Forward:
         return out
 
     def propose(
-        self, pieces: Sequence[Piece], sampling: kernels.draft.Wishes, wanted: Sequence[int], limits: RowLimits
+        self, pieces: Sequence[Piece], sampling: kernels.draft.SamplingArrays, wanted: Sequence[int], limits: RowLimits
     ) -> Ints:
         """Reads the pieces' rows, then samples `wanted` tokens behind each piece, a token of every piece per round:
         [rounds, pieces]."""
@@ -173,7 +173,7 @@ class Forward:
             vocab=config.vocab,
             logits=_address(self._take("logits", len(pieces), config.vocab)),
         )
-        return kernels.draft.go_on(
+        return kernels.draft.propose(
             step,
             model,
             sampling,

@@ -1,6 +1,6 @@
-"""Cheap checks of numpy arguments: a kernel gets plain pointers, so type, shape and layout are settled here.
+"""Cheap checks of numpy arguments. A kernel receives plain pointers, so Python checks type, shape and layout before.
 
-One call costs under a microsecond; every message names the argument."""
+A check takes less than a microsecond; every message names the argument."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def writable(name: str, array: Array, dtype: "np.dtype[Any]", shape: tuple[int, 
 
 
 def buffer(name: str, array: Array, nbytes: int) -> int:
-    """Address of a flat uint8 array of at least so many bytes."""
+    """Address of a flat uint8 array of at least `nbytes` bytes."""
     if array.dtype != U8 or array.ndim != 1 or array.size < nbytes or not array.flags.c_contiguous:
         raise KernelError(_wrong(name, array, f"C-contiguous uint8 of at least {nbytes} bytes"))
     address: int = array.__array_interface__["data"][0]

@@ -1,7 +1,7 @@
 """Compiles the native library next to the package: by `python -m baton_kernels.build`, and at install (hatch_build.py).
 
-One g++ per file, in parallel, each with the instruction set its kernels need; which of them run is decided when the
-library is loaded. Products must never be contracted or reordered by the compiler, so `-ffast-math` stays out."""
+One g++ per file, in parallel, each with the instruction set its kernels need; the library decides when it is
+loaded which of them run. The compiler must never contract or reorder a product, so `-ffast-math` is not used."""
 
 import fcntl
 import os
@@ -42,7 +42,7 @@ class BuildError(Exception):
 
 
 def compiler() -> str:
-    """Path of the C++ compiler, or a BuildError."""
+    """Returns the path of the C++ compiler, or raises a BuildError."""
     found = shutil.which(os.environ.get("CXX", "g++"))
     if found is None:
         raise BuildError(
@@ -69,7 +69,7 @@ def build_once() -> Path:
 
 
 def build(target: Path = LIBRARY, extra: tuple[str, ...] = ()) -> Path:
-    """Compile and link to `target`, which appears whole or not at all."""
+    """Compiles and links to `target`, which appears whole or not at all."""
     if sysconfig.get_platform() not in ("linux-x86_64",):
         raise BuildError(f"the CPU kernels are for Linux on x86-64, this is {sysconfig.get_platform()}")
     cxx = compiler()

@@ -1,7 +1,7 @@
-"""A layer's kernels in one call: what a step's loop over layers costs in Python matters when a step takes milliseconds.
+"""All kernels of a layer in one call, because a step takes milliseconds and Python's share of them counts.
 
-`Step` and `Layer` hold plain addresses of arrays that the caller keeps alive and has checked once; indices (tables,
-slots) are checked by every call. The kernels are those of `products` and `paged` in the same order: equal bits."""
+`LayerStep` and `Layer` hold plain addresses of arrays that the caller has checked once and keeps alive; every call
+checks the indices (tables, slots). It runs the kernels of `products` and `paged` in the same order, with equal bits."""
 
 from ctypes import Structure, byref, c_float, c_int, c_int64, c_long, c_void_p
 
@@ -20,8 +20,8 @@ class Layer(Structure):
     )
 
 
-class Step(Structure):
-    """What all layers of a step share, and where its rows are on their way."""
+class LayerStep(Structure):
+    """The arguments that all layers of a step share, and the arrays that hold its rows between kernels."""
 
     _fields_ = [
         *_fields(c_int, "path"),
@@ -35,8 +35,9 @@ class Step(Structure):
     ]
 
 
-def run(step: Step, rest: Layer | None, rest_offset: int, following: Layer | None, following_offset: int) -> None:
-    """Attention and feed-forward of `rest`, then keys and values of `following`; offsets in a page, in bytes."""
+def run(step: LayerStep, rest: Layer | None, rest_offset: int, following: Layer | None, following_offset: int) -> None:
+    """Computes attention and feed-forward of the layer `rest`, then writes keys and values of the layer `following`.
+    Each offset is where the layer begins inside a page, in bytes."""
     check(
         load().layer(
             byref(step),
@@ -48,19 +49,19 @@ def run(step: Step, rest: Layer | None, rest_offset: int, following: Layer | Non
     )
 
 
-def begin(step: Step, embedding: int, tokens: int, vocab: int) -> None:
-    """The tokens' rows of the packed embedding into `x`."""
+def begin(step: LayerStep, embedding: int, tokens: int, vocab: int) -> None:
+    """Copies the tokens' rows of the packed embedding into `x`."""
     check(load().embed(step.path, embedding, tokens, step.rows, vocab, step.hidden, step.x))
 
 
-def finish(step: Step, last: Layer, offset: int, norm: int) -> None:
-    """The rest of the last layer for all rows, and their final norm into `normed`."""
+def finish(step: LayerStep, last: Layer, offset: int, norm: int) -> None:
+    """Computes attention and feed-forward of the last layer for all rows, and writes their final norm to `normed`."""
     library = load()
     check(library.layer(byref(step), byref(last), offset, None, 0))
     check(library.rmsnorm(step.x, norm, step.rows, step.hidden, step.eps, step.normed))
 
 
 def busy_seconds() -> float:
-    """How long kernels have held the pool since the process began, for measuring what else a step does."""
+    """Seconds that kernels have held the thread pool since the process began. Benchmarks subtract them from a step."""
     seconds: float = load().busy_seconds()
     return seconds

@@ -1,4 +1,4 @@
-"""Finds and loads the native library; every other file of this package calls it through `call` and `lib`.
+"""Finds and loads the native library; every other file of this package calls it through `load` and `check`.
 
 Importing never compiles and never fails: where the library is missing, `available()` says why and what to do, and the
 first kernel call raises the same words as a KernelError."""
@@ -38,7 +38,7 @@ _SIGNATURES = {
     "copy": "-pqqq",
     "limit": "dipl",
     "layer": "mppqpq",
-    "go_on": "mppppppplpp",
+    "propose": "mppppppplpp",
     "busy_seconds": "d",
 }
 _TYPES = {
@@ -55,7 +55,8 @@ _TYPES = {
 
 
 class KernelError(Exception):
-    """A kernel was called wrongly, is missing, or gave wrong bits; the message names the argument and what to do."""
+    """A caller passed wrong arguments, a kernel is missing, or it gave wrong bits. The message names the argument and
+    what to do."""
 
 
 class Library:
@@ -68,13 +69,13 @@ class Library:
             function.restype, *function.argtypes = (_TYPES[letter] for letter in signature)
             setattr(self, name, function)
 
-    def __getattr__(self, name: str) -> "ctypes._FuncPointer":  # only what __init__ did not set
+    def __getattr__(self, name: str) -> "ctypes._FuncPointer":  # Python calls it for names that __init__ did not set
         raise AttributeError(name)
 
 
 @cache
 def load() -> Library:
-    """The library, or a KernelError that says why not."""
+    """Returns the library, or raises a KernelError that says why it cannot."""
     if not _FILE.exists():
         raise KernelError(
             "the CPU kernels are not built: install g++ 11 or newer and run `python -m baton_kernels.build`"
@@ -93,7 +94,7 @@ def load() -> Library:
 
 
 def available() -> str:
-    """Empty when the kernels can run here, else why not and what to do."""
+    """Returns the empty string if the kernels can run here, else the reason and what to do."""
     try:
         load()
     except KernelError as error:
@@ -102,6 +103,6 @@ def available() -> str:
 
 
 def check(refused: bytes | None) -> None:
-    """Raise what a C function refused."""
+    """Raises KernelError with the message of a C function that refused its arguments."""
     if refused is not None:
         raise KernelError(refused.decode())

@@ -1,6 +1,6 @@
-"""What this machine can do at most with the pool's threads: the measure of benchmarks, never used while serving.
+"""The most that this machine can do with the pool's threads. Benchmarks measure against it; serving never calls it.
 
-Reading is measured over memory that is handed in (make it far larger than any cache), products from registers only."""
+Reading is measured over memory that the caller passes (far larger than any cache), products from registers only."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def operations_per_second(kind: str, steps: int) -> float:
 
 
 def peak(path: str, steps: int) -> float:
-    """The raw peak of a product path: of the fastest instructions that can carry it out here."""
+    """Peak operations per second of a product path, with the fastest instructions of this machine that compute it."""
     if path == "amx":
         return operations_per_second("tiles", steps // 4)
     chains = operations_per_second("chains", steps)
@@ -33,7 +33,7 @@ def peak(path: str, steps: int) -> float:
 
 
 def aligned(nbytes: int) -> Array:
-    """Touched memory that begins at a cache line."""
+    """Memory that begins at a cache line; every page of it has been written."""
     raw = np.ones(nbytes + 64, np.uint8)
     first = -raw.__array_interface__["data"][0] % 64
     return raw[first : first + nbytes]

@@ -1,6 +1,6 @@
-"""What runs where: the bodies of each operation on this machine, which are used, and how many threads share the work.
+"""The choice of bodies and threads: which bodies this machine can run, which it uses, how many threads share a call.
 
-Bodies give equal bits by construction (and the self-test compares), so choosing is about speed, and about tests."""
+Bodies give equal bits by construction, and the self-test compares them, so the choice affects only speed."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ OPERATIONS = (
 
 
 def bodies() -> dict[str, tuple[str, ...]]:
-    """Per operation, the bodies that this machine can run."""
+    """The bodies that this machine can run, by operation."""
     library = load()
     return {
         operation: tuple(name for b, name in enumerate(BODIES) if library.usable(b) and library.knows(b, o))
@@ -33,17 +33,17 @@ def bodies() -> dict[str, tuple[str, ...]]:
 
 
 def chosen() -> dict[str, str]:
-    """Per operation, the body that is used now."""
+    """The body that is used now, by operation."""
     return {operation: BODIES[load().chosen(o)] for o, operation in enumerate(OPERATIONS)}
 
 
 def has_tiles() -> bool:
-    """Whether the path `amx` runs on matrix tiles here, not by emulation."""
+    """Whether this machine has matrix tiles for the path `amx`; without them the path is emulated."""
     return not available() and "amx" in bodies()["product.amx"]
 
 
 def choose(body: str | None) -> None:
-    """Force one body for every operation that it knows (else avx512), or go back to the best with None."""
+    """Forces one body for every operation that it implements (avx512 for the others); None returns to the best body."""
     if body is not None and body not in BODIES:
         raise KernelError(f"body: {body!r} is not one of {', '.join(BODIES)}")
     if not load().choose(-1 if body is None else BODIES.index(body)):
@@ -51,7 +51,7 @@ def choose(body: str | None) -> None:
 
 
 def forced() -> str | None:
-    """The body that `choose` set, if any."""
+    """The body that `choose` has forced, if any."""
     body = load().forced()
     return None if body < 0 else BODIES[body]
 
@@ -62,8 +62,8 @@ def threads() -> int:
 
 
 def set_threads(count: int, cores: Sequence[int] = ()) -> None:
-    """How many threads share a call's work, the caller's included. `cores`, one per thread, pins all but the caller's,
-    which is the first and pins itself."""
+    """Sets how many threads share a call's work, the caller's thread included. `cores` holds one core per thread and
+    pins all threads but the first, which is the caller's and pins itself."""
     most = 4 * (os.cpu_count() or 1) + 4
     if not 1 <= count <= most:
         raise KernelError(f"threads: {count} is not in 1..{most}")

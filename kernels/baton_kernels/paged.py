@@ -1,7 +1,7 @@
-"""Around the KV pages of one layer: norm, rotary with the page write, attention over a block table, and the layout.
+"""Kernels around the KV pages of one layer: norm, rotary with the page write, attention over a block table; the layout.
 
 Page = [layers][2][kv_heads][tile]. pairs and amx: bf16, K tile [dim/2][page_tokens][2], V tile [page_tokens/2][dim][2];
-fp32: K tile [dim][page_tokens], V tile [page_tokens][dim]. Rows of one call may be of any mix of sequences."""
+fp32: K tile [dim][page_tokens], V tile [page_tokens][dim]. The rows of one call may belong to any mix of sequences."""
 
 from baton_kernels.arrays import F32, I32, I64, Array, buffer, path_index, pointer, rank, writable
 from baton_kernels.library import KernelError, check, load
@@ -12,7 +12,7 @@ _ELEMENT_BYTES = {"fp32": 4, "pairs": 2, "amx": 2}
 
 
 def layout(path: str, page_tokens: int, dim: int) -> str:
-    """Name of the inner tile layout: equal names mean bytes move as they are."""
+    """Name of the inner tile layout; between pools of equal names pages move without conversion."""
     check_shape(path, page_tokens, dim)
     return f"{_STORED_AS[path]}-{page_tokens}-{dim}-v1"
 
@@ -54,7 +54,7 @@ def rotate_write(
     dim: int,
     cos: Array,  # [positions, dim / 2]
     sin: Array,
-    slots: Array,  # int32 [rows], the position as well
+    slots: Array,  # int32 [rows], slot and position of each row
     page_of: Array,  # int64 [rows], byte offset of the row's page and layer in the pool
     offset_in_page: Array,  # int32 [rows]
     page_tokens: int,
@@ -64,7 +64,7 @@ def rotate_write(
     k_norm: Array | None = None,
     eps: float = 1e-6,
 ) -> None:
-    """Rotate q and k (after their norms, if any), put q into q_out and k and v into the row's page."""
+    """Rotates q and k (after their norms, if any), writes q to q_out and k and v to the row's page."""
     check_shape(path, page_tokens, dim)
     rows, _ = rank("qkv", qkv, 2)
     positions, _ = rank("cos", cos, 2)
@@ -99,12 +99,12 @@ def attention(
     path: str,
     q: Array,  # [rows, heads, dim]
     pool: Array,  # uint8
-    layer_offset: int,  # bytes, of the layer inside a page
+    layer_offset: int,  # byte offset of the layer inside a page
     page_stride: int,  # bytes
     tables: Array,  # int32 [sequences, max_pages]
-    starts: Array,  # int32 [sequences], slot of each one's first row
-    counts: Array,  # int32 [sequences], rows
-    first_row: Array,  # int32 [sequences], where they lie in q
+    starts: Array,  # int32 [sequences], slot of each sequence's first row
+    counts: Array,  # int32 [sequences], rows of each sequence
+    first_row: Array,  # int32 [sequences], index in q of each sequence's first row
     heads: int,
     kv_heads: int,
     dim: int,
@@ -112,7 +112,8 @@ def attention(
     scale: float,
     out: Array,  # [rows, heads * dim]
 ) -> None:
-    """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Other rows of out stay."""
+    """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Rows of `out` that belong to no
+    sequence keep their content."""
     check_shape(path, page_tokens, dim)
     rows, _, _ = rank("q", q, 3)
     sequences, max_pages = rank("tables", tables, 2)

@@ -8,9 +8,10 @@ from baton_kernels.library import KernelError, load
 
 
 def scatter(dst_addresses: Array, src_addresses: Array, nbytes: int, key_words: Array, sums: Array) -> None:
-    """Copy n spans of nbytes (a multiple of 8) between raw addresses, for which the caller vouches.
+    """Copies n spans of nbytes (a multiple of 8) between raw addresses; the caller guarantees that they are valid.
 
-    All int64 [n]; key_words says at which word of its page each span begins; sums (uint64 [n]) gets the checksums."""
+    The arrays are int64 [n]. key_words holds the index of each span's first word in its page; sums (uint64 [n])
+    receives the checksums."""
     (n,) = rank("dst_addresses", dst_addresses, 1)
     _whole_words(nbytes)
     load().scatter(
@@ -24,14 +25,14 @@ def scatter(dst_addresses: Array, src_addresses: Array, nbytes: int, key_words: 
 
 
 def checksum(address: int, nbytes: int, key_word: int) -> int:
-    """Checksum of nbytes (a multiple of 8) at a raw address, which begin at this word of their page."""
+    """Checksum of nbytes (a multiple of 8) at a raw address; the first of them is word `key_word` of its page."""
     _whole_words(nbytes)
     result: int = load().checksum(address, nbytes, key_word)
     return result
 
 
 def copy_page(pool: Array, src_offset: int, dst_offset: int, nbytes: int) -> None:
-    """Copy bytes inside one pool."""
+    """Copies bytes inside one pool."""
     last = max(src_offset, dst_offset) + nbytes
     if min(src_offset, dst_offset, nbytes) < 0 or last > pool.size:
         raise KernelError(

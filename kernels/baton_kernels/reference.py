@@ -1,4 +1,4 @@
-"""What every kernel must agree with, in plain torch and numpy: imported by tests only.
+"""References of all CPU kernels in plain torch and numpy. Only tests import this file.
 
 References compute in float64 from the same inputs (rounded to bf16 where the path says so); kernels differ from them by
 their fp32 chains. Where bits must be equal (packing, pages, checksums, kept tokens) the reference is exact."""
@@ -23,7 +23,7 @@ def bf16_bits(x: Array) -> Array:
 
 
 def stored(path: str, x: Array) -> Array:
-    """x as the path's operands hold it."""
+    """x rounded as the operands of the path hold it."""
     return x if path == "fp32" else bf16(x)
 
 
@@ -88,7 +88,7 @@ def checksum(data: bytes, word: int) -> int:
 
 
 def kept(logits: Array, temperature: float, top_k: int, top_p: float, min_p: float) -> set[int]:
-    """Ids that top-k, then top-p, then min-p leave, ties to the lowest id."""
+    """Ids that top-k, then top-p, then min-p keep, ties to the lowest id."""
     scaled = logits.astype(np.float64) / temperature
     order = np.argsort(-scaled, kind="stable")[: top_k or None]
     mass = np.exp(scaled[order] - scaled[order[0]])

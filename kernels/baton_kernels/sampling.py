@@ -1,8 +1,9 @@
 """Logits to tokens, for a whole batch in one call.
 
-Greedy (temperature 0): the largest, ties to the lowest id. Otherwise the Gumbel trick over what top-k, then top-p, then
-min-p keep, with noise keyed by (seed, choice, position, token id): equal keys give equal tokens in any batch, anywhere.
-Logprobs are of the raw distribution: before bans, temperature and filters."""
+Greedy (temperature 0) takes the largest logit, ties to the lowest id. Otherwise the sampler takes the largest sum of
+logit and Gumbel noise among the tokens that top-k, then top-p, then min-p keep. The noise is keyed by (seed, choice,
+position, token id): equal keys give equal tokens in any batch, anywhere. Logprobs are of the raw distribution: before
+bans, temperature and filters."""
 
 from typing import NamedTuple
 
@@ -29,8 +30,8 @@ def sample(
     choice: Array,  # int32 [rows]
     position: Array,  # int32 [rows]
     *,
-    banned: Array | None = None,  # int32, ids of all rows one after the other
-    banned_starts: Array | None = None,  # int32 [rows + 1], where each row's begin
+    banned: Array | None = None,  # int32, banned ids of all rows one after the other
+    banned_starts: Array | None = None,  # int32 [rows + 1], index in `banned` where each row's ids begin
     n_top: Array | None = None,  # int32 [rows], how many top logprobs each row wants
 ) -> Drawn:
     rows, vocab = rank("logits", logits, 2)

@@ -1,7 +1,8 @@
 """The fixed self-test: every kernel on small fixed inputs, hashed. Equal fingerprints mean equal numerics.
 
-Run when a worker starts: the bits of the bodies in use must equal those of the plain body, so that a wrong kernel never
-serves; and the hash goes into the numerics class, so that unlike machines never share a request."""
+A worker runs it when it starts. The bits of the bodies in use must equal those of the plain body, so that a wrong
+kernel never serves. The hash is part of the numerics class, so that machines with other numerics never share a
+request."""
 
 import hashlib
 
@@ -17,7 +18,7 @@ _HEADS, _KV_HEADS, _DIM, _PAGE, _POSITIONS = 6, 2, 32, 32, 96
 
 def self_test(path: str) -> str:
     """Fingerprint of this machine's numerics on one product path; KernelError when chosen and plain bodies differ.
-    Not to be called while other threads compute: it switches bodies."""
+    It switches bodies, so no other thread may compute meanwhile."""
     before, forced = machine.chosen(), machine.forced()
     fingerprint = _run(path)
     machine.choose("plain")

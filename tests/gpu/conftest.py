@@ -7,7 +7,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The hook is given the tests of every folder that was collected."""
+    """Marks only the tests of this folder; pytest passes the tests of every collected folder."""
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def missing() -> str:
-    """Why these tests cannot run here; empty when they can."""
+    """The reason why these tests cannot run here; empty if they can."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed: pip install 'baton[gpu]'"
     import torch

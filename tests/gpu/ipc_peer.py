@@ -1,4 +1,4 @@
-"""The writer of `test_runner.py` in a process of its own: random pages into the pool of the handle it is given."""
+"""The writer of `test_runner.py` in a process of its own: it writes random pages to the pool that its handle names."""
 
 import asyncio
 import random

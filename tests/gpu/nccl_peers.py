@@ -1,6 +1,6 @@
 """Receiver and writer of `test_nccl.py`: this process receives, a child of it writes, and is killed in the end.
 
-With `desert` the child is killed when it was welcomed and this process waits for it to join."""
+With `desert` the parent kills the child after the greeting, while this process waits for it to join."""
 
 import asyncio
 import random
@@ -49,16 +49,16 @@ async def wait_in_vain() -> None:
     print("joining" if receiver._talks else "not joining", flush=True)
     child.kill()
     await child.wait()
-    async with asyncio.timeout(10):  # sooner than the handshake would be over
+    async with asyncio.timeout(20):  # less than the 30 seconds of the handshake
         while receiver._talks or any(thread.name.startswith("baton-nccl") for thread in threading.enumerate()):
             await asyncio.sleep(0.01)
     print(*receiver.refused, flush=True)
     await receiver.aclose()
-    pool.checksums(range(PAGES), 0, 6)  # the device is as it was
+    pool.checksums(range(PAGES), 0, 6)  # the device still works
 
 
 async def desert(handle: str) -> None:
-    """Greets, is welcomed, and does not join."""
+    """A writer that exchanges greetings and never joins."""
     target = Handle.unpack(bytes.fromhex(handle))
     reader, writer = await asyncio.open_connection(*target.address.split(":"))
     writer.write(Hello(target.token, 1, target.receiver, SHAPE).pack())

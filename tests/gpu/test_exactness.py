@@ -12,16 +12,16 @@ import torch
 
 import baton_kernels as bk
 from baton_kernels.triton import attention, norm, products
-from baton_kernels.triton.attention import Shape
+from baton_kernels.triton.attention import AttentionShape
 from baton_kernels.triton.cases import attention as attention_cases
 from baton_kernels.triton.cases import sampling as sampling_cases
 from baton_kernels.triton.cases.agree import same_bits
 
 LONG = (
-    Shape(32, 8, 128, 16, "bf16", (2000, 0, 1000, 4090), (64, 200, 30, 8)),
-    Shape(14, 2, 64, 16, "bf16", (2000, 0, 1000, 4090), (64, 200, 30, 8)),
-    Shape(32, 8, 128, 16, "fp8", (2000, 0, 1000, 4090), (64, 200, 30, 8)),
-    Shape(16, 2, 256, 16, "bf16", (2000, 0), (64, 100)),
+    AttentionShape(32, 8, 128, 16, "bf16", (2000, 0, 1000, 4090), (64, 200, 30, 8)),
+    AttentionShape(14, 2, 64, 16, "bf16", (2000, 0, 1000, 4090), (64, 200, 30, 8)),
+    AttentionShape(32, 8, 128, 16, "fp8", (2000, 0, 1000, 4090), (64, 200, 30, 8)),
+    AttentionShape(16, 2, 256, 16, "bf16", (2000, 0), (64, 100)),
 )
 
 
@@ -41,7 +41,7 @@ def test_decode_and_prefill_give_a_row_the_same_bits_in_any_chunk(case, device):
 
 
 def test_other_split_boundaries_give_other_bits(device, monkeypatch):
-    """Otherwise the test above could not fail."""
+    """Negative control of the test above."""
     batch = attention_cases.make(LONG[0], device)
     before = batch.attend(across=True)
     monkeypatch.setattr(attention, "SPLIT", 512)

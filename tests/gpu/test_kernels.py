@@ -11,8 +11,8 @@ from baton_kernels.triton.cases import rows as row_cases
 from baton_kernels.triton.cases import transfer as transfer_cases
 
 LARGE = (
-    attention.Shape(32, 8, 128, 16, "bf16", (3000, 0, 1023), (3, 300, 2)),
-    attention.Shape(32, 8, 128, 16, "fp8", (3000, 0, 1023), (3, 300, 2)),
+    attention.AttentionShape(32, 8, 128, 16, "bf16", (3000, 0, 1023), (3, 300, 2)),
+    attention.AttentionShape(32, 8, 128, 16, "fp8", (3000, 0, 1023), (3, 300, 2)),
 )
 
 

@@ -1,4 +1,4 @@
-"""Promise 1 through the whole runner on a real GPU: graphs, batches, chunks, drafts, and steps that nobody awaited."""
+"""Promise 1 through the whole runner on a real GPU: graphs, batches, chunks, drafts, and steps launched ahead."""
 
 import asyncio
 import random
@@ -40,11 +40,11 @@ def test_an_answer_is_the_same_in_whatever_way_it_is_made(device):
     prompts = [prompt(length, number) for number, length in enumerate((5, 40, 333, 1100))]
     tally = DraftTally()
     assert set(check(weights, prompts, 12, batch=4, tally=tally).values()) == {0}
-    assert 0 < tally.right < tally.verified  # of a draft model's proposals
+    assert 0 < tally.right < tally.verified  # proposals of the draft model
 
 
 def test_a_draft_proposes_the_same_in_graphs_and_launch_by_launch(device):
-    """BatchDependent proposals would change no answer: so they are looked at themselves."""
+    """Wrong proposals change no answer, so this test compares the proposals themselves."""
     weights = on_device(replace(LLAMA_8B, layers=2, vocab=32000), torch.device(device))
     assert proposals(weights, graphs=True) == proposals(weights, graphs=False)
 

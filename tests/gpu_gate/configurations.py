@@ -20,7 +20,7 @@ from baton_kernels.triton import (
     transfer,
 )
 from baton_kernels.triton.launch import Launch
-from baton_kernels.triton.layout import PageShape
+from baton_kernels.triton.layout import GpuPageShape
 
 ROWS, SEQUENCES, PAGES, VOCAB = 64, 64, 512, 128256
 PREFILL_ROWS = 8192
@@ -69,7 +69,7 @@ def _attention(architecture: int) -> Iterator[Launch]:
             continue  # the kernels refuse it on that architecture
         for kv_type in ("bf16", "fp8") if dim <= 128 else ("bf16",):
             for page_tokens in (16, 64) if dim == 128 else (16,):
-                shape = PageShape(2, kv_heads, dim, page_tokens, kv_type)
+                shape = GpuPageShape(2, kv_heads, dim, page_tokens, kv_type)
                 partials = empty(attention.partial_floats(ROWS, heads, dim, PAGES, page_tokens))
                 for rows, most_rows, room in (
                     (ROWS, 1, partials),
@@ -117,7 +117,7 @@ def _rows() -> Iterator[Launch]:
     yield from activation.launches(empty(ROWS, 2 * 14336), empty(ROWS, 14336, dtype=torch.bfloat16))
     for heads, kv_heads, dim in HEADS:
         for kv_type in ("bf16", "fp8") if dim <= 128 else ("bf16",):
-            shape = PageShape(2, kv_heads, dim, 16, kv_type)
+            shape = GpuPageShape(2, kv_heads, dim, 16, kv_type)
             for weight in (None, empty(dim)):
                 yield from rotary.launches(
                     empty(ROWS, (heads + 2 * kv_heads) * dim),
@@ -153,10 +153,10 @@ def _sampling() -> Iterator[Launch]:
 
 def _transfer() -> Iterator[Launch]:
     for shape, cpu_page_tokens in (
-        (PageShape(32, 8, 128), 0),
-        (PageShape(32, 8, 128, 16, "fp8"), 0),
-        (PageShape(32, 8, 128), 32),
-        (PageShape(24, 2, 64), 32),
+        (GpuPageShape(32, 8, 128), 0),
+        (GpuPageShape(32, 8, 128, 16, "fp8"), 0),
+        (GpuPageShape(32, 8, 128), 32),
+        (GpuPageShape(24, 2, 64), 32),
     ):
         ratio = cpu_page_tokens // shape.page_tokens if cpu_page_tokens else 1
         for into_pool in (False, True):

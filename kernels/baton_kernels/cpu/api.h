@@ -1,9 +1,9 @@
-// The C surface of the library, as library.py declares it. Functions that can refuse return null or a message that
-// names the argument; sizes and types were checked in Python, indices are checked here.
+// The C surface of the library, as library.py declares it. A function that can refuse its arguments returns null or a
+// message that names the argument. Python has checked sizes and types before; these functions check indices.
 #pragma once
 #include <cstdint>
 
-// As in layer.py, field by field.
+// The same fields as in layer.py, in the same order.
 struct BatonLayer {
     const float* input_norm;
     const void* qkv;
@@ -24,18 +24,18 @@ struct BatonStep {
     const int32_t *offset_in_page, *tables, *starts, *counts, *first_row;
     float *x, *normed, *qkv, *q, *attended, *gated;
 };
-// As in draft.py.
+// The same fields as in draft.py, in the same order.
 struct BatonModel {
     const BatonLayer* layers;
     long count;
-    int64_t first_byte, layer_bytes;  // where its layers lie in a page
+    int64_t first_byte, layer_bytes;  // place of the layers in a page
     const void* embedding;
     const float* norm;
     const void* head;
     long vocab;
     float* logits;
 };
-struct BatonWishes {
+struct BatonSampling {
     const float *temperature, *top_p, *min_p;
     const int32_t *top_k, *choice, *position, *min_tokens, *stops, *stop_starts;
     const uint64_t* seed;
@@ -51,7 +51,7 @@ int baton_chosen(int operation);
 int baton_choose(int body);
 int baton_forced();
 int baton_threads();
-void baton_set_threads(int threads, const int32_t* cores);  // cores: one per thread, or null: anywhere
+void baton_set_threads(int threads, const int32_t* cores);  // cores: one per thread; null: threads run on any core
 
 long baton_pack_bytes(int path, long n, long k);
 const char* baton_pack(int path, int source, const void* weights, long n, long k, void* packed);
@@ -59,7 +59,7 @@ const char* baton_embed(int path, const void* packed, const int32_t* tokens, lon
 const char* baton_product(int path, const float* x, const void* packed, long rows, long n, long k, float* out, const float* bias,
                           const float* residual);
 const char* baton_feed_forward(int path, const float* x, const void* gate_up, const void* down, long rows, long ffn, long k,
-                               float* between, float* out);  // out is the residual too
+                               float* between, float* out);  // out also holds the residual
 const char* baton_gated(int path, const float* x, const void* packed, long rows, long n, long k, float* out);
 
 const char* baton_rmsnorm(const float* x, const float* weight, long rows, long k, float eps, float* out);
@@ -80,7 +80,7 @@ void baton_log_exp(const float* x, float* logs, float* exps, long n);
 void baton_scatter(const int64_t* to, const int64_t* from, long spans, int64_t bytes, const int64_t* words, uint64_t* sums);
 uint64_t baton_checksum(int64_t address, int64_t bytes, int64_t word);
 const char* baton_layer(const BatonStep*, const BatonLayer* rest, int64_t rest_offset, const BatonLayer* next, int64_t next_offset);
-const char* baton_go_on(const BatonStep*, const BatonModel*, const BatonWishes*, const int32_t* text, const int32_t* starts,
+const char* baton_propose(const BatonStep*, const BatonModel*, const BatonSampling*, const int32_t* text, const int32_t* starts,
                         const int32_t* counts, const int32_t* wanted, long rounds, int32_t* tokens, float* logprobs);
 double baton_busy_seconds();
 double baton_limit(int limit, const void* memory, long amount);

@@ -1,6 +1,6 @@
-// What a draft model does in a step: one pass over the text that it has not read, then a pass of one row per sequence for
-// each further token, each round's sample being the next round's input. The same functions as called one by one, without
-// a return to Python in between, which would cost as much as such a small model's pass itself.
+// A step of a draft model: one pass over the text that it has not read, then a pass of one row per sequence for each
+// further token; the sample of a round is the input of the next. It calls the same functions that Python calls one by one,
+// without a return to Python in between, which would cost as much as a pass of such a small model.
 #include <cstring>
 #include <new>
 #include <vector>
@@ -11,26 +11,26 @@
 using namespace baton;
 
 namespace {
-// Stop ids of the rows that may not end yet, as baton_sample wants them.
+// Stop ids of the rows that have not reached min_tokens, in the form that baton_sample takes.
 struct Banned {
     std::vector<int32_t> ids, starts;
 
-    void fill(const BatonWishes& wishes, const std::vector<int32_t>& position, long rows) {
+    void fill(const BatonSampling& sampling, const std::vector<int32_t>& position, long rows) {
         ids.clear(), starts.assign(1, 0);
         for (long r = 0; r < rows; ++r) {
-            if (position[r] < wishes.min_tokens[r])
-                ids.insert(ids.end(), wishes.stops + wishes.stop_starts[r], wishes.stops + wishes.stop_starts[r + 1]);
+            if (position[r] < sampling.min_tokens[r])
+                ids.insert(ids.end(), sampling.stops + sampling.stop_starts[r], sampling.stops + sampling.stop_starts[r + 1]);
             starts.push_back(static_cast<int32_t>(ids.size()));
         }
     }
 };
 
-// Rows of sequences, each from its start on: where they stand and where their keys and values go.
+// The rows of a pass: their tokens and slots, and the page and offset to which their keys and values are written.
 struct Rows {
     std::vector<int32_t> tokens, slots, offsets, starts, counts, first_row;
     std::vector<int64_t> page_of;
 
-    // The page of a slot that a table does not have is -1: rotate_write refuses it.
+    // A slot beyond the table gets page -1, which rotate_write refuses.
     void add(const BatonStep& s, long sequence, const int32_t* ids, long start, long count) {
         starts.push_back(static_cast<int32_t>(start)), counts.push_back(static_cast<int32_t>(count));
         first_row.push_back(static_cast<int32_t>(tokens.size()));
@@ -44,7 +44,7 @@ struct Rows {
     void clear() { tokens.clear(), slots.clear(), offsets.clear(), starts.clear(), counts.clear(), first_row.clear(), page_of.clear(); }
 };
 
-// All layers and the final norm, of every row.
+// Computes all layers and the final norm for every row.
 const char* pass(BatonStep& s, const BatonModel& m, const Rows& rows) {
     s.rows = static_cast<long>(rows.tokens.size()), s.sequences = static_cast<long>(rows.starts.size());
     s.slots = rows.slots.data(), s.page_of = rows.page_of.data(), s.offset_in_page = rows.offsets.data();
@@ -57,23 +57,23 @@ const char* pass(BatonStep& s, const BatonModel& m, const Rows& rows) {
     return wrong ? wrong : baton_rmsnorm(s.x, m.norm, s.rows, s.hidden, s.eps, s.normed);
 }
 
-// The first `active` sequences' next tokens, from the hidden state of each one's last row.
-const char* sample(const BatonStep& s, const BatonModel& m, const BatonWishes& wishes, const Rows& rows, const std::vector<int32_t>& position,
+// Samples the next token of the first `active` sequences from the hidden state of each sequence's last row.
+const char* sample(const BatonStep& s, const BatonModel& m, const BatonSampling& sampling, const Rows& rows, const std::vector<int32_t>& position,
                    long active, Banned& banned, int32_t* tokens, float* logprobs) {
     for (long i = 0; i < active; ++i) {
         const long last = rows.first_row[i] + rows.counts[i] - 1;
         if (last != i) std::memmove(s.normed + i * s.hidden, s.normed + last * s.hidden, static_cast<size_t>(s.hidden) * sizeof(float));
     }
     if (const char* wrong = baton_product(s.path, s.normed, m.head, active, m.vocab, s.hidden, m.logits, nullptr, nullptr)) return wrong;
-    banned.fill(wishes, position, active);
-    return baton_sample(m.logits, active, m.vocab, wishes.temperature, wishes.top_k, wishes.top_p, wishes.min_p, wishes.seed, wishes.choice,
+    banned.fill(sampling, position, active);
+    return baton_sample(m.logits, active, m.vocab, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, sampling.choice,
                         position.data(), banned.ids.data(), banned.starts.data(), static_cast<long>(banned.ids.size()), nullptr, 0, tokens,
                         logprobs, nullptr, nullptr);
 }
 }  // namespace
 
 extern "C" {
-const char* baton_go_on(const BatonStep* step, const BatonModel* model, const BatonWishes* wishes, const int32_t* text, const int32_t* starts,
+const char* baton_propose(const BatonStep* step, const BatonModel* model, const BatonSampling* sampling, const int32_t* text, const int32_t* starts,
                         const int32_t* counts, const int32_t* wanted, long rounds, int32_t* tokens, float* logprobs) try {
     BatonStep s = *step;
     const long n = s.sequences;
@@ -91,10 +91,10 @@ const char* baton_go_on(const BatonStep* step, const BatonModel* model, const Ba
             if (const char* wrong = pass(s, *model, rows)) return wrong;
             for (long i = 0; i < active; ++i) ++position[i];
         } else {
-            position.assign(wishes->position, wishes->position + active);
+            position.assign(sampling->position, sampling->position + active);
             for (long i = 0; i < n; ++i) next[i] = starts[i] + counts[i];
         }
-        if (const char* wrong = sample(s, *model, *wishes, rows, position, active, banned, tokens, logprobs)) return wrong;
+        if (const char* wrong = sample(s, *model, *sampling, rows, position, active, banned, tokens, logprobs)) return wrong;
     }
     return nullptr;
 } catch (const std::bad_alloc&) {

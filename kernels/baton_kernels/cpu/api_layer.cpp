@@ -1,5 +1,5 @@
 // One call for the stretch of a step between two page writes: a layer's attention and feed-forward block, then the next
-// layer's keys and values. The same functions in the same order as one by one, hence the same bits.
+// layer's keys and values. It calls the same functions in the same order as separate calls do, so the bits are the same.
 #include "api.h"
 #include "calls.h"
 #include "pool.h"

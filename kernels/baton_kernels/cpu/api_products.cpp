@@ -11,12 +11,12 @@
 using namespace baton;
 
 namespace {
-constexpr long kFewRows = 4;           // up to here products are bound by memory
-constexpr long kDepth = 448;           // elements of k after which chains go on with the next panel, asked for meanwhile
-constexpr long kSmall = 1 << 14;       // elements that are not worth waking a thread for
+constexpr long kFewRows = 4;           // with at most so many rows memory limits a product
+constexpr long kDepth = 448;           // elements of k after which chains continue with the next panel, which is prefetched meanwhile
+constexpr long kSmall = 1 << 14;       // calls of at most so many elements wake no thread
 
-// The size that computes fewest rows, counting those that fill the last tile up, and a fifth of a row for each tile's begin
-// and end. Tiles of less than half the most rows are for calls that have no more.
+// The tile size that computes fewest rows, counting the padding of the last tile and a fifth of a row per tile for its
+// start and end. Tiles of less than half the most rows serve only calls that have no more rows.
 long pick_tile_rows(long rows, long most) {
     long best = most, least_work = 0;
     for (long size : {1L, 2L, 4L, 6L, 8L, 10L, 11L, 12L}) {
@@ -50,7 +50,7 @@ const Body& product_body(const ProductCall& call, Path path) {
     return body_for(path == kFp32 ? kProductFp32 : path == kPairs ? pairs : kProductAmx);
 }
 
-// How its rows are packed; bytes of that.
+// Decides how the rows are packed; returns the bytes that they take.
 size_t cut_rows(ProductCall& call, Path path) {
     call.tile_rows = path == kAmx ? kTile : pick_tile_rows(call.rows, product_body(call, path).most_tile_rows);
     call.tiles = (call.rows + call.tile_rows - 1) / call.tile_rows;
@@ -129,7 +129,7 @@ const char* baton_product(int path, const float* x, const void* packed, long row
     return "out of memory for the scratch space of a product: use smaller chunks";
 }
 
-// SwiGLU and the product after it, with what lies between them written as the second one wants it.
+// SwiGLU and the product after it; the result of the first is written in the packed form that the second reads.
 const char* baton_feed_forward(int path, const float* x, const void* gate_up, const void* down, long rows, long ffn, long k, float* between,
                                float* out) try {
     if (ffn % kPanel || rows == 0) {

@@ -9,7 +9,7 @@
 using namespace baton;
 
 namespace {
-// Units of about `grain` rows: small calls stay on the caller's thread.
+// Cuts rows into units of about `grain`, so that small calls stay on the caller's thread.
 template <class Function>
 void over_rows(long rows, long row_cost, Function function) {
     constexpr long kWorth = 1 << 13;
@@ -76,7 +76,7 @@ const char* baton_attention(int path, const float* q, const char* pool, int64_t 
     if (call.tile_rows > 12) call.tile_rows = call.tile_rows / 12 * 12;
     while (call.tile_rows > 12 && rows * kv_heads < call.tile_rows * pool_threads() * 3) call.tile_rows -= 12;
     std::vector<int32_t> units;
-    for (long s = 0; s < sequences; ++s)  // the last rows see most slots: they go first
+    for (long s = 0; s < sequences; ++s)  // the last rows see most slots and go first
         for (long tile = (counts[s] + call.tile_rows - 1) / call.tile_rows - 1; tile >= 0; --tile) {
             units.push_back(static_cast<int32_t>(s));
             units.push_back(static_cast<int32_t>(tile * call.tile_rows));

@@ -48,7 +48,7 @@ static void clear(const AttentionCall& call, float* tops, float* sums, float* ou
     for (long i = 0; i < queries * call.dim; i += 16) store(outputs + i, set(0.0f));
 }
 
-// Queries [from, from + many) against a block of which they see all.
+// Attends queries [from, from + many) to a block of which they see all slots.
 template <class Kind>
 static void block_whole(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long from, long many) {
     const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + from * kQueryStride;
@@ -59,9 +59,9 @@ static void block_whole(const AttentionCall& call, Path path, const Bench& b, co
     blend<Kind>(call, b, from, many, at, next, kBlock);
 }
 
-// One block by chains: rows [done, full) see a part of it that grows by a slot per row, [full, rows) all of it. The former
-// are scored at once, whatever they see: softening selects away what a row does not. The latter go through the block in
-// strips, whose scores and probabilities stay in the first-level cache.
+// One block by chains: rows [done, full) see a part of it that grows by a slot per row, [full, rows) see all of it. The
+// former are scored together over the whole block, and the softmax step drops the slots that a row does not see. The
+// latter go through the block in strips, whose scores and probabilities stay in the first-level cache.
 template <class Kind>
 static void block_rows(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long done, long full,
                        long rows, long group, long seen) {
@@ -99,17 +99,17 @@ static void block_chains(const AttentionCall& call, Path path, const Bench& b, c
     block_rows<PairKind>(call, path, b, at, next, done, full, rows, group, seen);
 }
 
-// Few rows wait for memory, and pages lie anywhere: the next block is asked for while this one is computed.
+// With few rows the thread waits for memory, and pages lie anywhere, so it prefetches the next block during this one.
 INLINE void fetch_block(const AttentionCall& call, const Places& at) {
     const long bytes = 16 * call.dim * 2;
-    for (long k = 0; k < call.dim / 2; ++k)  // by ascending address, which the processor's own prefetcher then joins
+    for (long k = 0; k < call.dim / 2; ++k)  // in ascending order, which the hardware prefetcher recognizes
         for (int h = 0; h < 2; ++h) fetch(at.k[h] + k * call.page_tokens * 4);
     for (int h = 0; h < 2; ++h)
         for (long i = 0; i < bytes; i += 64) fetch(at.v[h] + i);
 }
 
-// Blocks in ascending order for the rows of a unit. Behind its last one most likely comes the first of the unit that follows
-// when every thread has taken one.
+// Walks the blocks of a unit in ascending order. After the last one it prefetches the first block of the unit that this
+// thread most likely takes next.
 template <class Block>
 INLINE void walk(const AttentionCall& call, Path path, const Bench& b, long unit, long first_slot, long rows, Block block_of) {
     const long sequence = call.units[unit / call.kv_heads * 2], kv_head = unit % call.kv_heads, after = unit + call.threads;

@@ -12,12 +12,12 @@ using PairKind = Dots;
 using PairKind = Pairs;
 #endif
 
-constexpr long kFewQueries = 8;  // up to here a block waits for memory, and is walked in narrow strips that ask for the next
+constexpr long kFewQueries = 8;  // with at most so many queries memory limits a block, which is then walked in narrow strips that prefetch the next
 
 // Scratch of one unit, carved out of one piece.
 struct Bench {
     float *queries, *scores, *weights, *sums, *tops, *scales, *outputs, *patch, *keys, *values;
-    float *total_sums, *total_tops, *totals;  // of the segments before
+    float *total_sums, *total_tops, *totals;  // of the segments before this one
     explicit Bench(float* at) {
         const auto take = [&](long n) { float* p = at; at += n; return p; };
         queries = take(kQueryRows * kQueryStride);
@@ -36,7 +36,7 @@ struct Bench {
     }
 };
 
-// Where the two vectors of sixteen slots of a block lie.
+// Addresses of the two vectors of sixteen slots of a block.
 struct Places {
     const char *k[2], *v[2];
 };
@@ -47,7 +47,7 @@ INLINE Places find(const AttentionCall& call, Path path, long sequence, long kv_
     Places t;
     for (int h = 0; h < 2; ++h) {
         const long slot = block * kBlock + 16 * h, page = slot / call.page_tokens, inside = slot % call.page_tokens;
-        const long known = page <= last ? page : 0;  // beyond: loaded, never used
+        const long known = page <= last ? page : 0;  // slots beyond the last page: loaded, never used
         const char* base = call.pool + call.tables[sequence * call.max_pages + known] * call.page_stride + call.layer_offset;
         t.k[h] = base + kv_head * bytes + inside * 4;
         t.v[h] = base + (call.kv_heads + kv_head) * bytes + inside * call.dim * element_bytes(path);
@@ -79,7 +79,7 @@ static void gather(long rows, const typename Kind::X* p, const typename Kind::W*
     for (; d < dim; d += 16) tall<kTileRows, 1, Kind, kBlock>(rows, p, v + d, row, 16, steps, outputs + d, dim, false, scale, ahead());
 }
 
-// Sixteen probabilities as the path's products want them. None is denormal: exp gives zero below the least normal number.
+// Packs sixteen probabilities for the path's products. None is denormal: exp gives zero below the least normal number.
 INLINE void store_probabilities(Path path, float* row, long first, Lanes e) {
     [[maybe_unused]] auto* halves = reinterpret_cast<uint16_t*>(row) + first;
 #ifdef __AVX512BF16__
@@ -92,7 +92,7 @@ INLINE void store_probabilities(Path path, float* row, long first, Lanes e) {
 #endif
 }
 
-// One softmax step of rows whose scores are in place: new maxima, rescaling factors, probabilities as the path wants them.
+// One softmax step of rows whose scores are in place: new maxima, rescaling factors, probabilities packed for the path.
 template <bool kWhole>
 static void soften_rows(const Bench& b, Path path, long row, long rows, long valid, float scale) {
     const Lanes none = set(-kInfinity), factor = set(scale);

@@ -21,7 +21,7 @@ struct KeyTiles {
     }
 };
 
-// scores[query][32] for queries [from, to) and whatever fills up the last tile.
+// scores[query][32] for queries [from, to) and for the padding of the last tile.
 static void score_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b, const KeyTiles& keys, long from, long to) {
     constexpr long row = kQueryStride * 4;
     for (long q = from; q < to; q += kTile) {
@@ -64,8 +64,8 @@ static void rescale(const AttentionCall& call, const Bench& b, long row, long ro
     }
 }
 
-// outputs[query] += probabilities . V for `count` queries. `guarded`: the rows behind them in the last tile are others'
-// outputs, so the tile goes through a copy.
+// outputs[query] += probabilities . V for `count` queries. `guarded`: the rows behind them in the last tile belong to other
+// queries, so the tile is computed in a copy.
 static void blend_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b, const void* values, long from, long count, bool guarded) {
     const long row = call.dim * 4;
     float* copy = b.values + kBlock / 2 * kMaxDim;

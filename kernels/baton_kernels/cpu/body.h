@@ -1,4 +1,4 @@
-// One body: every kernel compiled over the Lanes that were included before, under the name BODY.
+// One body: compiles every kernel over the Lanes that were included before, in the namespace BODY.
 #pragma once
 #include "calls.h"
 #include "math.h"

@@ -1,6 +1,6 @@
-// What a kernel is asked to do, as plain data, and the table of functions that each body fills. api.cpp checks and
-// plans a call, the pool hands out its units, a body computes them. No templates of the standard library in bodies:
-// the linker would merge code compiled for different machines.
+// The arguments of a kernel as plain data, and the table of functions that each body fills. api*.cpp check and plan a
+// call, the pool hands out its units, a body computes them. Bodies use no templates of the standard library, because the
+// linker would merge code compiled for different machines.
 #pragma once
 #include <cstdint>
 
@@ -8,7 +8,7 @@ namespace baton {
 constexpr long kPanel = 32;      // columns of a packed weight that lie together
 constexpr long kBlock = 32;      // slots of one softmax step
 constexpr long kSegment = 512;   // slots after which a row's partial result is folded into its total
-constexpr long kMaxDim = 256;    // of a head
+constexpr long kMaxDim = 256;    // largest dimension of a head
 constexpr long kMaxQueries = 192; // rows times heads of one attention unit
 constexpr long kTile = 16;       // rows and columns of a matrix tile, and pairs of its depth
 enum Path { kFp32 = 0, kPairs = 1, kAmx = 2 };
@@ -25,11 +25,11 @@ struct ProductCall {
     float* out;
     long rows, n, k;    // n: columns of out (gated: of each half)
     bool gated;         // columns c and n + c of the weights make one output
-    char* packed_out;   // gated: outputs go here, as the next product's packed_x, instead of to out
-    // planned by api.cpp
+    char* packed_out;   // gated: the outputs go here, packed as x of the next product, instead of to out
+    // planned by api_products.cpp
     long tile_rows, tiles;     // x is packed in tiles of so many rows, zero rows at the end
     long block_tiles;          // tiles of one unit
-    long threads;              // that take units
+    long threads;              // number of threads that take units
     long chunk_panels, chunks; // panels of one unit (gated: of each half), units per row block
     long depth;                // chain elements between two visits of the same outputs
     bool widen;                // weights are widened once per unit into scratch
@@ -76,7 +76,7 @@ struct SampleCall {
 struct Body {
     const char* name;
     long most_tile_rows;
-    bool has_pairs;  // multiplies pairs as they lie: weights need no widening
+    bool has_pairs;  // multiplies packed pairs directly, so weights need no widening
     void (*pack_rows)(const ProductCall&, Path, long tile);
     void (*product)(const ProductCall&, Path, long unit, float* scratch);
     void (*gate)(const float* both, float* out, long rows, long n);
@@ -85,7 +85,7 @@ struct Body {
     void (*rotate)(const RotateCall&, long row);
     void (*sample)(const SampleCall&, long row, float* scratch);  // 5 * round_up(vocab, 16) floats
     void (*log_exp)(const float* x, float* logs, float* exps, long n); // for tests
-    uint64_t (*copy)(char* to, const char* from, long bytes, uint64_t word); // to may be null: only the checksum
+    uint64_t (*copy)(char* to, const char* from, long bytes, uint64_t word); // if `to` is null, it only computes the checksum
 };
 
 // Floats that one attention unit works in; carved up in attention.h.

@@ -1,4 +1,4 @@
-// See dispatch.h. Compiled for any x86-64, because it decides whether anything newer may run.
+// See dispatch.h. Compiled for any x86-64, because it decides whether code for newer machines may run.
 // On Intel the pair instruction has half the rate of two fused multiply-adds, so it serves few rows (bound by memory)
 // only; elsewhere it is twice as fast and serves all.
 #include "dispatch.h"
@@ -24,7 +24,7 @@ bool has_bf16() {
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
 }
 
-// Tiles need the operating system's leave, once per process: it keeps eight more KiB of registers per thread.
+// A process must ask the operating system once for permission to use tiles, which add 8 KiB of registers per thread.
 bool has_tiles() {
     constexpr unsigned kTileBf16 = 1u << 22, kTile = 1u << 24;
     constexpr long kRequestPermission = 0x1023, kTileData = 18;

@@ -99,7 +99,7 @@ INLINE void fetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM
 INLINE void fetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 #ifdef __AVX512BF16__
-// bf16 to nearest even in one instruction, which takes a denormal number for zero: for numbers that are none.
+// Rounds to bf16, nearest even, in one instruction. It turns denormal numbers into zero, so pass only normal ones.
 INLINE void store_nearest(uint16_t* p, Lanes a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a.v)); }
 // The upper halves of a's lanes, then of b's, two to a lane.
 INLINE Ints join_high(Ints a, Ints b) {

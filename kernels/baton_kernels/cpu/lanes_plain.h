@@ -1,5 +1,5 @@
 // Sixteen fp32 lanes as an array and loops: the body that every machine runs and every other body must equal bit for bit.
-// A lane is an output column (or a slot, or a dim), so the width of the machine's vectors never shows in a result.
+// A lane is an output column (or a slot, or a dim), so the vector width of the machine does not change a result.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -25,7 +25,7 @@ INLINE Lanes operator*(Lanes a, Lanes b) { EACH a.v[i] *= b.v[i]; return a; }
 INLINE Lanes operator/(Lanes a, Lanes b) { EACH a.v[i] /= b.v[i]; return a; }
 INLINE Lanes fma(Lanes a, Lanes b, Lanes c) { EACH c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]); return c; }
 INLINE Lanes sqrt(Lanes a) { EACH a.v[i] = __builtin_sqrtf(a.v[i]); return a; }
-// As the instructions do: the second operand when the two cannot be ordered.
+// Like the instructions, returns the second operand if one of the two is NaN.
 INLINE Lanes max(Lanes a, Lanes b) { EACH a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
 INLINE Lanes min(Lanes a, Lanes b) { EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
 INLINE Lanes swap_pairs(Lanes a) { Lanes r; EACH r.v[i] = a.v[i ^ 1]; return r; }

@@ -1,4 +1,4 @@
-// What this machine can do at most, for benchmarks: bytes read per second, and products per second from registers only.
+// The most that this machine can do, for benchmarks: bytes read per second, and products per second from registers only.
 // Every thread of the pool does the same work at once; the clock runs from the first start to the last end.
 #include <algorithm>
 #include <chrono>

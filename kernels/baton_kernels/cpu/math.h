@@ -5,7 +5,7 @@
 namespace baton::BODY {
 constexpr float kInfinity = __builtin_inff();
 
-// e^x; 0 below -87.3, the largest power it can name above 88.3; NaN stays NaN.
+// e^x; 0 below -87.3, the largest power that it can represent above 88.3; NaN stays NaN.
 INLINE Lanes exp(Lanes x) {
     const Lanes low = set(-87.3f), magic = set(12582912.0f);
     const Mask under = less(x, low);
@@ -57,7 +57,7 @@ INLINE float log(float x) {
     return out[0];
 }
 
-// Nearest even, as the upper half of an fp32; NaN stays a quiet NaN.
+// Rounds to bf16, nearest even, kept as the upper half of an fp32; NaN stays a quiet NaN.
 INLINE Ints round_bits(Lanes x) {
     const Ints raw = bits(x);
     const Ints up = raw + ints(0x7FFFu) + (right<16>(raw) & ints(1u));

@@ -1,6 +1,6 @@
 // Packed weights: panels of 32 columns (a column is an output, a row of the checkpoint's matrix). fp32: [k][32];
 // pairs: [k/2][32][2] in bf16, so that one 32-bit word is a pair of one column; amx: [k/32][2][16][16][2], two tiles of
-// sixteen columns per 32 of k, each pair a word as well. Padding is zero. And rows back out of it.
+// sixteen columns per 32 of k, each pair a word as well. Padding is zero. Also reads rows back out of packed weights.
 #include <immintrin.h>
 
 #include <cstring>
@@ -28,7 +28,7 @@ uint16_t to_bf16(float value) {
     return static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
-// Which word of a panel holds element i of column c.
+// Index of the word of a panel that holds element i of column c.
 long word_of(Path path, long i, long c) {
     if (path == kPairs) return i / 2 * kPanel + c;
     return (i / (2 * kTile) * 2 + c / kTile) * kTile * kTile + i % (2 * kTile) / 2 * kTile + c % kTile;

@@ -1,4 +1,4 @@
-// How weights lie in memory; see pack.cpp.
+// The layout of packed weights; see pack.cpp.
 #pragma once
 #include "calls.h"
 

@@ -1,5 +1,5 @@
 // See pool.h. A worker counts itself in before it looks whether a job is open, and the caller closes the job before it
-// waits for the count: so a worker that wakes late finds the job closed and nobody waits for a sleeper.
+// waits for the count. So a worker that wakes late finds the job closed, and the caller never waits for a sleeping worker.
 #include "pool.h"
 
 #include <pthread.h>
@@ -39,7 +39,7 @@ struct Memory {
             bytes.reset(static_cast<char*>(std::aligned_alloc(page, rounded)));
             if (!bytes) throw std::bad_alloc();
             size = rounded;
-            if (page == kLargePage) madvise(bytes.get(), rounded, MADV_HUGEPAGE);  // small pages do where it is refused
+            if (page == kLargePage) madvise(bytes.get(), rounded, MADV_HUGEPAGE);  // if the kernel refuses, small pages serve
         }
         return bytes.get();
     }
@@ -116,7 +116,7 @@ private:
         }
     }
 
-    // Where the kernel refuses, the thread runs anywhere: slower perhaps, never wrong.
+    // If the kernel refuses, the thread runs on any core: perhaps slower, never wrong.
     static void stay_on(int core) {
         cpu_set_t one;
         CPU_ZERO(&one);
@@ -139,7 +139,7 @@ private:
     }
 
     std::vector<std::thread> workers_;
-    std::vector<int> cores_;  // empty: anywhere
+    std::vector<int> cores_;  // empty: threads run on any core
     UnitFunction function_ = nullptr;
     void* context_ = nullptr;
     long units_ = 0;
@@ -153,7 +153,7 @@ private:
 
 Pool& pool() {
     static Pool* one = [] {
-        auto* made = new Pool;  // lives as long as the process: workers may outlast static destruction
+        auto* made = new Pool;  // never freed: workers may outlast static destruction
         made->start(1, {});
         return made;
     }();
@@ -173,7 +173,7 @@ void pool_set_threads(int threads, const int* cores) {
 void pool_run(long units, UnitFunction function, void* context) { pool().run(units, function, context); }
 
 namespace {
-double busy = 0.0;  // only inside a turn
+double busy = 0.0;  // written only inside a Turn
 
 double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 }  // namespace
@@ -201,6 +201,6 @@ void reserve_scratch(size_t bytes) {
 
 float* thread_scratch(int thread) { return reinterpret_cast<float*>(pool().memory_[static_cast<size_t>(thread)].bytes.get()); }
 
-FlushDenormals::FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr((saved_ & ~0x6000u) | 0x8040u); }  // round to nearest too
+FlushDenormals::FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr((saved_ & ~0x6000u) | 0x8040u); }  // also sets round to nearest
 FlushDenormals::~FlushDenormals() { _mm_setcsr(saved_); }
 }  // namespace baton

@@ -1,5 +1,5 @@
 // The library's threads. A call is cut into units that threads take one by one; the caller works too. Which thread
-// computes a unit never shows in a result. Idle threads spin for at most 50 us and then sleep.
+// computes a unit does not change a result. Idle threads spin for at most 50 us and then sleep.
 #pragma once
 #include <cstddef>
 #include <type_traits>
@@ -8,9 +8,9 @@ namespace baton {
 using UnitFunction = void (*)(void* context, long unit, int thread);
 
 int pool_threads();
-double pool_busy_seconds();            // of all turns so far
-// The caller included; waits for running work. With cores, one per thread, the pool's own threads stay on theirs; the
-// caller's is the first, and its own affair.
+double pool_busy_seconds();            // sum over all turns so far
+// Sets the number of threads, the caller included, after running work has ended. With cores, one per thread, each of the
+// pool's own threads stays on its core; the first core is the caller's, which pins itself.
 void pool_set_threads(int threads, const int* cores);
 void pool_run(long units, UnitFunction function, void* context);  // only inside a Turn
 
@@ -26,12 +26,12 @@ private:
     double began_;
 };
 
-// Memory that lives until the next call that wants more; throws std::bad_alloc. Aligned to 64 bytes.
+// Memory that lives until a call needs more; aligned to 64 bytes. Throws std::bad_alloc.
 char* shared_scratch(size_t bytes);
 void reserve_scratch(size_t bytes);      // for every thread, before pool_run
 float* thread_scratch(int thread);
 
-// Flush-to-zero and denormals-are-zero while it lives, on this thread.
+// Sets flush-to-zero and denormals-are-zero on this thread while it lives.
 class FlushDenormals {
 public:
     FlushDenormals();

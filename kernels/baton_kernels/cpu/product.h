@@ -40,7 +40,7 @@ INLINE void widen_panel(const uint32_t* w, long pairs, float* wide) {
 }
 
 #ifdef __AVX512BF16__
-constexpr long kWordElements = 2;  // of a chain, in a word of packed activations
+constexpr long kWordElements = 2;  // chain elements in a word of packed activations
 #else
 constexpr long kWordElements = 1;
 #endif
@@ -52,7 +52,7 @@ INLINE void put_words(Ints (&rows)[16], long R, long words, uint32_t* to) {
 }
 
 // Up to 32 elements of R rows, rounded to bf16 and in chain order for pairs, as a tile reads them: [word][R]. value(r, c)
-// gives a row's elements from 16 * c on.
+// returns the elements of row r from 16 * c on.
 template <class Value>
 INLINE void put_rows(Path path, long R, long elements, uint32_t* to, Value value) {
     Ints rows[16];
@@ -73,7 +73,7 @@ INLINE void put_rows(Path path, long R, long elements, uint32_t* to, Value value
 static void pack_rows(const ProductCall& call, Path path, long t) {
     if (path == kAmx) return pack_tiles(call, t);
     const long R = call.tile_rows, k = call.k, kp = padded_depth(path, k), rows = least(R, call.rows - t * R);
-    // all rows of a stretch of k before the next one, so that what is written stays in the first-level cache
+    // all rows of a stretch of k before the next stretch, so that the written data stays in the first-level cache
     for (long i = 0; i < kp; i += 32)
         put_rows(path, R, least(32, kp - i), reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + i) / kWordElements * R, [&](long r, long c) {
             const long at = i + 16 * c;
@@ -81,7 +81,7 @@ static void pack_rows(const ProductCall& call, Path path, long t) {
         });
 }
 
-// What one unit covers, and where its outputs' chains stand in scratch.
+// The tiles and panels of one unit, and the place of its outputs' chains in scratch.
 struct Unit {
     long R, kp, panels, p0, p1, t0, t1, halves, chunk_panels, block_tiles;
     float* scratch;
@@ -98,8 +98,8 @@ struct Unit {
     float* beyond() const { return scratch + halves * chunk_panels * block_tiles * R * kPanel; }
 };
 
-// The stretch of weights that is multiplied after this one; behind the unit's last comes, most likely, the first of the
-// unit that follows when every thread has taken one. Null: none of this call's.
+// The stretch of weights that this thread multiplies after this one; after the last stretch of a unit, the first stretch
+// of the unit that the thread most likely takes next. Null if the call has no more.
 INLINE const char* following(const ProductCall& call, Path path, const Unit& u, long k0, long half, long p) {
     if (++p == u.p1) {
         p = u.p0;
@@ -110,13 +110,13 @@ INLINE const char* following(const ProductCall& call, Path path, const Unit& u, 
     return static_cast<const char*>(call.weights) + ((half * u.panels + p) * u.kp + k0) * kPanel * element_bytes(path);
 }
 
-// Tiles that share a stretch of weights share out the next one.
+// Tiles that share a stretch of weights divide the prefetch of the next one among themselves.
 INLINE Ahead shared_ahead(const char* next, long bytes, long steps, long tile, long tiles) {
     const long stride = (bytes + steps * tiles - 1) / (steps * tiles);
     return next ? Ahead{next + tile * steps * stride, stride, 0} : Ahead{};
 }
 
-// A lone tile meets each weight once: it asks for what comes some KiB later, and at last for the next stretch's begin.
+// A single tile uses each weight once: it prefetches the weights some KiB ahead, and at the end the next stretch.
 template <class Kind>
 INLINE void lone_tile(long rows, const typename Kind::X* x, const typename Kind::W* w, long steps, float* acc, bool fresh, const char* next) {
     constexpr long kStepBytes = kPanel * sizeof(typename Kind::W);
@@ -186,7 +186,7 @@ static void product_tiles(const ProductCall& call, const Unit& u) {
     }
 }
 
-// One panel of a tile's outputs, from its chains' ends to where they are wanted.
+// Finishes one panel of a tile's outputs: bias, residual or gate, then the write.
 static void finish(const ProductCall& call, Path path, const Unit& u, long t, long p) {
     const long column = p * kPanel, row0 = t * u.R, rows = least(u.R, call.rows - row0);
     const float *acc = u.acc(0, p, t), *up = call.gated ? u.acc(1, p, t) : nullptr;

@@ -30,7 +30,7 @@ static void write_page(const RotateCall& call, long row, long head, bool value, 
         for (long d = 0; d < dim; ++d) to[value ? token * dim + d : d * tokens + token] = x[d];
         return;
     }
-    // Two tokens share the words of a V pair, and two threads may write them: halves are stored on their own.
+    // Two tokens share the words of a V pair, and two threads may write them, so each half is stored on its own.
     uint16_t halves[kMaxDim];
     for (long d = 0; d < dim; d += 16) store_high(halves + d, round_bits(load(x + d)));
     auto* to = reinterpret_cast<uint16_t*>(at);

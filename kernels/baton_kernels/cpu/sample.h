@@ -1,5 +1,5 @@
-// One row of logits to one token. Greedy takes the largest, ties to the lowest id; otherwise the Gumbel trick over the
-// tokens that top-k, top-p and min-p keep, with noise that is a pure function of (seed, choice, position, token id), so
+// One row of logits to one token. Greedy takes the largest, ties to the lowest id; otherwise the largest sum of logit and Gumbel noise among
+// the tokens that top-k, top-p and min-p keep. The noise is a pure function of (seed, choice, position, token id), so
 // the same token is drawn wherever and in whatever batch the row is computed. Logprobs are of the raw distribution.
 #pragma once
 

@@ -1,11 +1,11 @@
-// The inner product of everything: R rows by C vectors of sixteen outputs, each output one chain of fused multiply-adds
-// that lives in a register. Products, attention scores and probabilities times V are all this loop over other strides.
+// The inner loop of every product: R rows by C vectors of sixteen outputs, each output one chain of fused multiply-adds
+// that lives in a register. Products, attention scores and probabilities times V are all this loop with other strides.
 // Pairs are walked odd element first; an x kept as fp32 already lies in that order (see chain order in product.h).
 #pragma once
 
 namespace baton::BODY {
 
-// A kind's X is what activations are packed as, kElements of the chain in each, kPerStep of them in a step.
+// A kind's X is the type of packed activations; each X holds kElements of the chain, and a step takes kPerStep of them.
 // fp32 weights, one element of the chain per step.
 struct Chain {
     using X = float;
@@ -75,12 +75,12 @@ struct Dots {
 };
 #endif
 
-// What a tile asks for while it computes, a line or two per step, into the second-level cache: weights, keys or values
-// that come later. All at once they would fill the queue that the loads wait in.
+// The weights, keys or values that a tile prefetches into the second-level cache while it computes, a line or two per step.
+// Prefetched all at once, they would fill the queue in which loads wait.
 struct Ahead {
     const char* at = nullptr;
     long stride = 0;  // bytes per step
-    long second = 0;  // how far behind it the second line lies; 0: one is enough
+    long second = 0;  // distance of the second line in bytes; 0: one line per step
 };
 
 // acc[r * acc_row + 16 * c] continues its chain over `steps` steps. The chain starts at zero (fresh), at what acc holds
@@ -89,7 +89,7 @@ struct Ahead {
 template <int R, int C, class Kind, int XR, int XK>
 static __attribute__((noinline)) void tile(const typename Kind::X* x, const typename Kind::W* w, long row, long apart, long steps,
                                            float* acc_at, long acc_row, bool fresh, const float* scale, Ahead ahead = {}) {
-    if (!ahead.at) ahead.at = reinterpret_cast<const char*>(w);  // nothing is wanted: what is here already
+    if (!ahead.at) ahead.at = reinterpret_cast<const char*>(w);  // nothing to prefetch: name weights that are cached already
     Lanes acc[R][C];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -145,7 +145,7 @@ static void tall(long rows, const typename Kind::X* x, const typename Kind::W* w
     if constexpr (kMost >= 12)
         while (rows >= 12) one(Size<12>());
     if constexpr (kMost >= 7)
-        if (rows == 7) return one(Size<7>());  // the heads of a common group, which a decode row brings
+        if (rows == 7) return one(Size<7>());  // a common number of heads per KV head, so a decode step often has 7 rows
     if constexpr (kMost >= 6)
         while (rows >= 6) one(Size<6>());
     while (rows >= 4) one(Size<4>());

@@ -1,6 +1,6 @@
 // The few operations on matrix tiles that products and attention are written over: sixteen rows of sixteen 32-bit words
-// in each of eight tiles. Where the compiler has the instructions they are those; elsewhere an emulation over Lanes in the
-// manual's order, equal bit for bit: per output the even and the odd elements of the pairs make one chain of fused
+// in each of eight tiles. If the compiler has the instructions, these are used; otherwise Lanes emulate them in the
+// manual's order, with equal bits: per output the even and the odd elements of the pairs make one chain of fused
 // multiply-adds each, both from zero, whose sum is added to the output once. Denormals are zero in and out.
 #pragma once
 

@@ -7,7 +7,7 @@ the chunking or the number of splits. Importing this package imports triton; imp
 
 from baton_kernels.triton.activation import swiglu
 from baton_kernels.triton.attention import attend
-from baton_kernels.triton.layout import PageShape
+from baton_kernels.triton.layout import GpuPageShape
 from baton_kernels.triton.likeliest import top_logprobs
 from baton_kernels.triton.norm import rmsnorm
 from baton_kernels.triton.products import product, product_gated
@@ -17,7 +17,7 @@ from baton_kernels.triton.speculation import verify
 from baton_kernels.triton.transfer import gather, read_spans, scatter, write_spans
 
 __all__ = [
-    "PageShape",
+    "GpuPageShape",
     "attend",
     "gather",
     "product",

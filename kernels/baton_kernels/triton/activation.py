@@ -26,7 +26,7 @@ def reference(both: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def gate_up(gate, up):
-    """The epilogue that `product_gated` shares."""
+    """silu(gate) * up; `product_gated` uses it as its epilogue."""
     return gate / (1.0 + tl.exp(-gate)) * up
 
 

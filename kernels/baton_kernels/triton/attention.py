@@ -2,9 +2,9 @@
 
 A row sees its sequence's slots in blocks of 32 or 64 at absolute positions, ascending, with a running maximum; every
 1,024 slots (a split) the result so far is merged into the row's total. Decode gives each split its own program and
-merges afterwards, prefill merges on its way: the same operations in the same order, so a row's bits depend neither
-on the chunking nor on the batch nor on who did the splits. All query heads of one KV head and several tokens share a
-tile (GQA-packed)."""
+merges afterwards, prefill merges as it walks: the same operations in the same order, so a row's bits depend neither on
+the chunking nor on the batch nor on which program did the splits. All query heads of one KV head and several tokens
+share a tile (GQA-packed)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ import torch
 
 from baton_kernels.library import KernelError
 from baton_kernels.triton.attention_body import attend_tile, finish_rows
-from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, blocks, check, check_rank, power_of_2, run
-from baton_kernels.triton.layout import PageShape, read_page
+from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, power_of_2, run
+from baton_kernels.triton.layout import GpuPageShape, read_page
 
 SPLIT = 1024  # slots per merge
-_LEAST_SEQUENCES = 64  # of a prompt's program: one serves every smaller batch
+_LEAST_SEQUENCES = 64  # least SEQUENCES of prefill's program: one compiled program serves every smaller batch
 _FLIGHT_FLOATS = 8192  # 64 in each thread of four warps
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AttentionShape:
     heads: int
     kv_heads: int
     dim: int
@@ -34,19 +34,20 @@ class Shape:
 
 
 SHAPES = (
-    Shape(4, 2, 64, 16, "bf16", (0, 70, 15), (5, 3, 1)),
-    Shape(6, 1, 32, 32, "fp8", (30, 0, 1040), (2, 0, 3)),  # a place of the batch that is empty, more than one split
-    Shape(7, 1, 16, 64, "bf16", (1020, 3), (9, 20)),  # rows on both sides of a split, several tiles
-    Shape(2, 2, 96, 16, "bf16", (0, 63), (70, 2)),
-    Shape(4, 1, 128, 16, "fp8", (1279,), (2,)),
-    Shape(3, 1, 256, 16, "bf16", (31, 5), (1, 6)),
+    AttentionShape(4, 2, 64, 16, "bf16", (0, 70, 15), (5, 3, 1)),
+    AttentionShape(6, 1, 32, 32, "fp8", (30, 0, 1040), (2, 0, 3)),  # an empty sequence, more than one split
+    AttentionShape(7, 1, 16, 64, "bf16", (1020, 3), (9, 20)),  # rows on both sides of a split, several tiles
+    AttentionShape(2, 2, 96, 16, "bf16", (0, 63), (70, 2)),
+    AttentionShape(4, 1, 128, 16, "fp8", (1279,), (2,)),
+    AttentionShape(3, 1, 256, 16, "bf16", (31, 5), (1, 6)),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """Sizes for one architecture. `block` is part of the recipe: equal in decode and prefill. Of the rest nothing may
-    change a row's bits, so a row of scores must lie in the registers of equally many threads in both: see the gate."""
+class AttentionConfig:
+    """Sizes for one architecture. `block` is part of the recipe and equal in decode and prefill. The other sizes may
+    not change a row's bits, so a row of scores must lie in the registers of equally many threads in both; the gate
+    (`bench/gpu/aot.py`) checks it."""
 
     rows: int  # query rows of a tile
     block: int  # slots per step of the running maximum
@@ -55,16 +56,32 @@ class Config:
 
 
 INSTRUCTIONS = {80: ("mma.sync", "cp.async"), 90: ("wgmma", "cp.async"), 100: ("tcgen05.mma", "cp.async")}
-# Five stages, because a load that needs another (its page's number) first takes two: so a block is worked on while the
-# next two are on their way.
-_DECODE = {80: Config(64, 32, 8, 5), 90: Config(64, 64, 4, 5), 100: Config(64, 64, 8, 5)}
-_PREFILL = {80: Config(64, 32, 8, 5), 90: Config(128, 64, 8, 5), 100: Config(64, 64, 8, 5)}
-_DECODE_FP8 = {80: Config(32, 32, 8, 5), 90: Config(64, 32, 4, 5), 100: Config(64, 32, 8, 5)}
-_PREFILL_FP8 = {80: Config(32, 32, 8, 5), 90: Config(128, 32, 8, 5), 100: Config(64, 32, 8, 5)}
-_WIDE = {80: Config(32, 32, 8, 5), 90: Config(64, 32, 8, 5)}  # heads beyond 128
+# Five stages, because the load of a block first needs the load of its page's number and so takes two stages: the
+# program computes one block while the next two are being loaded.
+_DECODE = {
+    80: AttentionConfig(64, 32, 8, 5),
+    90: AttentionConfig(64, 64, 4, 5),
+    100: AttentionConfig(64, 64, 8, 5),
+}
+_PREFILL = {
+    80: AttentionConfig(64, 32, 8, 5),
+    90: AttentionConfig(128, 64, 8, 5),
+    100: AttentionConfig(64, 64, 8, 5),
+}
+_DECODE_FP8 = {
+    80: AttentionConfig(32, 32, 8, 5),
+    90: AttentionConfig(64, 32, 4, 5),
+    100: AttentionConfig(64, 32, 8, 5),
+}
+_PREFILL_FP8 = {
+    80: AttentionConfig(32, 32, 8, 5),
+    90: AttentionConfig(128, 32, 8, 5),
+    100: AttentionConfig(64, 32, 8, 5),
+}
+_WIDE = {80: AttentionConfig(32, 32, 8, 5), 90: AttentionConfig(64, 32, 8, 5)}  # heads beyond 128
 
 
-def config_for(arch: int, shape: PageShape, *, decode: bool) -> Config:
+def config_for(arch: int, shape: GpuPageShape, *, decode: bool) -> AttentionConfig:
     if shape.dim > 128:
         if arch not in _WIDE:
             raise KernelError(f"dim: heads of {shape.dim} do not fit into the registers of sm_{arch} (128 do)")
@@ -77,20 +94,21 @@ def config_for(arch: int, shape: PageShape, *, decode: bool) -> Config:
 def attend(
     q: torch.Tensor,  # bf16 [rows, heads, dim], rotated
     pool: torch.Tensor,  # uint8
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     tables: torch.Tensor,  # int32 [sequences, max_pages]
-    starts: torch.Tensor,  # int32 [sequences], slot of each one's first row
-    counts: torch.Tensor,  # int32 [sequences], rows; 0 for a place of the batch that is empty
-    first_row: torch.Tensor,  # int32 [sequences], where they lie in q
+    starts: torch.Tensor,  # int32 [sequences], slot of each sequence's first row
+    counts: torch.Tensor,  # int32 [sequences], rows of each sequence; 0 for an empty place in the batch
+    first_row: torch.Tensor,  # int32 [sequences], index in q of each sequence's first row
     *,
     scale: float,
     out: torch.Tensor,  # bf16 [rows, heads * dim]
-    most_rows: int,  # no sequence has more
+    most_rows: int,  # most rows of a sequence
     partials: torch.Tensor
     | None = None,  # float32, `partial_floats(...)` of them: every split gets a program of its own
 ) -> None:
-    """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Other rows of out stay.
+    """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Rows of `out` that belong to no
+    sequence keep their content.
 
     With `partials` every 1,024 slots of the longest sequence that the tables can hold get a program: for steps of few
     rows. Without, one program walks all slots of a tile of rows: for prefill. The bits are the same."""
@@ -106,14 +124,14 @@ def partial_floats(rows: int, heads: int, dim: int, max_pages: int, page_tokens:
 
 
 def flight(group: int, dim: int) -> int:
-    """Splits that are fetched together before the first of them is merged: as many as registers can be spared for."""
+    """Number of splits that are loaded together before the first of them is merged; registers limit it."""
     return max(1, min(8, _FLIGHT_FLOATS // (power_of_2(group) * power_of_2(dim, 16))))
 
 
 def reference(
     q: torch.Tensor,
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     tables: torch.Tensor,
     starts: torch.Tensor,
@@ -121,7 +139,7 @@ def reference(
     first_row: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """[rows, heads * dim] in float64; rows of no sequence are NaN."""
+    """[rows, heads * dim] in float64; rows that belong to no sequence are NaN."""
     out = torch.full((q.shape[0], q.shape[1] * q.shape[2]), torch.nan, dtype=torch.float64)
     group = q.shape[1] // shape.kv_heads
     for table, start, count, first in zip(
@@ -145,7 +163,7 @@ def launches(
     arch: int,
     q: torch.Tensor,
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     tables: torch.Tensor,
     starts: torch.Tensor,
@@ -205,11 +223,11 @@ def launches(
             **sizes, "PAGE": shape.page_tokens, "TILE": shape.tile_bytes // element, "FP8": shape.fp8,
             "ROWS": config.rows,
             "BLOCK": config.block, "ACROSS": across, "ONE_TILE": across and tiles == 1,
-            "SEQUENCES": 1 if across else power_of_2(sequences, _LEAST_SEQUENCES), "UPCAST": INTERPRETED,
+            "SEQUENCES": 1 if across else power_of_2(sequences, _LEAST_SEQUENCES),
         },
         warps=config.warps,
         stages=config.stages,
-        registers=255,  # with fewer it would keep some of its sums in memory
+        registers=255,  # with fewer registers the compiler keeps some sums in memory
         instructions=INSTRUCTIONS[arch],
         family=f"attention over {shape.name}",
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""The programs of paged attention: a tile of query rows over its slots, and the merge of what several programs have
-left.
+"""The programs of paged attention: one walks a tile of query rows over its slots, one merges the partial results of
+several programs.
 
-`_walk` and `_merge` are the whole recipe: whoever calls them in ascending order gets the same bits. Multiplications
-that are followed by additions are fused only where it says so."""
+`_walk` and `_merge` are the whole recipe: a program that calls them in ascending order gets the same bits. A
+multiplication and an addition are fused only where the kernel calls `tl.fma`."""
 
 import triton
 import triton.language as tl
@@ -32,10 +32,10 @@ def _walk(
     FP8: tl.constexpr,
     BLOCK: tl.constexpr,
     LIMITED: tl.constexpr,
-    UPCAST: tl.constexpr,
 ):
-    """Blocks [begin, end) of one split, `VALUES` elements behind each key its value. If LIMITED, what lies behind
-    `known` is never read, and what a row must not see is -inf; else all rows see all of it."""
+    """Adds blocks [begin, end) of one split to the running result. The value of a key lies `VALUES` elements behind it.
+    If LIMITED, slots from `known` on are never read and slots that a row must not see score -inf; else every row sees
+    every slot."""
     d = tl.arange(0, DIMS)
     for block in range(begin, end, BLOCK):
         slots = tl.multiple_of(block, BLOCK) + tl.arange(0, BLOCK)
@@ -59,10 +59,7 @@ def _walk(
             scale_at = scales + (base + PAGE * DIM) // 4 + slots % PAGE
             k_scale = tl.load(scale_at, mask=there, other=0)
             v_scale = tl.load(scale_at + VALUES // 4, mask=there, other=0)
-        if UPCAST:
-            scores = tl.dot(query.to(tl.float32), tl.trans(k).to(tl.float32))
-        else:
-            scores = tl.dot(query, tl.trans(k))
+        scores = tl.dot(query, tl.trans(k))
         if FP8:
             scores = scores * k_scale[None, :]
         if LIMITED:
@@ -75,17 +72,14 @@ def _walk(
         acc = acc * fade[:, None]
         if FP8:
             p = p * v_scale[None, :]
-        if UPCAST:
-            acc = tl.dot(p.to(tl.bfloat16).to(tl.float32), v.to(tl.float32), acc)
-        else:
-            acc = tl.dot(p.to(tl.bfloat16), v, acc)
+        acc = tl.dot(p.to(tl.bfloat16), v, acc)
         top = most
     return acc, top, total
 
 
 @triton.jit
 def _merge(sum_acc, sum_top, sum_total, acc, top, total):
-    """A split's result into the row's; a split that the row does not see changes nothing."""
+    """Merges the result of a split into the row's; a split that the row does not see changes nothing."""
     most = tl.maximum(sum_top, top)
     base = tl.where(most == float("-inf"), 0.0, most)
     old, new = tl.exp2(sum_top - base), tl.exp2(top - base)
@@ -97,7 +91,7 @@ def _merge(sum_acc, sum_top, sum_total, acc, top, total):
 
 @triton.jit(
     do_not_specialize=["sequences", "max_pages", "splits", "tiles"],
-    # Those of some sequences lie anywhere, as do these parts of the partial results.
+    # A caller may pass a part of these arrays, which begins at any address.
     do_not_specialize_on_alignment=["tables", "starts", "counts", "first_row", "partial_top", "partial_total"],
 )
 def attend_tile(
@@ -115,7 +109,7 @@ def attend_tile(
     sequences,
     max_pages,
     splits,
-    tiles,  # of a sequence, where every split has programs of its own
+    tiles,  # tiles of a sequence, where every split has programs of its own
     layer_offset,
     page_stride,
     scale,
@@ -130,9 +124,8 @@ def attend_tile(
     BLOCK: tl.constexpr,
     SPLIT: tl.constexpr,
     ACROSS: tl.constexpr,
-    ONE_TILE: tl.constexpr,  # of every sequence: decode has no registers to spare
+    ONE_TILE: tl.constexpr,  # every sequence has one tile: saves registers, which decode lacks
     SEQUENCES: tl.constexpr,
-    UPCAST: tl.constexpr,
 ):
     GROUP: tl.constexpr = HEADS // KV_HEADS
     kv_head = tl.program_id(1)
@@ -142,7 +135,7 @@ def attend_tile(
     elif ACROSS:
         sequence = tl.program_id(0) // tiles
         tile = tl.program_id(0) % tiles
-    else:  # find whose tile this is; the last tiles see most slots and go first
+    else:  # find the sequence of this tile; the last tiles see most slots and go first
         place = tl.num_programs(0) - 1 - tl.program_id(0)
         at = tl.arange(0, SEQUENCES)
         each = tl.cdiv(tl.load(counts + at, mask=at < sequences, other=0) * GROUP, ROWS)
@@ -191,11 +184,11 @@ def attend_tile(
             seen_whole = tl.maximum(begin, tl.minimum(stop, (start + tile * ROWS // GROUP + 1) // BLOCK * BLOCK))
             acc, top, total = _walk(
                 acc, top, total, query, keys, scales, table, page_stride, scale, sees, known, begin, seen_whole,
-                KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, False, UPCAST,
+                KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, False,
             )  # fmt: skip
         acc, top, total = _walk(
             acc, top, total, query, keys, scales, table, page_stride, scale, sees, known, seen_whole, stop,
-            KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, True, UPCAST,
+            KV_HEADS * TILE, DIM, DIMS, PAGE, FP8, BLOCK, True,
         )  # fmt: skip
         if ACROSS:
             part = row * splits + split
@@ -205,8 +198,8 @@ def attend_tile(
         else:
             sum_acc, sum_top, sum_total = _merge(sum_acc, sum_top, sum_total, acc, top, total)
     if not ACROSS:
-        # The places of the rows are worked out again, by a tile that the compiler cannot know to be the same: kept over
-        # the loops they would take registers that the sums need.
+        # The program computes the indices of its rows again, from a tile number that the compiler cannot know to be the
+        # same: indices kept over the loops would take registers that the sums need.
         again = tile + tl.load(counts + sequence, volatile=True) - count
         r = again * ROWS + tl.arange(0, ROWS)
         token = r // GROUP
@@ -238,8 +231,8 @@ def finish_rows(
     GROUPS: tl.constexpr,
     FLIGHT: tl.constexpr,
 ):
-    """Merges what the programs of a row's splits have left, in ascending order. FLIGHT splits are on their way from
-    memory together, for a merge takes far less time than what it waits for."""
+    """Merges the partial results of a row's splits in ascending order. FLIGHT splits are loaded together, because a
+    merge takes far less time than a load."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     sequence = tl.program_id(0) // most_rows
     token = tl.program_id(0) % most_rows
@@ -253,7 +246,7 @@ def finish_rows(
     sum_top = tl.full([GROUPS], float("-inf"), tl.float32)
     sum_total = tl.zeros([GROUPS], tl.float32)
     end = (tl.load(starts + sequence) + token) // SPLIT + 1
-    seen = tl.minimum(end, splits)  # the same, but no compiler knows: a branch that holds no load back
+    seen = tl.minimum(end, splits)  # equals `end`, but the compiler cannot know it, so the branch delays no load
     for first in range(0, end, FLIGHT):
         parts = ()
         for ahead in tl.static_range(FLIGHT):

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def widen(byte):
-    """uint8 -> bf16, exact: as fp16 the same bits are 256 times too small, denormals included."""
+    """uint8 -> bf16, exact: read as fp16, the same bits are a number 256 times too small, denormals included."""
     bits = byte.to(tl.uint16)
     half = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
     return (half.to(tl.float16, bitcast=True) * 256.0).to(tl.bfloat16)

@@ -1,8 +1,8 @@
-"""What a public function hands to the GPU: a kernel, a grid, arguments and compile-time constants, as plain data.
+"""A `Launch` is what a public function passes to the GPU: a kernel, a grid, arguments and constants, as plain data.
 
-The same `Launch` is run on a device, run by Triton's interpreter and compiled ahead of time by `tests.gpu_gate.aot`, so
-what the gate has seen is what runs. Multiplications and additions are never contracted by the compiler: where a
-fused one is meant, the kernel says `tl.fma`, so that equal recipes give equal bits in different kernels."""
+A device runs the same `Launch` that Triton's interpreter runs and that `tests.gpu_gate.aot` compiles ahead of time, so the
+gate examines what runs. The compiler never contracts a multiplication and an addition: a kernel that wants them fused
+calls `tl.fma`, so that equal recipes give equal bits in different kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,27 +13,30 @@ import torch
 import triton
 
 from baton_kernels.library import KernelError
+from baton_kernels.triton.interpreter import install
 
-INTERPRETED = bool(triton.knobs.runtime.interpret)  # as it was when the kernels were imported
+INTERPRETED = bool(triton.knobs.runtime.interpret)  # the choice at the time when the kernels were imported
+if INTERPRETED:
+    install()
 ARCHITECTURES = (80, 90, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    name: str  # says the configuration as well: what the gate reports
+    name: str  # kernel and configuration, as the gate reports them
     kernel: Any
     grid: tuple[int, int, int]
     arguments: dict[str, Any]  # tensors, tensor descriptors and numbers
     constants: dict[str, Any]
     warps: int = 4
     stages: int = 3
-    registers: int | None = None  # of a thread, at most; None: as many as the assembler thinks best
-    instructions: tuple[str, ...] = ()  # what the generated code must contain
+    registers: int | None = None  # most registers of a thread; None: the assembler chooses
+    instructions: tuple[str, ...] = ()  # instructions that the generated code must contain
     family: str = ""  # launches of one family must give a row the same bits
 
     @property
     def options(self) -> dict[str, Any]:
-        """The compiler's, beside the constants."""
+        """Options of the compiler, passed beside the constants."""
         return {
             "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers, "enable_fp_fusion": False,
         }  # fmt: skip
@@ -66,7 +69,8 @@ def architecture_of(device: int) -> int:
 
 
 def check(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Settles type, shape and layout of an argument; the message names it."""
+    """Raises KernelError unless an argument has this type and shape and is contiguous; the message names the
+    argument."""
     if tensor.dtype != dtype or tuple(tensor.shape) != shape or not tensor.is_contiguous():
         layout = "" if tensor.is_contiguous() else ", not contiguous"
         raise KernelError(

@@ -1,5 +1,6 @@
 """The pages of a GPU's pool: one page id covers `page_tokens` tokens of all layers, contiguous,
-[layers][2][kv_heads][tile]. A page may hold the layers of two models, one's behind the other's: a shape is one share.
+[layers][2][kv_heads][tile]. A page may hold the layers of two models, one behind the other; a shape describes the
+share of one model.
 
 A bf16 tile is [page_tokens][dim]. An fp8 tile is [page_tokens][dim] e4m3 bytes, then one fp32 scale per token:
 scales belong to a token and a head, never to a page that still fills. The layout's name goes into the handshake of
@@ -13,19 +14,19 @@ from baton_kernels.library import KernelError
 
 PAGE_TOKENS = (16, 32, 64)
 KV_TYPES = ("bf16", "fp8")
-ALIGN_BYTES = 64  # of a share, so that kernels know how offsets divide
+ALIGN_BYTES = 64  # alignment of a model's share of a page, so that kernels know by what its offset divides
 FP8_LARGEST = 448.0
 
 
 @dataclass(frozen=True, slots=True)
-class PageShape:
+class GpuPageShape:
     layers: int
     kv_heads: int
     dim: int
     page_tokens: int = 16
     kv_type: str = "bf16"
-    first_byte: int = 0  # of a page's, where this model's layers begin
-    other_bytes: int = 0  # of a page: what another model's layers take, before or behind
+    first_byte: int = 0  # byte offset of this model's layers inside a page
+    other_bytes: int = 0  # bytes of a page that belong to another model's layers, before or behind these
 
     def __post_init__(self) -> None:
         if self.page_tokens not in PAGE_TOKENS:
@@ -64,11 +65,11 @@ class PageShape:
         return self.layers * self.layer_bytes + self.other_bytes
 
     def layer_byte(self, layer: int) -> int:
-        """Of a page's, where this layer begins."""
+        """Byte offset of this layer inside a page."""
         return self.first_byte + layer * self.layer_bytes
 
     def check_pool(self, pool: torch.Tensor) -> int:
-        """How many pages the pool holds."""
+        """Refuses a pool of the wrong type or length; returns the number of its pages."""
         if pool.dtype != torch.uint8 or pool.dim() != 1 or not pool.is_contiguous() or pool.numel() % self.page_bytes:
             raise KernelError(f"pool: must be contiguous uint8, a multiple of {self.page_bytes} bytes long")
         return pool.numel() // self.page_bytes
@@ -79,7 +80,7 @@ class PageShape:
 
 
 def as_stored(x: torch.Tensor, kv_type: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [..., dim] as a page holds it: elements as float32 before their scale, and the scales [...]."""
+    """Rounds x [..., dim] as a page stores it; returns the elements as float32 before scaling, and the scales [...]."""
     if kv_type == "bf16":
         return x.bfloat16().float(), torch.ones(x.shape[:-1])
     largest = x.float().abs().amax(-1)
@@ -88,9 +89,9 @@ def as_stored(x: torch.Tensor, kv_type: str) -> tuple[torch.Tensor, torch.Tensor
 
 
 def write_token(
-    pool: torch.Tensor, shape: PageShape, layer: int, page: int, offset: int, k: torch.Tensor, v: torch.Tensor
+    pool: torch.Tensor, shape: GpuPageShape, layer: int, page: int, offset: int, k: torch.Tensor, v: torch.Tensor
 ) -> None:
-    """Reference: puts k and v [kv_heads, dim] of one token into its page."""
+    """Reference: writes k and v [kv_heads, dim] of one token into its page."""
     at = page * shape.page_bytes + shape.layer_byte(layer)
     tiles = pool[at : at + shape.layer_bytes].view(2, shape.kv_heads, shape.tile_bytes)
     for tile, x in zip(tiles, (k, v), strict=True):
@@ -104,8 +105,8 @@ def write_token(
             body[:, offset] = elements.bfloat16()
 
 
-def read_page(pool: torch.Tensor, shape: PageShape, layer: int, page: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reference: K and V [page_tokens, kv_heads, dim] of one layer of a page, as float32, scales multiplied in."""
+def read_page(pool: torch.Tensor, shape: GpuPageShape, layer: int, page: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Reference: reads K and V [page_tokens, kv_heads, dim] of one layer of a page, as float32 after scaling."""
     at = page * shape.page_bytes + shape.layer_byte(layer)
     tiles = pool[at : at + shape.layer_bytes].cpu().view(2, shape.kv_heads, shape.tile_bytes)
     if shape.fp8:

@@ -1,6 +1,7 @@
-"""The most likely tokens of each row with their logprobs, best first: what a client sees beside the token it got.
+"""The most likely tokens of each row with their logprobs, best first, for clients that ask for top logprobs.
 
-As many passes over the vocabulary as a row asks for, each for the best behind the one before it: no sort."""
+A row takes one pass over the vocabulary per token that it wants. Each pass finds the best token behind the one that
+the pass before it found, so nothing is sorted."""
 
 from collections.abc import Iterator
 
@@ -17,7 +18,7 @@ def top_logprobs(
     log_totals: torch.Tensor,  # float32 [rows]
     wanted: torch.Tensor,  # int32 [rows]
     *,
-    ids: torch.Tensor,  # int32 [rows, most], -1 beyond a row's own number
+    ids: torch.Tensor,  # int32 [rows, most], -1 beyond the number that a row wants
     logprobs: torch.Tensor,  # float32 [rows, most], -inf beyond
 ) -> None:
     """The most likely tokens of the raw distribution, best first, ties to the lowest id."""

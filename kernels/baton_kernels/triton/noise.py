@@ -1,8 +1,8 @@
 """The sampler's noise: a pure function of (seed, choice, position, token id), the same numbers as the CPU kernels
 draw.
 
-Integers are mixed exactly; the two logarithms are the CPU's polynomial in the same order of fused operations, so the
-noise has the CPU's bits as well."""
+Integers are mixed exactly, and the two logarithms use the polynomial of the CPU kernels in the same order of fused
+operations, so the noise has the same bits as on the CPU."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def gumbel(key, ids):
 
 
 def reference(seed: int, choice: int, position: int, ids: NDArray[Any]) -> NDArray[Any]:
-    """float64 from the same 48 bits."""
+    """The noise in float64, computed from the same 48 random bits."""
 
     def stir(z: NDArray[Any]) -> NDArray[Any]:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,6 +1,7 @@
-"""RMS norm of the residual stream, with what the last block left to add to it in the same pass.
+"""RMS norm of the residual stream, with the output of the last block added to the stream in the same pass.
 
-One program per row, its whole row in registers: the sum of squares depends on the row's width alone."""
+One program computes one row and holds it whole in registers: the order of the sum of squares depends on the width
+alone."""
 
 from collections.abc import Iterator
 

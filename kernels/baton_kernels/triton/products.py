@@ -3,7 +3,7 @@
 Weights are the left operand of the matrix instruction (64 or 128 outputs), activations the right one: a step of few
 rows pads to 16 rows, not 64, and streams weights at the speed of memory. Each output is one chain over k in
 ascending steps of the instruction (16 elements each), in one accumulator, never split: the sizes of the tile, which
-follow the number of rows, take no part in it. Tiles come through tensor descriptors (TMA from sm_90 on)."""
+follow the number of rows, do not change that order. Tiles are loaded through tensor descriptors (TMA from sm_90 on)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from baton_kernels.library import KernelError
 from baton_kernels.triton.activation import gate_up
 from baton_kernels.triton.activation import reference as swiglu_reference
-from baton_kernels.triton.launch import INTERPRETED, Launch, architecture, blocks, check, check_rank, run
+from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, run
 
 SHAPES = (  # rows, n, k
     (1, 64, 64),
@@ -29,39 +29,38 @@ SHAPES = (  # rows, n, k
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """Sizes for one architecture and up to so many rows; none of them may change a row's bits."""
+class ProductConfig:
+    """Sizes for one architecture and for calls of at most `rows` rows; no size may change a row's bits."""
 
     outputs: int
     rows: int
-    depth: int  # elements of k in one turn of the loop
+    depth: int  # elements of k that one turn of the loop multiplies
     warps: int
     stages: int
 
 
-# Of few rows two programs fit on a multiprocessor; a turn brings them 16 KB of weights, since a turn's own cost is what
-# keeps a program from its share of the memory's speed. Of many rows a tile must be large, since the tiles' way from the
-# second-level cache is what limits the matrix units.
+# Few rows: two programs fit on a multiprocessor, and a turn loads 16 KB of weights, because the cost of a turn keeps a
+# program below its share of the memory's speed. Many rows: a tile must be large, because the second-level cache limits
+# the speed of the matrix units.
 _PLAIN = (
-    Config(64, 16, 128, 4, 5),
-    Config(64, 32, 128, 4, 4),
-    Config(64, 64, 128, 4, 3),
-    Config(64, 128, 64, 4, 4),
+    ProductConfig(64, 16, 128, 4, 5),
+    ProductConfig(64, 32, 128, 4, 4),
+    ProductConfig(64, 64, 128, 4, 3),
+    ProductConfig(64, 128, 64, 4, 4),
 )
-_GATED = (  # two tiles of weights
-    Config(64, 16, 64, 4, 5),
-    Config(64, 32, 64, 4, 5),
-    Config(64, 64, 64, 4, 4),
-    Config(128, 128, 64, 8, 4),
+_GATED = (  # these programs hold two tiles of weights
+    ProductConfig(64, 16, 64, 4, 5),
+    ProductConfig(64, 32, 64, 4, 5),
+    ProductConfig(64, 64, 64, 4, 4),
+    ProductConfig(128, 128, 64, 8, 4),
 )
-_AMPERE = (Config(64, 16, 64, 4, 6), Config(64, 32, 64, 4, 5), Config(64, 64, 64, 8, 5))
+_AMPERE = (ProductConfig(64, 16, 64, 4, 6), ProductConfig(64, 32, 64, 4, 5), ProductConfig(64, 64, 64, 8, 5))
 CONFIGS = {
-    80: (*_AMPERE, Config(128, 128, 64, 8, 4)),
-    90: (*_PLAIN, Config(128, 256, 64, 8, 4)),
-    100: (*_PLAIN, Config(128, 128, 64, 8, 4)),
+    80: (*_AMPERE, ProductConfig(128, 128, 64, 8, 4)),
+    90: (*_PLAIN, ProductConfig(128, 256, 64, 8, 4)),
+    100: (*_PLAIN, ProductConfig(128, 128, 64, 8, 4)),
 }
-CONFIGS_GATED = {80: (*_AMPERE, Config(64, 128, 64, 8, 4)), 90: _GATED, 100: _GATED}
-_INTERPRETED_DEPTH = 64  # there the depth decides in which order a product is summed
+CONFIGS_GATED = {80: (*_AMPERE, ProductConfig(64, 128, 64, 8, 4)), 90: _GATED, 100: _GATED}
 INSTRUCTIONS = {
     80: ("mma.sync", "cp.async"),
     90: ("wgmma", "cp.async.bulk.tensor"),
@@ -99,7 +98,7 @@ def reference_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return swiglu_reference(reference(x, weight))
 
 
-@triton.jit(do_not_specialize=["rows"])  # one program for any batch
+@triton.jit(do_not_specialize=["rows"])  # one compiled program serves every batch
 def _product(
     x,
     weight,
@@ -117,9 +116,8 @@ def _product(
     RESIDUAL: tl.constexpr,
     ABREAST: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
-    UPCAST: tl.constexpr,
 ):
-    tl.assume(k > 0)  # a loop that may not run at all has its matrix instructions waited for one by one
+    tl.assume(k > 0)  # if the loop may run zero times, the compiler waits for each matrix instruction
     # Programs run down columns of ABREAST tiles of outputs, so that tiles in flight share weights and rows.
     row_tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(0) // (ABREAST * row_tiles)
@@ -143,23 +141,17 @@ def _product(
             )
             own_x = x + r[:, None].to(tl.int64) * k + inner[None, :]
             right = tl.trans(tl.load(own_x, mask=(r < rows)[:, None] & inside_k, other=0.0))
-        if UPCAST:
-            acc = tl.dot(w.to(tl.float32), right.to(tl.float32), acc)
-        else:
-            acc = tl.dot(w, right, acc)
+        acc = tl.dot(w, right, acc)
         if GATED:
             if DESCRIPTORS:
                 up = weight.load([n + output, at])
             else:
                 own_up = weight + (n + o)[:, None].to(tl.int64) * k + inner[None, :]
                 up = tl.load(own_up, mask=(o < n)[:, None] & inside_k, other=0.0)
-            if UPCAST:
-                acc_up = tl.dot(up.to(tl.float32), right.to(tl.float32), acc_up)
-            else:
-                acc_up = tl.dot(up, right, acc_up)
+            acc_up = tl.dot(up, right, acc_up)
     if GATED:
         acc = gate_up(acc, acc_up)
-    if ROWS > 128:  # in halves: with what is added to it the whole tile would not fit into the registers
+    if ROWS > 128:  # in halves: the whole tile and its bias and residual would not fit into the registers
         halves = tl.permute(tl.reshape(acc, [OUTPUTS, 2, ROWS // 2]), [0, 2, 1])
         first, second = tl.split(halves)
         half = row + tl.arange(0, ROWS // 2)
@@ -207,7 +199,6 @@ def launches(
     if rows == 0:
         return
     config, descriptors = config_for(arch, rows, gated=gated), arch >= 90
-    depth = _INTERPRETED_DEPTH if INTERPRETED else config.depth
     name = (
         "product_gated"
         if gated
@@ -218,16 +209,16 @@ def launches(
         kernel=_product,
         grid=(blocks(n, config.outputs) * blocks(rows, config.rows), 1, 1),
         arguments={
-            "x": TensorDescriptor.from_tensor(x, [config.rows, depth]) if descriptors else x,
-            "weight": TensorDescriptor.from_tensor(weight, [config.outputs, depth]) if descriptors else weight,
+            "x": TensorDescriptor.from_tensor(x, [config.rows, config.depth]) if descriptors else x,
+            "weight": TensorDescriptor.from_tensor(weight, [config.outputs, config.depth]) if descriptors else weight,
             "bias": out if bias is None else bias, "residual": out if residual is None else residual, "out": out,
             "rows": rows, "n": n, "k": k,
         },
         constants={
-            "OUTPUTS": config.outputs, "ROWS": config.rows, "BLOCK_K": depth, "GATED": gated,
+            "OUTPUTS": config.outputs, "ROWS": config.rows, "BLOCK_K": config.depth, "GATED": gated,
             "BIAS": bias is not None,
             "RESIDUAL": residual is not None, "ABREAST": 8,
-            "DESCRIPTORS": descriptors, "UPCAST": INTERPRETED,
+            "DESCRIPTORS": descriptors,
         },
         warps=config.warps,
         stages=config.stages,
@@ -236,7 +227,7 @@ def launches(
     )  # fmt: skip
 
 
-def config_for(arch: int, rows: int, *, gated: bool) -> Config:
-    """The first whose tile holds all rows, else the largest."""
+def config_for(arch: int, rows: int, *, gated: bool) -> ProductConfig:
+    """The first configuration whose tile holds all rows, else the largest."""
     configs = (CONFIGS_GATED if gated else CONFIGS)[arch]
     return next((config for config in configs if rows <= config.rows), configs[-1])

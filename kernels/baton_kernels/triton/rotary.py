@@ -1,7 +1,8 @@
 """Rotary embedding of queries and keys (after their norms, if the model has them) and the write of keys and values
 into pages.
 
-One program per row and head. Rows whose slot is negative are places of the batch that are empty: nothing is written."""
+One program computes one head of one row. A negative slot marks an empty place in the batch, for which nothing is
+written."""
 
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ import triton.language as tl
 from baton_kernels.library import KernelError
 from baton_kernels.triton.fp8 import narrow
 from baton_kernels.triton.launch import Launch, architecture, check, check_rank, power_of_2, run
-from baton_kernels.triton.layout import FP8_LARGEST, PageShape
+from baton_kernels.triton.layout import FP8_LARGEST, GpuPageShape
 
 SHAPES = (  # heads, kv_heads, dim, page_tokens, kv_type, norms
     (4, 2, 64, 16, "bf16", False),
@@ -26,11 +27,11 @@ def rotate_write(
     qkv: torch.Tensor,  # float32 [rows, (heads + 2 * kv_heads) * dim]
     cos: torch.Tensor,  # float32 [positions, dim / 2]
     sin: torch.Tensor,
-    slots: torch.Tensor,  # int32 [rows], the position as well; negative for an empty row
-    sequence_of: torch.Tensor,  # int32 [rows], the row of `tables` that is a row's block table
+    slots: torch.Tensor,  # int32 [rows], slot and position of each row; negative for an empty place in the batch
+    sequence_of: torch.Tensor,  # int32 [rows], index into `tables` of each row's block table
     tables: torch.Tensor,  # int32 [sequences, max_pages]
     pool: torch.Tensor,  # uint8
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     *,
     q_out: torch.Tensor,  # bf16 [rows, heads, dim]
@@ -135,7 +136,7 @@ def launches(
     sequence_of: torch.Tensor,
     tables: torch.Tensor,
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     layer: int,
     q_out: torch.Tensor,
     q_norm: torch.Tensor | None,

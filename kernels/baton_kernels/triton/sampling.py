@@ -1,7 +1,7 @@
 """Logits to tokens on the device: the CPU sampler's rules and noise, without sorting.
 
-The programs are in `sampling_body.py`: a survey of the vocabulary in pieces, then one program for each row that settles
-its token. Logprobs are of the raw distribution: before masks, temperature and filters."""
+The programs are in `sampling_body.py`: several survey the vocabulary in pieces, then one program per row decides its
+token. Logprobs are of the raw distribution: before masks, temperature and filters."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from baton_kernels.library import KernelError
 from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, power_of_2, run
 from baton_kernels.triton.sampling_body import settle, survey
 
-PIECE = 2048  # tokens of one program of the survey; takes part in the bits of logprobs
+PIECE = 2048  # tokens that one program surveys; the bits of logprobs depend on it
 SHAPES = ((1, 1), (3, 17), (5, 700), (4, 5003))  # rows, vocab
 _FIELDS = 5
 
@@ -26,13 +26,14 @@ def sample(
     choice: torch.Tensor,  # int32 [rows]
     position: torch.Tensor,  # int32 [rows]
     *,
-    scratch: torch.Tensor,  # float32, `scratch_floats(...)` of them
+    scratch: torch.Tensor,  # float32 of `scratch_floats(...)` elements
     tokens: torch.Tensor,  # int32 [rows]
     logprobs: torch.Tensor,  # float32 [rows]
     log_totals: torch.Tensor,  # float32 [rows], log of the sum of e^logit: for `top_logprobs`
     allowed: torch.Tensor | None = None,  # int32 [rows, vocab / 32 rounded up], bit i of word j allows token 32 j + i
 ) -> None:
-    """Greedy takes the largest, else the Gumbel trick over what top-k, then top-p, then min-p keep. Ties: lowest id."""
+    """Greedy rows take the largest logit; others take the largest sum of logit and Gumbel noise among the tokens that
+    top-k, then top-p, then min-p keep. Ties go to the lowest id."""
     settings = (temperature, top_k, top_p, min_p, seed, choice, position)
     architecture(logits)
     run(list(launches(logits, *settings, scratch, tokens, logprobs, log_totals, allowed)))
@@ -105,5 +106,5 @@ def launches(
         },
         constants={"PIECES": power_of_2(pieces), "MASKED": allowed is not None, "BLOCK": 4096},
         warps=8,
-        registers=255,  # a row has one program: a second one on its multiprocessor would be worth no spill
+        registers=255,  # each row has one program; a second one per multiprocessor would not be worth spilled registers
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""The programs of the sampler: a survey of the vocabulary, then each row's token.
+"""The programs of the sampler: `survey` looks at the vocabulary in pieces, `settle` decides each row's token.
 
-First every piece of the vocabulary reports its maximum, its share of the mass and its best noisy score. The best of
-all is the answer wherever no filter is set. Under filters it is the answer if it is kept; else nothing ranked behind
-it is kept either, so the search goes on among what is ranked before it: a few passes. Masses are sums of whole
-multiples of 2^-40, so they are the same in any order."""
+First every piece of the vocabulary reports its maximum, its share of the mass and its best noisy score. The best of all
+is the token wherever no filter is set. Under filters it is the token if the filters keep it; otherwise they keep
+nothing that ranks behind it either, so the search continues among the tokens that rank before it: a few passes. Masses
+are sums of whole multiples of 2^-40, so they are the same in any order."""
 
 import triton
 import triton.language as tl
@@ -13,12 +13,12 @@ from baton_kernels.triton.noise import gumbel, log, noise_key
 
 @triton.jit
 def _scaled(logits, allowed, row, ids, vocab, words, heat, MASKED: tl.constexpr):
-    """The scores that filters see; -inf outside the vocabulary and where a mask forbids."""
+    """The scores that the filters compare; -inf outside the vocabulary and for tokens that the mask forbids."""
     inside = ids < vocab
     x = tl.load(logits + row * vocab + ids, mask=inside, other=float("-inf"))
     if heat > 0:
         x = tl.div_rn(x, heat)
-    x = tl.where(x == 0.0, 0.0, x)  # one zero, not two
+    x = tl.where(x == 0.0, 0.0, x)  # turns -0 into +0
     if MASKED:
         word = tl.load(allowed + row * words + ids // 32, mask=inside, other=0)
         x = tl.where(((word >> (ids % 32)) & 1) != 0, x, float("-inf"))
@@ -27,7 +27,7 @@ def _scaled(logits, allowed, row, ids, vocab, words, heat, MASKED: tl.constexpr)
 
 @triton.jit
 def largest(score, ids):
-    """The largest and its lowest id."""
+    """The largest score, and the lowest id that has it."""
     most = tl.max(score, 0)
     return most, tl.min(tl.where(score == most, ids, 0x7FFFFFFF), 0)
 
@@ -80,7 +80,7 @@ def survey(
 
 @triton.jit
 def _ordered(x):
-    """float32 -> uint32 that compare alike."""
+    """float32 -> uint32 of the same order."""
     bits = x.to(tl.uint32, bitcast=True)
     return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
 
@@ -157,7 +157,7 @@ def settle(
         key = noise_key(tl.load(seed + row).to(tl.uint64), tl.load(choice + row), tl.load(position + row))
         if not limited:
             k = vocab
-        # What of the mass top-k leaves; everything passes while top-p is off.
+        # The mass that top-k keeps; everything passes while top-p is off.
         whole = tl.full([1], 0x7FFFFFFFFFFFFFFF, tl.int64)
         if p < 1.0:
             kth = tl.zeros([1], tl.uint32)

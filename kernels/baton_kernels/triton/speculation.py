@@ -1,7 +1,7 @@
-"""Speculation's verdict: how many drafts each sequence keeps, and the token that follows them.
+"""Verification of drafts: how many drafts each sequence keeps, and the token that follows them.
 
-The target has sampled a token at every row (its own noise, keyed by the position): a draft stays when it is that
-very token and all before it stay. So tokens are those of a run without speculation, greedy or seeded."""
+The target has sampled a token at every row (its own noise, keyed by the position): a draft stays if it equals
+that token and all drafts before it stay. So the tokens are those of a run without speculation, greedy or seeded."""
 
 from collections.abc import Iterator
 
@@ -15,12 +15,12 @@ SHAPES = ((1, 0), (1, 1), (5, 3), (9, 7))  # sequences, most drafts
 
 
 def verify(
-    sampled: torch.Tensor,  # int32 [rows], what the target drew at each row
+    sampled: torch.Tensor,  # int32 [rows], token that the target model sampled at each row
     drafts: torch.Tensor,  # int32 [sequences, most_drafts]; drafts[s, i] is the input of the row after first_row[s] + i
-    draft_counts: torch.Tensor,  # int32 [sequences]; -1 for an empty place of the batch
+    draft_counts: torch.Tensor,  # int32 [sequences]; -1 for an empty place in the batch
     first_row: torch.Tensor,  # int32 [sequences]
     *,
-    accepted: torch.Tensor,  # int32 [sequences], drafts kept; 0 in empty places
+    accepted: torch.Tensor,  # int32 [sequences], number of drafts kept; 0 in empty places
     following: torch.Tensor,  # int32 [sequences], the target's token after them: sampled[first_row + accepted]
 ) -> None:
     architecture(sampled)

@@ -1,10 +1,10 @@
 """Pages between the pool and a contiguous buffer, for transfers: copy, checksum and change of layout in one pass.
 
-`gather` reads pages of the pool, `scatter` writes them; the buffer holds one page's span of layers after the other.
-The checksum is the CPU's, over the buffer's 64-bit words, counted from the page's first: what travels is what is
-checked. When the other end is a CPU pool, the buffer has the CPU's tiles (K for dot products, V with token pairs
-interleaved) and may cover several of our pages per page of theirs. `read_spans` and `write_spans` know no layout: what
-lies in the pages from a byte on moves as it is, whatever it means."""
+`gather` reads pages of the pool, `scatter` writes them; the buffer holds one page's span of layers after the other. The
+checksum is that of the CPU kernels, over the 64-bit words of the buffer, counted from the first word of the page: it
+covers exactly the bytes that travel. When the other end is a CPU pool, the buffer has the CPU's tiles (K for dot
+products, V with token pairs interleaved) and one page of the buffer may cover several pages of this pool. `read_spans`
+and `write_spans` know no layout: they move the bytes of a page from an offset on as they are."""
 
 from collections.abc import Iterator
 
@@ -14,10 +14,10 @@ import triton.language as tl
 
 from baton_kernels.library import KernelError
 from baton_kernels.triton.launch import Launch, architecture, blocks, check, check_rank, run
-from baton_kernels.triton.layout import PageShape
+from baton_kernels.triton.layout import GpuPageShape
 
-BLOCK = 2048  # words of one program
-SHAPES = (  # page_tokens, kv_heads, dim, kv_type, tokens of a page of the CPU (0: same layout)
+BLOCK = 2048  # 64-bit words that one program moves
+SHAPES = (  # page_tokens, kv_heads, dim, kv_type, tokens of a CPU page (0: same layout)
     (16, 2, 32, "bf16", 0),
     (16, 3, 48, "fp8", 0),
     (16, 2, 32, "bf16", 32),
@@ -28,8 +28,8 @@ SHAPES = (  # page_tokens, kv_heads, dim, kv_type, tokens of a page of the CPU (
 
 def gather(
     pool: torch.Tensor,  # uint8
-    shape: PageShape,
-    pages: torch.Tensor,  # int32 [count, pages of ours per page of the buffer]
+    shape: GpuPageShape,
+    pages: torch.Tensor,  # int32 [count, pages of this pool per page of the buffer]
     *,
     first_layer: int,
     layers: int,
@@ -45,7 +45,7 @@ def gather(
 def scatter(
     data: torch.Tensor,  # uint8 [count, bytes of the span]
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     pages: torch.Tensor,
     *,
     first_layer: int,
@@ -86,8 +86,8 @@ def write_spans(
     run([_plain(pool, page_bytes, first_byte, pages, data, sums, into_pool=True)])
 
 
-def span_bytes(shape: PageShape, layers: int, cpu_page_tokens: int = 0) -> int:
-    """Bytes of the buffer per page."""
+def span_bytes(shape: GpuPageShape, layers: int, cpu_page_tokens: int = 0) -> int:
+    """Bytes that one page takes in the buffer."""
     return layers * shape.layer_bytes * (cpu_page_tokens // shape.page_tokens if cpu_page_tokens else 1)
 
 
@@ -125,7 +125,8 @@ def _move(
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """pool as 64-bit words where layouts are equal, else as pairs of elements; first_pool and page_stride alike."""
+    """`pool` is an array of 64-bit words where the layouts are equal, else of pairs of elements (32 bits); `first_pool`
+    and `page_stride` count in the same unit."""
     page = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < words
@@ -169,7 +170,7 @@ def _move(
 
 def launches(
     pool: torch.Tensor,
-    shape: PageShape,
+    shape: GpuPageShape,
     pages: torch.Tensor,
     first_layer: int,
     layers: int,
@@ -181,9 +182,9 @@ def launches(
 ) -> Iterator[Launch]:
     count, ratio = check_rank("pages", pages, 2)
     if cpu_page_tokens and (shape.fp8 or shape.other_bytes or cpu_page_tokens % shape.page_tokens):
-        raise KernelError(f"cpu_page_tokens: {cpu_page_tokens} does not go with pages of layout {shape.name}")
+        raise KernelError(f"cpu_page_tokens: {cpu_page_tokens} does not fit pages of layout {shape.name}")
     if ratio != (cpu_page_tokens // shape.page_tokens if cpu_page_tokens else 1):
-        raise KernelError(f"pages: {ratio} pages of {shape.page_tokens} tokens do not make one of the buffer's")
+        raise KernelError(f"pages: {ratio} pages of {shape.page_tokens} tokens do not make one page of the buffer")
     if layers < 1 or first_layer < 0 or first_layer + layers > shape.layers:
         raise KernelError(f"first_layer, layers: {first_layer} and {layers} do not lie within {shape.layers}")
     shape.check_pool(pool)
@@ -208,7 +209,7 @@ def launches(
             "INTO_POOL": into_pool, "CPU_TOKENS": cpu_page_tokens, "RATIO": ratio, "PAGE": shape.page_tokens,
             "KV_HEADS": shape.kv_heads, "DIM": shape.dim, "BLOCK": BLOCK,
         },
-        warps=8,  # with 4 some releases of the assembler spill
+        warps=8,  # with 4 warps some releases of the assembler spill registers
     )  # fmt: skip
 
 
@@ -226,7 +227,9 @@ def _plain(
     if pool.dtype != torch.uint8 or pool.dim() != 1 or not pool.is_contiguous() or pool.numel() % page_bytes:
         raise KernelError(f"pool: must be contiguous uint8, a multiple of {page_bytes} bytes long")
     if first_byte % 8 or length % 8 or page_bytes % 8 or not 0 <= first_byte < first_byte + length <= page_bytes:
-        raise KernelError(f"first_byte, data: {length} bytes from {first_byte} on are no words of {page_bytes} bytes")
+        raise KernelError(
+            f"first_byte, data: {length} bytes from {first_byte} on are not whole words of a page of {page_bytes} bytes"
+        )
     check("pages", pages, torch.int32, (count,))
     check("data", data, torch.uint8, (count, length))
     check("sums", sums, torch.int64, (count,))

@@ -52,7 +52,7 @@ class GpuMesh:
     async def counts(self, name: str) -> dict[str, int]:
         return await read_stats(self.addresses[name])
 
-    async def until(self, what: Callable[[dict[str, dict[str, int]]], bool], seconds: float = 30.0) -> None:
+    async def until(self, what: Callable[[dict[str, dict[str, int]]], bool], seconds: float = 120.0) -> None:
         """Of everybody's counts."""
         async with asyncio.timeout(seconds):
             while not what({name: await self.counts(name) for name in self.addresses}):

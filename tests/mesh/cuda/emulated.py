@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 GPU = Gpu("an emulated GPU", (9, 0), 1 << 30, "13.0")
 PATHS = os.pathsep.join(str(ROOT / name) for name in ("", "kernels", "protos"))
 ENVIRONMENT = {"TRITON_INTERPRET": "1", "PYTHONPATH": PATHS}
-JOIN_SECONDS = 10.0
+JOIN_SECONDS = 60.0
 
 
 class SharedDriver(FakeDriver):

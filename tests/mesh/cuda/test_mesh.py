@@ -81,7 +81,7 @@ async def test_a_prefill_worker_killed_while_it_pushes_changes_no_bit_and_costs_
     committed = {name: (await mesh.counts(name))["committed"] for name in before}
     asked = asyncio.ensure_future(mesh.answer(LONG))
     victim = ""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not victim:
             for name, written in before.items():
                 counts = await mesh.counts(name)
@@ -94,7 +94,7 @@ async def test_a_prefill_worker_killed_while_it_pushes_changes_no_bit_and_costs_
     answer = await asked
     assert not compare(await asyncio.to_thread(alone.answer, LONG), answer)
     await mesh.until(nothing_out)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while victim not in mesh.addresses:  # the supervisor starts another one
             await asyncio.sleep(0.05)
 
@@ -105,7 +105,7 @@ async def test_a_cancelled_request_leaves_no_page_behind_on_either_tier(mesh: Gp
         """Gone at once after its second token."""
         wish = ask(20 + number, 20 + 20 * number, answer=DURATION)
         seen = 0
-        async with aclosing(client.stream(wish.request(f"cancel-{number}"), timeout_seconds=60)) as events:
+        async with aclosing(client.stream(wish.request(f"cancel-{number}"), timeout_seconds=240)) as events:
             async for event in events:
                 seen += event.HasField("delta")
                 if seen == 2:

@@ -15,10 +15,9 @@ if importlib.util.find_spec("triton") is None:
 
 from baton_kernels.triton import attention, norm, products
 from baton_kernels.triton.launch import Launch
-from baton_kernels.triton.layout import PageShape
 from tests.gpu_gate.compiled import as_if_on, compile_launch
 
-SHAPE = PageShape(1, 2, 64, 16)  # the smallest kernels of the gate: 14 query heads on 2
+SHAPE = GpuPageShape(1, 2, 64, 16)  # the smallest kernels of the gate: 14 query heads on 2
 HEADS, PAGES = 14, 512
 
 

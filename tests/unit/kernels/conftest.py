@@ -1,4 +1,4 @@
-"""What the kernel tests share: every body of this machine in turn, random arrays, and poisoned pages."""
+"""Fixtures of the kernel tests: every body of this machine in turn, random arrays, poisoned pages."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if bk.available():
 
 @pytest.fixture(autouse=True)
 def _as_found() -> Iterator[None]:
-    """Two threads and the best bodies, whatever a test chose before."""
+    """Each test starts with two threads and the best bodies."""
     bk.set_threads(2)
     yield
     bk.choose(None)
@@ -26,7 +26,7 @@ def _as_found() -> Iterator[None]:
 
 @dataclass
 class Bits:
-    """Runs a computation under every usable body and 1, 2 and 3 threads, and insists on equal bits."""
+    """Runs a computation under every usable body with 1, 2 and 3 threads, and asserts equal bits."""
 
     def same(self, compute: Callable[[], Array]) -> Array:
         usable = {body for found in bk.bodies().values() for body in found}
@@ -57,8 +57,8 @@ def rng() -> np.random.Generator:
 
 
 @dataclass
-class Pages:
-    """A pool whose pages are filled by the kernel that writes them; everything never written is NaN."""
+class PoisonedPages:
+    """A pool in which every byte that no kernel has written is NaN."""
 
     path: str
     page_tokens: int
@@ -75,7 +75,7 @@ class Pages:
     def write(
         self, qkv: Array, heads: int, tables: Array, sequence: Array, slots: Array, cos: Array, sin: Array
     ) -> Array:
-        """Rows of (sequence, slot) into layer 1; returns q."""
+        """Writes rows of (sequence, slot) to layer 1; returns q."""
         page_of = tables[sequence, slots // self.page_tokens].astype(np.int64) * self.stride + self.layer
         q = np.full((len(slots), heads, self.dim), np.nan, np.float32)
         bk.rotate_write(
@@ -96,7 +96,7 @@ class Pages:
         return q
 
     def read(self, table: Array, slots: int) -> tuple[Array, Array]:
-        """K and V [slots, kv_heads, dim] of one sequence in layer 1."""
+        """Reads K and V [slots, kv_heads, dim] of one sequence from layer 1."""
         parts = [
             reference.read_page(
                 self.path,
@@ -111,5 +111,5 @@ class Pages:
 
 
 @pytest.fixture
-def pages() -> type[Pages]:
-    return Pages
+def pages() -> type[PoisonedPages]:
+    return PoisonedPages

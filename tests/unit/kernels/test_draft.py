@@ -1,4 +1,4 @@
-"""What a draft's step refuses before it computes (what it computes is tested where models are)."""
+"""The arguments that a draft model's step refuses. `tests/unit/engine` tests what it computes."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import baton_kernels as bk
-from baton_kernels.draft import Model, Wishes, go_on
+from baton_kernels.draft import Model, SamplingArrays, propose
 
 
 def ints(*values: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
@@ -18,7 +18,7 @@ def floats(*values: float) -> "np.ndarray[Any, np.dtype[np.float32]]":
     return np.array(values, np.float32)
 
 
-ONE = Wishes(
+ONE = SamplingArrays(
     temperature=floats(0.0),
     top_k=ints(0),
     top_p=floats(1.0),
@@ -41,7 +41,7 @@ ARRAYS = {"text": ints(5, 6, 7), "starts": ints(0, 9), "counts": ints(2, 1), "wa
         ({"starts": ints(0, -1)}, "counts"),
         ({"wanted": ints(1, 2)}, "wanted"),
         ({"wanted": ints(1, -1)}, "wanted"),
-        ({"wanted": ints(3, 1)}, "temperature"),  # wishes of one for two
+        ({"wanted": ints(3, 1)}, "temperature"),  # parameters of one sequence for two
         ({"starts": ints(0)}, "starts"),
         ({"text": np.array([5, 6, 7], np.int64)}, "text"),
         ({"stops": ints(2)}, "stop_starts"),
@@ -52,6 +52,6 @@ ARRAYS = {"text": ints(5, 6, 7), "starts": ints(0, 9), "counts": ints(2, 1), "wa
 )
 def test_arrays_that_do_not_fit_each_other_are_refused_by_name(change: dict[str, Any], message: str) -> None:
     arrays = ARRAYS | {name: value for name, value in change.items() if name in ARRAYS}
-    wishes = replace(ONE, **{name: value for name, value in change.items() if name not in ARRAYS})
+    sampling = replace(ONE, **{name: value for name, value in change.items() if name not in ARRAYS})
     with pytest.raises(bk.KernelError, match=message):
-        go_on(bk.layer.Step(), Model(), wishes, tables=np.zeros((2, 1), np.int32), **arrays)
+        propose(bk.layer.LayerStep(), Model(), sampling, tables=np.zeros((2, 1), np.int32), **arrays)

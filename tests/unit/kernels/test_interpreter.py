@@ -1,7 +1,7 @@
 """The GPU kernels in Triton's interpreter, on the CPU: each agrees with its reference, and rows keep their bits.
 
 The interpreter is chosen by the environment when triton is imported, so the tests of `triton/` run in processes of
-their own, two beside each other; each of them is one test here, which shows their report when they fail."""
+their own, two at the same time. Each process is one test here, which shows the report when it fails."""
 
 import importlib.util
 import os
@@ -24,7 +24,7 @@ SHARDS = {"attention": ["test_attention.py"], "all others": [name for name in FI
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[subprocess.Popen[bytes], Path]]]:
-    """Every shard's process, and the file that gets its report."""
+    """The process of every shard, and the file that receives its report."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     base = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     folder = tmp_path_factory.mktemp("interpreter")

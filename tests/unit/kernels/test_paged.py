@@ -23,7 +23,7 @@ TOLERANCE = {"fp32": 2e-5, "pairs": 1.5e-2, "amx": 1.5e-2}
 
 
 class Case:
-    """Random rows of some sequences, their pages in a shuffled order, everything written up to the last row."""
+    """Random rows of several sequences over shuffled pages, all slots written up to the last row."""
 
     def __init__(self, pages, path, heads, kv_heads, dim, page_tokens, sequences, seed=3):
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Threads that stay on their cores, and those that may run anywhere."""
+"""Pinned threads stay on their cores, others run on any core."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ import baton_kernels as bk
 
 
 def tasks() -> dict[str, str]:
-    """Of every thread of this process, the cores that it may run on."""
+    """The cores on which each thread of this process may run, by thread id."""
     found = {}
     for status in Path("/proc/self/task").glob("*/status"):
         lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
@@ -19,7 +19,7 @@ def tasks() -> dict[str, str]:
 
 
 def started(count: int, cores: tuple[int, ...] = ()) -> list[str]:
-    """Where the pool's own threads may run, once they have all computed."""
+    """The cores on which each of the pool's own threads may run, after all of them have computed."""
     bk.set_threads(1)
     before = tasks()
     bk.set_threads(count, cores)

@@ -76,7 +76,7 @@ void under_every_body(Function function) {
     current = "";
 }
 
-// Scalar arithmetic of this thread as the kernels do theirs.
+// Sets the floating-point mode of the kernels (denormals are zero) on this thread while it lives.
 struct Flushed {
     unsigned saved = _mm_getcsr();
     Flushed() { _mm_setcsr(saved | 0x8040u); }

@@ -26,7 +26,7 @@ static void emulate(const Case& c, const float* q, const std::vector<float>& k, 
     constexpr float kNone = -std::numeric_limits<float>::infinity();
     float top = kNone, total = 0.0f, all_top = kNone, all_total = 0.0f;
     std::vector<float> all(c.dim, 0.0f);
-    const auto fold = [&] {  // a segment into those before it
+    const auto fold = [&] {  // merges a segment into the segments before it
         const float both = top > all_top ? top : all_top, was = exp_of(all_top - both), is = exp_of(top - both);
         all_total = std::fmaf(total, is, all_total * was);
         for (long d = 0; d < c.dim; ++d) all[d] = std::fmaf(sums[d], is, all[d] * was), sums[d] = 0.0f;
@@ -67,7 +67,7 @@ static void attention(const Case& c) {
         offset[s] = static_cast<int32_t>(s % c.page_tokens);
         page_of[s] = table[s / c.page_tokens] * stride + layer;
     }
-    // what the page write must have stored, and q, by scalar arithmetic
+    // the expected page content and q, by scalar arithmetic
     std::vector<std::vector<float>> k(c.kv, std::vector<float>(slots * c.dim)), v = k;
     std::vector<float> q(slots * c.heads * c.dim), expected(c.count * c.heads * c.dim);
     const float scale = 0.3f;

@@ -114,7 +114,7 @@ class Lane:
         if not self.receiver.one_sided:
             await self.until(lambda: len(self.arrived) >= count)
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():
                 await asyncio.sleep(0.001)

@@ -121,7 +121,7 @@ async def test_what_was_queued_before_close_still_arrives() -> None:
         stream.send(Heartbeat())
         with pytest.raises(StreamClosed):
             await stream.receive()
-        await within(2, lambda: len(received) == 200)
+        await within(30, lambda: len(received) == 200)
         assert received == [Cancel(1, number) for number in range(200)]
 
 
@@ -151,7 +151,7 @@ async def test_closing_the_dialling_end_wakes_the_service_with_stream_closed() -
     async with listening({Channel.ATTACH: worker}) as server:
         stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
         stream.close()
-        await within(2, lambda: ended == [StreamClosed])
+        await within(30, lambda: ended == [StreamClosed])
 
 
 async def test_a_service_that_fails_ends_its_own_stream_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +187,7 @@ async def test_bytes_that_are_no_message_end_the_stream() -> None:
         async with grpc.aio.insecure_channel(server.address) as channel:
             call = channel.stream_stream("/baton.worker.v1.WorkerService/Attach")()
             await call.write(b"\xff\xff")
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(30):
                 await ended.wait()
 
 
@@ -202,12 +202,11 @@ async def test_register_reaches_the_gateway_and_answers() -> None:
 async def test_nobody_at_an_address_is_stream_closed_at_once() -> None:
     async with listening({}) as server:
         address = server.address
-    network, before = GrpcNetwork(), time.monotonic()
+    network = GrpcNetwork(dial_seconds=250.0)  # a try that waited for this would end with the test's own limit
     with pytest.raises(StreamClosed, match=address):
         await network.dial(address, Channel.ATTACH)
     with pytest.raises(StreamClosed, match=address):
         await network.register(address, Register("a:1", Tier.PREFILL, 1))
-    assert time.monotonic() - before < 4
 
 
 async def test_an_address_that_comes_up_is_reached_at_once_after_failed_tries() -> None:
@@ -237,7 +236,7 @@ async def test_a_service_that_ends_its_stream_at_once_was_there() -> None:
         for _ in range(50):  # the end may come before, with or after the greeting
             stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
             with pytest.raises(StreamClosed, match="ended"):
-                await asyncio.wait_for(stream.receive(), 5)
+                await asyncio.wait_for(stream.receive(), 30)
 
 
 async def test_a_port_in_use_is_an_error_that_names_the_address_and_the_setting() -> None:
@@ -300,11 +299,11 @@ async def test_a_slow_receiver_holds_the_sender_back_without_losing_anything(mon
         stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
         for number in range(5_000):
             stream.send(Cancel(1, number))
-        await within(2, lambda: len(served) == 1 and len(served[0]._inbox) == 8)
+        await within(30, lambda: len(served) == 1 and len(served[0]._inbox) == 8)
         await asyncio.sleep(0.1)
         assert len(served[0]._inbox) == 8
         go.set()
-        await within(5, lambda: len(received) == 5_000)
+        await within(30, lambda: len(received) == 5_000)
         assert received == [Cancel(1, number) for number in range(5_000)]
         stream.close()
 
@@ -323,9 +322,9 @@ async def test_a_peer_that_stopped_reading_does_not_hold_up_the_close(monkeypatc
         stream.send(Open(Job(TICKET, (1,), (), Sampling(), salt=bytes(2**20)), None))
     await asyncio.sleep(0.2)
     stream.close()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(30):
         await stream.closed()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await server.close()
 
 
@@ -333,7 +332,7 @@ async def test_an_address_that_accepts_but_never_answers_is_stream_closed_in_tim
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         network = GrpcNetwork(dial_seconds=0.3)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             with pytest.raises(StreamClosed, match=address):
                 await network.dial(address, Channel.ATTACH)
 
@@ -347,7 +346,7 @@ async def test_closing_leaves_no_task_and_no_connection_behind() -> None:
         await stream.receive()
         stream.close()
         await stream.closed()
-        await within(2, lambda: not any("127.0.0.1" in t.get_name() for t in asyncio.all_tasks() - before))
+        await within(30, lambda: not any("127.0.0.1" in t.get_name() for t in asyncio.all_tasks() - before))
 
 
 async def test_a_killed_peer_ends_the_stream_at_both_kinds_of_end(tmp_path: Path) -> None:
@@ -392,12 +391,12 @@ async def test_a_killed_peer_ends_the_stream_at_both_kinds_of_end(tmp_path: Path
             address = (await process.stdout.readline()).decode().strip()
             process.stdin.write(f"{server.address}\n".encode())
             stream = await GrpcNetwork().dial(address, Channel.ATTACH)
-            await within(5, lambda: served == ["ready"])
+            await within(30, lambda: served == ["ready"])
             process.send_signal(signal.SIGKILL)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(30):
                 with pytest.raises(StreamClosed):
                     await stream.receive()
-            await within(3, lambda: served == ["ready", "closed"])
+            await within(30, lambda: served == ["ready", "closed"])
             stream.send(Cancel(1, 1))  # swallowed
         finally:
             if process.returncode is None:
@@ -410,6 +409,6 @@ async def test_an_idle_stream_costs_next_to_nothing() -> None:
         streams = [await GrpcNetwork().dial(server.address, Channel.ATTACH) for _ in range(4)]
         before = time.process_time()
         await asyncio.sleep(1.5)
-        assert time.process_time() - before < 0.1
+        assert time.process_time() - before < 0.3  # a loop that spins takes all of it, a third of it beside two others
         for stream in streams:
             stream.close()

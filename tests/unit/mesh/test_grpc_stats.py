@@ -21,7 +21,7 @@ async def test_counts_are_those_of_the_moment_and_streams_are_served_beside_them
         counts["steps"] = 3
         assert (await read_stats(listening.address))["steps"] == 3
         stream = await network.dial(listening.address, Channel.ATTACH)
-        await asyncio.wait_for(accepted.wait(), 5)
+        await asyncio.wait_for(accepted.wait(), 30)
         stream.close()
     finally:
         await listening.close()

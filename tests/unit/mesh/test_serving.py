@@ -34,11 +34,11 @@ async def test_sigterm_lets_a_worker_finish_what_it_has() -> None:
     serving = asyncio.ensure_future(serve_worker(worker))  # type: ignore[arg-type]
     await asyncio.sleep(0.05)
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(worker.attachments.drained.wait(), 5)
+    await asyncio.wait_for(worker.attachments.drained.wait(), 30)
     await asyncio.sleep(0.2)
     assert not serving.done()
     worker.busy = False
-    await asyncio.wait_for(serving, 5)
+    await asyncio.wait_for(serving, 30)
 
 
 async def test_a_worker_that_stays_busy_leaves_when_the_grace_period_is_over() -> None:
@@ -46,7 +46,7 @@ async def test_a_worker_that_stays_busy_leaves_when_the_grace_period_is_over() -
     serving = asyncio.ensure_future(serve_worker(worker, grace_seconds=0.1))  # type: ignore[arg-type]
     await asyncio.sleep(0.05)
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(serving, 5)
+    await asyncio.wait_for(serving, 30)
     assert worker.busy
 
 

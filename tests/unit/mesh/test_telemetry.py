@@ -119,4 +119,4 @@ def test_a_collector_that_is_not_there_neither_blocks_nor_raises() -> None:
         telemetry.begin("request", None, 0.0).end(1.0)
         before = time.monotonic()
         telemetry.close()
-        assert time.monotonic() - before < 10.0
+        assert time.monotonic() - before < 60.0

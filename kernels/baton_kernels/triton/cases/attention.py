@@ -1,24 +1,24 @@
-"""Attention over pages whose unused places are NaN, in any split into calls."""
+"""Attention over pages whose unused places are NaN; the rows may be split into several calls."""
 
 from dataclasses import dataclass
 
 import torch
 
 from baton_kernels.triton import attention
-from baton_kernels.triton.attention import Shape
+from baton_kernels.triton.attention import AttentionShape
 from baton_kernels.triton.cases.agree import agree
 from baton_kernels.triton.launch import blocks
-from baton_kernels.triton.layout import PageShape, write_token
+from baton_kernels.triton.layout import GpuPageShape, write_token
 
 LAYER, UNTOUCHED = 1, 7.0
 OTHERS = {"first_byte": 128, "other_bytes": 192}  # another model's share of each page, before and behind
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A filled pool and the rows that look at it."""
+class AttentionBatch:
+    """A filled pool and the query rows that attend to it."""
 
-    shape: PageShape
+    shape: GpuPageShape
     pool: torch.Tensor
     q: torch.Tensor
     tables: torch.Tensor
@@ -46,11 +46,11 @@ class Batch:
         )
         return out
 
-    def only(self, sequence: int, start: int, count: int) -> "Batch":
-        """One sequence, and of its rows those from slot `start` on."""
+    def only(self, sequence: int, start: int, count: int) -> "AttentionBatch":
+        """The batch of one sequence with `count` of its rows, from slot `start` on."""
         skipped = start - int(self.starts[sequence])
         first = self.first_row[sequence : sequence + 1] + skipped
-        return Batch(
+        return AttentionBatch(
             self.shape,
             self.pool,
             self.q,
@@ -65,9 +65,9 @@ class Batch:
         return out[first : first + int(self.counts[sequence])]
 
 
-def make(case: Shape, device: str, seed: int = 0) -> Batch:
+def make(case: AttentionShape, device: str, seed: int = 0) -> AttentionBatch:
     draw = torch.Generator().manual_seed(seed)
-    shape = PageShape(2, case.kv_heads, case.dim, case.page_tokens, case.kv_type, **OTHERS)
+    shape = GpuPageShape(2, case.kv_heads, case.dim, case.page_tokens, case.kv_type, **OTHERS)
     most = max(blocks(s + c, case.page_tokens) for s, c in zip(case.starts, case.counts, strict=True)) + 1
     sequences = len(case.starts)
     tables = torch.randperm(sequences * most, generator=draw).view(sequences, most).int()
@@ -79,10 +79,10 @@ def make(case: Shape, device: str, seed: int = 0) -> Batch:
     q = torch.randn(sum(case.counts) + 2, case.heads, case.dim, generator=draw).bfloat16()
     first = [1 + sum(case.counts[:i]) for i in range(sequences)]
     starts, counts, first_row = (torch.tensor(x, dtype=torch.int32) for x in (case.starts, case.counts, first))
-    return Batch(shape, *(x.to(device) for x in (pool, q, tables, starts, counts, first_row)))
+    return AttentionBatch(shape, *(x.to(device) for x in (pool, q, tables, starts, counts, first_row)))
 
 
-def check(case: Shape, device: str, *, across: bool) -> None:
+def check(case: AttentionShape, device: str, *, across: bool) -> None:
     batch = make(case, device)
     out = batch.attend(across=across).cpu()
     expected = attention.reference(

@@ -1,11 +1,11 @@
-"""What works on rows: norm, activation, rotary with page write, the verdict on drafts."""
+"""Kernels that work on rows: norm, activation, rotary with page write, verification of drafts."""
 
 import torch
 
 from baton_kernels.triton import activation, norm, rotary, speculation
 from baton_kernels.triton.cases.agree import BF16, agree, same_bits
 from baton_kernels.triton.cases.attention import OTHERS
-from baton_kernels.triton.layout import PageShape, read_page, write_token
+from baton_kernels.triton.layout import GpuPageShape, read_page, write_token
 
 
 def check_norm(rows: int, hidden: int, device: str) -> None:
@@ -29,7 +29,7 @@ def check_swiglu(rows: int, width: int, device: str) -> None:
 
 def check_rotary(heads: int, kv_heads: int, dim: int, page_tokens: int, kv_type: str, norms: bool, device: str) -> None:
     draw = torch.Generator().manual_seed(dim)
-    shape, layer, rows = PageShape(2, kv_heads, dim, page_tokens, kv_type, **OTHERS), 1, 7
+    shape, layer, rows = GpuPageShape(2, kv_heads, dim, page_tokens, kv_type, **OTHERS), 1, 7
     slots = torch.tensor([0, 1, 2, page_tokens, -1, 5, page_tokens + 3], dtype=torch.int32)
     sequence_of = torch.tensor([0, 0, 0, 0, 0, 1, 1], dtype=torch.int32)
     tables = torch.tensor([[3, 1], [0, 5]], dtype=torch.int32)

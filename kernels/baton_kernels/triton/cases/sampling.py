@@ -1,4 +1,4 @@
-"""Tokens, logprobs and the most likely tokens, beside the CPU sampler where it is built and its references anyway."""
+"""Draws tokens, logprobs and the most likely tokens on a device; tests compare them with the CPU sampler."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ _DEFAULTS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed":
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnOnDevice:
     tokens: Array
     logprobs: Array
     top_ids: Array
@@ -42,7 +42,7 @@ def settings(rows: int, **given: Any) -> dict[str, Array]:
     return {name: np.broadcast_to(np.asarray(values[name], kind), rows).copy() for name, kind in _TYPES.items()}
 
 
-def draw(logits: Array, device: str, *, n_top: int = 0, allowed: Array | None = None, **given: Any) -> Drawn:
+def draw(logits: Array, device: str, *, n_top: int = 0, allowed: Array | None = None, **given: Any) -> DrawnOnDevice:
     rows, vocab = logits.shape
     x = torch.from_numpy(logits).to(device)
     arrays = {name: a.view(np.int64) if name == "seed" else a for name, a in settings(rows, **given).items()}
@@ -61,4 +61,4 @@ def draw(logits: Array, device: str, *, n_top: int = 0, allowed: Array | None = 
     top = torch.full((rows, n_top), torch.nan, device=device)
     wanted = torch.full((rows,), n_top, dtype=torch.int32, device=device)
     top_logprobs(x, totals, wanted, ids=ids, logprobs=top)
-    return Drawn(*(part.cpu().numpy() for part in (tokens, logprobs, ids, top)))
+    return DrawnOnDevice(*(part.cpu().numpy() for part in (tokens, logprobs, ids, top)))

@@ -1,17 +1,17 @@
-"""Pages out of a pool and back, as they are and as the CPU kernels lay them out, with the CPU's checksums."""
+"""Moves pages out of a pool and back, in their own layout and in that of the CPU kernels, with the CPU's checksums."""
 
 import torch
 
 from baton_kernels import reference as cpu_reference
 from baton_kernels.triton import transfer
-from baton_kernels.triton.layout import PageShape
+from baton_kernels.triton.layout import GpuPageShape
 
 PAGES, COUNT, FIRST_LAYER, LAYERS = 9, 2, 1, 2
 
 
 def check(page_tokens: int, kv_heads: int, dim: int, kv_type: str, cpu_page_tokens: int, device: str) -> None:
     draw = torch.Generator().manual_seed(dim)
-    shape = PageShape(3, kv_heads, dim, page_tokens, kv_type)
+    shape = GpuPageShape(3, kv_heads, dim, page_tokens, kv_type)
     ratio = cpu_page_tokens // page_tokens if cpu_page_tokens else 1
     pool = torch.randint(0, 256, (PAGES, shape.page_bytes), generator=draw, dtype=torch.uint8)
     pages = torch.randperm(PAGES, generator=draw)[: COUNT * ratio].view(COUNT, ratio).int()
@@ -32,7 +32,7 @@ def check(page_tokens: int, kv_heads: int, dim: int, kv_type: str, cpu_page_toke
     assert torch.equal(back.cpu(), expected.flatten()), "the pool holds other bytes, or more pages were written"
 
 
-def _expected(pool: torch.Tensor, shape: PageShape, own: torch.Tensor, *, converted: bool) -> torch.Tensor:
+def _expected(pool: torch.Tensor, shape: GpuPageShape, own: torch.Tensor, *, converted: bool) -> torch.Tensor:
     layers = pool.view(PAGES, 3, -1)[own.long(), FIRST_LAYER:]  # [ratio, layers, bytes]
     if not converted:
         return layers.flatten()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from baton_kernels.triton.layout import PageShape
+from baton_kernels.triton.layout import GpuPageShape
 from bench.gpu.random_model import DRY, as_draft, on_device
 from engine.cuda import runner as runners
 from engine.plan import Drafting, Piece, Plan
@@ -178,7 +178,7 @@ def _note(reported: list[tuple[int, int]]) -> Callable[[int, int], None]:
 def test_a_draft_that_wrote_over_the_models_layers_would_be_noticed(
     engine: Build, model: Any, draft: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def over(*arguments: Any) -> tuple[PageShape, ...]:
+    def over(*arguments: Any) -> tuple[GpuPageShape, ...]:
         first, second = shapes(*arguments)
         return first, replace(second, first_byte=0)
 

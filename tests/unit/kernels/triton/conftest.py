@@ -1,5 +1,5 @@
-"""These files run in Triton's interpreter, which must be chosen before triton is imported: in a process of their
-own, which `test_interpreter.py` one folder up starts. Elsewhere they are not collected."""
+"""Tests in Triton's interpreter. The environment must choose it before triton is imported, so `test_interpreter.py` one
+folder up runs these files in processes of their own. Other runs of pytest do not collect them."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Norm, activation, rotary with page write, products, transfer and the verdict on drafts over their tables."""
+"""Norm, activation, rotary with page write, products, transfer and verification of drafts, over tables of shapes."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from baton_kernels.triton.cases import transfer as transfer_cases
 from baton_kernels.triton.cases.agree import same_bits
 from baton_kernels.triton.fp8 import narrow, widen
 from baton_kernels.triton.launch import ARCHITECTURES, Launch
-from baton_kernels.triton.layout import PageShape
+from baton_kernels.triton.layout import GpuPageShape
 
 
 @pytest.mark.parametrize("shape", products.SHAPES, ids=str)
@@ -75,7 +75,7 @@ def test_pages_travel_whole_with_the_checksum_of_the_cpu_kernels(shape):
 
 
 def test_a_transfer_refuses_layouts_that_do_not_go_together():
-    shape, pages = PageShape(2, 2, 32, 16, "fp8"), torch.zeros(1, 2, dtype=torch.int32)
+    shape, pages = GpuPageShape(2, 2, 32, 16, "fp8"), torch.zeros(1, 2, dtype=torch.int32)
     pool, sums = torch.zeros(shape.page_bytes * 2, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
     with pytest.raises(KernelError, match="cpu_page_tokens"):
         transfer.gather(pool, shape, pages, first_layer=0, layers=1, out=pool, sums=sums, cpu_page_tokens=32)
@@ -107,4 +107,4 @@ def test_eight_bit_floats_are_rounded_as_torch_rounds_them():
 @pytest.mark.parametrize("share", [(32, 64), (128, 64), (-64, 64), (0, 96)])
 def test_a_share_of_a_page_that_cannot_be_is_refused(share):
     with pytest.raises(KernelError, match=r"first_byte, other_bytes: .* multiples of 64 that fit"):
-        PageShape(2, 1, 32, 16, "bf16", *share)
+        GpuPageShape(2, 1, 32, 16, "bf16", *share)
