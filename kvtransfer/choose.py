@@ -13,7 +13,7 @@ SHARES_MEMORY = ("shm", "cuda_ipc")
 _NAMESPACES = ("mnt", "pid", "user")
 
 
-class Facts(Protocol):
+class EndFacts(Protocol):
     """What one end says of itself; a `KvHello` is one."""
 
     @property
@@ -29,18 +29,20 @@ class Facts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TransportChoice:
     transport: str  # empty: refused
     why: str
 
 
-def choose(writer: Facts, receiver: Facts) -> Choice:
+def choose(writer: EndFacts, receiver: EndFacts) -> TransportChoice:
     if writer.layout != receiver.layout:
         same_model = writer.layout.partition("+")[0] == receiver.layout.partition("+")[0]
         what = "draft models differ, so give both tiers the same `draft`" if same_model else "page layouts differ"
-        return Choice("", f"{what}: prefill has {writer.layout!r}, decode {receiver.layout!r}")
+        return TransportChoice("", f"{what}: prefill has {writer.layout!r}, decode {receiver.layout!r}")
     if writer.page_bytes != receiver.page_bytes:
-        return Choice("", f"pages differ: prefill's have {writer.page_bytes} bytes, decode's {receiver.page_bytes}")
+        return TransportChoice(
+            "", f"pages differ: prefill's have {writer.page_bytes} bytes, decode's {receiver.page_bytes}"
+        )
     passed_over = []
     for name in writer.transports:
         if name not in receiver.transports:
@@ -49,11 +51,11 @@ def choose(writer: Facts, receiver: Facts) -> Choice:
             passed_over.append(f"{name}: {obstacle}")
         else:
             why_not = "; ".join(passed_over) or "prefill's first choice"
-            return Choice(name, "same host and user" if name in SHARES_MEMORY else why_not)
-    return Choice("", "no transport in common: " + ("; ".join(passed_over) or "prefill offers none"))
+            return TransportChoice(name, "same host and user" if name in SHARES_MEMORY else why_not)
+    return TransportChoice("", "no transport in common: " + ("; ".join(passed_over) or "prefill offers none"))
 
 
-def cannot_share(writer: Facts, receiver: Facts) -> str:
+def cannot_share(writer: EndFacts, receiver: EndFacts) -> str:
     """Why these two cannot share memory; empty when they can."""
     if not writer.host or writer.host != receiver.host:
         return "another host, or a container without a common file system and process table"

@@ -85,7 +85,7 @@ class CudaDriver:
         if len(handle) != HANDLE_BYTES:
             raise DriverError(f"a memory handle has {HANDLE_BYTES} bytes, this one {len(handle)}")
         address = ctypes.c_uint64()
-        passed = _Handle.from_buffer_copy(handle)
+        passed = _IpcMemoryHandle.from_buffer_copy(handle)
         with torch.cuda.device(self.device):
             self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), passed, ctypes.c_uint(_PEER_ACCESS))
             return _tensor(address.value, nbytes, self.device)
@@ -133,13 +133,13 @@ class CudaDriver:
             raise DriverError(f"{name} failed: {(said.value or b'unknown error').decode()} ({code})")
 
 
-class _Handle(ctypes.Structure):
+class _IpcMemoryHandle(ctypes.Structure):
     """Passed by value, as the driver wants it."""
 
     _fields_ = [("bytes", ctypes.c_char * HANDLE_BYTES)]
 
 
-class _Foreign:
+class _ForeignMemory:
     """Memory that torch did not allocate, in the form in which torch adopts it."""
 
     def __init__(self, address: int, nbytes: int) -> None:
@@ -152,7 +152,7 @@ class _Foreign:
 
 
 def _tensor(address: int, nbytes: int, device: torch.device) -> torch.Tensor:
-    return torch.as_tensor(_Foreign(address, nbytes), device=device)
+    return torch.as_tensor(_ForeignMemory(address, nbytes), device=device)
 
 
 @cache

@@ -60,7 +60,7 @@ class DevicePool:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PageGroup:
     """Spans of the same layers: their bytes lie behind each other in one block."""
 
     places: tuple[int, ...]  # of the spans, among those that were asked for
@@ -92,7 +92,7 @@ class Blocks:
             found.append(self._driver.write(block, self._memory, self._shape.page_bytes, group.first_byte, pages))
         return self._sums(spans, found)
 
-    def room(self, group: Group) -> torch.Tensor:
+    def room(self, group: PageGroup) -> torch.Tensor:
         return torch.empty((len(group.places), group.nbytes), dtype=torch.uint8, device=self._driver.device)
 
     def _named(self, pages: list[int]) -> list[int]:
@@ -111,7 +111,7 @@ class Blocks:
         return tuple(sums)
 
 
-def grouped(spans: Sequence[Span], shape: PageShape) -> Iterator[Group]:
+def grouped(spans: Sequence[Span], shape: PageShape) -> Iterator[PageGroup]:
     """By first layer and number of layers, in the order in which those come first. IndexError for layers not there."""
     order: dict[tuple[int, int], list[int]] = {}
     for place, span in enumerate(spans):
@@ -119,7 +119,7 @@ def grouped(spans: Sequence[Span], shape: PageShape) -> Iterator[Group]:
             raise IndexError(f"{span} is outside pages of {shape.layers} layers")
         order.setdefault((span.first_layer, span.layers), []).append(place)
     for (first, layers), places in order.items():
-        yield Group(tuple(places), *shape.place(first, layers))
+        yield PageGroup(tuple(places), *shape.place(first, layers))
 
 
 def portions(spans: Sequence[Span], shape: PageShape, *, most: int = 1 << 30) -> Iterator[Sequence[Span]]:

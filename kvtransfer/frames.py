@@ -1,7 +1,7 @@
 """What our own transports say to each other in bytes: handles, the two greetings, and the header before a page's bytes.
 
 Fixed sizes, little endian, a magic and a version in front of everything, so that a stranger's first bytes are refused
-after at most `HELLO_BYTES` of them. Nothing here is trusted: parsing raises `Malformed` and the socket is closed.
+after at most `GREETING_BYTES` of them. Nothing here is trusted: parsing raises `Malformed` and the socket is closed.
 A token is the secret that lets one writer incarnation in; it travels in the handle, over the control stream."""
 
 import struct
@@ -18,11 +18,11 @@ _HANDLE = struct.Struct("<4sHxx16sQ")
 _SEGMENTS = 4  # that a page may have; unused ones are zero
 _SEGMENT = struct.Struct("<IQ")
 _SHAPE = struct.Struct(f"<{_SEGMENTS * _SEGMENT.size}s64s")
-_HELLO = struct.Struct(f"<4sHxx16sQQ{_SHAPE.size}s")
+_GREETING = struct.Struct(f"<4sHxx16sQQ{_SHAPE.size}s")
 _WELCOME = struct.Struct(f"<4sHH20xQQ{_SHAPE.size}s")
 _FRAME = struct.Struct("<4sHxx32sIIIIQQ")
 
-HELLO_BYTES = _HELLO.size
+GREETING_BYTES = _GREETING.size
 WELCOME_BYTES = _WELCOME.size
 FRAME_BYTES = _FRAME.size
 
@@ -32,7 +32,7 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
+class PoolHandle:
     """How a writer reaches a receiver; belongs to one incarnation of each."""
 
     kind: bytes  # four letters that name the transport
@@ -44,7 +44,7 @@ class Handle:
         return _HANDLE.pack(self.kind, VERSION, self.token, self.receiver) + self.address.encode()
 
     @classmethod
-    def unpack(cls, raw: bytes) -> "Handle":
+    def unpack(cls, raw: bytes) -> "PoolHandle":
         if len(raw) <= _HANDLE.size:
             raise Malformed(f"a transport handle of {len(raw)} bytes is too short")
         kind, version, token, receiver = _HANDLE.unpack_from(raw)
@@ -53,7 +53,7 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class Greeting:
     """First bytes of a writer."""
 
     token: bytes
@@ -62,11 +62,11 @@ class Hello:
     shape: PageShape
 
     def pack(self) -> bytes:
-        return _HELLO.pack(b"BHEL", VERSION, self.token, self.writer, self.receiver, pack_shape(self.shape))
+        return _GREETING.pack(b"BHEL", VERSION, self.token, self.writer, self.receiver, pack_shape(self.shape))
 
     @classmethod
-    def unpack(cls, raw: bytes | bytearray) -> "Hello":
-        magic, version, token, writer, receiver, shape = _unpack(_HELLO, raw)
+    def unpack(cls, raw: bytes | bytearray) -> "Greeting":
+        magic, version, token, writer, receiver, shape = _unpack(_GREETING, raw)
         _check_magic(magic, b"BHEL")
         _check_version(version)
         return cls(token, writer, receiver, unpack_shape(shape))

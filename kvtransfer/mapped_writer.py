@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from kvtransfer.blocking import finish, finish_or_discard
-from kvtransfer.frames import WELCOME_BYTES, Handle, Hello, Malformed, Welcome
+from kvtransfer.frames import WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.peer import credentials, stranger
 from kvtransfer.transfer import PageShape, Span, TransferError
 
@@ -93,14 +93,14 @@ def _dial(
     """In a thread: blocking, bounded by the time-out of each step."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        handle = Handle.unpack(raw)
+        handle = PoolHandle.unpack(raw)
         if handle.kind != kind:
             raise Malformed(f"a handle of {handle.kind!r}, not of this transport")
         connection.settimeout(seconds)
         connection.connect(handle.address)
         if reason := stranger(credentials(connection), os.geteuid()):
             raise TransferError(reason)
-        connection.send(Hello(handle.token, incarnation, handle.receiver, shape).pack())
+        connection.send(Greeting(handle.token, incarnation, handle.receiver, shape).pack())
         copies = _take(connection, attach, handle.receiver, shape)
         connection.setblocking(False)
         return connection, copies

@@ -6,12 +6,11 @@ a simulated cluster; tests hold writes back, lose and damage them."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from kvtransfer.transfer import Arrived, PageShape, Pool, Span, TransferError
-from mesh.rules import RULES, Rules
 
 _MASK = (1 << 64) - 1
 
@@ -61,6 +60,12 @@ class Write:
 Held = Callable[[Write], bool]
 
 
+def still_wanted(index: int, pages: Mapping[int, int]) -> bool:
+    """Rule [sink]: the second half of a frame goes into its page only while an open landing has that page. Otherwise
+    those bytes land in a page that another request may own by then."""
+    return index in pages
+
+
 @dataclass(slots=True)
 class Fabric:
     """Everything that connects pools: who is dead, what is on its way, what is held back."""
@@ -100,12 +105,10 @@ class Fabric:
 
 
 class MemoryReceiver:
-    def __init__(
-        self, fabric: Fabric, pool: Pool, incarnation: int, *, name: str, one_sided: bool, rules: Rules
-    ) -> None:
-        self.refused: Counter[str] = Counter()  # nobody: there is no handshake
+    def __init__(self, fabric: Fabric, pool: Pool, incarnation: int, *, name: str, one_sided: bool) -> None:
+        self.refused: Counter[str] = Counter()  # stays empty: there is no handshake
         self.name, self.one_sided, self.pool = name, one_sided, pool
-        self.fabric, self._rules = fabric, rules
+        self.fabric = fabric
         self._handle = f"{name} {incarnation:x}".encode()
         self._open: dict[bytes, tuple[dict[int, int], Callable[[Arrived], None]]] = {}
         self._sink = bytearray(pool.shape.page_bytes)
@@ -159,7 +162,7 @@ class MemoryReceiver:
     def _second_half(self, write: Write) -> None:
         pages, arrived = self._open.get(write.ticket, ({}, None))
         half, into = len(write.payload) // 2, write.into
-        if into is not None and write.page is not None and (write.span.index in pages or not self._rules.sink):
+        if into is not None and write.page is not None and still_wanted(write.span.index, pages):
             self.fabric.touched(write, write.page)
             into[half:] = write.payload[half:]
         if arrived is not None:
@@ -213,15 +216,12 @@ class MemoryTransport:
     fabric: Fabric
     name: str
     one_sided: bool
-    rules: Rules = RULES
 
     def available(self) -> str:
         return ""
 
     async def receive(self, pool: Pool, incarnation: int) -> MemoryReceiver:
-        return MemoryReceiver(
-            self.fabric, pool, incarnation, name=self.name, one_sided=self.one_sided, rules=self.rules
-        )
+        return MemoryReceiver(self.fabric, pool, incarnation, name=self.name, one_sided=self.one_sided)
 
     async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> MemoryWriter:
         target = self.fabric.receivers.get(handle)

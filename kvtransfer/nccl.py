@@ -8,7 +8,6 @@ NCCL encrypts nothing: for networks that are one's own."""
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,14 +18,15 @@ from random import SystemRandom
 
 import torch
 
+from kvtransfer.address import dialled_address, obstacle
 from kvtransfer.blocking import attend, finish
 from kvtransfer.cuda_ipc import on_device
 from kvtransfer.device_pool import DevicePool, grouped
-from kvtransfer.frames import HELLO_BYTES, TOKEN_BYTES, Frame, Handle, Hello, Malformed, Welcome
+from kvtransfer.frame_landings import FrameLandings
+from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Frame, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.nccl_frames import COUNT_BYTES, as_spans, portion_bytes, unpack_portion
-from kvtransfer.nccl_library import Broken, Communicator, Fabric, Nccl
+from kvtransfer.nccl_library import Broken, Communicator, Communicators, Nccl
 from kvtransfer.nccl_writer import NcclWriter, connect, notice_silence
-from kvtransfer.tcp_connection import Landings
 from kvtransfer.transfer import Arrived, Pool, Span
 
 log = logging.getLogger("baton.kvtransfer")
@@ -44,32 +44,35 @@ class NcclTransport:
         random: SystemRandom,
         *,
         host: str = "127.0.0.1",
-        fabric: Fabric | None = None,
+        advertise_host: str = "",
+        communicators: Communicators | None = None,
         handshake_seconds: float = 5.0,
     ) -> None:
-        self._random, self._host = random, host
-        self._fabric = fabric or Nccl()
+        self._random, self._host, self._advertise_host = random, host, advertise_host
+        self._communicators = communicators or Nccl()
         self._handshake_seconds = handshake_seconds
 
     def available(self) -> str:
-        try:
-            wildcard = self._host == "" or ipaddress.ip_address(self._host).is_unspecified
-        except ValueError:
-            wildcard = False  # a name
-        if wildcard:
-            return f"nccl listens on {self._host!r}, which nobody can dial: set transport_host to this host's address"
-        return self._fabric.available()
+        if reason := obstacle("nccl", self._host, self._advertise_host):
+            return reason
+        return self._communicators.available()
 
     async def receive(self, pool: Pool, incarnation: int) -> "NcclReceiver":
         receiver = NcclReceiver(
-            on_device(pool), incarnation, self._random, fabric=self._fabric, seconds=self._handshake_seconds
+            on_device(pool),
+            incarnation,
+            self._random,
+            communicators=self._communicators,
+            seconds=self._handshake_seconds,
         )
-        await receiver.listen(self._host)
+        await receiver.listen(self._host, self._advertise_host)
         return receiver
 
     async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> NcclWriter:
         seconds = self._handshake_seconds
-        return await connect(handle, KIND, on_device(pool), incarnation, fabric=self._fabric, seconds=seconds)
+        return await connect(
+            handle, KIND, on_device(pool), incarnation, communicators=self._communicators, seconds=seconds
+        )
 
 
 class NcclReceiver:
@@ -77,25 +80,25 @@ class NcclReceiver:
     one_sided = False
 
     def __init__(
-        self, pool: DevicePool, incarnation: int, random: SystemRandom, *, fabric: Fabric, seconds: float
+        self, pool: DevicePool, incarnation: int, random: SystemRandom, *, communicators: Communicators, seconds: float
     ) -> None:
         self.refused: Counter[str] = Counter()  # connections, by reason
-        self.landings = Landings(pool)
+        self.landings = FrameLandings(pool)
         self._pool, self._incarnation, self._random = pool, incarnation, random
-        self._fabric, self._seconds = fabric, seconds
+        self._communicators, self._seconds = communicators, seconds
         self._tokens: dict[int, bytes] = {}  # by writer incarnation
         self._talks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._address = ""
 
-    async def listen(self, host: str) -> None:
+    async def listen(self, host: str, advertise_host: str) -> None:
         self._server = await asyncio.start_server(self._accepted, host, 0)
         bound = self._server.sockets[0].getsockname()
-        self._address = f"{bound[0]}:{bound[1]}"
+        self._address = dialled_address(host, advertise_host, bound)
 
     def handle(self, writer: int) -> bytes:
         token = self._tokens.setdefault(writer, self._random.randbytes(TOKEN_BYTES))
-        return Handle(KIND, token, self._incarnation, self._address).pack()
+        return PoolHandle(KIND, token, self._incarnation, self._address).pack()
 
     def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
         self.landings.open(ticket, pages, arrived)
@@ -151,7 +154,7 @@ class NcclReceiver:
     ) -> bytes | None:
         """None: refused."""
         async with asyncio.timeout(self._seconds):
-            hello = Hello.unpack(await reader.readexactly(HELLO_BYTES))
+            hello = Greeting.unpack(await reader.readexactly(GREETING_BYTES))
         known = hmac.compare_digest(self._tokens.get(hello.writer, b""), hello.token)
         if not known or hello.receiver != self._incarnation:
             self._refuse("token", "a stale handle, or a stranger")
@@ -161,13 +164,13 @@ class NcclReceiver:
         if not welcome.accepted:
             self._refuse("shape", f"its pages are {hello.shape}")
             return None
-        unique = await finish(thread, self._fabric.unique)
+        unique = await finish(thread, self._communicators.unique)
         writer.write(unique)
         return unique
 
     async def _serve(self, reader: asyncio.StreamReader, unique: bytes, thread: ThreadPoolExecutor) -> None:
         """Joined with the writer, then portion by portion, until the connection or the communicator ends."""
-        pair = self._fabric.pair(unique, 0, self._pool.driver.device)
+        pair = self._communicators.pair(unique, 0, self._pool.driver.device)
 
         async def while_there(call: Callable[[], None], seconds: float | None = None) -> None:
             await attend(thread, call, look=lambda: _check_there(reader), end=pair.abort, seconds=seconds)

@@ -3,7 +3,7 @@
 One communicator joins one prefill with one decode worker: windows, growing and shrinking would be collective. All are
 non-blocking: NCCL's calls return at once, joining and connecting go on in its own threads, and whoever waits here asks
 how far they are. So a wait for a peer that died or never came, while joining as in a copy, ends by `abort`, from any
-thread. Tests hand in another `Fabric`."""
+thread. Tests hand in another `Communicators`."""
 
 import ctypes
 import logging
@@ -43,7 +43,7 @@ class Communicator(Protocol):
         """At any time, from any thread, idempotent: ends what waits, and the communicator. Does not wait itself."""
 
 
-class Fabric(Protocol):
+class Communicators(Protocol):
     def available(self) -> str:
         """Empty when usable here, else the reason why not."""
 
@@ -67,11 +67,11 @@ class Nccl:
         _call("ncclGetUniqueId", ctypes.byref(unique))
         return bytes(unique)
 
-    def pair(self, unique: bytes, rank: int, device: torch.device) -> "Pair":
-        return Pair(unique, rank, device)
+    def pair(self, unique: bytes, rank: int, device: torch.device) -> "NcclCommunicator":
+        return NcclCommunicator(unique, rank, device)
 
 
-class Pair:
+class NcclCommunicator:
     def __init__(self, unique: bytes, rank: int, device: torch.device) -> None:
         self._unique, self._rank, self._device = _Unique.from_buffer_copy(unique), rank, device
         self._handle = ctypes.c_void_p()
@@ -97,7 +97,7 @@ class Pair:
             Thread(target=self._end, name="baton-nccl-end", daemon=True).start()
 
     def _meet(self) -> None:
-        config = _Config(ctypes.sizeof(_Config), _CONFIG_MAGIC, _CONFIG_VERSION, 0, _CONFIG_UNSET)
+        config = _NcclConfig(ctypes.sizeof(_NcclConfig), _CONFIG_MAGIC, _CONFIG_VERSION, 0, _CONFIG_UNSET)
         ranks = (ctypes.c_int(2), self._unique, ctypes.c_int(self._rank))
         self._through("ncclCommInitRankConfig", ctypes.byref(self._handle), *ranks, ctypes.byref(config))
 
@@ -156,7 +156,7 @@ class _Unique(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint8 * UNIQUE_BYTES)]
 
 
-class _Config(ctypes.Structure):
+class _NcclConfig(ctypes.Structure):
     """The first members of `ncclConfig_t`; the size says where ours end."""
 
     _fields_ = [

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kvtransfer.blocking import attend, finish, finish_or_discard
 from kvtransfer.device_pool import DevicePool, check_spans, portions
-from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Handle, Hello, Malformed, Welcome
+from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.nccl_frames import MOST_FRAMES, pack_portion
-from kvtransfer.nccl_library import UNIQUE_BYTES, Broken, Communicator, Fabric
+from kvtransfer.nccl_library import UNIQUE_BYTES, Broken, Communicator, Communicators
 from kvtransfer.transfer import Span, TransferError
 
 # A host that vanished without a word is noticed after so long, by whichever of the two speaks.
@@ -87,11 +87,11 @@ class NcclWriter:
 
 
 async def connect(
-    raw: bytes, kind: bytes, pool: DevicePool, incarnation: int, *, fabric: Fabric, seconds: float
+    raw: bytes, kind: bytes, pool: DevicePool, incarnation: int, *, communicators: Communicators, seconds: float
 ) -> NcclWriter:
     def dial() -> tuple[socket.socket, int, bytes]:
         """In a thread. The receiver joins as soon as it has welcomed us."""
-        handle = Handle.unpack(raw)
+        handle = PoolHandle.unpack(raw)
         if handle.kind != kind:
             raise Malformed(f"a handle of {handle.kind!r}, not of nccl")
         host, _, port = handle.address.rpartition(":")
@@ -99,7 +99,7 @@ async def connect(
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             notice_silence(connection)
-            connection.sendall(Hello(handle.token, incarnation, handle.receiver, pool.shape).pack())
+            connection.sendall(Greeting(handle.token, incarnation, handle.receiver, pool.shape).pack())
             welcome = Welcome.unpack(_take(connection, WELCOME_BYTES))
             if not welcome.accepted or welcome.shape != pool.shape:
                 raise Malformed(f"our pages are {pool.shape}, the receiver's {welcome.shape}")
@@ -113,7 +113,7 @@ async def connect(
     sender = ThreadPoolExecutor(1, thread_name_prefix="baton-nccl")
     try:
         connection, pages, unique = await finish_or_discard(sender, dial, lambda late: late[0].close())
-        pair = fabric.pair(unique, 1, pool.driver.device)
+        pair = communicators.pair(unique, 1, pool.driver.device)
         try:
             await attend(sender, pair.join, look=lambda: _check_there(connection), end=pair.abort, seconds=seconds)
         except BaseException:

@@ -6,88 +6,42 @@ Short frames are read several at a time and copied into their pages: two calls o
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, cast
 
-from kvtransfer.frames import FRAME_BYTES, HELLO_BYTES, Frame, Hello, Malformed, Welcome
-from kvtransfer.transfer import Arrived, Pool
+from kvtransfer.frame_landings import FrameLanding, FrameLandings
+from kvtransfer.frames import FRAME_BYTES, GREETING_BYTES, Frame, Greeting, Malformed, Welcome
 
-_SINK_BYTES = 256 * 1024
 _AHEAD_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Landing:
-    """The pages that one ticket's frames may land in."""
-
-    pages: dict[int, int]  # page index -> page id
-    arrived: Callable[[Arrived], None]
-
-
-class Landings:
-    """Which tickets may land where, and the sink for all other bytes."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self.sink = memoryview(bytearray(_SINK_BYTES))
-        self.discarded_bytes = 0
-        self._open: dict[bytes, Landing] = {}
-
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
-        self._open[ticket] = Landing(dict(pages), arrived)
-
-    def close(self, ticket: bytes) -> None:
-        self._open.pop(ticket, None)
-
-    def wants(self, frame: Frame) -> Landing | None:
-        """The open landing that this frame belongs to now."""
-        landing = self._open.get(frame.ticket)
-        return landing if landing is not None and frame.index in landing.pages else None
-
-    def find(self, frame: Frame) -> tuple[Landing, memoryview] | None:
-        """Where this frame's bytes go now; None: into the sink."""
-        landing = self.wants(frame)
-        if landing is None:
-            return None
-        return landing, self.pool.view(landing.pages[frame.index], frame.first_layer, frame.layers)
-
-    def complete(self, frame: Frame, landing: Landing) -> None:
-        """All bytes of a frame are in its page; told only if that very landing is still open."""
-        if self._open.get(frame.ticket) is landing:
-            landing.arrived(
-                Arrived(frame.ticket, frame.index, frame.first_layer, frame.layers, frame.round, frame.checksum)
-            )
-
-
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """The receiver, as its connections see it."""
 
     refused: Counter[str]
     incarnation: int
-    landings: Landings
+    landings: FrameLandings
 
     @property
     def handshake_seconds(self) -> float: ...
 
-    def joined(self, connection: "Connection") -> bool: ...
+    def joined(self, connection: "TcpConnection") -> bool: ...
 
-    def left(self, connection: "Connection") -> None: ...
+    def left(self, connection: "TcpConnection") -> None: ...
 
-    def knows(self, hello: Hello) -> bool: ...
+    def knows(self, greeting: Greeting) -> bool: ...
 
 
-class Connection(asyncio.BufferedProtocol):
-    def __init__(self, owner: Owner) -> None:
+class TcpConnection(asyncio.BufferedProtocol):
+    def __init__(self, owner: ConnectionOwner) -> None:
         self.greeted = False
         self._owner = owner
         self._landings = owner.landings
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))  # greeting, headers, and what comes along with them
         self._have = 0  # bytes in there
-        self._wanted = HELLO_BYTES  # how far it is filled
+        self._wanted = GREETING_BYTES  # how far it is filled
         self._frame: Frame | None = None  # its bytes are being received
         self._left = 0  # so many are still to come
-        self._landing: Landing | None = None  # they belong to this landing; None: into the sink
+        self._landing: FrameLanding | None = None  # they belong to this landing; None: into the sink
         self._page = self._ahead[:0]  # ... to this rest of its page
         self._refused = False
 
@@ -120,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
             self._have += count
             if self.greeted:
                 self._parse()
-            elif self._have == HELLO_BYTES:
+            elif self._have == GREETING_BYTES:
                 self._greet()
 
     def sink(self, ticket: bytes) -> None:
@@ -139,12 +93,12 @@ class Connection(asyncio.BufferedProtocol):
     def _greet(self) -> None:
         pool = self._landings.pool
         try:
-            hello = Hello.unpack(bytes(self._ahead[:HELLO_BYTES]))
+            greeting = Greeting.unpack(bytes(self._ahead[:GREETING_BYTES]))
         except Malformed:
             return self._refuse("malformed")
-        if not self._owner.knows(hello):
+        if not self._owner.knows(greeting):
             return self._refuse("token")
-        welcome = Welcome(hello.shape == pool.shape, self._owner.incarnation, pool.pages, pool.shape)
+        welcome = Welcome(greeting.shape == pool.shape, self._owner.incarnation, pool.pages, pool.shape)
         self._transport.write(welcome.pack())
         self._late.cancel()
         self.greeted = True

@@ -13,6 +13,8 @@ SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
 TRANSPORTS = {"cpu": ("shm", "tcp"), "cuda": ("cuda_ipc", "nccl")}
+UNENCRYPTED = ("nccl",)  # between hosts, and without TLS of its own
+WILDCARDS = ("0.0.0.0", "::")
 BUILTIN_NAME = "baton-tiny"
 
 
@@ -35,8 +37,13 @@ class CommonConfig:
     served_name: str = ""  # what clients call the model; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
+    tls_certificate: Path | None = None  # PEM: what this process shows its peers; None, as the next two: plain text
+    tls_key: Path | None = None  # PEM: the certificate's private key
+    tls_ca: Path | None = None  # PEM: the authority that signs every peer's certificate
+    tls_name: str = ""  # name that every server's certificate carries; empty: the host that was dialled
 
     def __post_init__(self) -> None:
+        check_tls(tls_certificate=self.tls_certificate, tls_key=self.tls_key, tls_ca=self.tls_ca)
         for key, folder in (("model", self.model), ("draft", self.draft)):
             if folder is not None and not (folder / "config.json").is_file():
                 raise ConfigError(f"{key}: {folder} is not a Hugging Face model folder (it has no config.json)")
@@ -67,6 +74,7 @@ class WorkerConfig(CommonConfig):
     """What both tiers need; `[worker]` in the file, and each tier may say otherwise in its own section."""
 
     address: str = "127.0.0.1:0"  # port 0: any free one; the gateways learn it when the worker registers
+    advertise_host: str = ""  # what others dial instead of the host of `address`; empty: that host
     gateways: tuple[str, ...] = ("127.0.0.1:50051",)
     device: str = "cpu"  # cpu | cuda: where the model is computed and its pages lie
     product_path: str = "auto"  # auto: an exact one; on a CPU pairs for bf16 checkpoints, fp32 for the others
@@ -81,11 +89,16 @@ class WorkerConfig(CommonConfig):
     prefix_cache: bool = True
     speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
     transports: tuple[str, ...] | None = None  # allowed ones, best first; None: all of the device
-    transport_host: str = "127.0.0.1"  # where tcp and nccl listen
+    transport_host: str = "127.0.0.1"  # where tcp and nccl listen; a wildcard: others dial `advertise_host`
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_address("address", self.address)
+        if not self.advertise_host and split_address(self.address)[0] in WILDCARDS:
+            raise ConfigError(
+                f"address: {self.address} listens on every interface; set advertise_host to the name or address of "
+                "this host that the other services dial"
+            )
         if not self.gateways:
             raise ConfigError("gateways: name at least one gateway as host:port, for instance 127.0.0.1:50051")
         for gateway in self.gateways:
@@ -116,7 +129,10 @@ class WorkerConfig(CommonConfig):
 
     @property
     def allowed_transports(self) -> tuple[str, ...]:
-        return TRANSPORTS[self.device] if self.transports is None else self.transports
+        """Those that are named; unless they are, no transport that would send pages in plain text beside TLS."""
+        if self.transports is not None:
+            return self.transports
+        return tuple(name for name in TRANSPORTS[self.device] if self.tls_ca is None or name not in UNENCRYPTED)
 
     @property
     def thread_count(self) -> int:
@@ -206,6 +222,16 @@ def check_address(name: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:50051")
+
+
+def check_tls(**files: Path | None) -> None:
+    """All of them, each a file, or none."""
+    given = [key for key, file in files.items() if file is not None]
+    for key, file in files.items():
+        if given and file is None:
+            raise ConfigError(f"{key}: is missing beside {', '.join(given)}; TLS takes {', '.join(files)}")
+        if file is not None and not file.is_file():
+            raise ConfigError(f"{key}: there is no file {file}")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

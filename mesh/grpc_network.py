@@ -15,6 +15,7 @@ from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcList
 from mesh.grpc_stream import GrpcStream
 from mesh.messages import Register
 from mesh.network import Accept, Channel, OnRegister, Stream, StreamClosed
+from mesh.tls import TlsFiles
 
 __all__ = ["AddServices", "AddressError", "GrpcListening", "GrpcNetwork"]
 
@@ -38,20 +39,18 @@ _BROKEN = (grpc.RpcError, asyncio.CancelledError, asyncio.InvalidStateError, Tim
 
 
 class GrpcNetwork:
-    """Without credentials it speaks plain text: for one host, or behind a mesh's own TLS."""
+    """Without TLS files it speaks plain text: for one host, or under a network that encrypts by itself."""
 
     def __init__(
         self,
         *,
-        server_credentials: grpc.ServerCredentials | None = None,
-        channel_credentials: grpc.ChannelCredentials | None = None,
-        advertise_host: str | None = None,  # what others dial when this one listens on every interface
+        tls: TlsFiles | None = None,  # both ends of every connection show a certificate of the CA
+        advertise_host: str = "",  # what others dial instead of the host that this process listens on
         dial_seconds: float = 5.0,
         setting: str = "listen",  # named in errors about the address
         also: AddServices | None = None,  # served on the same port
     ) -> None:
-        self._server_credentials = server_credentials
-        self._channel_credentials = channel_credentials
+        self._tls = tls
         self._advertise_host = advertise_host
         self._dial_seconds = dial_seconds
         self._setting = setting
@@ -68,7 +67,8 @@ class GrpcNetwork:
             listening.add(_REGISTRY, "Register", grpc.unary_unary_rpc_method_handler(_registrar(on_register)))
         if self._also is not None:
             listening.add_others(self._also)
-        await listening.start(address, self._server_credentials, self._advertise_host, self._setting)
+        credentials = self._tls.server_credentials() if self._tls else None
+        await listening.start(address, credentials, self._advertise_host, self._setting)
         return listening
 
     async def dial(self, address: str, channel: Channel) -> Stream:
@@ -105,9 +105,10 @@ class GrpcNetwork:
             await connection.close()
 
     def _connect(self, address: str) -> grpc.aio.Channel:
-        if self._channel_credentials is None:
+        if self._tls is None:
             return grpc.aio.insecure_channel(address, options=_OPTIONS)
-        return grpc.aio.secure_channel(address, self._channel_credentials, options=_OPTIONS)
+        options = (*_OPTIONS, *self._tls.channel_options())
+        return grpc.aio.secure_channel(address, self._tls.channel_credentials(), options=options)
 
 
 def _registrar(on_register: OnRegister) -> Any:

@@ -59,7 +59,7 @@ class GrpcListening:
         self._services.extend(add(self._server))
 
     async def start(
-        self, address: str, credentials: grpc.ServerCredentials | None, advertise_host: str | None, setting: str
+        self, address: str, credentials: grpc.ServerCredentials | None, advertise_host: str, setting: str
     ) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*self._services, _HEALTH, reflection.SERVICE_NAME), self._server)

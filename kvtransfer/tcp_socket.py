@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kvtransfer.transfer import TransferError
 
 
-class Link:
+class TcpSocket:
     def __init__(self, connection: socket.socket, on_lost: Callable[[str], None]) -> None:
         self.turn = asyncio.Lock()  # fair; whoever holds it sends whole frames
         self._socket = connection
