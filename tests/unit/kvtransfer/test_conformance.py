@@ -207,17 +207,19 @@ async def test_nothing_is_left_open_after_closing(transport, new_pair):
     assert (len(os.listdir("/proc/self/fd")), _mappings()) == (descriptors, mappings)
 
 
-async def test_an_idle_lane_uses_no_processor_time(real_pair):
+async def test_an_idle_pair_uses_no_processor_time(real_pair):
     await real_pair.writer.write(TICKET, [whole(0, 0, 0)], 0)
     await asyncio.sleep(0.05)
     before = resource.getrusage(resource.RUSAGE_SELF)
     await asyncio.sleep(1.0)
     after = resource.getrusage(resource.RUSAGE_SELF)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.02
+    assert (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.2
+    )  # one that spins takes the whole second
 
 
 async def test_a_cancelled_write_is_over_when_its_task_is(real_pair):
-    """Whoever awaited the cancelled task may give the source pages to somebody else."""
+    """After it, the source pages may belong to another request."""
     spans = [whole(index, index, index) for index in range(64)]
     real_pair.open(TICKET, spans)
     before = bytes(real_pair.source.buffer)

@@ -130,7 +130,7 @@ async def test_a_stranger_is_cut_off_after_one_greetings_bytes_and_counted(new_p
         stream.close()
 
 
-async def test_whoever_does_not_greet_in_time_is_cut_off(new_pair):
+async def test_a_connection_that_does_not_greet_in_time_is_cut_off(new_pair):
     async with new_pair(tcp(handshake_seconds=0.1)) as pair:
         host, port = PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")
         reader, stream = await asyncio.open_connection(host, int(port))
@@ -169,7 +169,7 @@ async def test_frames_of_a_stopped_reader_wait_without_spinning_and_go_on(new_pa
         assert not task.done()
         before = time.process_time()
         await asyncio.sleep(0.5)
-        assert time.process_time() - before < 0.05
+        assert time.process_time() - before < 0.2  # a writer that spins takes the whole half second
         for connection in pair.receiver._connections:
             connection._transport.resume_reading()
         await task
@@ -207,14 +207,14 @@ async def test_a_cancelled_write_leaves_whole_frames_behind(new_pair):
         assert pair.receiver.refused.total() == 0 and all(pair.same(spans[told.index]) for told in pair.arrived)
 
 
-async def test_the_throttle_keeps_its_rate(new_pair):
+async def test_a_throttled_writer_is_never_faster_than_its_rate(new_pair):
     async with new_pair(tcp(bytes_per_second=10e6)) as pair:
         spans = [Span(index, index, index, 0, 6) for index in range(64)]
         pair.open(TICKET, spans)
         begun = time.monotonic()
         for _ in range(4):  # 6.3 MB
             await pair.writer.write(TICKET, spans, 0)
-        assert 0.55 < time.monotonic() - begun < 2.0
+        assert time.monotonic() - begun > 0.55
 
 
 async def test_a_two_sided_writer_needs_no_proof_and_cannot_be_killed(new_pair):
