@@ -1,7 +1,7 @@
-"""Which transport two workers use, and why, in words that a person reads in `baton doctor` and in traces.
+"""Which transport two workers use, and why, in words that a person reads in logs and traces.
 
-Decided by decode when a prefill worker greets it. Shared memory needs one host *and* one user: those are inside one
-trust boundary. Everything else goes over what both ends offer, in prefill's order."""
+Decode decides when a prefill worker opens a session. Shared memory needs one host *and* one user, which is one trust
+boundary. Otherwise the first transport in prefill's order that decode offers too is taken."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _NAMESPACES = ("mnt", "pid", "user")
 
 
 class EndFacts(Protocol):
-    """What one end says of itself; a `KvHello` is one."""
+    """What each end of a session states about itself; a `KvHello` has these fields."""
 
     @property
     def host(self) -> str: ...
@@ -30,7 +30,7 @@ class EndFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransportChoice:
-    transport: str  # empty: refused
+    transport: str  # empty: the session is refused
     why: str
 
 
@@ -65,12 +65,13 @@ def cannot_share(writer: EndFacts, receiver: EndFacts) -> str:
 
 
 def host_identity(proc: Path = Path("/proc")) -> str:
-    """Equal on two processes exactly if one can open the other's socket by path and see it by process id.
+    """A text that is equal for two processes exactly if each can open the other's socket by path and see the other by
+    process id.
 
     That takes one kernel (boot id), one file tree (mount namespace), one process table (pid namespace, or a death
     could not be proved) and one meaning of uids (user namespace). The descriptor itself crosses namespaces, so
-    containers that are given all three in common get equal identities, others use tcp. Empty when unknown, which
-    never equals anything."""
+    containers that share all three namespaces get equal identities, others use tcp. Empty when unknown: an empty
+    identity equals no other."""
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
         spaces = [os.readlink(proc / "self/ns" / name) for name in _NAMESPACES]

@@ -1,4 +1,4 @@
-"""What pools and transports ask of a GPU: memory that another process can map, and copies with their checksums.
+"""The GPU calls that pools and transports use: memory that another process can map, and copies with checksums.
 
 The driver's few calls go through ctypes, because torch's allocator cuts its blocks out of larger ones, whose handle
 would open all of them. They act on the device's primary context, the one that torch uses. Copies are our kernels, on a
@@ -37,20 +37,21 @@ class Driver(Protocol):
     def unmap(self, memory: torch.Tensor) -> None: ...
 
     def beside(self) -> AbstractContextManager[None]:
-        """What this thread launches meanwhile goes to a stream that no step waits for."""
+        """Inside the `with`, kernels that this thread launches run on a stream that no step waits for."""
 
     def read(
         self, memory: torch.Tensor, page_bytes: int, first_byte: int, pages: Sequence[int], out: torch.Tensor
     ) -> torch.Tensor:
-        """Spans of pages -> out [pages, bytes]; the checksums, int64 [pages], on the device."""
+        """Copy spans of pages into out [pages, bytes]; returns their checksums, int64 [pages], on the device."""
 
     def write(
         self, block: torch.Tensor, memory: torch.Tensor, page_bytes: int, first_byte: int, pages: Sequence[int]
-    ) -> torch.Tensor: ...
+    ) -> torch.Tensor:
+        """Copy block [pages, bytes] into spans of pages; returns the checksums like `read`."""
 
 
 class CudaDriver:
-    """Of the device that is torch's current one when it is made."""
+    """Drives the device that is torch's current one when the object is made."""
 
     def __init__(self) -> None:
         torch.cuda.init()
@@ -128,13 +129,13 @@ class CudaDriver:
 
     def _check(self, name: str, code: int) -> None:
         if code:
-            said = ctypes.c_char_p()
-            self._library.cuGetErrorString(code, ctypes.byref(said))
-            raise DriverError(f"{name} failed: {(said.value or b'unknown error').decode()} ({code})")
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorString(code, ctypes.byref(text))
+            raise DriverError(f"{name} failed: {(text.value or b'unknown error').decode()} ({code})")
 
 
 class _IpcMemoryHandle(ctypes.Structure):
-    """Passed by value, as the driver wants it."""
+    """A memory handle, which the driver takes by value."""
 
     _fields_ = [("bytes", ctypes.c_char * HANDLE_BYTES)]
 

@@ -1,7 +1,7 @@
-"""What our own transports say to each other in bytes: handles, the two greetings, and the header before a page's bytes.
+"""The bytes that the two halves of our transports exchange: handles, greeting, welcome, and the header of a span.
 
-Fixed sizes, little endian, a magic and a version in front of everything, so that a stranger's first bytes are refused
-after at most `GREETING_BYTES` of them. Nothing here is trusted: parsing raises `Malformed` and the socket is closed.
+All have fixed sizes, are little endian and begin with a magic and a version, so that a receiver refuses a stranger
+after `GREETING_BYTES` at most. Nothing here is trusted: parsing raises `Malformed`, and the receiver closes the socket.
 A token is the secret that lets one writer incarnation in; it travels in the handle, over the control stream."""
 
 import struct
@@ -15,7 +15,7 @@ TOKEN_BYTES = 16
 TICKET_BYTES = 32
 
 _HANDLE = struct.Struct("<4sHxx16sQ")
-_SEGMENTS = 4  # that a page may have; unused ones are zero
+_SEGMENTS = 4  # segments that a page may have; unused ones are zero
 _SEGMENT = struct.Struct("<IQ")
 _SHAPE = struct.Struct(f"<{_SEGMENTS * _SEGMENT.size}s64s")
 _GREETING = struct.Struct(f"<4sHxx16sQQ{_SHAPE.size}s")
@@ -33,11 +33,11 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PoolHandle:
-    """How a writer reaches a receiver; belongs to one incarnation of each."""
+    """How a writer reaches a receiver: valid for one incarnation of each."""
 
     kind: bytes  # four letters that name the transport
     token: bytes
-    receiver: int  # incarnation
+    receiver: int  # receiver's incarnation
     address: str
 
     def pack(self) -> bytes:
@@ -54,11 +54,11 @@ class PoolHandle:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """First bytes of a writer."""
+    """The first bytes that a writer sends."""
 
     token: bytes
-    writer: int  # incarnation
-    receiver: int  # incarnation it means to reach
+    writer: int  # writer's incarnation
+    receiver: int  # incarnation that the writer wants to reach
     shape: PageShape
 
     def pack(self) -> bytes:
@@ -74,7 +74,7 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The receiver's answer to a writer that it knows. `accepted` is false only when the shapes differ."""
+    """The receiver's answer to a writer whose token it knows. `accepted` is false only when the shapes differ."""
 
     accepted: bool
     receiver: int

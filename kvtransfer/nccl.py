@@ -1,10 +1,10 @@
 """Pages between GPU pools of any two hosts over NCCL, decode's half.
 
 Two-sided: frames come over a TCP connection, the bytes behind them over a communicator of just these two workers, into
-a block beside the pool. Only when a block is complete is it decided, on the event loop, which of its spans a landing
-still wants: those are scattered into their pages at once, the others go nowhere. So not one byte reaches a page after
-`close`. The connection's end aborts the communicator, be it joined or still joining, and with it the thread that waits.
-NCCL encrypts nothing: for networks that are one's own."""
+a block beside the pool. When a block is complete, the event loop decides which of its spans an open landing still wants
+and scatters those into their pages at once; it drops the others. So not one byte reaches a page after `close`. The end
+of the connection aborts the communicator, be it joined or still joining, and with it the thread that waits.
+NCCL encrypts nothing: it is for private networks only."""
 
 import asyncio
 import hmac
@@ -107,7 +107,7 @@ class NcclReceiver:
         self.landings.close(ticket)
 
     async def silent(self, writer: int, seconds: float) -> bool:
-        return True  # what it still sends reaches no page
+        return True  # a late write reaches no page
 
     def kill(self, writer: int) -> bool:
         return False  # it may be on another host
@@ -152,24 +152,24 @@ class NcclReceiver:
     async def _welcome(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, thread: ThreadPoolExecutor
     ) -> bytes | None:
-        """None: refused."""
+        """Answer a writer's greeting; returns the communicator's name, or None when the writer was refused."""
         async with asyncio.timeout(self._seconds):
-            hello = Greeting.unpack(await reader.readexactly(GREETING_BYTES))
-        known = hmac.compare_digest(self._tokens.get(hello.writer, b""), hello.token)
-        if not known or hello.receiver != self._incarnation:
-            self._refuse("token", "a stale handle, or a stranger")
+            greeting = Greeting.unpack(await reader.readexactly(GREETING_BYTES))
+        known = hmac.compare_digest(self._tokens.get(greeting.writer, b""), greeting.token)
+        if not known or greeting.receiver != self._incarnation:
+            self._refuse("token", "its handle is stale, or it has none")
             return None
-        welcome = Welcome(hello.shape == self._pool.shape, self._incarnation, self._pool.pages, self._pool.shape)
+        welcome = Welcome(greeting.shape == self._pool.shape, self._incarnation, self._pool.pages, self._pool.shape)
         writer.write(welcome.pack())
         if not welcome.accepted:
-            self._refuse("shape", f"its pages are {hello.shape}")
+            self._refuse("shape", f"its pages are {greeting.shape}")
             return None
         unique = await finish(thread, self._communicators.unique)
         writer.write(unique)
         return unique
 
     async def _serve(self, reader: asyncio.StreamReader, unique: bytes, thread: ThreadPoolExecutor) -> None:
-        """Joined with the writer, then portion by portion, until the connection or the communicator ends."""
+        """Join with the writer, then receive portion by portion until the connection or the communicator ends."""
         pair = self._communicators.pair(unique, 0, self._pool.driver.device)
 
         async def while_there(call: Callable[[], None], seconds: float | None = None) -> None:
@@ -188,7 +188,7 @@ class NcclReceiver:
             pair.abort()
 
     def _land(self, frames: Sequence[Frame], spans: Sequence[Span], blocks: Sequence[torch.Tensor]) -> None:
-        """On the event loop and at once, so that no landing ends in between."""
+        """Scatter the wanted spans. Runs on the event loop without a pause, so that no landing ends in between."""
         wanted = [self.landings.wants(frame) for frame in frames]
         targets = [
             replace(span, target=landing.pages[span.index]) if landing is not None else span
@@ -208,7 +208,7 @@ class NcclReceiver:
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
-    """Of the next portion; empty when the writer has hung up between two."""
+    """The first bytes of the next portion; empty when the writer hung up after the last one."""
     try:
         return await reader.readexactly(COUNT_BYTES)
     except asyncio.IncompleteReadError as error:

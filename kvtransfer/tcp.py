@@ -135,7 +135,7 @@ class TcpReceiver:
         drain(self._connections, ticket)
 
     async def silent(self, writer: int, seconds: float) -> bool:
-        return True  # what a two-sided writer still sends goes into the sink
+        return True  # a late frame goes into the sink
 
     def kill(self, writer: int) -> bool:
         return False  # it may be on another host

@@ -1,8 +1,8 @@
-"""TCP, prefill's half: header and page views go to the socket by scatter-gather, without a copy of ours.
+"""TCP, prefill's half: headers and views of pages go to the socket by scatter-gather, without a copy in this process.
 
-A write shares its frames among the connections: each takes the next batch when it can send. The kernel has the bytes
-when a write returns, so the source may change. A cancelled write sends its begun batches to the end, since half a frame
-would break the stream, and no more. Any broken connection breaks the writer."""
+A write divides its frames among the connections: each takes the next batch when it can send. When a write returns, the
+kernel has the bytes, so the source may change. A cancelled write finishes the batches that it began, since half a frame
+would break the stream, and sends no more. A broken connection breaks the writer."""
 
 import asyncio
 import ipaddress
@@ -95,14 +95,14 @@ class TcpWriter:
         return checksum
 
     def _choose(self, spans: Sequence[Span]) -> list[TcpSocket]:
-        """As many connections as there are batches; they take turns."""
+        """As many connections as the write has batches; writes begin at different ones in turn."""
         size = sum(self._source.shape.place(span.first_layer, span.layers)[1] for span in spans)
         count = min(len(self._sockets), len(spans), -(-size // _BATCH_BYTES))
         self._turn += count
         return [self._sockets[(self._turn + step) % len(self._sockets)] for step in range(count)]
 
     def _lost(self, reason: str) -> None:
-        """One connection down, all down: frames are missing, and only a new session repeats them."""
+        """One lost connection ends all: frames are missing, and only a new session sends them again."""
         if not self._broken:
             self._broken = reason
             for connection in self._sockets:
@@ -110,11 +110,11 @@ class TcpWriter:
 
 
 class Throttle:
-    """Lets so many bytes per second through, exactly in the long run; idle time saves up a short burst only."""
+    """Limits the bytes per second, exactly in the long run; after idle time it lets a short burst through."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self.bytes_per_second = bytes_per_second  # may be changed at any time
-        self._free = 0.0  # when everything that was let through has passed at that rate
+        self._free = 0.0  # time at which all bytes so far have passed at that rate
 
     async def take(self, size: int) -> None:
         now = asyncio.get_running_loop().time()
@@ -179,7 +179,7 @@ def _parse(raw: bytes, kind: bytes) -> PoolHandle:
 
 
 def _dial(host: str, port: int, tls: TlsFiles | None, seconds: float, send_buffer_bytes: int | None) -> socket.socket:
-    """In a thread: connected and, with TLS, with the receiver's certificate checked."""
+    """Connect and, with TLS, check the receiver's certificate. Runs in a thread."""
     connection = socket.create_connection((host, port), timeout=seconds)
     try:
         if send_buffer_bytes is None and ipaddress.ip_address(connection.getpeername()[0]).is_loopback:

@@ -1,4 +1,4 @@
-"""The transports this build has, made from settings: what both tiers offer each other, best first."""
+"""The transports of a worker, made from its settings, best first: what each tier offers the other."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ log = logging.getLogger("baton.kvtransfer")
 
 
 class OwnedPool(Pool, Protocol):
-    """A pool that its maker closes, with the memory that an engine computes in."""
+    """A pool and the memory that an engine computes in. Its maker closes it."""
 
     @property
     def buffer(self) -> Any: ...
@@ -27,7 +27,7 @@ class OwnedPool(Pool, Protocol):
 
 
 def make_pool(device: str, shape: PageShape, pages: int) -> OwnedPool:
-    """Where the engine's device and the transports reach it."""
+    """A pool in memory that both the engine's device and the transports reach."""
     if device == "cpu":
         return SharedPool(shape, pages)
     from kvtransfer.device_pool import DevicePool  # imports torch, which takes seconds
@@ -45,7 +45,7 @@ def make_transports(
     may_kill: bool = True,
     bytes_per_second: float | None = None,
 ) -> dict[str, Transport]:
-    """Those of `names` that work here, in their order; TransferError when none does."""
+    """The transports of `names` that work here, in that order; TransferError when none does."""
     every = every_transport(
         device,
         host=host,
@@ -73,7 +73,7 @@ def every_transport(
     may_kill: bool = True,
     bytes_per_second: float | None = None,
 ) -> dict[str, Transport]:
-    """All that reach pages on this device, best first, whether they work here or not."""
+    """All transports that reach pages on this device, best first, whether they work here or not."""
     random = SystemRandom()
     if device == "cpu":
         options = TcpOptions(host=host, advertise_host=advertise_host, bytes_per_second=bytes_per_second)
@@ -86,7 +86,7 @@ def every_transport(
 
 
 def say_hello(incarnation: int, numerics: str, shape: PageShape, transports: Sequence[str]) -> KvHello:
-    """What one end of a kv.v1 session says of itself."""
+    """The first message of one end of a kv.v1 session."""
     return KvHello(
         incarnation=incarnation,
         numerics=numerics,
