@@ -136,7 +136,8 @@ def _transports(report: Report, worker: DecodeConfig) -> None:
 
     if worker.device == "cuda" and not report["gpu"]["usable"]:
         return
-    for transport in every_transport(worker.device, host=worker.transport_host).values():
+    host, advertised = worker.transport_host, worker.advertise_host
+    for transport in every_transport(worker.device, host=host, advertise_host=advertised).values():
         reason = transport.available()
         if not reason and transport.name not in worker.allowed_transports:
             reason = "not allowed by the setting transports"

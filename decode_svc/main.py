@@ -21,6 +21,7 @@ from mesh.messages import KvHello, Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.telemetry import Telemetry
+from mesh.tls import tls_files
 
 log = logging.getLogger("baton.decode")
 
@@ -53,17 +54,24 @@ async def open_worker(
     runner = spoil(model).runner(
         pool.buffer, threads=config.thread_count, cores=config.cores, max_batch=config.max_batch
     )
+    tls = tls_files(config)
     transports = make_transports(
         config.allowed_transports,
         device=config.device,
         host=config.transport_host,
+        advertise_host=config.advertise_host,
+        tls=tls,
         may_kill=config.may_kill,
-        rules=rules,
     )
     incarnation = SystemRandom().getrandbits(64)
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     worker = DecodeWorker(
-        GrpcNetwork(setting="decode.address", also=stats_service(lambda: worker.counts())),
+        GrpcNetwork(
+            tls=tls,
+            advertise_host=config.advertise_host,
+            setting="decode.address",
+            also=stats_service(lambda: worker.counts()),
+        ),
         runner,
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,

@@ -19,6 +19,7 @@ from mesh.grpc_network import GrpcNetwork
 from mesh.network import Listening
 from mesh.rules import RULES, Rules
 from mesh.telemetry import Telemetry
+from mesh.tls import tls_files
 
 log = logging.getLogger("baton.gateway")
 
@@ -34,7 +35,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         return services(gateway, assets, random=random)(server)
 
     gateway = Gateway(
-        GrpcNetwork(setting="gateway.grpc_address", also=add_public),
+        GrpcNetwork(tls=tls_files(config), setting="gateway.grpc_address", also=add_public),
         random=random,
         telemetry=telemetry,
         model=config.model_name,

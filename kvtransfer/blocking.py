@@ -1,7 +1,8 @@
-"""Blocking work in a thread, under an event loop that may cancel whoever waits for it.
+"""Blocking work in a thread, under an event loop that may cancel the task that waits for it.
 
-A copy that runs cannot be called back, and its source must not change under it: a cancelled caller waits for its end
-first. A connection that comes too late is closed. What waits for another process is told to stop."""
+A running copy cannot be stopped, and its source must not change meanwhile, so a cancelled task waits for the end of the
+copy (`finish`). A connection that is ready too late is closed (`finish_or_discard`). A call that waits for another
+process is ended from outside (`attend`)."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ _LOOK_SECONDS = 0.05
 
 
 async def finish(executor: Executor, call: Callable[[], T]) -> T:
-    """The call's result. Cancelled: not before the call has ended, unless it had not begun."""
+    """The call's result. A cancellation is raised after the call has ended, or at once if it has not begun."""
     work = executor.submit(call)
     future = asyncio.wrap_future(work)
     try:
@@ -25,7 +26,7 @@ async def finish(executor: Executor, call: Callable[[], T]) -> T:
 
 
 async def finish_or_discard(executor: Executor, call: Callable[[], T], discard: Callable[[T], None]) -> T:
-    """The call's result. Cancelled: at once, and a result that comes after all is handed to `discard`."""
+    """The call's result. A cancellation is raised at once; a result that comes later is given to `discard`."""
     work = executor.submit(call)
     try:
         return await asyncio.shield(asyncio.wrap_future(work))
@@ -43,8 +44,8 @@ async def attend(
     end: Callable[[], None],
     seconds: float | None = None,
 ) -> T:
-    """The call's result. What `look` raises meanwhile, the deadline and a cancellation make `end` end the call, and
-    are raised when it has ended."""
+    """The call's result. `look` is called again and again meanwhile. An exception from it, the deadline or a
+    cancellation makes `end` end the call, and is raised when the call has ended."""
     future = asyncio.wrap_future(executor.submit(call))
     try:
         async with asyncio.timeout(seconds):

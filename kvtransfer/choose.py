@@ -1,7 +1,7 @@
-"""Which transport two workers use, and why, in words that a person reads in `baton doctor` and in traces.
+"""Which transport two workers use, and why, in words that a person reads in logs and traces.
 
-Decided by decode when a prefill worker greets it. Shared memory needs one host *and* one user: those are inside one
-trust boundary. Everything else goes over what both ends offer, in prefill's order."""
+Decode decides when a prefill worker opens a session. Shared memory needs one host *and* one user, which is one trust
+boundary. Otherwise the first transport in prefill's order that decode offers too is taken."""
 
 import os
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ SHARES_MEMORY = ("shm", "cuda_ipc")
 _NAMESPACES = ("mnt", "pid", "user")
 
 
-class Facts(Protocol):
-    """What one end says of itself; a `KvHello` is one."""
+class EndFacts(Protocol):
+    """What each end of a session states about itself; a `KvHello` has these fields."""
 
     @property
     def host(self) -> str: ...
@@ -29,18 +29,20 @@ class Facts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    transport: str  # empty: refused
+class TransportChoice:
+    transport: str  # empty: the session is refused
     why: str
 
 
-def choose(writer: Facts, receiver: Facts) -> Choice:
+def choose(writer: EndFacts, receiver: EndFacts) -> TransportChoice:
     if writer.layout != receiver.layout:
         same_model = writer.layout.partition("+")[0] == receiver.layout.partition("+")[0]
         what = "draft models differ, so give both tiers the same `draft`" if same_model else "page layouts differ"
-        return Choice("", f"{what}: prefill has {writer.layout!r}, decode {receiver.layout!r}")
+        return TransportChoice("", f"{what}: prefill has {writer.layout!r}, decode {receiver.layout!r}")
     if writer.page_bytes != receiver.page_bytes:
-        return Choice("", f"pages differ: prefill's have {writer.page_bytes} bytes, decode's {receiver.page_bytes}")
+        return TransportChoice(
+            "", f"pages differ: prefill's have {writer.page_bytes} bytes, decode's {receiver.page_bytes}"
+        )
     passed_over = []
     for name in writer.transports:
         if name not in receiver.transports:
@@ -49,11 +51,11 @@ def choose(writer: Facts, receiver: Facts) -> Choice:
             passed_over.append(f"{name}: {obstacle}")
         else:
             why_not = "; ".join(passed_over) or "prefill's first choice"
-            return Choice(name, "same host and user" if name in SHARES_MEMORY else why_not)
-    return Choice("", "no transport in common: " + ("; ".join(passed_over) or "prefill offers none"))
+            return TransportChoice(name, "same host and user" if name in SHARES_MEMORY else why_not)
+    return TransportChoice("", "no transport in common: " + ("; ".join(passed_over) or "prefill offers none"))
 
 
-def cannot_share(writer: Facts, receiver: Facts) -> str:
+def cannot_share(writer: EndFacts, receiver: EndFacts) -> str:
     """Why these two cannot share memory; empty when they can."""
     if not writer.host or writer.host != receiver.host:
         return "another host, or a container without a common file system and process table"
@@ -63,12 +65,13 @@ def cannot_share(writer: Facts, receiver: Facts) -> str:
 
 
 def host_identity(proc: Path = Path("/proc")) -> str:
-    """Equal on two processes exactly if one can open the other's socket by path and see it by process id.
+    """A text that is equal for two processes exactly if each can open the other's socket by path and see the other by
+    process id.
 
     That takes one kernel (boot id), one file tree (mount namespace), one process table (pid namespace, or a death
     could not be proved) and one meaning of uids (user namespace). The descriptor itself crosses namespaces, so
-    containers that are given all three in common get equal identities, others use tcp. Empty when unknown, which
-    never equals anything."""
+    containers that share all three namespaces get equal identities, others use tcp. Empty when unknown: an empty
+    identity equals no other."""
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
         spaces = [os.readlink(proc / "self/ns" / name) for name in _NAMESPACES]

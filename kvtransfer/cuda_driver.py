@@ -1,4 +1,4 @@
-"""What pools and transports ask of a GPU: memory that another process can map, and copies with their checksums.
+"""The GPU calls that pools and transports use: memory that another process can map, and copies with checksums.
 
 The driver's few calls go through ctypes, because torch's allocator cuts its blocks out of larger ones, whose handle
 would open all of them. They act on the device's primary context, the one that torch uses. Copies are our kernels, on a
@@ -37,20 +37,21 @@ class Driver(Protocol):
     def unmap(self, memory: torch.Tensor) -> None: ...
 
     def beside(self) -> AbstractContextManager[None]:
-        """What this thread launches meanwhile goes to a stream that no step waits for."""
+        """Inside the `with`, kernels that this thread launches run on a stream that no step waits for."""
 
     def read(
         self, memory: torch.Tensor, page_bytes: int, first_byte: int, pages: Sequence[int], out: torch.Tensor
     ) -> torch.Tensor:
-        """Spans of pages -> out [pages, bytes]; the checksums, int64 [pages], on the device."""
+        """Copy spans of pages into out [pages, bytes]; returns their checksums, int64 [pages], on the device."""
 
     def write(
         self, block: torch.Tensor, memory: torch.Tensor, page_bytes: int, first_byte: int, pages: Sequence[int]
-    ) -> torch.Tensor: ...
+    ) -> torch.Tensor:
+        """Copy block [pages, bytes] into spans of pages; returns the checksums like `read`."""
 
 
 class CudaDriver:
-    """Of the device that is torch's current one when it is made."""
+    """Drives the device that is torch's current one when the object is made."""
 
     def __init__(self) -> None:
         torch.cuda.init()
@@ -85,7 +86,7 @@ class CudaDriver:
         if len(handle) != HANDLE_BYTES:
             raise DriverError(f"a memory handle has {HANDLE_BYTES} bytes, this one {len(handle)}")
         address = ctypes.c_uint64()
-        passed = _Handle.from_buffer_copy(handle)
+        passed = _IpcMemoryHandle.from_buffer_copy(handle)
         with torch.cuda.device(self.device):
             self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), passed, ctypes.c_uint(_PEER_ACCESS))
             return _tensor(address.value, nbytes, self.device)
@@ -128,18 +129,18 @@ class CudaDriver:
 
     def _check(self, name: str, code: int) -> None:
         if code:
-            said = ctypes.c_char_p()
-            self._library.cuGetErrorString(code, ctypes.byref(said))
-            raise DriverError(f"{name} failed: {(said.value or b'unknown error').decode()} ({code})")
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorString(code, ctypes.byref(text))
+            raise DriverError(f"{name} failed: {(text.value or b'unknown error').decode()} ({code})")
 
 
-class _Handle(ctypes.Structure):
-    """Passed by value, as the driver wants it."""
+class _IpcMemoryHandle(ctypes.Structure):
+    """A memory handle, which the driver takes by value."""
 
     _fields_ = [("bytes", ctypes.c_char * HANDLE_BYTES)]
 
 
-class _Foreign:
+class _ForeignMemory:
     """Memory that torch did not allocate, in the form in which torch adopts it."""
 
     def __init__(self, address: int, nbytes: int) -> None:
@@ -152,7 +153,7 @@ class _Foreign:
 
 
 def _tensor(address: int, nbytes: int, device: torch.device) -> torch.Tensor:
-    return torch.as_tensor(_Foreign(address, nbytes), device=device)
+    return torch.as_tensor(_ForeignMemory(address, nbytes), device=device)
 
 
 @cache

@@ -1,7 +1,7 @@
 """Pages between GPU pools of processes on one host: the writer maps decode's pool and its kernels copy straight in.
 
-Shared memory's promises with another memory behind the descriptor: the same handshake, the same death notice, the same
-quarantine, because a mapping once given cannot be taken back. Copies run on a stream beside the engine's, layer group
+It keeps shared memory's promises with another memory behind the descriptor: the same handshake, death notice and
+quarantine, because a mapping cannot be taken back. Copies run on a stream beside the engine's, layer group
 by layer group while the next one is computed; a write returns when the device is through with it. The two processes
 may use one GPU, or two that can reach each other."""
 
@@ -43,7 +43,7 @@ def on_device(pool: Pool) -> DevicePool:
 
 
 class DeviceCopies:
-    """Into a pool that another process has on a GPU."""
+    """Copies into a pool that another process has on a GPU."""
 
     def __init__(self, source: DevicePool, handle: bytes, shape: PageShape, pages: int) -> None:
         self._source, self._pages = source, pages
@@ -59,7 +59,7 @@ class DeviceCopies:
                     blocks, found = self._source.blocks.gather(part)
                     self._target.scatter(part, blocks)
                     sums += found
-        except RuntimeError as error:  # what torch and the driver say when the device or its memory is gone
+        except RuntimeError as error:  # torch and the driver raise it when the device or its memory is gone
             raise TransferError(f"cuda_ipc: the copy failed: {error}") from error
         return tuple(sums)
 

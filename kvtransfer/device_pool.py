@@ -15,12 +15,12 @@ from kvtransfer.cuda_driver import HANDLE_BYTES, CudaDriver, Driver
 from kvtransfer.pool import SEALS, check_shape
 from kvtransfer.transfer import PageShape, Span
 
-BLOCK_BYTES = 64 * 1024 * 1024  # of spans on their way together
+BLOCK_BYTES = 64 * 1024 * 1024  # most bytes of spans that travel together
 _MASK = (1 << 64) - 1
 
 
 class DevicePool:
-    """A `Pool` on a GPU. Whoever makes it closes it."""
+    """A `Pool` on a GPU. Its maker closes it."""
 
     def __init__(self, shape: PageShape, pages: int, driver: Driver | None = None) -> None:
         check_shape(shape, pages)
@@ -60,22 +60,23 @@ class DevicePool:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Spans of the same layers: their bytes lie behind each other in one block."""
+class PageGroup:
+    """Spans of the same layers in several pages: their bytes lie behind each other in one block."""
 
-    places: tuple[int, ...]  # of the spans, among those that were asked for
-    first_byte: int  # within a page
-    nbytes: int  # of each span
+    places: tuple[int, ...]  # indices of the spans in the caller's list
+    first_byte: int  # offset of each span inside its page
+    nbytes: int  # bytes of each span
 
 
 class Blocks:
-    """Copies between a pool's pages, ours or one that we mapped, and blocks."""
+    """Copies between blocks and the pages of a pool, be it this worker's own or a mapped one."""
 
     def __init__(self, driver: Driver, memory: torch.Tensor, shape: PageShape, pages: int) -> None:
         self._driver, self._memory, self._shape, self._pages = driver, memory, shape, pages
 
     def gather(self, spans: Sequence[Span]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-        """One block for each group of spans, in `grouped`'s order, and the checksums in the spans'. Reads sources."""
+        """Copy the spans' source pages into one block for each group, in the order of `grouped`. Returns the blocks,
+        and the checksums in the order of the spans."""
         blocks, found = list[torch.Tensor](), list[torch.Tensor]()
         for group in grouped(spans, self._shape):
             pages = self._named([spans[place].source for place in group.places])
@@ -85,25 +86,25 @@ class Blocks:
         return blocks, self._sums(spans, found)
 
     def scatter(self, spans: Sequence[Span], blocks: Sequence[torch.Tensor]) -> tuple[int, ...]:
-        """Blocks as `gather` makes them into the spans' targets; the checksums of what is there now."""
+        """Copy blocks of `gather` into the spans' target pages. Returns the checksums of what is there now."""
         found = list[torch.Tensor]()
         for group, block in zip(grouped(spans, self._shape), blocks, strict=True):
             pages = self._named([spans[place].target for place in group.places])
             found.append(self._driver.write(block, self._memory, self._shape.page_bytes, group.first_byte, pages))
         return self._sums(spans, found)
 
-    def room(self, group: Group) -> torch.Tensor:
+    def room(self, group: PageGroup) -> torch.Tensor:
         return torch.empty((len(group.places), group.nbytes), dtype=torch.uint8, device=self._driver.device)
 
     def _named(self, pages: list[int]) -> list[int]:
-        """None of which leaves the pool: a page id that came in a message is not trusted with a pointer."""
+        """The same pages, each checked to lie in the pool: page ids come in messages and become pointers."""
         for page in pages:
             if not 0 <= page < self._pages:
                 raise IndexError(f"page {page} of a pool of {self._pages}")
         return pages
 
     def _sums(self, spans: Sequence[Span], found: Sequence[torch.Tensor]) -> tuple[int, ...]:
-        """Waits for the device: when they are here, so are the bytes."""
+        """Checksums in the order of the spans. Waits for the device: when they are here, the copies are done."""
         sums = [0] * len(spans)
         for group, values in zip(grouped(spans, self._shape), found, strict=True):
             for place, value in zip(group.places, values.tolist(), strict=True):
@@ -111,19 +112,20 @@ class Blocks:
         return tuple(sums)
 
 
-def grouped(spans: Sequence[Span], shape: PageShape) -> Iterator[Group]:
-    """By first layer and number of layers, in the order in which those come first. IndexError for layers not there."""
+def grouped(spans: Sequence[Span], shape: PageShape) -> Iterator[PageGroup]:
+    """Group spans by first layer and number of layers, in the order in which each pair first occurs. IndexError for
+    layers that pages of this shape do not have."""
     order: dict[tuple[int, int], list[int]] = {}
     for place, span in enumerate(spans):
         if not 0 <= span.first_layer < span.first_layer + span.layers <= shape.layers:
             raise IndexError(f"{span} is outside pages of {shape.layers} layers")
         order.setdefault((span.first_layer, span.layers), []).append(place)
     for (first, layers), places in order.items():
-        yield Group(tuple(places), *shape.place(first, layers))
+        yield PageGroup(tuple(places), *shape.place(first, layers))
 
 
 def portions(spans: Sequence[Span], shape: PageShape, *, most: int = 1 << 30) -> Iterator[Sequence[Span]]:
-    """In order, each with at most `BLOCK_BYTES` and so many spans, but at least one."""
+    """Cut the list into parts of at most `BLOCK_BYTES` and `most` spans, but at least one span each."""
     begin = size = 0
     for index, span in enumerate(spans):
         length = shape.place(span.first_layer, span.layers)[1]
@@ -136,7 +138,7 @@ def portions(spans: Sequence[Span], shape: PageShape, *, most: int = 1 << 30) ->
 
 
 def read_handle(fd: int) -> bytes:
-    """What another process needs to map the pool, from the file that its owner handed over."""
+    """Read the memory handle from the file that the pool's owner handed over."""
     raw = os.pread(fd, HANDLE_BYTES + 1, 0)
     if len(raw) != HANDLE_BYTES:
         raise ValueError(f"the receiver handed over {len(raw)} bytes, a GPU pool's handle has {HANDLE_BYTES}")
@@ -144,7 +146,7 @@ def read_handle(fd: int) -> bytes:
 
 
 def check_spans(spans: Sequence[Span], shape: PageShape, source_pages: int, target_pages: int) -> None:
-    """Nothing is copied when one of them is wrong."""
+    """IndexError when one of the spans leaves its pool; then nothing is copied."""
     for span in spans:
         inside = 0 <= span.source < source_pages and 0 <= span.target < target_pages
         if not inside or not 0 <= span.first_layer < span.first_layer + span.layers <= shape.layers:

@@ -1,7 +1,7 @@
-"""What our own transports say to each other in bytes: handles, the two greetings, and the header before a page's bytes.
+"""The bytes that the two halves of our transports exchange: handles, greeting, welcome, and the header of a span.
 
-Fixed sizes, little endian, a magic and a version in front of everything, so that a stranger's first bytes are refused
-after at most `HELLO_BYTES` of them. Nothing here is trusted: parsing raises `Malformed` and the socket is closed.
+All have fixed sizes, are little endian and begin with a magic and a version, so that a receiver refuses a stranger
+after `GREETING_BYTES` at most. Nothing here is trusted: parsing raises `Malformed`, and the receiver closes the socket.
 A token is the secret that lets one writer incarnation in; it travels in the handle, over the control stream."""
 
 import struct
@@ -15,14 +15,14 @@ TOKEN_BYTES = 16
 TICKET_BYTES = 32
 
 _HANDLE = struct.Struct("<4sHxx16sQ")
-_SEGMENTS = 4  # that a page may have; unused ones are zero
+_SEGMENTS = 4  # segments that a page may have; unused ones are zero
 _SEGMENT = struct.Struct("<IQ")
 _SHAPE = struct.Struct(f"<{_SEGMENTS * _SEGMENT.size}s64s")
-_HELLO = struct.Struct(f"<4sHxx16sQQ{_SHAPE.size}s")
+_GREETING = struct.Struct(f"<4sHxx16sQQ{_SHAPE.size}s")
 _WELCOME = struct.Struct(f"<4sHH20xQQ{_SHAPE.size}s")
 _FRAME = struct.Struct("<4sHxx32sIIIIQQ")
 
-HELLO_BYTES = _HELLO.size
+GREETING_BYTES = _GREETING.size
 WELCOME_BYTES = _WELCOME.size
 FRAME_BYTES = _FRAME.size
 
@@ -32,19 +32,19 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
-    """How a writer reaches a receiver; belongs to one incarnation of each."""
+class PoolHandle:
+    """How a writer reaches a receiver: valid for one incarnation of each."""
 
     kind: bytes  # four letters that name the transport
     token: bytes
-    receiver: int  # incarnation
+    receiver: int  # receiver's incarnation
     address: str
 
     def pack(self) -> bytes:
         return _HANDLE.pack(self.kind, VERSION, self.token, self.receiver) + self.address.encode()
 
     @classmethod
-    def unpack(cls, raw: bytes) -> "Handle":
+    def unpack(cls, raw: bytes) -> "PoolHandle":
         if len(raw) <= _HANDLE.size:
             raise Malformed(f"a transport handle of {len(raw)} bytes is too short")
         kind, version, token, receiver = _HANDLE.unpack_from(raw)
@@ -53,20 +53,20 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """First bytes of a writer."""
+class Greeting:
+    """The first bytes that a writer sends."""
 
     token: bytes
-    writer: int  # incarnation
-    receiver: int  # incarnation it means to reach
+    writer: int  # writer's incarnation
+    receiver: int  # incarnation that the writer wants to reach
     shape: PageShape
 
     def pack(self) -> bytes:
-        return _HELLO.pack(b"BHEL", VERSION, self.token, self.writer, self.receiver, pack_shape(self.shape))
+        return _GREETING.pack(b"BHEL", VERSION, self.token, self.writer, self.receiver, pack_shape(self.shape))
 
     @classmethod
-    def unpack(cls, raw: bytes | bytearray) -> "Hello":
-        magic, version, token, writer, receiver, shape = _unpack(_HELLO, raw)
+    def unpack(cls, raw: bytes | bytearray) -> "Greeting":
+        magic, version, token, writer, receiver, shape = _unpack(_GREETING, raw)
         _check_magic(magic, b"BHEL")
         _check_version(version)
         return cls(token, writer, receiver, unpack_shape(shape))
@@ -74,7 +74,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The receiver's answer to a writer that it knows. `accepted` is false only when the shapes differ."""
+    """The receiver's answer to a writer whose token it knows. `accepted` is false only when the shapes differ."""
 
     accepted: bool
     receiver: int

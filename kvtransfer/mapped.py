@@ -1,10 +1,10 @@
-"""What shared memory and a GPU's have in common, decode's half: hand the pool's descriptor to the prefill processes of
-this host, and know their deaths.
+"""Decode's half of transports whose writers map its pool (shared memory, a GPU's memory): the receiver hands the pool's
+descriptor to prefill processes of this host and notices their deaths.
 
-A writer connects to a socket in a private folder, is of our uid, shows the token that its handle carried, and gets the
-descriptor. From then on it copies pages straight in (`mapped_writer.py`), so nothing here can stop a late write: pages
-of an ended landing stay quarantined until `silent` proves by pidfd that the writer's process is gone. The socket stays
-open as a death notice for both sides and carries nothing more."""
+A writer of the same user connects to a socket in a private folder, shows the token of its handle and gets the
+descriptor. From then on it copies pages straight in (`kvtransfer/mapped_writer.py`), and nothing here can stop a late
+write: decode keeps the pages of an ended landing in quarantine until `silent` proves by pidfd that the writer's process
+is gone. The socket stays open so that each side notices the other's end; it carries nothing more."""
 
 import asyncio
 import hmac
@@ -20,7 +20,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Protocol
 
-from kvtransfer.frames import HELLO_BYTES, TOKEN_BYTES, Handle, Hello, Malformed, Welcome
+from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.mapped_folder import make_folder, remove_folder
 from kvtransfer.mapped_writer import Attach, MappedWriter, connect
 from kvtransfer.peer import Process, credentials, open_process, stranger
@@ -59,11 +59,11 @@ class MappedTransport(ABC):
 
     @abstractmethod
     def mappable(self, pool: Pool) -> Mappable:
-        """TypeError for a pool of another kind."""
+        """The pool, if writers can map it; TypeError if not."""
 
     @abstractmethod
     def into(self, pool: Pool) -> Attach:
-        """How our pool's pages are copied into what a descriptor opens."""
+        """How pages of this pool are copied into the memory that a descriptor opens."""
 
     def available(self) -> str:
         if sys.platform != "linux":
@@ -95,11 +95,11 @@ class MappedTransport(ABC):
 
 
 @dataclass(slots=True)
-class _Peer:
-    """One writer incarnation."""
+class _WriterState:
+    """What the receiver knows about one writer incarnation."""
 
-    token: bytes | None = None  # handed out and not used yet
-    process: Process | None = None  # since it got the descriptor; it may write as long as this process lives
+    token: bytes | None = None  # token of a handle that is not used yet
+    process: Process | None = None  # set when it got the descriptor: it may write as long as this process lives
     sockets: set[socket.socket] = field(default_factory=set)
 
 
@@ -125,34 +125,34 @@ class MappedReceiver:
         self._random = random
         self._may_kill = may_kill
         self._handshake_seconds = handshake_seconds
-        self._peers: dict[int, _Peer] = {}
+        self._writers: dict[int, _WriterState] = {}
         self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}  # accepted, token not shown yet
         self._loop = asyncio.get_running_loop()
         self._path, self._listener = make_folder(folder, random)
         self._loop.add_reader(self._listener, self._accept)
 
     def handle(self, writer: int) -> bytes:
-        """Good for one connection; a later call replaces a handle that was not used."""
+        """A handle serves for one connection; a later call replaces an unused one."""
         token = self._random.randbytes(TOKEN_BYTES)
-        self._peers.setdefault(writer, _Peer()).token = token
-        return Handle(self._kind, token, self._incarnation, str(self._path)).pack()
+        self._writers.setdefault(writer, _WriterState()).token = token
+        return PoolHandle(self._kind, token, self._incarnation, str(self._path)).pack()
 
     def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
-        """Nothing to do: the writer learns the pages by Landing and tells by Written."""
+        """Does nothing: the Landing message tells the writer the pages, and Written reports its copies."""
 
     def close(self, ticket: bytes) -> None:
-        """Nothing can be done: a late write lands. The pages' owner waits for proof."""
+        """Does nothing: a late write still lands. Decode keeps the pages in quarantine until `silent` is True."""
 
     async def silent(self, writer: int, seconds: float) -> bool:
-        """True only when the writer's process is dead, or never had the descriptor and now never gets it."""
-        peer = self._peers.get(writer)
+        """True only when the writer's process is dead, or never got the descriptor and from now on cannot get it."""
+        peer = self._writers.get(writer)
         if peer is None or peer.process is None:
-            self._peers.pop(writer, None)  # a handle that was not used so far opens nothing any more
+            self._writers.pop(writer, None)  # an unused handle opens nothing from now on
             return True
         return await peer.process.ended(seconds)
 
     def kill(self, writer: int) -> bool:
-        peer = self._peers.get(writer)
+        peer = self._writers.get(writer)
         return self._may_kill and peer is not None and peer.process is not None and peer.process.kill()
 
     async def aclose(self) -> None:
@@ -163,12 +163,12 @@ class MappedReceiver:
         remove_folder(self._path)
         for connection in list(self._waiting):
             self._drop(connection)
-        for peer in self._peers.values():
+        for peer in self._writers.values():
             for connection in list(peer.sockets):
                 self._hang_up(peer, connection)
             if peer.process is not None:
                 peer.process.close()
-        self._peers.clear()
+        self._writers.clear()
 
     # ---- the handshake, in its order
 
@@ -189,20 +189,20 @@ class MappedReceiver:
 
     def _greeted(self, connection: socket.socket) -> None:
         try:
-            raw = connection.recv(HELLO_BYTES + 1)
+            raw = connection.recv(GREETING_BYTES + 1)
         except BlockingIOError:
             return
         except OSError:
             raw = b""
-        if not raw:  # went away without a word
+        if not raw:  # it closed the connection
             return self._drop(connection)
         try:
-            self._admit(connection, Hello.unpack(raw))
+            self._admit(connection, Greeting.unpack(raw))
         except Malformed:
             self._drop(connection, "malformed")
 
-    def _admit(self, connection: socket.socket, hello: Hello) -> None:
-        peer = self._peers.get(hello.writer)
+    def _admit(self, connection: socket.socket, hello: Greeting) -> None:
+        peer = self._writers.get(hello.writer)
         known = peer is not None and peer.token is not None and hmac.compare_digest(peer.token, hello.token)
         if peer is None or not known or hello.receiver != self._incarnation:
             return self._drop(connection, "token")
@@ -222,7 +222,7 @@ class MappedReceiver:
         self._loop.remove_reader(connection)
         self._loop.add_reader(connection, self._hang_up, peer, connection)
 
-    def _watch(self, writer: int, peer: _Peer, connection: socket.socket) -> bool:
+    def _watch(self, writer: int, peer: _WriterState, connection: socket.socket) -> bool:
         """Open the pidfd of a new writer; an incarnation is one process, so another one is refused."""
         pid = credentials(connection).pid
         if peer.process is None:
@@ -230,14 +230,14 @@ class MappedReceiver:
         return peer.process.pid == pid
 
     def _forget(self, writer: int) -> None:
-        """The process is dead: nothing it could still use is left here."""
-        peer = self._peers.pop(writer, None)
+        """The writer's process is dead: drop its token and its connections."""
+        peer = self._writers.pop(writer, None)
         if peer is not None:
             for connection in list(peer.sockets):
                 self._hang_up(peer, connection)
 
-    def _hang_up(self, peer: _Peer, connection: socket.socket) -> None:
-        """It closed its end, or sent something, which no writer does. No proof of anything."""
+    def _hang_up(self, peer: _WriterState, connection: socket.socket) -> None:
+        """The writer closed its end, or sent something, which no writer does. Neither proves that it is dead."""
         self._loop.remove_reader(connection)
         connection.close()
         peer.sockets.discard(connection)

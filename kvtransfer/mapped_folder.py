@@ -1,6 +1,7 @@
-"""The private folder that a shared-memory receiver's socket lives in: mode 0700, a name nobody can guess.
+"""The private folder of a shared-memory receiver's socket: mode 0700, with a random name.
 
-A killed worker leaves its folder behind; the next one to start here sees that nobody listens and takes it away."""
+A killed worker leaves its folder behind. The next worker that starts here sees that no process listens on its socket
+and removes it."""
 
 import errno
 import os
@@ -26,7 +27,7 @@ def make_folder(parent: Path, random: SystemRandom) -> tuple[Path, socket.socket
     try:
         listener.bind(f"{path}_")
         listener.listen(64)
-        os.rename(f"{path}_", path)  # whoever finds this name finds somebody who listens
+        os.rename(f"{path}_", path)  # under this name a process listens from the start
     except BaseException:
         listener.close()
         remove_folder(path)
@@ -40,19 +41,19 @@ def remove_folder(path: Path) -> None:
     try:
         path.parent.rmdir()
     except OSError:
-        pass  # gone already, or somebody put something else there
+        pass  # already removed, or it holds a file of another program
 
 
 def sweep(parent: Path) -> None:
-    """Remove what killed receivers of this user left behind."""
+    """Remove the folders of this user's killed receivers."""
     for path in parent.glob(f"{_PREFIX}*/{_SOCKET}"):
         try:
-            if path.lstat().st_uid == os.geteuid() and _nobody_listens(path):
+            if path.lstat().st_uid == os.geteuid() and _is_abandoned(path):
                 remove_folder(path)
         except OSError:
             continue  # another worker was faster
 
 
-def _nobody_listens(path: Path) -> bool:
+def _is_abandoned(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
         return probe.connect_ex(str(path)) == errno.ECONNREFUSED

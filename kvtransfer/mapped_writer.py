@@ -1,8 +1,8 @@
-"""The writer's half of transports in which it reaches decode's pool itself: shared memory, and a GPU's (cuda_ipc.py).
+"""Prefill's half of transports whose writers map decode's pool: shared memory, and a GPU's (`kvtransfer/cuda_ipc.py`).
 
-It dials the receiver's socket, gets a descriptor, maps what that opens, and copies spans straight in, checksums made in
-the copy's own pass. One thread per writer does the copying, in the order of the calls. A write returns once the bytes
-are in decode's pages; a cancelled one no earlier than the copy it began, so awaiting tells that no write is in
+The writer dials the receiver's socket, gets a descriptor, maps the memory behind it and copies spans straight in; the
+copy computes the checksums. One thread per writer copies, in the order of the calls. A write returns once the bytes are
+in decode's pages. A cancelled write ends no earlier than the copy it began, so its end means that no write is in
 flight."""
 
 import asyncio
@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from kvtransfer.blocking import finish, finish_or_discard
-from kvtransfer.frames import WELCOME_BYTES, Handle, Hello, Malformed, Welcome
+from kvtransfer.frames import WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.peer import credentials, stranger
 from kvtransfer.transfer import PageShape, Span, TransferError
 
 
 class Copies(Protocol):
-    """From our pool into one that was mapped."""
+    """Copies from this worker's pool into a mapped one."""
 
     def copy(self, spans: Sequence[Span]) -> tuple[int, ...]:
-        """The spans' checksums, once the bytes are there. In the copier's thread; TransferError when it fails."""
+        """Copy the spans and return their checksums. Runs in the copier's thread; TransferError when it fails."""
 
     def close(self) -> None:
         """Give the mapping back."""
@@ -48,7 +48,7 @@ class MappedWriter:
         return sums
 
     def close(self) -> None:
-        """Idempotent. The mapping goes after the copy that runs, if one does."""
+        """Idempotent. The mapping is given back after a copy that still runs."""
         if self._connection.fileno() < 0:
             return
         self._broken = self._broken or "this writer was closed"
@@ -62,7 +62,7 @@ class MappedWriter:
             raise TransferError(self._broken)
 
     def _hung_up(self) -> None:
-        """The receiver's end closed: it ended this session, or died. It never sends."""
+        """The receiver never sends, so its socket is readable when it has ended this session or died."""
         self._broken = "the receiver closed its socket"
         self._loop.remove_reader(self._connection)
 
@@ -90,17 +90,17 @@ _Dialled = tuple[socket.socket, Copies]
 def _dial(
     raw: bytes, attach: Attach, shape: PageShape, incarnation: int, *, name: str, kind: bytes, seconds: float
 ) -> _Dialled:
-    """In a thread: blocking, bounded by the time-out of each step."""
+    """Runs in a thread and blocks, each step for `seconds` at most."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        handle = Handle.unpack(raw)
+        handle = PoolHandle.unpack(raw)
         if handle.kind != kind:
             raise Malformed(f"a handle of {handle.kind!r}, not of this transport")
         connection.settimeout(seconds)
         connection.connect(handle.address)
         if reason := stranger(credentials(connection), os.geteuid()):
             raise TransferError(reason)
-        connection.send(Hello(handle.token, incarnation, handle.receiver, shape).pack())
+        connection.send(Greeting(handle.token, incarnation, handle.receiver, shape).pack())
         copies = _take(connection, attach, handle.receiver, shape)
         connection.setblocking(False)
         return connection, copies

@@ -1,17 +1,16 @@
-"""Both kinds of transport inside one process, with the freedoms that make real ones dangerous.
+"""Both kinds of transport inside one process, as dangerous as real ones: what the simulation runs on.
 
-One-sided: a write lands when it likes, long after its session ended, unless its process is dead. Two-sided: frames
-arrive in order, in two halves, and find their page by ticket when the first half comes. A fabric connects all pools of
-a simulated cluster; tests hold writes back, lose and damage them."""
+One-sided: a write may land long after its session ended, unless its process is dead. Two-sided: frames arrive in order
+and in two halves; the ticket decides about the page when the first half comes. A fabric connects all pools of a
+simulated cluster; tests hold writes back, lose them and damage them."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from kvtransfer.transfer import Arrived, PageShape, Pool, Span, TransferError
-from mesh.rules import RULES, Rules
 
 _MASK = (1 << 64) - 1
 
@@ -44,7 +43,7 @@ def _key(position: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One span on its way."""
+    """One span on its way from a writer to a receiver."""
 
     writer: int
     ticket: bytes
@@ -54,16 +53,22 @@ class Write:
     checksum: int
     target: "MemoryReceiver"
     done: asyncio.Future[None]
-    into: memoryview | None = None  # two-sided: where the first half went
-    page: int | None = None  # and which page that is; None: the sink
+    into: memoryview | None = None  # two-sided: memory that took the first half
+    page: int | None = None  # page id of that memory; None: the sink
 
 
 Held = Callable[[Write], bool]
 
 
+def still_wanted(index: int, pages: Mapping[int, int]) -> bool:
+    """Rule [sink]: the second half of a frame goes into its page only while an open landing has that page. Otherwise
+    those bytes land in a page that another request may own by then."""
+    return index in pages
+
+
 @dataclass(slots=True)
 class Fabric:
-    """Everything that connects pools: who is dead, what is on its way, what is held back."""
+    """Connects all pools: it knows which processes are dead, which writes are on their way and which are held back."""
 
     random: Random
     delay_seconds: tuple[float, float] = (0.0001, 0.002)
@@ -72,7 +77,7 @@ class Fabric:
     waiting: list[Write] = field(default_factory=list)
     receivers: dict[bytes, "MemoryReceiver"] = field(default_factory=dict)
     on_kill: Callable[[int], bool] = lambda writer: False
-    touched: Callable[[Write, int], None] = lambda write, page: None  # told of every page that a write changes
+    touched: Callable[[Write, int], None] = lambda write, page: None  # called for every page that a write changes
     spoil: int = 0  # how many of the next writes arrive with a flipped bit
 
     def delay(self) -> float:
@@ -94,18 +99,16 @@ class Fabric:
         return release
 
     def died(self, writer: int) -> None:
-        """The process is gone and with it what it had not written."""
+        """The process of this writer is dead; its writes that are still held back never land."""
         self.dead.add(writer)
         self.waiting = [write for write in self.waiting if write.writer != writer]
 
 
 class MemoryReceiver:
-    def __init__(
-        self, fabric: Fabric, pool: Pool, incarnation: int, *, name: str, one_sided: bool, rules: Rules
-    ) -> None:
-        self.refused: Counter[str] = Counter()  # nobody: there is no handshake
+    def __init__(self, fabric: Fabric, pool: Pool, incarnation: int, *, name: str, one_sided: bool) -> None:
+        self.refused: Counter[str] = Counter()  # stays empty: there is no handshake
         self.name, self.one_sided, self.pool = name, one_sided, pool
-        self.fabric, self._rules = fabric, rules
+        self.fabric = fabric
         self._handle = f"{name} {incarnation:x}".encode()
         self._open: dict[bytes, tuple[dict[int, int], Callable[[Arrived], None]]] = {}
         self._sink = bytearray(pool.shape.page_bytes)
@@ -129,10 +132,10 @@ class MemoryReceiver:
     async def aclose(self) -> None:
         self.fabric.receivers.pop(self._handle, None)
 
-    # ---- what the fabric does
+    # ---- what the fabric calls
 
     def proceed(self, write: Write) -> None:
-        """The next thing that happens to a write on its way."""
+        """Hold, drop or carry out the next part of a write."""
         if self.fabric.held(write):
             self.fabric.waiting.append(write)
         elif write.writer in self.fabric.dead or self._handle not in self.fabric.receivers:
@@ -159,7 +162,7 @@ class MemoryReceiver:
     def _second_half(self, write: Write) -> None:
         pages, arrived = self._open.get(write.ticket, ({}, None))
         half, into = len(write.payload) // 2, write.into
-        if into is not None and write.page is not None and (write.span.index in pages or not self._rules.sink):
+        if into is not None and write.page is not None and still_wanted(write.span.index, pages):
             self.fabric.touched(write, write.page)
             into[half:] = write.payload[half:]
         if arrived is not None:
@@ -177,7 +180,7 @@ class MemoryWriter:
         self.name, self.one_sided, self.bytes_written = target.name, target.one_sided, 0
         self._target, self._pool, self._incarnation = target, pool, incarnation
         self._closed = False
-        self._last_seconds = 0.0  # two-sided: nothing overtakes
+        self._last_seconds = 0.0  # two-sided: arrival of the last frame, which no later frame overtakes
 
     async def write(self, ticket: bytes, spans: Sequence[Span], round: int) -> tuple[int, ...]:
         loop, fabric, writes = asyncio.get_running_loop(), self._target.fabric, list[Write]()
@@ -204,7 +207,7 @@ class MemoryWriter:
             self._target.proceed(write)
 
     def close(self) -> None:
-        """A one-sided write on its way still lands: closing a session stops nobody's memory."""
+        """No further writes. A one-sided write on its way still lands: the end of a session unmaps no memory."""
         self._closed = True
 
 
@@ -213,15 +216,12 @@ class MemoryTransport:
     fabric: Fabric
     name: str
     one_sided: bool
-    rules: Rules = RULES
 
     def available(self) -> str:
         return ""
 
     async def receive(self, pool: Pool, incarnation: int) -> MemoryReceiver:
-        return MemoryReceiver(
-            self.fabric, pool, incarnation, name=self.name, one_sided=self.one_sided, rules=self.rules
-        )
+        return MemoryReceiver(self.fabric, pool, incarnation, name=self.name, one_sided=self.one_sided)
 
     async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> MemoryWriter:
         target = self.fabric.receivers.get(handle)

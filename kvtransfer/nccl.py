@@ -1,14 +1,13 @@
 """Pages between GPU pools of any two hosts over NCCL, decode's half.
 
 Two-sided: frames come over a TCP connection, the bytes behind them over a communicator of just these two workers, into
-a block beside the pool. Only when a block is complete is it decided, on the event loop, which of its spans a landing
-still wants: those are scattered into their pages at once, the others go nowhere. So not one byte reaches a page after
-`close`. The connection's end aborts the communicator, be it joined or still joining, and with it the thread that waits.
-NCCL encrypts nothing: for networks that are one's own."""
+a block beside the pool. When a block is complete, the event loop decides which of its spans an open landing still wants
+and scatters those into their pages at once; it drops the others. So not one byte reaches a page after `close`. The end
+of the connection aborts the communicator, be it joined or still joining, and with it the thread that waits.
+NCCL encrypts nothing: it is for private networks only."""
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,14 +18,15 @@ from random import SystemRandom
 
 import torch
 
+from kvtransfer.address import dialled_address, obstacle
 from kvtransfer.blocking import attend, finish
 from kvtransfer.cuda_ipc import on_device
 from kvtransfer.device_pool import DevicePool, grouped
-from kvtransfer.frames import HELLO_BYTES, TOKEN_BYTES, Frame, Handle, Hello, Malformed, Welcome
+from kvtransfer.frame_landings import FrameLandings
+from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Frame, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.nccl_frames import COUNT_BYTES, as_spans, portion_bytes, unpack_portion
-from kvtransfer.nccl_library import Broken, Communicator, Fabric, Nccl
+from kvtransfer.nccl_library import Broken, Communicator, Communicators, Nccl
 from kvtransfer.nccl_writer import NcclWriter, connect, notice_silence
-from kvtransfer.tcp_connection import Landings
 from kvtransfer.transfer import Arrived, Pool, Span
 
 log = logging.getLogger("baton.kvtransfer")
@@ -44,32 +44,35 @@ class NcclTransport:
         random: SystemRandom,
         *,
         host: str = "127.0.0.1",
-        fabric: Fabric | None = None,
+        advertise_host: str = "",
+        communicators: Communicators | None = None,
         handshake_seconds: float = 5.0,
     ) -> None:
-        self._random, self._host = random, host
-        self._fabric = fabric or Nccl()
+        self._random, self._host, self._advertise_host = random, host, advertise_host
+        self._communicators = communicators or Nccl()
         self._handshake_seconds = handshake_seconds
 
     def available(self) -> str:
-        try:
-            wildcard = self._host == "" or ipaddress.ip_address(self._host).is_unspecified
-        except ValueError:
-            wildcard = False  # a name
-        if wildcard:
-            return f"nccl listens on {self._host!r}, which nobody can dial: set transport_host to this host's address"
-        return self._fabric.available()
+        if reason := obstacle("nccl", self._host, self._advertise_host):
+            return reason
+        return self._communicators.available()
 
     async def receive(self, pool: Pool, incarnation: int) -> "NcclReceiver":
         receiver = NcclReceiver(
-            on_device(pool), incarnation, self._random, fabric=self._fabric, seconds=self._handshake_seconds
+            on_device(pool),
+            incarnation,
+            self._random,
+            communicators=self._communicators,
+            seconds=self._handshake_seconds,
         )
-        await receiver.listen(self._host)
+        await receiver.listen(self._host, self._advertise_host)
         return receiver
 
     async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> NcclWriter:
         seconds = self._handshake_seconds
-        return await connect(handle, KIND, on_device(pool), incarnation, fabric=self._fabric, seconds=seconds)
+        return await connect(
+            handle, KIND, on_device(pool), incarnation, communicators=self._communicators, seconds=seconds
+        )
 
 
 class NcclReceiver:
@@ -77,25 +80,25 @@ class NcclReceiver:
     one_sided = False
 
     def __init__(
-        self, pool: DevicePool, incarnation: int, random: SystemRandom, *, fabric: Fabric, seconds: float
+        self, pool: DevicePool, incarnation: int, random: SystemRandom, *, communicators: Communicators, seconds: float
     ) -> None:
         self.refused: Counter[str] = Counter()  # connections, by reason
-        self.landings = Landings(pool)
+        self.landings = FrameLandings(pool)
         self._pool, self._incarnation, self._random = pool, incarnation, random
-        self._fabric, self._seconds = fabric, seconds
+        self._communicators, self._seconds = communicators, seconds
         self._tokens: dict[int, bytes] = {}  # by writer incarnation
         self._talks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._address = ""
 
-    async def listen(self, host: str) -> None:
+    async def listen(self, host: str, advertise_host: str) -> None:
         self._server = await asyncio.start_server(self._accepted, host, 0)
         bound = self._server.sockets[0].getsockname()
-        self._address = f"{bound[0]}:{bound[1]}"
+        self._address = dialled_address(host, advertise_host, bound)
 
     def handle(self, writer: int) -> bytes:
         token = self._tokens.setdefault(writer, self._random.randbytes(TOKEN_BYTES))
-        return Handle(KIND, token, self._incarnation, self._address).pack()
+        return PoolHandle(KIND, token, self._incarnation, self._address).pack()
 
     def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
         self.landings.open(ticket, pages, arrived)
@@ -104,7 +107,7 @@ class NcclReceiver:
         self.landings.close(ticket)
 
     async def silent(self, writer: int, seconds: float) -> bool:
-        return True  # what it still sends reaches no page
+        return True  # a late write reaches no page
 
     def kill(self, writer: int) -> bool:
         return False  # it may be on another host
@@ -149,25 +152,25 @@ class NcclReceiver:
     async def _welcome(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, thread: ThreadPoolExecutor
     ) -> bytes | None:
-        """None: refused."""
+        """Answer a writer's greeting; returns the communicator's name, or None when the writer was refused."""
         async with asyncio.timeout(self._seconds):
-            hello = Hello.unpack(await reader.readexactly(HELLO_BYTES))
-        known = hmac.compare_digest(self._tokens.get(hello.writer, b""), hello.token)
-        if not known or hello.receiver != self._incarnation:
-            self._refuse("token", "a stale handle, or a stranger")
+            greeting = Greeting.unpack(await reader.readexactly(GREETING_BYTES))
+        known = hmac.compare_digest(self._tokens.get(greeting.writer, b""), greeting.token)
+        if not known or greeting.receiver != self._incarnation:
+            self._refuse("token", "its handle is stale, or it has none")
             return None
-        welcome = Welcome(hello.shape == self._pool.shape, self._incarnation, self._pool.pages, self._pool.shape)
+        welcome = Welcome(greeting.shape == self._pool.shape, self._incarnation, self._pool.pages, self._pool.shape)
         writer.write(welcome.pack())
         if not welcome.accepted:
-            self._refuse("shape", f"its pages are {hello.shape}")
+            self._refuse("shape", f"its pages are {greeting.shape}")
             return None
-        unique = await finish(thread, self._fabric.unique)
+        unique = await finish(thread, self._communicators.unique)
         writer.write(unique)
         return unique
 
     async def _serve(self, reader: asyncio.StreamReader, unique: bytes, thread: ThreadPoolExecutor) -> None:
-        """Joined with the writer, then portion by portion, until the connection or the communicator ends."""
-        pair = self._fabric.pair(unique, 0, self._pool.driver.device)
+        """Join with the writer, then receive portion by portion until the connection or the communicator ends."""
+        pair = self._communicators.pair(unique, 0, self._pool.driver.device)
 
         async def while_there(call: Callable[[], None], seconds: float | None = None) -> None:
             await attend(thread, call, look=lambda: _check_there(reader), end=pair.abort, seconds=seconds)
@@ -185,7 +188,7 @@ class NcclReceiver:
             pair.abort()
 
     def _land(self, frames: Sequence[Frame], spans: Sequence[Span], blocks: Sequence[torch.Tensor]) -> None:
-        """On the event loop and at once, so that no landing ends in between."""
+        """Scatter the wanted spans. Runs on the event loop without a pause, so that no landing ends in between."""
         wanted = [self.landings.wants(frame) for frame in frames]
         targets = [
             replace(span, target=landing.pages[span.index]) if landing is not None else span
@@ -205,7 +208,7 @@ class NcclReceiver:
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
-    """Of the next portion; empty when the writer has hung up between two."""
+    """The first bytes of the next portion; empty when the writer hung up after the last one."""
     try:
         return await reader.readexactly(COUNT_BYTES)
     except asyncio.IncompleteReadError as error:

@@ -1,4 +1,4 @@
-"""What goes over an NCCL writer's control connection before the bytes go over NCCL: the frames of one portion.
+"""The frames of one portion: what an NCCL writer sends over its TCP connection before the bytes go over NCCL.
 
 Both ends derive from the frames alone which blocks follow and in which order, so neither needs an answer."""
 
@@ -36,5 +36,5 @@ def unpack_portion(raw: bytes, shape: PageShape) -> list[Frame]:
 
 
 def as_spans(frames: Sequence[Frame]) -> list[Span]:
-    """Without pages, which only the landing knows."""
+    """Spans without page ids, which only the landing knows."""
     return [Span(frame.index, 0, 0, frame.first_layer, frame.layers) for frame in frames]

@@ -1,9 +1,9 @@
 """Two-rank communicators of NCCL, through ctypes: the library that torch has loaded already, never a second one.
 
-One communicator joins one prefill with one decode worker: windows, growing and shrinking would be collective. All are
-non-blocking: NCCL's calls return at once, joining and connecting go on in its own threads, and whoever waits here asks
-how far they are. So a wait for a peer that died or never came, while joining as in a copy, ends by `abort`, from any
-thread. Tests hand in another `Fabric`."""
+One communicator joins one prefill worker with one decode worker: windows, growing and shrinking would be collective.
+All are non-blocking: NCCL's calls return at once, joining and connecting go on in NCCL's own threads, and the waiting
+thread polls their state. So `abort`, from any thread, ends a wait for a peer that died or never came. Tests pass other
+`Communicators`."""
 
 import ctypes
 import logging
@@ -18,8 +18,8 @@ log = logging.getLogger("baton.kvtransfer")
 UNIQUE_BYTES = 128
 _UINT8 = 1
 _IN_PROGRESS = 7
-_LOOK_SECONDS = 0.001  # how often a call in progress is asked for
-# Of NCCL's configuration only what version 2.14 had, which every later one reads.
+_LOOK_SECONDS = 0.001  # between two looks at a call in progress
+# The fields of NCCL's configuration that version 2.14 had; every later version reads them.
 _CONFIG_MAGIC, _CONFIG_VERSION, _CONFIG_UNSET = 0xCAFEBEEF, 21400, -(1 << 31)
 
 
@@ -28,7 +28,7 @@ class Broken(OSError):
 
 
 class Communicator(Protocol):
-    """Not joined yet when it is made. One thread calls everything but `abort`; Broken when it was aborted meanwhile."""
+    """One of the two ranks. `join` comes first; one thread makes all calls but `abort`, and gets Broken after it."""
 
     def join(self) -> None:
         """Returns when the other rank has joined too."""
@@ -40,16 +40,16 @@ class Communicator(Protocol):
         """Returns when the block is filled."""
 
     def abort(self) -> None:
-        """At any time, from any thread, idempotent: ends what waits, and the communicator. Does not wait itself."""
+        """End the communicator and the call that waits on it. Any thread may call it at any time; returns at once."""
 
 
-class Fabric(Protocol):
+class Communicators(Protocol):
     def available(self) -> str:
-        """Empty when usable here, else the reason why not."""
+        """Empty when NCCL works here, else the reason why it does not."""
 
     def unique(self) -> bytes:
-        """Names a communicator that does not exist yet; a secret between its two ranks. NCCL listens for both in a
-        thread of its own, which stays when one never comes: nothing of ours waits for it."""
+        """The name of a new communicator, a secret between its two ranks. NCCL listens for both in a thread of its own,
+        which stays when one rank never comes; no thread of ours waits for it."""
 
     def pair(self, unique: bytes, rank: int, device: torch.device) -> Communicator: ...
 
@@ -58,7 +58,7 @@ class Nccl:
     def available(self) -> str:
         try:
             _library()
-        except (OSError, RuntimeError, AssertionError) as error:  # what torch says without CUDA
+        except (OSError, RuntimeError, AssertionError) as error:  # torch raises them without CUDA
             return f"torch brings no NCCL here ({error})"
         return ""
 
@@ -67,15 +67,15 @@ class Nccl:
         _call("ncclGetUniqueId", ctypes.byref(unique))
         return bytes(unique)
 
-    def pair(self, unique: bytes, rank: int, device: torch.device) -> "Pair":
-        return Pair(unique, rank, device)
+    def pair(self, unique: bytes, rank: int, device: torch.device) -> "NcclCommunicator":
+        return NcclCommunicator(unique, rank, device)
 
 
-class Pair:
+class NcclCommunicator:
     def __init__(self, unique: bytes, rank: int, device: torch.device) -> None:
         self._unique, self._rank, self._device = _Unique.from_buffer_copy(unique), rank, device
         self._handle = ctypes.c_void_p()
-        self._turn = Lock()  # no call on what `abort` has freed
+        self._turn = Lock()  # held during a call, so that `abort` frees nothing that is in use
         self._over, self._freed = Event(), Event()
 
     def join(self) -> None:
@@ -91,13 +91,13 @@ class Pair:
         self._pass("ncclRecv", block)
 
     def abort(self) -> None:
-        """It frees memory, for which the device must come to rest: not in the caller's time."""
+        """A thread ends the communicator: that frees memory, for which the device must come to rest."""
         if not self._over.is_set():
             self._over.set()
             Thread(target=self._end, name="baton-nccl-end", daemon=True).start()
 
     def _meet(self) -> None:
-        config = _Config(ctypes.sizeof(_Config), _CONFIG_MAGIC, _CONFIG_VERSION, 0, _CONFIG_UNSET)
+        config = _NcclConfig(ctypes.sizeof(_NcclConfig), _CONFIG_MAGIC, _CONFIG_VERSION, 0, _CONFIG_UNSET)
         ranks = (ctypes.c_int(2), self._unique, ctypes.c_int(self._rank))
         self._through("ncclCommInitRankConfig", ctypes.byref(self._handle), *ranks, ctypes.byref(config))
 
@@ -107,7 +107,7 @@ class Pair:
                 handle, self._handle = self._handle, ctypes.c_void_p()
                 if handle:
                     _call("ncclCommAbort", handle)
-        except Broken as error:  # nobody can do anything about it
+        except Broken as error:  # nothing can be done about it
             log.warning("nccl: %s", error)
         finally:
             self._freed.set()
@@ -123,8 +123,8 @@ class Pair:
         self._check()
 
     def _through(self, name: str, *arguments: object) -> None:
-        """A call, and until NCCL is through with it: on the stream or, joining, with the other rank. Aborted: not
-        before its threads have ended, which may still put a copy into our block on the stream."""
+        """Make a call and wait until NCCL has carried it out. After an abort it returns only when NCCL's threads have
+        ended, since they may still put a copy into the caller's block on the stream."""
         try:
             self._wait(name, *arguments)
         except Broken:
@@ -151,13 +151,13 @@ class Pair:
 
 
 class _Unique(ctypes.Structure):
-    """Passed by value, as NCCL wants it."""
+    """The name of a communicator, which NCCL takes by value."""
 
     _fields_ = [("bytes", ctypes.c_uint8 * UNIQUE_BYTES)]
 
 
-class _Config(ctypes.Structure):
-    """The first members of `ncclConfig_t`; the size says where ours end."""
+class _NcclConfig(ctypes.Structure):
+    """The first members of `ncclConfig_t`; `size` tells NCCL how many there are."""
 
     _fields_ = [
         ("size", ctypes.c_size_t),
@@ -175,7 +175,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _call(name: str, *arguments: object) -> None:
-    """Returns when it is done, or has begun."""
+    """Call NCCL; returns when the call is done or has begun."""
     code = getattr(_library(), name)(*arguments)
     if code != _IN_PROGRESS:
         _expect(name, code)

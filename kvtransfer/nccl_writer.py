@@ -1,8 +1,8 @@
-"""NCCL, prefill's half: spans gathered into blocks on the device, their frames over TCP, the blocks over NCCL.
+"""NCCL, prefill's half: it gathers spans into blocks on the device, sends frames over TCP and the blocks over NCCL.
 
-One thread per writer does it all, in the order of the calls. A write returns when NCCL has read the blocks; a cancelled
-one no earlier than the write it began. A receiver that hangs up, while the two are joining or later, breaks the writer
-and aborts what waits for it."""
+One thread per writer sends, in the order of the calls. A write returns when NCCL has read the blocks; a cancelled write
+ends no earlier than what it began to send. A receiver that hangs up, while the two are joining or later, breaks the
+writer and aborts the call that waits for it."""
 
 import asyncio
 import select
@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kvtransfer.blocking import attend, finish, finish_or_discard
 from kvtransfer.device_pool import DevicePool, check_spans, portions
-from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Handle, Hello, Malformed, Welcome
+from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.nccl_frames import MOST_FRAMES, pack_portion
-from kvtransfer.nccl_library import UNIQUE_BYTES, Broken, Communicator, Fabric
+from kvtransfer.nccl_library import UNIQUE_BYTES, Broken, Communicator, Communicators
 from kvtransfer.transfer import Span, TransferError
 
-# A host that vanished without a word is noticed after so long, by whichever of the two speaks.
+# After so long the kernel reports a host that vanished without closing its connections.
 _IDLE_SECONDS, _PROBES, _SILENT_MILLISECONDS = 4, 6, 10_000
 
 
@@ -59,7 +59,7 @@ class NcclWriter:
         self._lost("this writer was closed")
 
     def _send(self, ticket: bytes, spans: Sequence[Span], round: int) -> tuple[int, ...]:
-        """In the sender's thread."""
+        """Runs in the sender's thread."""
         check_spans(spans, self._source.shape, self._source.pages, self._target_pages)
         sums = list[int]()
         for part in portions(spans, self._source.shape, most=MOST_FRAMES):
@@ -76,7 +76,7 @@ class NcclWriter:
             raise TransferError(self._broken)
 
     def _lost(self, reason: str) -> None:
-        """Idempotent. The socket goes behind what the thread still does with it."""
+        """Idempotent. The socket is closed after the thread's last use of it."""
         if self._broken:
             return
         self._broken = reason
@@ -87,11 +87,11 @@ class NcclWriter:
 
 
 async def connect(
-    raw: bytes, kind: bytes, pool: DevicePool, incarnation: int, *, fabric: Fabric, seconds: float
+    raw: bytes, kind: bytes, pool: DevicePool, incarnation: int, *, communicators: Communicators, seconds: float
 ) -> NcclWriter:
     def dial() -> tuple[socket.socket, int, bytes]:
-        """In a thread. The receiver joins as soon as it has welcomed us."""
-        handle = Handle.unpack(raw)
+        """Runs in a thread. The receiver begins to join as soon as it has sent its welcome."""
+        handle = PoolHandle.unpack(raw)
         if handle.kind != kind:
             raise Malformed(f"a handle of {handle.kind!r}, not of nccl")
         host, _, port = handle.address.rpartition(":")
@@ -99,7 +99,7 @@ async def connect(
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             notice_silence(connection)
-            connection.sendall(Hello(handle.token, incarnation, handle.receiver, pool.shape).pack())
+            connection.sendall(Greeting(handle.token, incarnation, handle.receiver, pool.shape).pack())
             welcome = Welcome.unpack(_take(connection, WELCOME_BYTES))
             if not welcome.accepted or welcome.shape != pool.shape:
                 raise Malformed(f"our pages are {pool.shape}, the receiver's {welcome.shape}")
@@ -113,7 +113,7 @@ async def connect(
     sender = ThreadPoolExecutor(1, thread_name_prefix="baton-nccl")
     try:
         connection, pages, unique = await finish_or_discard(sender, dial, lambda late: late[0].close())
-        pair = fabric.pair(unique, 1, pool.driver.device)
+        pair = communicators.pair(unique, 1, pool.driver.device)
         try:
             await attend(sender, pair.join, look=lambda: _check_there(connection), end=pair.abort, seconds=seconds)
         except BaseException:
@@ -130,7 +130,7 @@ async def connect(
 
 
 def notice_silence(connection: socket.socket) -> None:
-    """A process that dies closes its connection; a host that does, says nothing."""
+    """Let the kernel probe the connection: a dead process closes it, a dead host does not."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
@@ -139,7 +139,7 @@ def notice_silence(connection: socket.socket) -> None:
 
 
 def _check_there(connection: socket.socket) -> None:
-    """It says nothing after its welcome: what can be read is its end."""
+    """Broken when the receiver hung up. It sends nothing after its welcome, so a readable socket is a closed one."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     if poll.poll(0):

@@ -1,7 +1,7 @@
-"""The process at the other end of a Unix socket: who it is, whether it is dead, and the way to kill it.
+"""The process at the other end of a Unix socket: its user, the proof of its death, and the way to kill it.
 
-Only the pidfd proves a death: a stopped process keeps its mapping, a closed socket says nothing, and a process id may
-be given to somebody else. The pidfd tells once the whole process, all its threads and its mappings, is gone."""
+Only the pidfd proves a death: a stopped process keeps its mapping, a closed socket proves nothing, and a process id may
+be reused. The pidfd becomes readable once the whole process, with all its threads and mappings, is gone."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ _SO_PEERPIDFD = 77  # Linux 6.5; not named by Python's socket
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """As the kernel saw them when the socket was connected."""
+    """Process and user of the peer, as the kernel recorded them when the socket was connected."""
 
     pid: int
     uid: int
@@ -30,7 +30,7 @@ def credentials(sock: socket.socket) -> Credentials:
 
 
 def stranger(peer: Credentials, uid: int) -> str:
-    """Why this process may not share our memory; empty when it may."""
+    """Why this process may not share memory with this worker; empty when it may."""
     if peer.uid != uid:
         return f"the peer runs as uid {peer.uid}, this worker as {uid}: only processes of one user share memory"
     if peer.pid <= 0:
@@ -44,7 +44,7 @@ def open_process(sock: socket.socket, pid: int) -> int:
         return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:  # an older kernel
         pidfd = os.pidfd_open(pid)
-    try:  # the process id could have been given away before we opened it: not if the socket is still held now
+    try:  # the process id could have been reused before it was opened, but not if the peer still holds its socket
         if sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"":
             raise ProcessLookupError(f"process {pid} has closed its socket")
     except BlockingIOError:
@@ -67,7 +67,7 @@ class Process:
         self._loop.add_reader(pidfd, self._died)
 
     async def ended(self, seconds: float) -> bool:
-        """Whether it is dead; waits at most so long for that."""
+        """Is the process dead? Waits for its death at most `seconds`."""
         if self._pidfd >= 0 and self._readable():
             self._died()
         if not self._dead.is_set() and seconds > 0:
@@ -78,7 +78,7 @@ class Process:
         return self._dead.is_set()
 
     def kill(self) -> bool:
-        """Send SIGKILL; false when that is not permitted. `ended` tells when it has worked."""
+        """Send SIGKILL; False when that is not permitted. `ended` is True once the process is gone."""
         try:
             if self._pidfd >= 0:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -89,7 +89,7 @@ class Process:
         return True
 
     def close(self) -> None:
-        """Stop watching; whoever still waits in `ended` learns nothing."""
+        """Stop watching. A caller that still waits in `ended` gets False."""
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

@@ -1,8 +1,8 @@
 """The memory under a page pool: one sealed memfd, mapped, pages one behind the other.
 
 Decode's pool is mapped a second time by the prefill workers of the same host (`attach`), which copy pages straight in;
-with TCP, bytes are received into the same views. The seals promise whoever maps it that it never shrinks under them
-(a shrunken file turns a write into SIGBUS) and never grows. The descriptor is handed over a socket, never by name."""
+with TCP, bytes are received into the same views. The seals guarantee every process that maps it that it never shrinks
+(a write beyond the end of a file is a SIGBUS) and never grows. The descriptor travels over a socket, never by name."""
 
 import fcntl
 import mmap
@@ -15,16 +15,16 @@ import numpy.typing as npt
 import baton_kernels
 from kvtransfer.transfer import PageShape, Pool, Span
 
-KEY_BYTES = 8  # checksums are keyed by the 64-bit word's place in its page
-ALIGNMENT = 64  # bytes; what non-temporal stores want, and what every tile layout yields
+KEY_BYTES = 8  # a checksum is keyed by each 64-bit word's position in its page
+ALIGNMENT = 64  # bytes; non-temporal stores need it, and every tile layout has it
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class SharedPool:
-    """A `Pool` that other processes of this host can map. Whoever makes it closes it."""
+    """A `Pool` that other processes of this host can map. Its maker closes it."""
 
     def __init__(self, shape: PageShape, pages: int, *, populate: bool = False) -> None:
-        """`populate` takes the memory now, so that no landing pays for page faults."""
+        """With `populate` the kernel allots the memory now, so that no landing waits for page faults."""
         check_shape(shape, pages)
         fd = os.memfd_create("baton-pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -56,7 +56,7 @@ class SharedPool:
         return tuple(self.checksum(page, first_layer, layers) for page in pages)
 
     def close(self) -> None:
-        """Idempotent. The mapping itself goes with the last view of it that somebody still holds."""
+        """Idempotent. The mapping goes with the last view of it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -64,7 +64,7 @@ class SharedPool:
             del self._memory
 
     def _place(self, page: int, first_layer: int, layers: int) -> tuple[int, int]:
-        """Where a span begins in the pool, and its length."""
+        """Byte offset of a span inside the pool, and its length."""
         shape = self.shape
         if self.fd < 0:
             raise ValueError("this page pool was closed")
@@ -75,8 +75,8 @@ class SharedPool:
 
 
 def attach(fd: int, shape: PageShape, pages: int) -> SharedPool:
-    """Map a pool that another process made; takes `fd` over when it succeeds. A child of ours never inherits the
-    mapping: it would go on writing after this process is known to be dead."""
+    """Map a pool that another process made; takes `fd` over when it succeeds. Child processes do not inherit the
+    mapping: they could write after this process is known to be dead."""
     check_shape(shape, pages)
     size, wanted = os.fstat(fd).st_size, shape.page_bytes * pages
     if size != wanted:
@@ -90,7 +90,7 @@ def attach(fd: int, shape: PageShape, pages: int) -> SharedPool:
 
 
 def page_addresses(pool: Pool) -> npt.NDArray[np.int64]:
-    """Where each page of a pool lies; valid for as long as the pool does."""
+    """The address of each page, valid as long as the pool is open."""
     if isinstance(pool, SharedPool):
         return pool.address + np.arange(pool.pages, dtype=np.int64) * pool.shape.page_bytes
     views = (pool.view(page, 0, pool.shape.layers) for page in range(pool.pages))
@@ -98,8 +98,8 @@ def page_addresses(pool: Pool) -> npt.NDArray[np.int64]:
 
 
 def span_table(spans: Sequence[Span], source: Pool, target_pages: int) -> npt.NDArray[np.int64]:
-    """Rows of source page, target page, first layer, layers. No copy may leave the pools: a page id that came in a
-    message is not trusted with a pointer."""
+    """Rows of (source page, target page, first layer, layers). IndexError when one leaves its pool: page ids come in
+    messages and become pointers."""
     rows = [(span.source, span.target, span.first_layer, span.layers) for span in spans]
     table = np.array(rows, np.int64).reshape(-1, 4)
     page, target, first, layers = table.T

@@ -1,6 +1,7 @@
 """Pages between pools in the shared memory of one host: the writer maps decode's pool and copies straight in.
 
-What it shares with a GPU's memory, handshake, death notice and quarantine, is in `mapped.py` and `mapped_writer.py`."""
+Handshake, death notice and quarantine, which a GPU's memory needs as well, are in `kvtransfer/mapped.py` and
+`kvtransfer/mapped_writer.py`."""
 
 from collections.abc import Sequence
 
@@ -27,10 +28,10 @@ class SharedMemory(MappedTransport):
 
 
 class HostCopies:
-    """Into a pool in shared memory."""
+    """Copies into a pool in shared memory."""
 
     def __init__(self, source: Pool, target: SharedPool) -> None:
-        self._source = source  # kept: its memory must outlive the copies
+        self._source = source  # held, because its memory must outlive the copies
         self._target = target
         self._from, self._to = page_addresses(source), page_addresses(target)
 

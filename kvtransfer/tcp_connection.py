@@ -1,94 +1,48 @@
-"""One accepted TCP connection: greeting, then header, bytes, header, bytes ...
+"""One TCP connection at the receiver: a greeting, then header, bytes, header, bytes ...
 
-`get_buffer` hands out what the next bytes belong to: the header's buffer, the page itself, or the sink. The decision
-falls when a header is complete and is taken back by `sink` when that ticket's landing ends before the bytes do.
+`get_buffer` returns the memory that the next bytes go into: the header's buffer, the page itself, or the sink. The
+complete header decides between page and sink; `sink` revokes the page when the ticket's landing ends before the bytes.
 Short frames are read several at a time and copied into their pages: two calls of the loop per frame cost more."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, cast
 
-from kvtransfer.frames import FRAME_BYTES, HELLO_BYTES, Frame, Hello, Malformed, Welcome
-from kvtransfer.transfer import Arrived, Pool
+from kvtransfer.frame_landings import FrameLanding, FrameLandings
+from kvtransfer.frames import FRAME_BYTES, GREETING_BYTES, Frame, Greeting, Malformed, Welcome
 
-_SINK_BYTES = 256 * 1024
 _AHEAD_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Landing:
-    """The pages that one ticket's frames may land in."""
-
-    pages: dict[int, int]  # page index -> page id
-    arrived: Callable[[Arrived], None]
-
-
-class Landings:
-    """Which tickets may land where, and the sink for all other bytes."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self.sink = memoryview(bytearray(_SINK_BYTES))
-        self.discarded_bytes = 0
-        self._open: dict[bytes, Landing] = {}
-
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
-        self._open[ticket] = Landing(dict(pages), arrived)
-
-    def close(self, ticket: bytes) -> None:
-        self._open.pop(ticket, None)
-
-    def wants(self, frame: Frame) -> Landing | None:
-        """The open landing that this frame belongs to now."""
-        landing = self._open.get(frame.ticket)
-        return landing if landing is not None and frame.index in landing.pages else None
-
-    def find(self, frame: Frame) -> tuple[Landing, memoryview] | None:
-        """Where this frame's bytes go now; None: into the sink."""
-        landing = self.wants(frame)
-        if landing is None:
-            return None
-        return landing, self.pool.view(landing.pages[frame.index], frame.first_layer, frame.layers)
-
-    def complete(self, frame: Frame, landing: Landing) -> None:
-        """All bytes of a frame are in its page; told only if that very landing is still open."""
-        if self._open.get(frame.ticket) is landing:
-            landing.arrived(
-                Arrived(frame.ticket, frame.index, frame.first_layer, frame.layers, frame.round, frame.checksum)
-            )
-
-
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """The receiver, as its connections see it."""
 
     refused: Counter[str]
     incarnation: int
-    landings: Landings
+    landings: FrameLandings
 
     @property
     def handshake_seconds(self) -> float: ...
 
-    def joined(self, connection: "Connection") -> bool: ...
+    def joined(self, connection: "TcpConnection") -> bool: ...
 
-    def left(self, connection: "Connection") -> None: ...
+    def left(self, connection: "TcpConnection") -> None: ...
 
-    def knows(self, hello: Hello) -> bool: ...
+    def knows(self, greeting: Greeting) -> bool: ...
 
 
-class Connection(asyncio.BufferedProtocol):
-    def __init__(self, owner: Owner) -> None:
+class TcpConnection(asyncio.BufferedProtocol):
+    def __init__(self, owner: ConnectionOwner) -> None:
         self.greeted = False
         self._owner = owner
         self._landings = owner.landings
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))  # greeting, headers, and what comes along with them
-        self._have = 0  # bytes in there
-        self._wanted = HELLO_BYTES  # how far it is filled
-        self._frame: Frame | None = None  # its bytes are being received
-        self._left = 0  # so many are still to come
-        self._landing: Landing | None = None  # they belong to this landing; None: into the sink
-        self._page = self._ahead[:0]  # ... to this rest of its page
+        self._have = 0  # bytes in that buffer
+        self._wanted = GREETING_BYTES  # bytes to read into it before it is looked at
+        self._frame: Frame | None = None  # the frame whose bytes are being received
+        self._left = 0  # bytes of that frame that are still to come
+        self._landing: FrameLanding | None = None  # the landing that the bytes belong to; None: they go into the sink
+        self._page = self._ahead[:0]  # the rest of the page, which those bytes fill
         self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -101,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._late.cancel()
-        self._page = self._ahead[:0]  # no page is held by a dead connection
+        self._page = self._ahead[:0]  # a dead connection holds no page
         self._frame = self._landing = None
         self._owner.left(self)
         self._gone.set_result(None)
@@ -120,16 +74,16 @@ class Connection(asyncio.BufferedProtocol):
             self._have += count
             if self.greeted:
                 self._parse()
-            elif self._have == HELLO_BYTES:
+            elif self._have == GREETING_BYTES:
                 self._greet()
 
     def sink(self, ticket: bytes) -> None:
-        """The landing of this ticket ended: what is still to come of its frame goes elsewhere."""
+        """The landing of this ticket ended: the rest of a frame of it that is being received goes into the sink."""
         if self._frame is not None and self._frame.ticket == ticket:
             self._landing, self._page = None, self._ahead[:0]
 
     def cut(self) -> "asyncio.Future[None]":
-        """Close at once; done when the loop has let go of it."""
+        """Close at once. The future is done when the event loop has let go of the connection."""
         self._refused = True
         self._transport.abort()
         return self._gone
@@ -139,23 +93,23 @@ class Connection(asyncio.BufferedProtocol):
     def _greet(self) -> None:
         pool = self._landings.pool
         try:
-            hello = Hello.unpack(bytes(self._ahead[:HELLO_BYTES]))
+            greeting = Greeting.unpack(bytes(self._ahead[:GREETING_BYTES]))
         except Malformed:
             return self._refuse("malformed")
-        if not self._owner.knows(hello):
+        if not self._owner.knows(greeting):
             return self._refuse("token")
-        welcome = Welcome(hello.shape == pool.shape, self._owner.incarnation, pool.pages, pool.shape)
+        welcome = Welcome(greeting.shape == pool.shape, self._owner.incarnation, pool.pages, pool.shape)
         self._transport.write(welcome.pack())
         self._late.cancel()
         self.greeted = True
         self._have, self._wanted = 0, FRAME_BYTES
-        if not welcome.accepted:  # it reads why before we hang up
+        if not welcome.accepted:  # the writer reads the reason before the connection closes
             self._owner.refused["shape"] += 1
             self._refused = True
             self._transport.close()
 
     def _parse(self) -> None:
-        """Take whole headers, and the bytes that came along with them, off what was read ahead."""
+        """Take whole headers, and the page bytes behind them, off the buffer that was read ahead."""
         at = 0
         while self._have - at >= FRAME_BYTES and not self._refused:
             try:
@@ -175,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ahead[: self._have] = self._ahead[at : at + self._have]
 
     def _took(self, frame: Frame, count: int) -> None:
-        """So many more bytes of this frame are where they belong."""
+        """`count` more bytes of this frame have been received."""
         landing = self._landing
         self._left -= count
         self._page = self._page[count:] if landing is not None else self._ahead[:0]
@@ -188,5 +142,5 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, reason: str) -> None:
         self._owner.refused[reason] += 1
-        self._refused = True  # nothing of what it sends is looked at any more
+        self._refused = True  # further bytes of this connection are ignored
         self._transport.abort()

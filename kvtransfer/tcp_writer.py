@@ -1,22 +1,24 @@
-"""TCP, prefill's half: header and page views go to the socket by scatter-gather, without a copy of ours.
+"""TCP, prefill's half: headers and views of pages go to the socket by scatter-gather, without a copy in this process.
 
-A write shares its frames among the connections: each takes the next batch when it can send. The kernel has the bytes
-when a write returns, so the source may change. A cancelled write sends its begun batches to the end, since half a frame
-would break the stream, and no more. Any broken connection breaks the writer."""
+A write divides its frames among the connections: each takes the next batch when it can send. When a write returns, the
+kernel has the bytes, so the source may change. A cancelled write finishes the batches that it began, since half a frame
+would break the stream, and sends no more. A broken connection breaks the writer."""
 
 import asyncio
 import ipaddress
 import socket
-import ssl
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kvtransfer.blocking import finish_or_discard, settled
-from kvtransfer.frames import FRAME_BYTES, TICKET_BYTES, WELCOME_BYTES, Frame, Handle, Hello, Malformed, Welcome
+from kvtransfer.frames import FRAME_BYTES, TICKET_BYTES, WELCOME_BYTES, Frame, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.pool import span_table
-from kvtransfer.tcp_link import Link
+from kvtransfer.tcp_socket import TcpSocket
 from kvtransfer.transfer import PageShape, Pool, Span, TransferError
+from mesh.tls import TlsFiles
+
+PLAIN, TLS = b"TCP1", b"TLS1"  # kinds of handles
 
 _BATCH_BYTES = 256 * 1024
 _BATCH_FRAMES = 64
@@ -35,7 +37,7 @@ class TcpWriter:
         self._source = source
         self._target_pages = target_pages
         self._broken = ""
-        self._links = [Link(connection, self._lost) for connection in sockets]
+        self._sockets = [TcpSocket(connection, self._lost) for connection in sockets]
         self._turn = 0
         self.throttle = Throttle(bytes_per_second) if bytes_per_second else None
 
@@ -47,7 +49,10 @@ class TcpWriter:
         span_table(spans, self._source, self._target_pages)  # refuse before anything is sent
         sums = [0] * len(spans)
         todo = deque(enumerate(spans))
-        pumps = [asyncio.ensure_future(self._pump(link, ticket, round, todo, sums)) for link in self._choose(spans)]
+        pumps = [
+            asyncio.ensure_future(self._pump(connection, ticket, round, todo, sums))
+            for connection in self._choose(spans)
+        ]
         try:
             if pumps:
                 await asyncio.wait(pumps)
@@ -64,11 +69,11 @@ class TcpWriter:
         self._lost("this writer was closed")
 
     async def _pump(
-        self, link: Link, ticket: bytes, round: int, todo: deque[tuple[int, Span]], sums: list[int]
+        self, connection: TcpSocket, ticket: bytes, round: int, todo: deque[tuple[int, Span]], sums: list[int]
     ) -> None:
         """One connection's share of a write, batch by batch: writes of other tickets take their turns in between."""
         while todo:
-            async with link.turn:
+            async with connection.turn:
                 buffers: list[memoryview] = []
                 size = 0
                 while todo and size < _BATCH_BYTES and len(buffers) < 2 * _BATCH_FRAMES:
@@ -77,7 +82,7 @@ class TcpWriter:
                     size += len(buffers[-1])
                 if self.throttle:
                     await self.throttle.take(size + len(buffers) // 2 * FRAME_BYTES)
-                await link.send(buffers)
+                await connection.send(buffers)
                 self.bytes_written += size
             await asyncio.sleep(0)
 
@@ -89,27 +94,27 @@ class TcpWriter:
         buffers += [memoryview(frame.pack()), view]
         return checksum
 
-    def _choose(self, spans: Sequence[Span]) -> list[Link]:
-        """As many connections as there are batches; they take turns."""
+    def _choose(self, spans: Sequence[Span]) -> list[TcpSocket]:
+        """As many connections as the write has batches; writes begin at different ones in turn."""
         size = sum(self._source.shape.place(span.first_layer, span.layers)[1] for span in spans)
-        count = min(len(self._links), len(spans), -(-size // _BATCH_BYTES))
+        count = min(len(self._sockets), len(spans), -(-size // _BATCH_BYTES))
         self._turn += count
-        return [self._links[(self._turn + step) % len(self._links)] for step in range(count)]
+        return [self._sockets[(self._turn + step) % len(self._sockets)] for step in range(count)]
 
     def _lost(self, reason: str) -> None:
-        """One connection down, all down: frames are missing, and only a new session repeats them."""
+        """One lost connection ends all: frames are missing, and only a new session sends them again."""
         if not self._broken:
             self._broken = reason
-            for link in self._links:
-                link.close(reason)
+            for connection in self._sockets:
+                connection.close(reason)
 
 
 class Throttle:
-    """Lets so many bytes per second through, exactly in the long run; idle time saves up a short burst only."""
+    """Limits the bytes per second, exactly in the long run; after idle time it lets a short burst through."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self.bytes_per_second = bytes_per_second  # may be changed at any time
-        self._free = 0.0  # when everything that was let through has passed at that rate
+        self._free = 0.0  # time at which all bytes so far have passed at that rate
 
     async def take(self, size: int) -> None:
         now = asyncio.get_running_loop().time()
@@ -123,25 +128,24 @@ async def connect(
     pool: Pool,
     incarnation: int,
     *,
-    kinds: Mapping[bytes, ssl.SSLContext | None],
+    tls: TlsFiles | None,
     connections: int,
     send_buffer_bytes: int | None,
     bytes_per_second: float | None,
     seconds: float,
-    server_name: str,
 ) -> TcpWriter:
-    """`kinds` says with what to dial a handle of that kind; the kind that begins with TLS must have a context."""
-    target = _parse(handle, kinds)
+    """Dial the receiver that the handle names, `connections` times. A worker that has TLS files never sends in plain
+    text, one that has none never dials a receiver that wants TLS."""
+    target = _parse(handle, TLS if tls else PLAIN)
     host, port = target.address.rsplit(":", 1)
-    context = kinds[target.kind]
-    hello = Hello(target.token, incarnation, target.receiver, pool.shape).pack()
+    greeting = Greeting(target.token, incarnation, target.receiver, pool.shape).pack()
 
     def dial() -> tuple[list[socket.socket], Welcome]:
         opened: list[socket.socket] = []
         try:
             for _ in range(connections):
-                opened.append(_dial(host, int(port), context, server_name or host, seconds, send_buffer_bytes))
-                opened[-1].sendall(hello)
+                opened.append(_dial(host.strip("[]"), int(port), tls, seconds, send_buffer_bytes))
+                opened[-1].sendall(greeting)
             welcomes = [_welcome(connection, target.receiver, pool.shape) for connection in opened]
             for connection in opened:
                 connection.setblocking(False)
@@ -161,30 +165,31 @@ async def connect(
     return TcpWriter(sockets, pool, welcome.pages, bytes_per_second)
 
 
-def _parse(raw: bytes, kinds: Mapping[bytes, ssl.SSLContext | None]) -> Handle:
+def _parse(raw: bytes, kind: bytes) -> PoolHandle:
     try:
-        handle = Handle.unpack(raw)
-        if handle.kind not in kinds:
+        handle = PoolHandle.unpack(raw)
+        if handle.kind not in (PLAIN, TLS):
             raise Malformed(f"a handle of {handle.kind!r}, not of tcp")
-        if handle.kind.startswith(b"TLS") and kinds[handle.kind] is None:
-            raise Malformed("the receiver wants TLS, and this worker was given no certificates to dial with")
+        if handle.kind != kind:
+            one, other = ("", "no ") if handle.kind == TLS else ("no ", "")
+            raise Malformed(f"the receiver has {one}TLS files and this worker has {other}TLS files: set tls_* on both")
     except ValueError as error:
         raise TransferError(f"tcp: {error}") from error
     return handle
 
 
-def _dial(
-    host: str, port: int, context: ssl.SSLContext | None, name: str, seconds: float, send_buffer_bytes: int | None
-) -> socket.socket:
-    """In a thread: connected and, with TLS, shaken hands."""
-    connection = socket.create_connection((host.strip("[]"), port), timeout=seconds)
+def _dial(host: str, port: int, tls: TlsFiles | None, seconds: float, send_buffer_bytes: int | None) -> socket.socket:
+    """Connect and, with TLS, check the receiver's certificate. Runs in a thread."""
+    connection = socket.create_connection((host, port), timeout=seconds)
     try:
         if send_buffer_bytes is None and ipaddress.ip_address(connection.getpeername()[0]).is_loopback:
             send_buffer_bytes = _LOOPBACK_SEND_BUFFER_BYTES
         if send_buffer_bytes is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return context.wrap_socket(connection, server_hostname=name) if context else connection
+        if tls is None:
+            return connection
+        return tls.dialling_context().wrap_socket(connection, server_hostname=tls.name or host)
     except BaseException:
         connection.close()
         raise

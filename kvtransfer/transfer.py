@@ -1,12 +1,12 @@
-"""How pages move: the two halves every transport implements, and the few words they share.
+"""How pages move: the two halves that every transport implements, and the values they exchange.
 
 Step 4 of a request's life: prefill's `Writer` copies spans (some layers of one page) into the landing that decode's
-`Receiver` opened; the control messages around it are kv.v1's and not ours. One lifecycle on both sides:
-register (a pool) -> connect -> write -> complete -> close.
+`Receiver` has opened. The messages around the copy travel over kv.v1 and are none of a transport's business. Both
+halves live through the same stages: register (a pool), connect, write, complete, close.
 
-Invariants: a receiver lets bytes into a page only between `open` and `close` of the ticket they name (two-sided), or
-says that it cannot (`one_sided`), and then the owner of the pages keeps them in quarantine until `silent` says that
-this writer is gone. A write is complete for its sender when the source may change (its buffer was read)."""
+A two-sided transport lets bytes into a page only between `open` and `close` of the ticket that the bytes name. A
+one-sided transport cannot, because its writers reach decode's memory by themselves: after `close` decode keeps the
+pages in quarantine until `silent` proves that the writer can write no more."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ class TransferError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PageShape:
-    """What two pools must have in common for bytes to move as they are."""
+    """How the bytes of a page are laid out. Two pools exchange pages only if their shapes are equal."""
 
-    segments: tuple[tuple[int, int], ...]  # (layers, bytes of each): the model's, and behind them its draft's
-    layout: str  # name of the inner tile layout, and of the draft if there is one
+    segments: tuple[tuple[int, int], ...]  # (layers, bytes of each layer): the model's, then its draft's
+    layout: str  # names of the tile layout and, if there is one, of the draft
 
     @property
     def layers(self) -> int:
-        """Of all segments; a layer's index counts through them."""
+        """Layers of all segments together; a layer's index counts through the segments."""
         return sum(layers for layers, _ in self.segments)
 
     @property
@@ -35,7 +35,7 @@ class PageShape:
         return self.before(self.layers)
 
     def before(self, layer: int) -> int:
-        """Bytes of a page in front of this layer."""
+        """Byte offset of this layer inside a page."""
         total = 0
         for layers, layer_bytes in self.segments:
             total += min(layer, layers) * layer_bytes
@@ -43,7 +43,7 @@ class PageShape:
         return total
 
     def place(self, first_layer: int, layers: int) -> tuple[int, int]:
-        """Offset and length in bytes of these layers of a page; they may reach across a segment's end."""
+        """Byte offset and byte length of these layers inside a page. The layers may lie in two segments."""
         offset = self.before(first_layer)
         return offset, self.before(first_layer + layers) - offset
 
@@ -61,57 +61,62 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Two-sided: a frame was completely received into the page of an open landing."""
+    """Two-sided transports: all bytes of one span are in the page of an open landing."""
 
     ticket: bytes
     index: int
     first_layer: int
     layers: int
     round: int
-    checksum: int  # as the sender computed it; the receiver's owner compares
+    checksum: int  # as the writer computed it; decode compares it with the page
 
 
 class Writer(Protocol):
-    """Prefill's way into one decode worker's pool, for the length of one session."""
+    """Prefill's way into one decode worker's pool. It lives as long as one session."""
 
-    name: str  # of the transport
+    name: str  # transport's name
     one_sided: bool
     bytes_written: int
 
     async def write(self, ticket: bytes, spans: Sequence[Span], round: int) -> tuple[int, ...]:
-        """Copy the spans; returns their checksums once the source may change (one-sided: once the bytes are there).
-        TransferError when the way is broken. Writes of one ticket are carried out in order."""
+        """Copy the spans and return their checksums. When it returns the source pages may change; one-sided, the bytes
+        are in decode's pages. TransferError when the connection is broken. Writes of one ticket keep their order."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the connection; idempotent. A write that waits gets a TransferError."""
 
 
 class Receiver(Protocol):
-    """Decode's side: lets writers reach its pool."""
+    """Decode's half: it lets the writers of many prefill workers reach one pool."""
 
     name: str
     one_sided: bool
-    refused: Counter[str]  # connections that came to nothing, by reason
+    refused: Counter[str]  # connections that the receiver turned away, by reason
 
     def handle(self, writer: int) -> bytes:
-        """What the writer with this incarnation needs to connect; belongs to this incarnation of the pool."""
+        """What the writer with this incarnation needs to connect. It is a secret between the two processes."""
 
     def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
-        """Let frames of this ticket into these pages (page index -> page id)."""
+        """A landing begins: frames of this ticket may go into these pages (page index -> page id). The receiver calls
+        `arrived` for each frame that is complete."""
 
     def close(self, ticket: bytes) -> None:
-        """The landing ended, in whatever way: later frames, and the rest of a half-received one, go into a sink."""
+        """The landing ended, in whatever way. Two-sided: later frames, and the rest of a frame that is half received,
+        reach no page (rule [sink])."""
 
     async def silent(self, writer: int, seconds: float) -> bool:
-        """Proof that this writer's process can write no more; polls at most so long. Two-sided: always true."""
+        """True is proof that this writer can write no more. Waits for the proof at most `seconds`. A two-sided
+        receiver needs none and returns True."""
 
     def kill(self, writer: int) -> bool:
-        """Kill a silent writer of this host. False where that is not possible or not permitted."""
+        """Kill the process of this writer. False where that is not possible or not permitted."""
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Stop listening and end all connections."""
 
 
 class Pool(Protocol):
-    """The memory under a page pool, as transports see it."""
+    """The memory of one worker's pages, as transports see it."""
 
     shape: PageShape
     pages: int
@@ -120,21 +125,23 @@ class Pool(Protocol):
         """Writable bytes of a span."""
 
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
-        """Position-keyed 64-bit multiply sum; additive over layer spans of a page."""
+        """Position-keyed 64-bit multiply sum. The sums of a page's layer groups add up to the sum of the page."""
 
     def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
-        """The same of several pages: a GPU is asked once for all."""
+        """`checksum` of the same layers of several pages: a GPU computes them in one call."""
 
 
 class Transport(Protocol):
-    """One way to move pages, as both tiers hold it."""
+    """One way to move pages. Both tiers hold one object per transport that works on their host."""
 
     name: str
 
     def available(self) -> str:
-        """Empty when usable here, else the reason why not, for people."""
+        """Empty when the transport works here, else the reason why it does not and what to do, for people."""
 
-    async def receive(self, pool: Pool, incarnation: int) -> Receiver: ...
+    async def receive(self, pool: Pool, incarnation: int) -> Receiver:
+        """Listen for writers into this pool; `incarnation` is the receiving process's own."""
 
     async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> Writer:
-        """`incarnation` is the writer's own. TransferError when the receiver cannot be reached."""
+        """Reach the receiver whose handle this is; `incarnation` is the writing process's own. TransferError when that
+        fails."""

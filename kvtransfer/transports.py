@@ -1,4 +1,4 @@
-"""The transports this build has, made from settings: what both tiers offer each other, best first."""
+"""The transports of a worker, made from its settings, best first: what each tier offers the other."""
 
 import logging
 import os
@@ -12,13 +12,13 @@ from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import PageShape, Pool, TransferError, Transport
 from mesh.messages import KvHello
-from mesh.rules import RULES, Rules
+from mesh.tls import TlsFiles
 
 log = logging.getLogger("baton.kvtransfer")
 
 
 class OwnedPool(Pool, Protocol):
-    """A pool that its maker closes, with the memory that an engine computes in."""
+    """A pool and the memory that an engine computes in. Its maker closes it."""
 
     @property
     def buffer(self) -> Any: ...
@@ -27,7 +27,7 @@ class OwnedPool(Pool, Protocol):
 
 
 def make_pool(device: str, shape: PageShape, pages: int) -> OwnedPool:
-    """Where the engine's device and the transports reach it."""
+    """A pool in memory that both the engine's device and the transports reach."""
     if device == "cpu":
         return SharedPool(shape, pages)
     from kvtransfer.device_pool import DevicePool  # imports torch, which takes seconds
@@ -40,12 +40,20 @@ def make_transports(
     *,
     device: str = "cpu",
     host: str = "127.0.0.1",
+    advertise_host: str = "",
+    tls: TlsFiles | None = None,
     may_kill: bool = True,
     bytes_per_second: float | None = None,
-    rules: Rules = RULES,
 ) -> dict[str, Transport]:
-    """Those of `names` that work here, in their order; TransferError when none does."""
-    every = every_transport(device, host=host, may_kill=may_kill, bytes_per_second=bytes_per_second, rules=rules)
+    """The transports of `names` that work here, in that order; TransferError when none does."""
+    every = every_transport(
+        device,
+        host=host,
+        advertise_host=advertise_host,
+        tls=tls,
+        may_kill=may_kill,
+        bytes_per_second=bytes_per_second,
+    )
     obstacles = {name: every[name].available() for name in names}
     usable = {name: every[name] for name, obstacle in obstacles.items() if not obstacle}
     left_out = "; ".join(f"{name}: {obstacle}" for name, obstacle in obstacles.items() if obstacle)
@@ -60,23 +68,25 @@ def every_transport(
     device: str,
     *,
     host: str,
+    advertise_host: str = "",
+    tls: TlsFiles | None = None,
     may_kill: bool = True,
     bytes_per_second: float | None = None,
-    rules: Rules = RULES,
 ) -> dict[str, Transport]:
-    """All that reach pages on this device, best first, whether they work here or not."""
+    """All transports that reach pages on this device, best first, whether they work here or not."""
     random = SystemRandom()
     if device == "cpu":
-        options = TcpOptions(host=host, bytes_per_second=bytes_per_second)
-        return {"shm": SharedMemory(random, may_kill=may_kill), "tcp": Tcp(random, options, rules=rules)}
+        options = TcpOptions(host=host, advertise_host=advertise_host, bytes_per_second=bytes_per_second)
+        return {"shm": SharedMemory(random, may_kill=may_kill), "tcp": Tcp(random, options, tls=tls)}
     from kvtransfer.cuda_ipc import CudaIpc  # imports torch
     from kvtransfer.nccl import NcclTransport
 
-    return {"cuda_ipc": CudaIpc(random, may_kill=may_kill), "nccl": NcclTransport(random, host=host)}
+    nccl = NcclTransport(random, host=host, advertise_host=advertise_host)
+    return {"cuda_ipc": CudaIpc(random, may_kill=may_kill), "nccl": nccl}
 
 
 def say_hello(incarnation: int, numerics: str, shape: PageShape, transports: Sequence[str]) -> KvHello:
-    """What one end of a kv.v1 session says of itself."""
+    """The first message of one end of a kv.v1 session."""
     return KvHello(
         incarnation=incarnation,
         numerics=numerics,

@@ -1,4 +1,4 @@
-"""What each service is told at start: one frozen value per service, checked where it is born.
+"""The settings of each service: one frozen value per service, checked when it is made.
 
 `mesh/settings.py` fills them from one TOML file and BATON_* variables; tests and benchmarks build them by hand. Every
 error names the field and the remedy. Nothing here opens a file or a port, and protocol rules are not configurable."""
@@ -13,6 +13,8 @@ SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
 TRANSPORTS = {"cpu": ("shm", "tcp"), "cuda": ("cuda_ipc", "nccl")}
+UNENCRYPTED = ("nccl",)  # between hosts, and without TLS of its own
+WILDCARDS = ("0.0.0.0", "::")
 BUILTIN_NAME = "baton-tiny"
 
 
@@ -21,22 +23,27 @@ class ConfigError(ValueError):
 
 
 def default_cache_folder() -> Path:
-    """Packed weights; every process of the host should use the same one."""
+    """The folder for packed weights; every process of the host should use the same one."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommonConfig:
-    """What all services share; top-level keys of the file."""
+    """Settings of every service: the top-level keys of the file."""
 
-    name: str = "baton"  # of this process, in logs and traces
+    name: str = "baton"  # name of this process in logs and traces
     model: Path | None = None  # Hugging Face folder; None: the built-in pair
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
-    served_name: str = ""  # what clients call the model; empty: the folder's name
+    served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
+    tls_certificate: Path | None = None  # PEM: what this process shows its peers; None, as the next two: plain text
+    tls_key: Path | None = None  # PEM: the certificate's private key
+    tls_ca: Path | None = None  # PEM: the authority that signs every peer's certificate
+    tls_name: str = ""  # name that every server's certificate carries; empty: the host that was dialled
 
     def __post_init__(self) -> None:
+        check_tls(tls_certificate=self.tls_certificate, tls_key=self.tls_key, tls_ca=self.tls_ca)
         for key, folder in (("model", self.model), ("draft", self.draft)):
             if folder is not None and not (folder / "config.json").is_file():
                 raise ConfigError(f"{key}: {folder} is not a Hugging Face model folder (it has no config.json)")
@@ -50,8 +57,8 @@ class CommonConfig:
 class GatewayConfig(CommonConfig):
     name: str = "gateway"
     http_address: str = "127.0.0.1:8000"
-    grpc_address: str = "127.0.0.1:50051"  # clients, and workers that register
-    local: str = "auto"  # may decode prefill by itself: auto | never | always
+    grpc_address: str = "127.0.0.1:50051"  # where clients call and workers register
+    local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
 
     def __post_init__(self) -> None:
@@ -64,28 +71,34 @@ class GatewayConfig(CommonConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(CommonConfig):
-    """What both tiers need; `[worker]` in the file, and each tier may say otherwise in its own section."""
+    """Settings of both tiers: `[worker]` in the file. The section of a tier overrides them."""
 
     address: str = "127.0.0.1:0"  # port 0: any free one; the gateways learn it when the worker registers
+    advertise_host: str = ""  # what others dial instead of the host of `address`; empty: that host
     gateways: tuple[str, ...] = ("127.0.0.1:50051",)
     device: str = "cpu"  # cpu | cuda: where the model is computed and its pages lie
     product_path: str = "auto"  # auto: an exact one; on a CPU pairs for bf16 checkpoints, fp32 for the others
     page_tokens: int = 32
     pool_pages: int | None = None  # None: as many as fit into pool_bytes
     pool_bytes: int = 256 * 1024 * 1024
-    chunk_tokens: int = 512  # of one prompt in one step
+    chunk_tokens: int = 512  # tokens of one prompt in one step, at most
     threads: int = 0  # 0: this host's cores divided by workers_on_host
     workers_on_host: int = 1
-    worker_on_host: int = 0  # which of them this is
+    worker_on_host: int = 0  # this worker's number among them
     pin_threads: bool = False  # each compute thread stays on a core of its own
     prefix_cache: bool = True
     speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
-    transports: tuple[str, ...] | None = None  # allowed ones, best first; None: all of the device
-    transport_host: str = "127.0.0.1"  # where tcp and nccl listen
+    transports: tuple[str, ...] | None = None  # allowed transports, best first; None: all of the device
+    transport_host: str = "127.0.0.1"  # where tcp and nccl listen; a wildcard: others dial `advertise_host`
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_address("address", self.address)
+        if not self.advertise_host and split_address(self.address)[0] in WILDCARDS:
+            raise ConfigError(
+                f"address: {self.address} listens on every interface; set advertise_host to the name or address of "
+                "this host that the other services dial"
+            )
         if not self.gateways:
             raise ConfigError("gateways: name at least one gateway as host:port, for instance 127.0.0.1:50051")
         for gateway in self.gateways:
@@ -111,12 +124,15 @@ class WorkerConfig(CommonConfig):
 
     @property
     def draft_folder(self) -> Path | None:
-        """The draft model that this worker opens, whose layers its pages have."""
+        """The draft model that this worker loads; its layers lie in the pages behind the model's."""
         return self.draft if self.speculation in ("auto", "draft") else None
 
     @property
     def allowed_transports(self) -> tuple[str, ...]:
-        return TRANSPORTS[self.device] if self.transports is None else self.transports
+        """Those that are named; unless they are, no transport that would send pages in plain text beside TLS."""
+        if self.transports is not None:
+            return self.transports
+        return tuple(name for name in TRANSPORTS[self.device] if self.tls_ca is None or name not in UNENCRYPTED)
 
     @property
     def thread_count(self) -> int:
@@ -124,14 +140,14 @@ class WorkerConfig(CommonConfig):
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """The cores of its compute threads, next to those of the worker before it; empty: anywhere."""
+        """The cores of the compute threads, next to those of the worker before this one; empty: no pinning."""
         if not self.pin_threads:
             return ()
         allowed, count = sorted(os.sched_getaffinity(0)), self.thread_count
         return tuple(allowed[(self.worker_on_host * count + i) % len(allowed)] for i in range(count))
 
     def pages(self, page_bytes: int) -> int:
-        """How many pages the pool has, for a model whose page is so large."""
+        """How many pages of `page_bytes` the pool has."""
         pages = self.pool_pages or self.pool_bytes // page_bytes
         if pages < 1:
             raise ConfigError(f"pool_bytes: {self.pool_bytes} holds no page of {page_bytes} bytes; raise it")
@@ -141,7 +157,7 @@ class WorkerConfig(CommonConfig):
 @dataclass(frozen=True, kw_only=True)
 class PrefillConfig(WorkerConfig):
     name: str = "prefill"
-    step_tokens: int = 512  # rows of one step, all prompts together
+    step_tokens: int = 512  # rows of one step, of all prompts together
     layer_group: int | None = None  # layers pushed together; None: a quarter, up to a third in steps of few rows
 
     def __post_init__(self) -> None:
@@ -157,8 +173,8 @@ class PrefillConfig(WorkerConfig):
 class DecodeConfig(WorkerConfig):
     name: str = "decode"
     max_batch: int = 64  # requests in one step
-    draft_tokens: int = 8  # proposals for one request in one step, at most; how many is measured
-    may_kill: bool = True  # a silent writer of this host, so that its quarantined pages come back
+    draft_tokens: int = 8  # tokens proposed for one request in one step, at most
+    may_kill: bool = True  # kill a silent prefill process of this host, so that quarantined pages come back
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,7 +196,7 @@ class MeshConfig:
         _check_range("prefill_workers", self.prefill_workers, 0, 256)
         _check_range("decode_workers", self.decode_workers, 1, 256)
         if self.prefill_workers == 0 and self.gateway.local == "never":
-            raise ConfigError('prefill_workers: 0 with local = "never" leaves nobody to prefill; allow one of them')
+            raise ConfigError('prefill_workers: 0 with local = "never" leaves no worker to prefill; allow one of them')
         if self.prefill_workers == 0:
             return
         for key in ("page_tokens", "draft"):
@@ -206,6 +222,16 @@ def check_address(name: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:50051")
+
+
+def check_tls(**files: Path | None) -> None:
+    """All of them, each a file, or none."""
+    given = [key for key, file in files.items() if file is not None]
+    for key, file in files.items():
+        if given and file is None:
+            raise ConfigError(f"{key}: is missing beside {', '.join(given)}; TLS takes {', '.join(files)}")
+        if file is not None and not file.is_file():
+            raise ConfigError(f"{key}: there is no file {file}")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

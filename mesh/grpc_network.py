@@ -1,7 +1,8 @@
 """The real network: streams of messages over grpc.aio, one connection per stream, so that a peer's death ends it.
 
-Implements mesh.network.Network: serves Attach, Session and Register, and dials them. Bytes become messages at this edge
-and nowhere else. An idle stream waits for events only and costs nothing."""
+It implements mesh.network.Network: it serves Attach, Session and Register, and dials them. With TLS files both ends of
+every connection show a certificate (`mesh/tls.py`). Bytes become messages here and nowhere else. An idle stream waits
+for events only and costs nothing."""
 
 import asyncio
 from typing import Any
@@ -15,20 +16,24 @@ from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcList
 from mesh.grpc_stream import GrpcStream
 from mesh.messages import Register
 from mesh.network import Accept, Channel, OnRegister, Stream, StreamClosed
+from mesh.tls import TlsFiles
 
 __all__ = ["AddServices", "AddressError", "GrpcListening", "GrpcNetwork"]
 
 _REGISTRY = worker_pb2.DESCRIPTOR.services_by_name["RegistryService"].full_name
 _ATTACH = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 _SESSION = kv_pb2.DESCRIPTOR.services_by_name["KvService"].full_name
-# Service, method, what the dialling end sends, what it receives.
+# Service, method, envelope that the dialling end sends, envelope that it receives.
 _CHANNELS = {
     Channel.ATTACH: (_ATTACH, "Attach", codec.DOWN, codec.UP),
     Channel.KV: (_SESSION, "Session", codec.KV_OUT, codec.KV_BACK),
 }
 _OPTIONS = (
     *LIMITS,
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, without another's back-off
+    (
+        "grpc.use_local_subchannel_pool",
+        1,
+    ),  # each dial gets a connection of its own, without the back-off of an earlier one
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
     ("grpc.keepalive_time_ms", 20_000),  # leases notice earlier; this closes sockets to hosts that vanished
@@ -38,20 +43,18 @@ _BROKEN = (grpc.RpcError, asyncio.CancelledError, asyncio.InvalidStateError, Tim
 
 
 class GrpcNetwork:
-    """Without credentials it speaks plain text: for one host, or behind a mesh's own TLS."""
+    """Without TLS files it speaks plain text: for one host, or under a network that encrypts by itself."""
 
     def __init__(
         self,
         *,
-        server_credentials: grpc.ServerCredentials | None = None,
-        channel_credentials: grpc.ChannelCredentials | None = None,
-        advertise_host: str | None = None,  # what others dial when this one listens on every interface
+        tls: TlsFiles | None = None,  # both ends of every connection show a certificate of the CA
+        advertise_host: str = "",  # what others dial instead of the host that this process listens on
         dial_seconds: float = 5.0,
         setting: str = "listen",  # named in errors about the address
         also: AddServices | None = None,  # served on the same port
     ) -> None:
-        self._server_credentials = server_credentials
-        self._channel_credentials = channel_credentials
+        self._tls = tls
         self._advertise_host = advertise_host
         self._dial_seconds = dial_seconds
         self._setting = setting
@@ -68,7 +71,8 @@ class GrpcNetwork:
             listening.add(_REGISTRY, "Register", grpc.unary_unary_rpc_method_handler(_registrar(on_register)))
         if self._also is not None:
             listening.add_others(self._also)
-        await listening.start(address, self._server_credentials, self._advertise_host, self._setting)
+        credentials = self._tls.server_credentials() if self._tls else None
+        await listening.start(address, credentials, self._advertise_host, self._setting)
         return listening
 
     async def dial(self, address: str, channel: Channel) -> Stream:
@@ -80,7 +84,7 @@ class GrpcNetwork:
                 open_stream: Any = connection.stream_stream(f"/{service}/{method}")
                 call = open_stream()
                 greeted = SERVED in tuple(await call.initial_metadata())
-                # Without a greeting it was refused, or is over already: then gRPC may have dropped what went ahead.
+                # A call without that metadata was refused, or is over already: then gRPC may have dropped the metadata.
                 if not greeted and await call.code() is not grpc.StatusCode.OK:
                     raise StreamClosed(f"{address} does not serve {service}: {await call.details()}")
         except BaseException as error:
@@ -95,8 +99,8 @@ class GrpcNetwork:
         try:
             async with asyncio.timeout(self._dial_seconds):
                 await _ready(connection)
-                tell: Any = connection.unary_unary(f"/{_REGISTRY}/Register")
-                await tell(codec.encode_register(message))
+                register: Any = connection.unary_unary(f"/{_REGISTRY}/Register")
+                await register(codec.encode_register(message))
         except _BROKEN as error:
             if _cancelled():
                 raise
@@ -105,9 +109,10 @@ class GrpcNetwork:
             await connection.close()
 
     def _connect(self, address: str) -> grpc.aio.Channel:
-        if self._channel_credentials is None:
+        if self._tls is None:
             return grpc.aio.insecure_channel(address, options=_OPTIONS)
-        return grpc.aio.secure_channel(address, self._channel_credentials, options=_OPTIONS)
+        options = (*_OPTIONS, *self._tls.channel_options())
+        return grpc.aio.secure_channel(address, self._tls.channel_credentials(), options=options)
 
 
 def _registrar(on_register: OnRegister) -> Any:
@@ -124,17 +129,17 @@ def _registrar(on_register: OnRegister) -> Any:
 
 
 async def _ready(connection: grpc.aio.Channel) -> None:
-    """Connected, or an error as soon as the first try failed; gRPC alone would go on trying."""
+    """Returns when the channel is connected. OSError once the first try failed: gRPC itself would go on trying."""
     state = connection.get_state(try_to_connect=True)
     while state is not grpc.ChannelConnectivity.READY:
         if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-            raise OSError("nobody answers")
+            raise OSError("no service answers there, or it refuses this one's certificate")
         await connection.wait_for_state_change(state)
         state = connection.get_state(try_to_connect=True)
 
 
 def _cancelled() -> bool:
-    """Was it us who were cancelled? A call that breaks raises the same error."""
+    """Was this task cancelled? A call that breaks raises the same exception."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

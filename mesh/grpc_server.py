@@ -1,7 +1,7 @@
 """The served half of the network: a gRPC server for Attach, Session and Register, with health and reflection.
 
-Each served stream runs in a task of its own, so that a service learns of a lost peer by StreamClosed and is never
-cancelled from outside. close() first lets every stream end, then the server."""
+Each served stream runs in a task of its own, so that a lost peer raises StreamClosed in the service and never cancels
+it. close() first lets every stream end, then the server."""
 
 import asyncio
 import logging
@@ -20,16 +20,16 @@ from mesh.network import Accept, StreamClosed
 
 _log = logging.getLogger(__name__)
 
-AddServices = Callable[[grpc.aio.Server], Sequence[str]]  # adds to the server, tells the names
+AddServices = Callable[[grpc.aio.Server], Sequence[str]]  # adds services to the server and returns their names
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 LIMITS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
-# Goes ahead of a stream: whoever dials knows then that it is served. A refusal too begins with metadata, empty ones,
-# and its status may come later.
+# Metadata sent ahead of a stream: by it the dialling end knows that the stream is served. A refusal begins with empty
+# metadata, and its status may come later.
 SERVED = ("baton-served", "1")
 OPTIONS = (
     *LIMITS,
-    ("grpc.so_reuseport", 0),  # or two servers would share a port without anybody being told
+    ("grpc.so_reuseport", 0),  # otherwise two servers could share a port unnoticed
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -37,7 +37,7 @@ OPTIONS = (
 
 
 class AddressError(ConfigError):
-    """An address to listen on that cannot be had; names the address and the setting."""
+    """The service cannot listen on this address. The message names the address and its setting."""
 
 
 class GrpcListening:
@@ -59,7 +59,7 @@ class GrpcListening:
         self._services.extend(add(self._server))
 
     async def start(
-        self, address: str, credentials: grpc.ServerCredentials | None, advertise_host: str | None, setting: str
+        self, address: str, credentials: grpc.ServerCredentials | None, advertise_host: str, setting: str
     ) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*self._services, _HEALTH, reflection.SERVICE_NAME), self._server)
@@ -69,7 +69,7 @@ class GrpcListening:
         await self.set_serving(True)
 
     async def set_serving(self, serving: bool) -> None:
-        """What health checks are told; a started server serves until it says otherwise."""
+        """Set the answer of health checks; a started server answers SERVING until this changes it."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", *self._services):
             await self._health.set(service, status)
@@ -108,7 +108,7 @@ class GrpcListening:
 
 
 def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None, setting: str) -> int:
-    """Give the server its port; AddressError when the address cannot be had."""
+    """Bind the server to the address and return the port; AddressError when that fails."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise AddressError(f"{setting} = {address!r}: write host:port, for instance 127.0.0.1:50051")
@@ -119,5 +119,5 @@ def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredenti
     except RuntimeError as error:
         raise AddressError(
             f"{setting} = {address!r}: cannot listen there; the port is in use or the host is not this machine's. "
-            "Choose another, or find who holds it with `ss -ltnp`"
+            "Choose another, or find the process that holds it with `ss -ltnp`"
         ) from error

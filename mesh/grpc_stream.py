@@ -1,8 +1,9 @@
 """One stream of messages over one gRPC call, the same object at both ends.
 
-A reader task fills the inbox, a writer task empties the outbox; send() only queues. Whatever ends the call (the peer,
-the network, bytes that are no message, close() here) ends in StreamClosed for whoever receives, after what had arrived.
-close() lets what was queued leave, for FLUSH_SECONDS at most: a peer that stopped reading holds nobody up."""
+A reader task fills the inbox, a writer task empties the outbox; send() only queues. When the call ends (by the peer,
+the network, bytes that are no message, or close() here), receive() returns the messages that had arrived and then
+raises StreamClosed. close() still sends the queued messages, for FLUSH_SECONDS at most: a peer that stopped reading
+delays nothing."""
 
 import asyncio
 import logging
@@ -17,7 +18,7 @@ from mesh.network import StreamClosed
 
 _log = logging.getLogger(__name__)
 
-INBOX_MESSAGES = 4096  # more than this unread: the peer is held back by gRPC's flow control
+INBOX_MESSAGES = 4096  # when so many are unread, gRPC's flow control holds the peer back
 FLUSH_SECONDS = 1.0
 
 
@@ -25,11 +26,11 @@ class GrpcStream:
     def __init__(
         self,
         peer: str,
-        call: Any,  # a client's call, or a server's context: both read() and write()
+        call: Any,  # a client's call or a server's context: each has read() and write()
         outbound: Envelope,
         inbound: Envelope,
         *,
-        connection: grpc.aio.Channel | None = None,  # the dialling end owns it
+        connection: grpc.aio.Channel | None = None,  # set at the dialling end, which closes it
     ) -> None:
         self.peer = peer
         self._call = call
@@ -41,7 +42,7 @@ class GrpcStream:
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._to_send = asyncio.Event()
-        self._over = ""  # why nothing more arrives
+        self._over = ""  # the reason why nothing more arrives; empty while the call goes on
         self._closed_here = False
         self._expiry: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -70,7 +71,7 @@ class GrpcStream:
         self.end("closed here")
 
     def end(self, why: str) -> None:
-        """Nothing more arrives; whoever receives learns why once the inbox is empty. The first reason stays."""
+        """Nothing more arrives. Once the inbox is empty, receive() raises StreamClosed with the first reason."""
         if not self._over:
             self._over = why
             self._expiry = self._loop.call_later(FLUSH_SECONDS, self._writer.cancel)
@@ -79,7 +80,7 @@ class GrpcStream:
         self._to_send.set()
 
     async def closed(self) -> None:
-        """Returns when nothing of the stream is left."""
+        """Returns when the call and its tasks are gone."""
         await asyncio.wait((self._writer,))
 
     async def _read(self) -> None:
@@ -95,7 +96,7 @@ class GrpcStream:
                     await self._room.wait()
             why = "the peer ended the stream"
         except CodecError as error:
-            why = f"the peer sent what is no message: {error}"
+            why = f"the peer sent bytes that are no message: {error}"
             _log.warning("%s: %s", self.peer, why)
         except grpc.aio.AioRpcError as error:
             why = f"{error.code().name}: {error.details()}"

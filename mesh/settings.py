@@ -1,8 +1,8 @@
-"""Where a service's configuration comes from: one TOML file, BATON_* variables, and what the command line says.
+"""Where a service's configuration comes from: one TOML file, BATON_* variables, and the command line.
 
-Later sources win: defaults, the file, the environment, the command line. Within one source `[worker]` speaks for both
-tiers, and `[prefill]` or `[decode]` for one of them. `page_tokens` in `[decode]` is BATON_DECODE_PAGE_TOKENS, top-level
-`model` is BATON_MODEL. A key that nobody knows is an error that names where it stands and what was probably meant."""
+Later sources win: defaults, the file, the environment, the command line. Within one source `[worker]` sets a key for
+both tiers, and `[prefill]` or `[decode]` overrides it for one. `page_tokens` in `[decode]` is BATON_DECODE_PAGE_TOKENS,
+top-level `model` is BATON_MODEL. An unknown key is an error that names its place and the nearest known key."""
 
 import re
 import tomllib
@@ -26,26 +26,26 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "decode": tuple(field.name for field in fields(DecodeConfig)),
     "mesh": ("prefill_workers", "decode_workers"),
 }
-_FORCED = "BATON_PRODUCT_PATH"  # obeyed where weights are opened (engine/model/paths.py), whatever the settings say
+_FORCED = "BATON_PRODUCT_PATH"  # engine/model/paths.py reads it where weights are opened; it wins over the settings
 # Kubernetes puts such variables into every pod of a namespace that has a service named baton or baton-gateway.
 _INJECTED = re.compile(r"BATON_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One value, and who said it."""
+class SettingValue:
+    """One value and its source."""
 
     section: str
     key: str
     raw: Any  # environment and command line: a string
-    origin: str  # for people
+    origin: str  # the source, for error messages
     folder: Path  # where a relative path starts
-    rank: int  # of the source
+    rank: int  # rank of the source; the highest wins
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    said: tuple[Said, ...]
+    values: tuple[SettingValue, ...]
 
     def gateway(self) -> GatewayConfig:
         return self._build(GatewayConfig, (TOP, "gateway"))
@@ -57,40 +57,40 @@ class Settings:
         return self._build(DecodeConfig, (TOP, "worker", "decode"))
 
     def mesh(self) -> MeshConfig:
-        counts = {key: _convert(int, said) for key in SECTIONS["mesh"] if (said := self._last(("mesh",), key))}
+        counts = {key: _convert(int, value) for key in SECTIONS["mesh"] if (value := self._last(("mesh",), key))}
         return MeshConfig(gateway=self.gateway(), prefill=self.prefill(), decode=self.decode(), **counts)
 
     def _build(self, kind: type[Config], sections: tuple[str, ...]) -> Config:
         hints = get_type_hints(kind)
-        chosen = {field.name: said for field in fields(kind) if (said := self._last(sections, field.name))}
-        values = {key: _convert(hints[key], said) for key, said in chosen.items()}
+        chosen = {field.name: value for field in fields(kind) if (value := self._last(sections, field.name))}
+        values = {key: _convert(hints[key], value) for key, value in chosen.items()}
         try:
             return kind(**values)
         except ConfigError as error:
-            said = chosen.get(str(error).partition(":")[0])
-            raise ConfigError(f"{said.origin}: {error}" if said else str(error)) from None
+            value = chosen.get(str(error).partition(":")[0])
+            raise ConfigError(f"{value.origin}: {error}" if value else str(error)) from None
 
-    def _last(self, sections: tuple[str, ...], key: str) -> Said | None:
-        matching = [said for said in self.said if said.key == key and said.section in sections]
-        return max(matching, key=lambda said: (said.rank, sections.index(said.section)), default=None)
+    def _last(self, sections: tuple[str, ...], key: str) -> SettingValue | None:
+        matching = [value for value in self.values if value.key == key and value.section in sections]
+        return max(matching, key=lambda value: (value.rank, sections.index(value.section)), default=None)
 
 
 def read_settings(
     file: Path | None = None, environment: Mapping[str, str] | None = None, overrides: Mapping[str, str] | None = None
 ) -> Settings:
-    """`overrides` are the command line's: {"decode.page_tokens": "16"}; pass os.environ as the environment."""
-    found: list[Said] = []
+    """All values of all sources. `overrides` come from the command line: {"decode.page_tokens": "16"}."""
+    found: list[SettingValue] = []
     if file is not None:
         found += _from_file(file)
     found += _from_environment(environment or {})
     for name, text in (overrides or {}).items():
         section, _, key = name.rpartition(".")
-        found.append(Said(section, key, text, f"command line, {name}", Path.cwd(), 2))
+        found.append(SettingValue(section, key, text, f"command line, {name}", Path.cwd(), 2))
         _check_key(found[-1], "command line")
     return Settings(tuple(found))
 
 
-def _from_file(file: Path) -> Iterator[Said]:
+def _from_file(file: Path) -> Iterator[SettingValue]:
     try:
         content = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
@@ -100,38 +100,38 @@ def _from_file(file: Path) -> Iterator[Said]:
     folder = file.resolve().parent
     for name, value in content.items():
         if not isinstance(value, dict):
-            yield _checked(Said(TOP, name, value, f"{file}, {name}", folder, 0), str(file))
+            yield _checked(SettingValue(TOP, name, value, f"{file}, {name}", folder, 0), str(file))
             continue
         if name not in SECTIONS:
             raise ConfigError(f"{file}: unknown section [{name}]{_nearest(name, [*SECTIONS][1:])}")
         for key, raw in value.items():
-            yield _checked(Said(name, key, raw, f"{file}, [{name}] {key}", folder, 0), str(file))
+            yield _checked(SettingValue(name, key, raw, f"{file}, [{name}] {key}", folder, 0), str(file))
 
 
-def _from_environment(environment: Mapping[str, str]) -> Iterator[Said]:
+def _from_environment(environment: Mapping[str, str]) -> Iterator[SettingValue]:
     known = {_variable(section, key): (section, key) for section, keys in SECTIONS.items() for key in keys}
     for name, text in environment.items():
         if not name.startswith("BATON_") or name == _FORCED or (name not in known and _INJECTED.fullmatch(name)):
             continue
         if name not in known:
             raise ConfigError(f"environment: unknown variable {name}{_nearest(name, list(known))}")
-        yield Said(*known[name], text, f"environment, {name}", Path.cwd(), 1)
+        yield SettingValue(*known[name], text, f"environment, {name}", Path.cwd(), 1)
 
 
 def _variable(section: str, key: str) -> str:
     return "_".join(part for part in ("BATON", section.upper(), key.upper()) if part)
 
 
-def _checked(said: Said, where: str) -> Said:
-    _check_key(said, where)
-    return said
+def _checked(value: SettingValue, where: str) -> SettingValue:
+    _check_key(value, where)
+    return value
 
 
-def _check_key(said: Said, where: str) -> None:
-    if said.section not in SECTIONS or said.key not in SECTIONS[said.section]:
-        known = SECTIONS.get(said.section, ())
-        place = f" in [{said.section}]" if said.section else ""
-        raise ConfigError(f"{where}: unknown key {said.key!r}{place}{_nearest(said.key, known)}")
+def _check_key(value: SettingValue, where: str) -> None:
+    if value.section not in SECTIONS or value.key not in SECTIONS[value.section]:
+        known = SECTIONS.get(value.section, ())
+        place = f" in [{value.section}]" if value.section else ""
+        raise ConfigError(f"{where}: unknown key {value.key!r}{place}{_nearest(value.key, known)}")
 
 
 def _nearest(name: str, known: Iterator[str] | tuple[str, ...] | list[str]) -> str:
@@ -140,13 +140,13 @@ def _nearest(name: str, known: Iterator[str] | tuple[str, ...] | list[str]) -> s
     return f"; did you mean {close[0]!r}? Valid: {', '.join(sorted(choices))}" if close else ""
 
 
-def _convert(kind: Any, said: Said) -> Any:
-    """The value as the field's type, or an error that says what was expected."""
-    raw, text = said.raw, isinstance(said.raw, str) and said.rank > 0
-    if isinstance(kind, types.UnionType):  # X | None: nobody can say None but by saying nothing
+def _convert(kind: Any, value: SettingValue) -> Any:
+    """The value as the field's type, or an error that names the expected type."""
+    raw, text = value.raw, isinstance(value.raw, str) and value.rank > 0
+    if isinstance(kind, types.UnionType):  # X | None: a source that leaves the key out means None
         kind = get_args(kind)[0]
     if kind is Path and isinstance(raw, str) and raw:
-        return said.folder / Path(raw).expanduser()
+        return value.folder / Path(raw).expanduser()
     if kind is bool and text and raw.lower() in ("true", "1", "false", "0"):
         return raw.lower() in ("true", "1")
     if kind is int and text and re.fullmatch(r"-?[0-9_]+", raw):
@@ -160,4 +160,4 @@ def _convert(kind: Any, said: Said) -> Any:
     name = {int: "a whole number", bool: "true or false", Path: "a path", str: "a string"}.get(
         kind, "a list of strings"
     )
-    raise ConfigError(f"{said.origin}: expected {name}, got {raw!r}")
+    raise ConfigError(f"{value.origin}: expected {name}, got {raw!r}")

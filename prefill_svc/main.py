@@ -16,6 +16,7 @@ from mesh.messages import Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.telemetry import Telemetry
+from mesh.tls import tls_files
 from prefill_svc.worker import PrefillWorker
 
 log = logging.getLogger("baton.prefill")
@@ -39,16 +40,23 @@ async def open_worker(
     pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
     pool = make_pool(config.device, shape, pages)
     runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, layer_group=config.layer_group)
+    tls = tls_files(config)
     transports = make_transports(
         config.allowed_transports,
         device=config.device,
         host=config.transport_host,
+        advertise_host=config.advertise_host,
+        tls=tls,
         bytes_per_second=bytes_per_second,
-        rules=rules,
     )
     incarnation = SystemRandom().getrandbits(64)
     worker = PrefillWorker(
-        GrpcNetwork(setting="prefill.address", also=stats_service(lambda: worker.counts())),
+        GrpcNetwork(
+            tls=tls,
+            advertise_host=config.advertise_host,
+            setting="prefill.address",
+            also=stats_service(lambda: worker.counts()),
+        ),
         runner,
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from baton_kernels.triton import PageShape
+from baton_kernels.triton import GpuPageShape
 from engine.cuda.weights import DeviceWeights
 from engine.page_layout import PageLayout, PageSegment
 
@@ -11,7 +11,7 @@ def page_layout(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens
     return PageLayout(tuple(_segment(one, page_tokens) for one in (weights, draft) if one is not None))
 
 
-def page_shapes(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> tuple[PageShape, ...]:
+def page_shapes(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> tuple[GpuPageShape, ...]:
     """The shape of the model's layers and that of its draft's. `page_bytes` of each is the size of the whole page."""
     layout = page_layout(weights, draft, page_tokens)
     models = [one for one in (weights, draft) if one is not None]
@@ -25,9 +25,9 @@ def page_shapes(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens
     )
 
 
-def _alone(weights: DeviceWeights, page_tokens: int) -> PageShape:
+def _alone(weights: DeviceWeights, page_tokens: int) -> GpuPageShape:
     """The shape of a page that holds this model's layers only."""
-    return PageShape(weights.config.layers, weights.config.kv_heads, weights.config.head_dim, page_tokens)
+    return GpuPageShape(weights.config.layers, weights.config.kv_heads, weights.config.head_dim, page_tokens)
 
 
 def _segment(weights: DeviceWeights, page_tokens: int) -> PageSegment:

@@ -11,7 +11,7 @@ import threading
 import torch
 
 from kvtransfer.device_pool import DevicePool
-from kvtransfer.frames import WELCOME_BYTES, Handle, Hello
+from kvtransfer.frames import WELCOME_BYTES, Greeting, PoolHandle
 from kvtransfer.nccl import NcclTransport
 from kvtransfer.nccl_library import UNIQUE_BYTES
 from kvtransfer.transfer import Arrived, PageShape, Span
@@ -58,10 +58,10 @@ async def wait_in_vain() -> None:
 
 
 async def desert(handle: str) -> None:
-    """A writer that exchanges greetings and never joins."""
-    target = Handle.unpack(bytes.fromhex(handle))
+    """Greets, is welcomed, and does not join."""
+    target = PoolHandle.unpack(bytes.fromhex(handle))
     reader, writer = await asyncio.open_connection(*target.address.split(":"))
-    writer.write(Hello(target.token, 1, target.receiver, SHAPE).pack())
+    writer.write(Greeting(target.token, 1, target.receiver, SHAPE).pack())
     await reader.readexactly(WELCOME_BYTES + UNIQUE_BYTES)
     print("welcomed", flush=True)
     await asyncio.sleep(600)  # until it is killed

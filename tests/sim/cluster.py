@@ -233,7 +233,7 @@ class Cluster:
         return worker
 
     def _transport(self) -> MemoryTransport:
-        return MemoryTransport(self.fabric, "one" if self.one_sided else "two", self.one_sided, self.rules)
+        return MemoryTransport(self.fabric, "one" if self.one_sided else "two", self.one_sided)
 
     # ---- what happens to processes
 

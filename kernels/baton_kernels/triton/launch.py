@@ -1,8 +1,8 @@
 """A `Launch` is what a public function passes to the GPU: a kernel, a grid, arguments and constants, as plain data.
 
-A device runs the same `Launch` that Triton's interpreter runs and that `tests.gpu_gate.aot` compiles ahead of time, so the
-gate examines what runs. The compiler never contracts a multiplication and an addition: a kernel that wants them fused
-calls `tl.fma`, so that equal recipes give equal bits in different kernels."""
+A device runs the same `Launch` that Triton's interpreter runs and that `tests.gpu_gate.aot` compiles ahead of time, so
+the gate examines what runs. The compiler never contracts a multiplication and an addition: a kernel that wants them
+fused calls `tl.fma`, so that equal recipes give equal bits in different kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

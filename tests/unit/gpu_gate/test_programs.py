@@ -13,7 +13,7 @@ import torch
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed: pip install 'baton[gpu]'", allow_module_level=True)
 
-from baton_kernels.triton import attention, norm, products
+from baton_kernels.triton import GpuPageShape, attention, norm, products
 from baton_kernels.triton.launch import Launch
 from tests.gpu_gate.compiled import as_if_on, compile_launch
 

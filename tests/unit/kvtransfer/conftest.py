@@ -1,12 +1,10 @@
-"""Lanes: one writer and one receiver over a transport, in one process, with pools full of recognisable bytes.
+"""Pool pairs: one writer and one receiver over a transport, in one process, with pools full of recognisable bytes.
 
 The conformance suite runs over every entry of `TRANSPORTS`; another transport joins by a line there. The fakes of the
 simulation (`FAKES`) keep the part of it that is about pages; they have no handshake and no back-pressure."""
 
 import asyncio
 import random
-import ssl
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -24,7 +22,8 @@ from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Arrived, PageShape, Receiver, Span, Transport, Writer
-from tests.unit.kvtransfer.on_device import FakeFabric, OpenPool
+from tests.unit.certificates import Authority
+from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
 SHAPE = PageShape(((6, 4096),), "fp32-16-16-v1")
 WRITER, RECEIVER = 0xA11CE, 0xB0B
@@ -52,7 +51,7 @@ def _cuda_ipc(folder: Path) -> Transport:
 
 
 def _nccl(folder: Path) -> Transport:
-    return NcclTransport(random.SystemRandom(), fabric=FakeFabric())
+    return NcclTransport(random.SystemRandom(), communicators=FakeCommunicators())
 
 
 def _tcp(folder: Path) -> Transport:
@@ -64,8 +63,7 @@ def _tcp_one_connection(folder: Path) -> Transport:
 
 
 def _tcp_tls(folder: Path) -> Transport:
-    listen, dial = _certificates(folder)
-    return Tcp(random.SystemRandom(), listen_tls=listen, dial_tls=dial)
+    return Tcp(random.SystemRandom(), tls=Authority(folder / "authority").files(folder / "worker"))
 
 
 TRANSPORTS: dict[str, Callable[[Path], Transport]] = {
@@ -83,22 +81,8 @@ FAKES: dict[str, Callable[[Path], Transport]] = {
 }
 
 
-def _certificates(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Contexts of a receiver with a certificate of its own making, and of a writer that trusts just that one."""
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=baton"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    try:
-        subprocess.run(["openssl", *make.split(), *names], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no openssl command")
-    listen = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    listen.load_cert_chain(certificate, key)
-    return listen, ssl.create_default_context(cafile=certificate)
-
-
 @dataclass
-class Lane:
+class PoolPair:
     transport: Transport
     source: SharedPool
     target: SharedPool
@@ -125,14 +109,14 @@ class Lane:
 
 
 @asynccontextmanager
-async def _lane(transport: Transport, *, shape: PageShape = SHAPE, pages: int = 64) -> AsyncIterator[Lane]:
+async def _pool_pair(transport: Transport, *, shape: PageShape = SHAPE, pages: int = 64) -> AsyncIterator[PoolPair]:
     make = OpenPool if transport.name in ("cuda_ipc", "nccl") else SharedPool
     source, target = make(shape, pages), make(shape, pages)
     source.buffer[:] = np.random.default_rng(5).bytes(len(source.buffer))
     receiver = await transport.receive(target, RECEIVER)
     writer = await transport.connect(receiver.handle(WRITER), source, WRITER)
     try:
-        yield Lane(transport, source, target, receiver, writer)
+        yield PoolPair(transport, source, target, receiver, writer)
     finally:
         writer.close()
         await receiver.aclose()
@@ -141,8 +125,8 @@ async def _lane(transport: Transport, *, shape: PageShape = SHAPE, pages: int = 
 
 
 @pytest.fixture
-def new_lane() -> Callable[..., object]:
-    return _lane
+def new_pair() -> Callable[..., object]:
+    return _pool_pair
 
 
 @pytest.fixture(params=list(TRANSPORTS))
@@ -156,26 +140,21 @@ def two_sided(request: pytest.FixtureRequest, tmp_path: Path) -> Transport:
 
 
 @pytest.fixture(params=[*TRANSPORTS, *FAKES])
-async def lane(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Lane]:
-    async with _lane((TRANSPORTS | FAKES)[request.param](tmp_path)) as lane:
-        yield lane
+async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PoolPair]:
+    async with _pool_pair((TRANSPORTS | FAKES)[request.param](tmp_path)) as pair:
+        yield pair
 
 
 @pytest.fixture
-async def real_lane(transport: Transport) -> AsyncIterator[Lane]:
-    async with _lane(transport) as lane:
-        yield lane
+async def real_pair(transport: Transport) -> AsyncIterator[PoolPair]:
+    async with _pool_pair(transport) as pair:
+        yield pair
 
 
 @pytest.fixture
-def certificates(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    return _certificates(tmp_path)
-
-
-@pytest.fixture
-async def two_sided_lane(two_sided: Transport) -> AsyncIterator[Lane]:
-    async with _lane(two_sided) as lane:
-        yield lane
+async def two_sided_pair(two_sided: Transport) -> AsyncIterator[PoolPair]:
+    async with _pool_pair(two_sided) as pair:
+        yield pair
 
 
 @pytest.fixture

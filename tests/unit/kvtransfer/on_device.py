@@ -144,7 +144,7 @@ class OpenPool(DevicePool):
         return HostBytes(self.memory[begin : begin + length])
 
 
-class FakeFabric:
+class FakeCommunicators:
     """Communicators within this process: a block handed over is copied by whoever receives it. Joining waits for the
     other rank, for ever unless it is aborted. `deaf`: like NCCL's blocking communicators, it hears no abort then."""
 
@@ -167,8 +167,8 @@ class FakeFabric:
         for meeting in self._meetings.values():
             meeting.end()
 
-    def pair(self, unique: bytes, rank: int, device: torch.device) -> "FakePair":
-        return FakePair(self, self._meetings.setdefault(unique, _Meeting()), rank)
+    def pair(self, unique: bytes, rank: int, device: torch.device) -> "FakeCommunicator":
+        return FakeCommunicator(self, self._meetings.setdefault(unique, _Meeting()), rank)
 
 
 class _Meeting:
@@ -184,19 +184,19 @@ class _Meeting:
             self.changed.notify_all()
 
 
-class FakePair:
-    def __init__(self, fabric: FakeFabric, meeting: _Meeting, rank: int) -> None:
-        self._fabric, self._meeting, self._rank = fabric, meeting, rank
+class FakeCommunicator:
+    def __init__(self, communicators: FakeCommunicators, meeting: _Meeting, rank: int) -> None:
+        self._communicators, self._meeting, self._rank = communicators, meeting, rank
 
     def join(self) -> None:
-        self._fabric.joining += 1
+        self._communicators.joining += 1
         try:
             with self._meeting.changed:
                 self._meeting.ranks.add(self._rank)
                 self._meeting.changed.notify_all()
             self._wait(lambda: len(self._meeting.ranks) == 2, lambda: None)
         finally:
-            self._fabric.joining -= 1
+            self._communicators.joining -= 1
 
     def send(self, block: torch.Tensor) -> None:
         """Waits until it was taken."""
@@ -212,7 +212,7 @@ class FakePair:
         self._wait(lambda: self._meeting.offered is not None, take)
 
     def abort(self) -> None:
-        if not self._fabric.deaf:
+        if not self._communicators.deaf:
             self._meeting.end()
 
     def _put(self, block: torch.Tensor | None) -> None:

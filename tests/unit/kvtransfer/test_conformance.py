@@ -18,46 +18,46 @@ def whole(index, source, target, layers=6):
     return Span(index, source, target, 0, layers)
 
 
-async def test_bytes_of_whole_pages_arrive_unchanged(lane):
+async def test_bytes_of_whole_pages_arrive_unchanged(pair):
     spans = [whole(index, index, 63 - index) for index in range(16)]
-    lane.open(TICKET, spans)
-    await lane.writer.write(TICKET, spans, 0)
-    await lane.landed(len(spans))
-    assert all(lane.same(span) for span in spans)
+    pair.open(TICKET, spans)
+    await pair.writer.write(TICKET, spans, 0)
+    await pair.landed(len(spans))
+    assert all(pair.same(span) for span in spans)
 
 
-async def test_nothing_outside_the_named_spans_is_touched(lane):
+async def test_nothing_outside_the_named_spans_is_touched(pair):
     spans = [Span(0, 3, 7, 2, 3)]
-    lane.open(TICKET, spans)
-    await lane.writer.write(TICKET, spans, 0)
-    await lane.landed(1)
-    assert lane.same(spans[0])
-    lane.target.view(7, 2, 3)[:] = bytes(3 * 4096)
-    assert not any(lane.target.buffer), "bytes landed outside the span"
+    pair.open(TICKET, spans)
+    await pair.writer.write(TICKET, spans, 0)
+    await pair.landed(1)
+    assert pair.same(spans[0])
+    pair.target.view(7, 2, 3)[:] = bytes(3 * 4096)
+    assert not any(pair.target.buffer), "bytes landed outside the span"
 
 
-async def test_checksums_are_those_of_the_bytes_on_both_sides(lane, checksum):
+async def test_checksums_are_those_of_the_bytes_on_both_sides(pair, checksum):
     spans = [Span(0, 1, 2, 0, 2), Span(1, 4, 9, 2, 3), Span(2, 5, 5, 5, 1), whole(3, 8, 1)]
-    lane.open(TICKET, spans)
-    sums = await lane.writer.write(TICKET, spans, 0)
-    await lane.landed(len(spans))
-    assert sums == tuple(lane.source.checksum(span.source, span.first_layer, span.layers) for span in spans)
-    assert sums == tuple(lane.target.checksum(span.target, span.first_layer, span.layers) for span in spans)
-    views = [lane.target.view(span.target, span.first_layer, span.layers) for span in spans]
+    pair.open(TICKET, spans)
+    sums = await pair.writer.write(TICKET, spans, 0)
+    await pair.landed(len(spans))
+    assert sums == tuple(pair.source.checksum(span.source, span.first_layer, span.layers) for span in spans)
+    assert sums == tuple(pair.target.checksum(span.target, span.first_layer, span.layers) for span in spans)
+    views = [pair.target.view(span.target, span.first_layer, span.layers) for span in spans]
     assert sums == tuple(checksum(view, span.first_layer * 4096) for view, span in zip(views, spans, strict=True))
     assert len(set(sums)) == len(sums)
 
 
-async def test_layer_groups_written_one_by_one_make_the_page_and_its_checksum(lane):
+async def test_layer_groups_written_one_by_one_make_the_page_and_its_checksum(pair):
     spans = [Span(0, 5, 6, first, 2) for first in (4, 0, 2)]
-    lane.open(TICKET, spans)
-    sums = [(await lane.writer.write(TICKET, [span], 0))[0] for span in spans]
-    await lane.landed(3)
-    assert lane.same(whole(0, 5, 6))
-    assert sum(sums) % 2**64 == lane.target.checksum(6, 0, 6)
+    pair.open(TICKET, spans)
+    sums = [(await pair.writer.write(TICKET, [span], 0))[0] for span in spans]
+    await pair.landed(3)
+    assert pair.same(whole(0, 5, 6))
+    assert sum(sums) % 2**64 == pair.target.checksum(6, 0, 6)
 
 
-async def test_many_concurrent_tickets_land_each_in_their_own_pages(lane):
+async def test_many_concurrent_tickets_land_each_in_their_own_pages(pair):
     order = random.Random(3).sample(range(64), 64)
     jobs = {}
     for number in range(16):
@@ -66,71 +66,71 @@ async def test_many_concurrent_tickets_land_each_in_their_own_pages(lane):
         jobs[ticket] = [
             Span(index, (page + 1) % 64, page, first, 2) for first in (0, 2, 4) for index, page in enumerate(pages)
         ]
-        lane.open(ticket, jobs[ticket])
-    await asyncio.gather(*(lane.writer.write(ticket, spans, 0) for ticket, spans in jobs.items()))
-    await lane.landed(16 * 12)
-    assert all(lane.same(span) for spans in jobs.values() for span in spans)
-    assert lane.target.buffer[:4096] == lane.source.buffer[6 * 4096 : 7 * 4096]
+        pair.open(ticket, jobs[ticket])
+    await asyncio.gather(*(pair.writer.write(ticket, spans, 0) for ticket, spans in jobs.items()))
+    await pair.landed(16 * 12)
+    assert all(pair.same(span) for spans in jobs.values() for span in spans)
+    assert pair.target.buffer[:4096] == pair.source.buffer[6 * 4096 : 7 * 4096]
 
 
-async def test_bytes_written_counts_the_bytes_of_pages(lane):
+async def test_bytes_written_counts_the_bytes_of_pages(pair):
     spans = [Span(0, 1, 2, 0, 2), Span(1, 4, 9, 2, 3)]
-    lane.open(TICKET, spans)
-    await lane.writer.write(TICKET, spans, 0)
-    await lane.writer.write(TICKET, spans[:1], 1)
-    assert lane.writer.bytes_written == 7 * 4096
+    pair.open(TICKET, spans)
+    await pair.writer.write(TICKET, spans, 0)
+    await pair.writer.write(TICKET, spans[:1], 1)
+    assert pair.writer.bytes_written == 7 * 4096
 
 
-async def test_the_source_may_change_as_soon_as_a_write_returned(lane):
+async def test_the_source_may_change_as_soon_as_a_write_returned(pair):
     spans = [whole(index, index, index) for index in range(64)]
-    before = bytes(lane.source.buffer)
-    lane.open(TICKET, spans)
-    await lane.writer.write(TICKET, spans, 0)
-    lane.source.buffer[:] = bytes(len(lane.source.buffer))
-    await lane.landed(64)
-    assert lane.target.buffer == before
+    before = bytes(pair.source.buffer)
+    pair.open(TICKET, spans)
+    await pair.writer.write(TICKET, spans, 0)
+    pair.source.buffer[:] = bytes(len(pair.source.buffer))
+    await pair.landed(64)
+    assert pair.target.buffer == before
 
 
-async def test_a_later_write_of_a_ticket_wins(lane):
+async def test_a_later_write_of_a_ticket_wins(pair):
     for value in (1, 2, 3):
-        lane.source.view(value, 0, 6)[:] = bytes([value]) * lane.source.shape.page_bytes
-    lane.open(TICKET, [whole(0, 1, 9)])
+        pair.source.view(value, 0, 6)[:] = bytes([value]) * pair.source.shape.page_bytes
+    pair.open(TICKET, [whole(0, 1, 9)])
     for value in (1, 2, 3):
-        await lane.writer.write(TICKET, [whole(0, value, 9)], 0)
-        await lane.landed(value)
-    assert set(lane.target.view(9, 0, 6)) == {3}
+        await pair.writer.write(TICKET, [whole(0, value, 9)], 0)
+        await pair.landed(value)
+    assert set(pair.target.view(9, 0, 6)) == {3}
 
 
-async def test_an_empty_write_is_nothing(lane):
-    assert await lane.writer.write(TICKET, [], 0) == ()
+async def test_an_empty_write_is_nothing(pair):
+    assert await pair.writer.write(TICKET, [], 0) == ()
 
 
 @pytest.mark.parametrize(
     "span", [Span(0, 64, 0, 0, 1), Span(0, -1, 0, 0, 1), Span(0, 0, 64, 0, 1), Span(0, 0, 0, 5, 2), Span(0, 0, 0, 0, 0)]
 )
-async def test_a_span_outside_the_pools_is_refused_and_harms_nothing(real_lane, span):
+async def test_a_span_outside_the_pools_is_refused_and_harms_nothing(real_pair, span):
     with pytest.raises(IndexError):
-        await real_lane.writer.write(TICKET, [span], 0)
-    real_lane.open(TICKET, [whole(0, 1, 2)])
-    await real_lane.writer.write(TICKET, [whole(0, 1, 2)], 0)
-    await real_lane.landed(1)
-    assert real_lane.same(whole(0, 1, 2))
+        await real_pair.writer.write(TICKET, [span], 0)
+    real_pair.open(TICKET, [whole(0, 1, 2)])
+    await real_pair.writer.write(TICKET, [whole(0, 1, 2)], 0)
+    await real_pair.landed(1)
+    assert real_pair.same(whole(0, 1, 2))
 
 
-async def test_big_pages_arrive_unchanged(transport, new_lane):
+async def test_big_pages_arrive_unchanged(transport, new_pair):
     shape = PageShape(((25, 16384),), layout="pairs-32-64-v1")  # 400 KiB
-    async with new_lane(transport, shape=shape, pages=48) as lane:
+    async with new_pair(transport, shape=shape, pages=48) as pair:
         spans = [whole(index, index, 47 - index, 25) for index in range(48)]
-        lane.open(TICKET, spans)
-        sums = await lane.writer.write(TICKET, spans, 0)
-        await lane.landed(48)
-        assert all(lane.same(span) for span in spans)
-        assert sums == tuple(lane.target.checksum(span.target, 0, 25) for span in spans)
+        pair.open(TICKET, spans)
+        sums = await pair.writer.write(TICKET, spans, 0)
+        await pair.landed(48)
+        assert all(pair.same(span) for span in spans)
+        assert sums == tuple(pair.target.checksum(span.target, 0, 25) for span in spans)
 
 
-async def test_layers_of_model_and_draft_land_where_they_belong(transport, new_lane):
+async def test_layers_of_model_and_draft_land_where_they_belong(transport, new_pair):
     shape = PageShape(((6, 4096), (2, 1024)), layout="fp32-16-16-v1+fp32-16-16-v1-d4af7")
-    async with new_lane(transport, shape=shape) as lane:
+    async with new_pair(transport, shape=shape) as pair:
         spans = [
             Span(0, 3, 5, 0, 5),
             Span(0, 3, 5, 5, 2),
@@ -138,63 +138,63 @@ async def test_layers_of_model_and_draft_land_where_they_belong(transport, new_l
             Span(1, 4, 6, 6, 2),
             Span(1, 4, 6, 0, 6),
         ]
-        lane.open(TICKET, spans)
-        sums = await lane.writer.write(TICKET, spans, 0)
-        await lane.landed(5)
-        assert lane.same(Span(0, 3, 5, 0, 8)) and lane.same(Span(1, 4, 6, 0, 8))
-        assert sums == tuple(lane.target.checksum(span.target, span.first_layer, span.layers) for span in spans)
-        assert sum(sums[:3]) % 2**64 == lane.target.checksum(5, 0, 8)
-        assert lane.writer.bytes_written == 2 * shape.page_bytes
+        pair.open(TICKET, spans)
+        sums = await pair.writer.write(TICKET, spans, 0)
+        await pair.landed(5)
+        assert pair.same(Span(0, 3, 5, 0, 8)) and pair.same(Span(1, 4, 6, 0, 8))
+        assert sums == tuple(pair.target.checksum(span.target, span.first_layer, span.layers) for span in spans)
+        assert sum(sums[:3]) % 2**64 == pair.target.checksum(5, 0, 8)
+        assert pair.writer.bytes_written == 2 * shape.page_bytes
 
 
-async def test_pages_of_another_shape_are_refused_by_name(real_lane, transport, new_lane):
+async def test_pages_of_another_shape_are_refused_by_name(real_pair, transport, new_pair):
     other = PageShape(((6, 4096),), "pairs-16-16-v1")
-    async with new_lane(transport, shape=other) as strange:
-        handle = real_lane.receiver.handle(1)
+    async with new_pair(transport, shape=other) as strange:
+        handle = real_pair.receiver.handle(1)
         with pytest.raises(TransferError, match="pairs-16-16-v1"):
             await transport.connect(handle, strange.source, 1)
 
 
-async def test_a_handle_with_another_token_is_refused(real_lane, transport):
-    handle = bytearray(real_lane.receiver.handle(1))
+async def test_a_handle_with_another_token_is_refused(real_pair, transport):
+    handle = bytearray(real_pair.receiver.handle(1))
     handle[8] ^= 1
     with pytest.raises(TransferError):
-        await transport.connect(bytes(handle), real_lane.source, 1)
-    assert real_lane.receiver.refused["token"] >= 1
+        await transport.connect(bytes(handle), real_pair.source, 1)
+    assert real_pair.receiver.refused["token"] >= 1
 
 
-async def test_a_handle_is_no_good_for_another_writer(real_lane, transport):
+async def test_a_handle_is_no_good_for_another_writer(real_pair, transport):
     with pytest.raises(TransferError):
-        await transport.connect(real_lane.receiver.handle(1), real_lane.source, 2)
+        await transport.connect(real_pair.receiver.handle(1), real_pair.source, 2)
 
 
 @pytest.mark.parametrize("handle", [b"", b"x" * 31, b"\0" * 64, b"SHM1" + b"\xff" * 60])
-async def test_a_damaged_handle_is_refused(real_lane, transport, handle):
+async def test_a_damaged_handle_is_refused(real_pair, transport, handle):
     with pytest.raises(TransferError):
-        await transport.connect(handle, real_lane.source, 1)
+        await transport.connect(handle, real_pair.source, 1)
 
 
-async def test_writes_fail_once_the_receiver_is_gone(real_lane):
-    await real_lane.receiver.aclose()
+async def test_writes_fail_once_the_receiver_is_gone(real_pair):
+    await real_pair.receiver.aclose()
     with pytest.raises(TransferError):
         for _ in range(200):
-            await real_lane.writer.write(TICKET, [whole(0, 0, 0)], 0)
+            await real_pair.writer.write(TICKET, [whole(0, 0, 0)], 0)
             await asyncio.sleep(0.005)
 
 
-async def test_writes_fail_after_the_writer_was_closed(lane):
-    lane.writer.close()
-    lane.writer.close()
+async def test_writes_fail_after_the_writer_was_closed(pair):
+    pair.writer.close()
+    pair.writer.close()
     with pytest.raises(TransferError):
-        await lane.writer.write(TICKET, [whole(0, 0, 0)], 0)
+        await pair.writer.write(TICKET, [whole(0, 0, 0)], 0)
 
 
-async def test_nothing_is_left_open_after_closing(transport, new_lane):
+async def test_nothing_is_left_open_after_closing(transport, new_pair):
     async def session():
-        async with new_lane(transport) as lane:
-            lane.open(TICKET, [whole(0, 0, 0)])
-            await lane.writer.write(TICKET, [whole(0, 0, 0)], 0)
-            await lane.landed(1)
+        async with new_pair(transport) as pair:
+            pair.open(TICKET, [whole(0, 0, 0)])
+            await pair.writer.write(TICKET, [whole(0, 0, 0)], 0)
+            await pair.landed(1)
 
     await session()
     await asyncio.sleep(0.05)
@@ -207,82 +207,84 @@ async def test_nothing_is_left_open_after_closing(transport, new_lane):
     assert (len(os.listdir("/proc/self/fd")), _mappings()) == (descriptors, mappings)
 
 
-async def test_an_idle_lane_uses_no_processor_time(real_lane):
-    await real_lane.writer.write(TICKET, [whole(0, 0, 0)], 0)
+async def test_an_idle_pair_uses_no_processor_time(real_pair):
+    await real_pair.writer.write(TICKET, [whole(0, 0, 0)], 0)
     await asyncio.sleep(0.05)
     before = resource.getrusage(resource.RUSAGE_SELF)
     await asyncio.sleep(1.0)
     after = resource.getrusage(resource.RUSAGE_SELF)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.02
+    assert (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.2
+    )  # one that spins takes the whole second
 
 
-async def test_a_cancelled_write_is_over_when_its_task_is(real_lane):
-    """Whoever awaited the cancelled task may give the source pages to somebody else."""
+async def test_a_cancelled_write_is_over_when_its_task_is(real_pair):
+    """After it, the source pages may belong to another request."""
     spans = [whole(index, index, index) for index in range(64)]
-    real_lane.open(TICKET, spans)
-    before = bytes(real_lane.source.buffer)
+    real_pair.open(TICKET, spans)
+    before = bytes(real_pair.source.buffer)
     for _ in range(20):
-        task = asyncio.ensure_future(real_lane.writer.write(TICKET, spans, 0))
+        task = asyncio.ensure_future(real_pair.writer.write(TICKET, spans, 0))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        real_lane.source.buffer[:] = b"\xee" * len(before)
+        real_pair.source.buffer[:] = b"\xee" * len(before)
         await asyncio.sleep(0.002)
-        landed = np.frombuffer(bytes(real_lane.target.buffer), np.uint64)
+        landed = np.frombuffer(bytes(real_pair.target.buffer), np.uint64)
         assert not (landed == 0xEEEEEEEEEEEEEEEE).any()
         del landed
-        real_lane.source.buffer[:] = before
-    done = len(real_lane.arrived)
-    await real_lane.writer.write(TICKET, spans, 0)
-    await real_lane.landed(done + 64)
-    assert real_lane.target.buffer == before
+        real_pair.source.buffer[:] = before
+    done = len(real_pair.arrived)
+    await real_pair.writer.write(TICKET, spans, 0)
+    await real_pair.landed(done + 64)
+    assert real_pair.target.buffer == before
 
 
 # ---- two-sided only: what a receiver lets into its pages
 
 
-async def test_frames_of_a_ticket_that_is_not_open_leave_no_byte(two_sided_lane):
-    lane = two_sided_lane
-    await lane.writer.write(TICKET, [whole(index, index, index) for index in range(8)], 0)
+async def test_frames_of_a_ticket_that_is_not_open_leave_no_byte(two_sided_pair):
+    pair = two_sided_pair
+    await pair.writer.write(TICKET, [whole(index, index, index) for index in range(8)], 0)
     other = b"o" * 32
-    lane.open(other, [whole(9, 9, 9)])
-    await lane.writer.write(other, [whole(9, 9, 9)], 0)
-    await lane.until(lambda: len(lane.arrived) == 1 and lane.receiver.landings.discarded_bytes == 8 * 6 * 4096)
-    lane.target.view(9, 0, 6)[:] = bytes(6 * 4096)
-    assert not any(lane.target.buffer)
+    pair.open(other, [whole(9, 9, 9)])
+    await pair.writer.write(other, [whole(9, 9, 9)], 0)
+    await pair.until(lambda: len(pair.arrived) == 1 and pair.receiver.landings.discarded_bytes == 8 * 6 * 4096)
+    pair.target.view(9, 0, 6)[:] = bytes(6 * 4096)
+    assert not any(pair.target.buffer)
 
 
-async def test_frames_of_pages_that_the_landing_has_not_leave_no_byte(two_sided_lane):
-    lane = two_sided_lane
-    lane.open(TICKET, [whole(1, 1, 1)])
-    await lane.writer.write(TICKET, [whole(0, 0, 0), whole(1, 1, 1), whole(2, 2, 2)], 0)
-    await lane.until(lambda: len(lane.arrived) == 1 and lane.receiver.landings.discarded_bytes == 2 * 6 * 4096)
-    assert not any(lane.target.view(0, 0, 6)) and not any(lane.target.view(2, 0, 6))
+async def test_frames_of_pages_that_the_landing_has_not_leave_no_byte(two_sided_pair):
+    pair = two_sided_pair
+    pair.open(TICKET, [whole(1, 1, 1)])
+    await pair.writer.write(TICKET, [whole(0, 0, 0), whole(1, 1, 1), whole(2, 2, 2)], 0)
+    await pair.until(lambda: len(pair.arrived) == 1 and pair.receiver.landings.discarded_bytes == 2 * 6 * 4096)
+    assert not any(pair.target.view(0, 0, 6)) and not any(pair.target.view(2, 0, 6))
 
 
-async def test_arrivals_tell_ticket_place_round_and_checksum(two_sided_lane):
-    lane = two_sided_lane
+async def test_arrivals_tell_ticket_place_round_and_checksum(two_sided_pair):
+    pair = two_sided_pair
     spans = [Span(7, 1, 2, 1, 4)]
-    lane.open(TICKET, spans)
-    sums = await lane.writer.write(TICKET, spans, 3)
-    await lane.landed(1)
-    told = lane.arrived[0]
+    pair.open(TICKET, spans)
+    sums = await pair.writer.write(TICKET, spans, 3)
+    await pair.landed(1)
+    told = pair.arrived[0]
     assert (told.ticket, told.index, told.first_layer, told.layers, told.round) == (TICKET, 7, 1, 4, 3)
     assert (told.checksum,) == sums
 
 
-async def test_a_callback_that_ends_its_landing_gets_no_second_call(two_sided_lane):
-    lane = two_sided_lane
+async def test_a_callback_that_ends_its_landing_gets_no_second_call(two_sided_pair):
+    pair = two_sided_pair
     calls = []
 
     def arrived(frame):
         calls.append(frame)
-        lane.receiver.close(frame.ticket)
+        pair.receiver.close(frame.ticket)
 
-    lane.receiver.open(TICKET, {index: index for index in range(32)}, arrived)
-    await lane.writer.write(TICKET, [whole(index, index, index) for index in range(32)], 0)
-    await lane.until(lambda: lane.receiver.landings.discarded_bytes >= 31 * 6 * 4096 - len(calls))
+    pair.receiver.open(TICKET, {index: index for index in range(32)}, arrived)
+    await pair.writer.write(TICKET, [whole(index, index, index) for index in range(32)], 0)
+    await pair.until(lambda: pair.receiver.landings.discarded_bytes >= 31 * 6 * 4096 - len(calls))
     assert len(calls) == 1
 
 

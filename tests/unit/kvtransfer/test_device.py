@@ -13,7 +13,7 @@ from kvtransfer.nccl import NcclTransport
 from kvtransfer.nccl_frames import as_spans, pack_portion, portion_bytes, unpack_portion
 from kvtransfer.nccl_library import Nccl
 from kvtransfer.transfer import PageShape, Span, TransferError
-from tests.unit.kvtransfer.on_device import FakeFabric, OpenPool
+from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
 SHAPE, TICKET = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), bytes(range(32))
 SPANS = [Span(index, index, index, index % 2, 2) for index in range(10)]
@@ -67,18 +67,21 @@ def test_a_pool_on_a_gpu_has_no_bytes_for_the_host_and_hands_over_a_handle_only(
     pool.close()
 
 
-async def test_a_stale_memory_handle_is_a_transfer_error(new_lane, tmp_path):
+async def test_a_stale_memory_handle_is_a_transfer_error(new_pair, tmp_path):
     transport = CudaIpc(random.SystemRandom(), folder=tmp_path)
-    async with new_lane(transport) as lane:
-        handle = lane.receiver.handle(7)
-        lane.target.driver.free(lane.target.memory)
+    async with new_pair(transport) as pair:
+        handle = pair.receiver.handle(7)
+        pair.target.driver.free(pair.target.memory)
         with pytest.raises(TransferError, match="no such memory"):
-            await transport.connect(handle, lane.source, 7)
+            await transport.connect(handle, pair.source, 7)
 
 
 def test_a_host_that_nobody_can_dial_is_refused_by_the_settings_name():
-    assert "transport_host" in NcclTransport(random.SystemRandom(), host="0.0.0.0", fabric=FakeFabric()).available()
-    assert NcclTransport(random.SystemRandom(), fabric=FakeFabric()).available() == ""
+    assert (
+        "transport_host"
+        in NcclTransport(random.SystemRandom(), host="0.0.0.0", communicators=FakeCommunicators()).available()
+    )
+    assert NcclTransport(random.SystemRandom(), communicators=FakeCommunicators()).available() == ""
 
 
 def test_without_cuda_nccl_says_why_not():

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtransfer.frames import FRAME_BYTES, HELLO_BYTES, WELCOME_BYTES, Frame, Handle, Hello, Malformed, Welcome
+from kvtransfer.frames import (
+    FRAME_BYTES,
+    GREETING_BYTES,
+    WELCOME_BYTES,
+    Frame,
+    Greeting,
+    Malformed,
+    PoolHandle,
+    Welcome,
+)
 from kvtransfer.transfer import PageShape
 
 SHAPE = PageShape(((24, 16384),), "pairs-32-64-v1")
@@ -20,27 +29,27 @@ def test_frames_survive_the_wire(ticket, index, first, checksum, round):
 
 @given(st.binary(min_size=16, max_size=16), U64, U64)
 def test_greetings_and_handles_survive_the_wire(token, writer, receiver):
-    hello = Hello(token, writer, receiver, SHAPE)
+    hello = Greeting(token, writer, receiver, SHAPE)
     welcome = Welcome(True, receiver, 4000, SHAPE)
-    handle = Handle(b"TCP1", token, receiver, "[::1]:80")
-    assert (Hello.unpack(hello.pack()), len(hello.pack())) == (hello, HELLO_BYTES)
+    handle = PoolHandle(b"TCP1", token, receiver, "[::1]:80")
+    assert (Greeting.unpack(hello.pack()), len(hello.pack())) == (hello, GREETING_BYTES)
     assert (Welcome.unpack(welcome.pack()), len(welcome.pack())) == (welcome, WELCOME_BYTES)
-    assert Handle.unpack(handle.pack()) == handle
+    assert PoolHandle.unpack(handle.pack()) == handle
 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_malformed_and_nothing_worse(raw):
-    for parse in (Hello.unpack, Welcome.unpack, Handle.unpack, lambda raw: Frame.unpack(raw, SHAPE)):
+    for parse in (Greeting.unpack, Welcome.unpack, PoolHandle.unpack, lambda raw: Frame.unpack(raw, SHAPE)):
         with pytest.raises(Malformed):
             parse(raw)
 
 
-@given(st.integers(0, HELLO_BYTES - 1), st.integers(1, 255))
+@given(st.integers(0, GREETING_BYTES - 1), st.integers(1, 255))
 def test_a_damaged_hello_is_malformed_or_another_hello(place, change):
-    raw = bytearray(Hello(b"t" * 16, 1, 2, SHAPE).pack())
+    raw = bytearray(Greeting(b"t" * 16, 1, 2, SHAPE).pack())
     raw[place] ^= change
     try:
-        assert Hello.unpack(raw) != Hello(b"t" * 16, 1, 2, SHAPE) or place in (6, 7)
+        assert Greeting.unpack(raw) != Greeting(b"t" * 16, 1, 2, SHAPE) or place in (6, 7)
     except Malformed:
         pass
 
@@ -53,12 +62,12 @@ def test_a_frame_that_does_not_fit_its_page_is_malformed(first, layers, length):
 
 def test_a_layout_name_that_does_not_fit_is_an_error():
     with pytest.raises(ValueError, match="64 bytes"):
-        Hello(b"t" * 16, 1, 2, PageShape(((1, 64),), "x" * 65)).pack()
+        Greeting(b"t" * 16, 1, 2, PageShape(((1, 64),), "x" * 65)).pack()
 
 
 def test_the_segments_of_a_page_survive_the_wire_and_bound_its_frames():
     shape = PageShape(((24, 16384), (2, 4096)), "pairs-32-64-v1+draft")
-    assert Hello.unpack(Hello(b"t" * 16, 1, 2, shape).pack()).shape == shape
+    assert Greeting.unpack(Greeting(b"t" * 16, 1, 2, shape).pack()).shape == shape
     across = Frame(b"t" * 32, 0, 22, 3, 0, 0, 2 * 16384 + 4096)
     assert Frame.unpack(across.pack(), shape) == across
     with pytest.raises(Malformed):
@@ -67,4 +76,4 @@ def test_the_segments_of_a_page_survive_the_wire_and_bound_its_frames():
 
 def test_pages_of_too_many_segments_are_an_error():
     with pytest.raises(ValueError, match="5 segments"):
-        Hello(b"t" * 16, 1, 2, PageShape(((1, 64),) * 5, "x")).pack()
+        Greeting(b"t" * 16, 1, 2, PageShape(((1, 64),) * 5, "x")).pack()

@@ -1,7 +1,7 @@
 """NCCL's waits end, whoever dies or stays silent, while two ranks are joining as in the middle of a portion.
 
-The fabric is a fake whose joins wait for the other rank for ever; a deaf one, which hears no abort as NCCL's blocking
-communicators do not, is the negative control: with it the very same ends leave a thread waiting."""
+The communicators are fakes whose joins wait for the other rank for ever; deaf ones, which hear no abort as NCCL's
+blocking communicators do not, are the negative control: with them the very same ends leave a thread waiting."""
 
 import asyncio
 import ctypes
@@ -14,40 +14,42 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kvtransfer import nccl_library
-from kvtransfer.frames import WELCOME_BYTES, Handle, Hello, Welcome
+from kvtransfer.frames import WELCOME_BYTES, Greeting, PoolHandle, Welcome
 from kvtransfer.nccl import KIND, NcclReceiver, NcclTransport
 from kvtransfer.nccl_frames import pack_portion
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken
 from kvtransfer.transfer import PageShape, Span, TransferError
-from tests.unit.kvtransfer.on_device import FakeFabric, OpenPool
+from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
 SHAPE, TICKET = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), bytes(range(32))
 WRITER, RECEIVER = 1, 2
 
 
 class Ends:
-    """A receiver and a transport for its writers, over one fabric."""
+    """A receiver and a transport for its writers, over one communicators."""
 
-    def __init__(self, fabric: FakeFabric, transport: NcclTransport, receiver: NcclReceiver, pool: OpenPool) -> None:
-        self.fabric, self.transport, self.receiver, self.pool = fabric, transport, receiver, pool
+    def __init__(
+        self, communicators: FakeCommunicators, transport: NcclTransport, receiver: NcclReceiver, pool: OpenPool
+    ) -> None:
+        self.communicators, self.transport, self.receiver, self.pool = communicators, transport, receiver, pool
 
     async def half_a_writer(self) -> socket.socket:
         """Greets and is welcomed, but does not join."""
-        handle = Handle.unpack(self.receiver.handle(WRITER))
+        handle = PoolHandle.unpack(self.receiver.handle(WRITER))
         host, port = handle.address.split(":")
         connection = socket.create_connection((host, int(port)))
         connection.setblocking(False)
-        loop, joining = asyncio.get_running_loop(), self.fabric.joining
-        await loop.sock_sendall(connection, Hello(handle.token, WRITER, RECEIVER, SHAPE).pack())
+        loop, joining = asyncio.get_running_loop(), self.communicators.joining
+        await loop.sock_sendall(connection, Greeting(handle.token, WRITER, RECEIVER, SHAPE).pack())
         left = WELCOME_BYTES + UNIQUE_BYTES
         while left:
             left -= len(await loop.sock_recv(connection, left))
-        await until(lambda: self.fabric.joining == joining + 1)
+        await until(lambda: self.communicators.joining == joining + 1)
         return connection
 
     @property
     def waits(self) -> bool:
-        return self.fabric.joining > 0 or bool(self.receiver._talks)
+        return self.communicators.joining > 0 or bool(self.receiver._talks)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -58,13 +60,13 @@ async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @asynccontextmanager
 async def ends(*, deaf: bool = False, seconds: float = 5.0) -> AsyncIterator[Ends]:
-    fabric, pool = FakeFabric(deaf=deaf), OpenPool(SHAPE, 4)
-    transport = NcclTransport(random.SystemRandom(), fabric=fabric, handshake_seconds=seconds)
+    communicators, pool = FakeCommunicators(deaf=deaf), OpenPool(SHAPE, 4)
+    transport = NcclTransport(random.SystemRandom(), communicators=communicators, handshake_seconds=seconds)
     receiver = await transport.receive(pool, RECEIVER)
     try:
-        yield Ends(fabric, transport, receiver, pool)
+        yield Ends(communicators, transport, receiver, pool)
     finally:
-        fabric.hear()
+        communicators.hear()
         await receiver.aclose()
         pool.close()
         await until(lambda: not any(thread.name.startswith("baton-nccl") for thread in threading.enumerate()))
@@ -105,7 +107,7 @@ async def test_negative_control_a_communicator_that_hears_no_abort_keeps_its_thr
             closing = asyncio.ensure_future(both.receiver.aclose())
         await asyncio.sleep(0.9)
         assert both.waits
-        both.fabric.hear()
+        both.communicators.hear()
         if closing is not None:
             await closing
         writer.close()
@@ -121,7 +123,7 @@ async def test_a_join_that_hangs_holds_nobody_else_up():
         writers = await asyncio.gather(*(both.transport.connect(both.receiver.handle(n), source, n) for n in (7, 8)))
         await writers[0].write(TICKET, [Span(0, 0, 3, 0, 6)], 0)
         await until(lambda: len(arrived) == 1)
-        assert both.fabric.joining == 1 and both.pool.checksum(3, 0, 6) == source.checksum(0, 0, 6)
+        assert both.communicators.joining == 1 and both.pool.checksum(3, 0, 6) == source.checksum(0, 0, 6)
         for writer in writers:
             writer.close()
         hanging.close()
@@ -159,7 +161,7 @@ class Deserter:
     async def listen(self) -> bytes:
         self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
-        return Handle(KIND, bytes(16), RECEIVER, f"127.0.0.1:{port}").pack()
+        return PoolHandle(KIND, bytes(16), RECEIVER, f"127.0.0.1:{port}").pack()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._talks.add(writer)
@@ -177,26 +179,26 @@ class Deserter:
 
 @pytest.mark.parametrize(("hangs_up", "why"), [(True, "hung up while the two were joining"), (False, "within 0.4 s")])
 async def test_a_receiver_that_deserts_a_joining_writer_is_a_transfer_error(hangs_up, why):
-    fabric, source, receiver = FakeFabric(), OpenPool(SHAPE, 4), Deserter(hangs_up=hangs_up)
-    transport = NcclTransport(random.SystemRandom(), fabric=fabric, handshake_seconds=0.4)
+    communicators, source, receiver = FakeCommunicators(), OpenPool(SHAPE, 4), Deserter(hangs_up=hangs_up)
+    transport = NcclTransport(random.SystemRandom(), communicators=communicators, handshake_seconds=0.4)
     with pytest.raises(TransferError, match=why):
         await transport.connect(await receiver.listen(), source, WRITER)
-    assert fabric.joining == 0
+    assert communicators.joining == 0
     await receiver.aclose()
     source.close()
 
 
 async def test_a_connect_that_is_cancelled_while_joining_leaves_no_thread():
-    fabric, source, receiver = FakeFabric(), OpenPool(SHAPE, 4), Deserter(hangs_up=False)
+    communicators, source, receiver = FakeCommunicators(), OpenPool(SHAPE, 4), Deserter(hangs_up=False)
     handle = await receiver.listen()
     connecting = asyncio.ensure_future(
-        NcclTransport(random.SystemRandom(), fabric=fabric).connect(handle, source, WRITER)
+        NcclTransport(random.SystemRandom(), communicators=communicators).connect(handle, source, WRITER)
     )
-    await until(lambda: fabric.joining == 1)
+    await until(lambda: communicators.joining == 1)
     connecting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await connecting
-    assert fabric.joining == 0
+    assert communicators.joining == 0
     await receiver.aclose()
     source.close()
 
@@ -236,9 +238,9 @@ def library(monkeypatch):
     return fake
 
 
-def begun(library: FakeLibrary) -> tuple[nccl_library.Pair, threading.Thread, list[Exception]]:
+def begun(library: FakeLibrary) -> tuple[nccl_library.NcclCommunicator, threading.Thread, list[Exception]]:
     """A pair whose thread waits for the other rank."""
-    pair, raised = nccl_library.Pair(bytes(UNIQUE_BYTES), 0, "cpu"), list[Exception]()
+    pair, raised = nccl_library.NcclCommunicator(bytes(UNIQUE_BYTES), 0, "cpu"), list[Exception]()
 
     def wait() -> None:
         try:

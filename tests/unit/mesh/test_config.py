@@ -82,12 +82,24 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[worker]\ngateways = ['here']", "'here' is not host:port"),
         ("[prefill]\nstep_tokens = 64", r"step_tokens: 64 is less than chunk_tokens \(512\)"),
         ("[gateway]\nhttp_address = '127.0.0.1:70000'", "'127.0.0.1:70000' is not host:port"),
-        ("[mesh]\nprefill_workers = 0\n[gateway]\nlocal = 'never'", "leaves nobody to prefill"),
+        ("[mesh]\nprefill_workers = 0\n[gateway]\nlocal = 'never'", "leaves no worker to prefill"),
         ("[decode]\npage_tokens = 64", "page_tokens: prefill has 32, decode has 64"),
         ("draft = 'nowhere'", "baton.toml, draft: draft: .*nowhere is not a Hugging Face model folder"),
         ("[worker]\nspeculation = 'on'", "speculation: 'on' is not one of auto, draft, lookup, off"),
         ("[decode]\ndraft_tokens = 0", "draft_tokens: 0 is not between 1 and 64"),
         ("[prefill]\ndraft_tokens = 4", r"unknown key 'draft_tokens' in \[prefill\]"),
+        (
+            "tls_ca = 'baton.toml'",
+            "tls_certificate: is missing beside tls_ca; TLS takes tls_certificate, tls_key, tls_ca",
+        ),
+        ("tls_certificate = 'baton.toml'\ntls_ca = 'baton.toml'", "tls_key: is missing beside tls_certificate, tls_ca"),
+        (
+            "tls_certificate = 'baton.toml'\ntls_key = 'nowhere.pem'\ntls_ca = 'baton.toml'",
+            "baton.toml, tls_key: tls_key: there is no file .*nowhere.pem",
+        ),
+        ("[decode]\ntls_key = 'baton.toml'", "tls_certificate: is missing beside tls_key"),
+        ("[worker]\naddress = '0.0.0.0:7001'", "address: 0.0.0.0:7001 listens on every interface; set advertise_host"),
+        ("[worker]\naddress = '[::]:7001'", "listens on every interface; set advertise_host"),
         ("[mesh", "is not TOML"),
     ],
 )
@@ -157,3 +169,28 @@ def test_to_speculate_with_a_draft_there_must_be_one(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"speculation: .*`draft`"):
         DecodeConfig(model=tmp_path, speculation="draft")
+
+
+def test_tls_files_are_set_once_for_all_services_and_a_section_may_name_others(tmp_path: Path) -> None:
+    for name in ("certificate.pem", "key.pem", "ca.pem", "other.pem"):
+        (tmp_path / name).write_text("")
+    text = "tls_certificate = 'certificate.pem'\ntls_key = 'key.pem'\ntls_ca = 'ca.pem'\n"
+    text += "[decode]\ntls_key = 'other.pem'\n"
+    settings = read_settings(write(tmp_path, text))
+    configs = (settings.gateway(), settings.prefill(), settings.decode())
+    for config, key in zip(configs, ("key.pem", "key.pem", "other.pem"), strict=True):
+        assert (config.tls_certificate, config.tls_key) == (tmp_path / "certificate.pem", tmp_path / key)
+        assert config.tls_ca == tmp_path / "ca.pem"
+
+
+def test_with_tls_nccl_moves_pages_only_where_the_settings_name_it(tmp_path: Path) -> None:
+    file = tmp_path / "any.pem"
+    file.write_text("")
+    tls = {"tls_certificate": file, "tls_key": file, "tls_ca": file}
+    assert DecodeConfig(device="cuda", **tls).allowed_transports == ("cuda_ipc",)
+    assert DecodeConfig(device="cuda", transports=("nccl",), **tls).allowed_transports == ("nccl",)
+    assert DecodeConfig(**tls).allowed_transports == ("shm", "tcp")
+
+
+def test_a_worker_on_every_interface_says_what_others_dial() -> None:
+    assert DecodeConfig(address="0.0.0.0:7001", advertise_host="decode-0").advertise_host == "decode-0"

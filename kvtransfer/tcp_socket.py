@@ -1,7 +1,7 @@
-"""One connected, non-blocking TCP socket of a writer: sends lists of buffers, and notices when the peer is gone.
+"""One connected, non-blocking TCP socket of a writer: it sends lists of buffers and notices when the receiver is gone.
 
-Not an asyncio transport: that would copy what the socket does not take at once, and keep views of pages. A TLS socket
-is used the same way, buffer by buffer."""
+It is no asyncio transport, which would copy the bytes that the socket does not take at once and keep views of pages. A
+TLS socket takes one buffer at a time."""
 
 import asyncio
 import socket
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from kvtransfer.transfer import TransferError
 
 
-class Link:
+class TcpSocket:
     def __init__(self, connection: socket.socket, on_lost: Callable[[str], None]) -> None:
-        self.turn = asyncio.Lock()  # fair; whoever holds it sends whole frames
+        self.turn = asyncio.Lock()  # fair; its holder sends whole frames
         self._socket = connection
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -22,7 +22,7 @@ class Link:
         self._loop.add_reader(connection.fileno(), self._readable)
 
     async def send(self, buffers: list[memoryview]) -> None:
-        """Returns when the kernel has all the bytes. The list is used up."""
+        """Returns when the kernel has all the bytes. Empties the list."""
         while buffers:
             if self._closed:
                 raise TransferError(self._closed)
@@ -36,7 +36,7 @@ class Link:
                 self._on_lost(f"tcp: the connection broke: {error}")
 
     def close(self, reason: str) -> None:
-        """Idempotent; whoever waits in `send` gets a TransferError."""
+        """Idempotent. A caller that waits in `send` gets a TransferError."""
         if self._closed:
             return
         self._closed = reason
@@ -65,18 +65,22 @@ class Link:
             self._waiter.set_result(None)
 
     def _readable(self) -> None:
-        """The receiver says nothing after its welcome: this is its end, or TLS's own traffic."""
+        """The receiver sends nothing after its welcome, so this is the end of the connection or TLS's own traffic."""
         try:
-            said = self._socket.recv(64)
+            received = self._socket.recv(64)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as error:
             return self._on_lost(f"tcp: the connection broke: {error}")
-        self._on_lost("tcp: the receiver spoke out of turn" if said else "tcp: the receiver closed the connection")
+        self._on_lost(
+            "tcp: the receiver sent bytes that no receiver sends"
+            if received
+            else "tcp: the receiver closed the connection"
+        )
 
 
 def advance(buffers: list[memoryview], count: int) -> None:
-    """Take `count` bytes off the front."""
+    """Take `count` bytes off the front of the list."""
     whole = 0
     while whole < len(buffers) and count >= len(buffers[whole]):
         count -= len(buffers[whole])

@@ -1,0 +1,26 @@
+"""Where a receiver listens, and what its writers dial: the two differ when it listens on every interface."""
+
+import ipaddress
+
+
+def is_wildcard(host: str) -> bool:
+    """Does a socket bound to this host listen on every interface?"""
+    try:
+        return host == "" or ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False  # a name
+
+
+def obstacle(name: str, host: str, advertise_host: str) -> str:
+    """Why writers cannot dial a receiver that listens on this host; empty when they can."""
+    if is_wildcard(host) and not advertise_host:
+        return (
+            f"{name} listens on {host!r}, which no writer can dial: set transport_host to this host's address, "
+            "or advertise_host to the name that others dial"
+        )
+    return ""
+
+
+def dialled_address(host: str, advertise_host: str, bound: tuple[str, int]) -> str:
+    """What a handle carries. `bound` is the address that the socket got."""
+    return f"{advertise_host if is_wildcard(host) else bound[0]}:{bound[1]}"

@@ -1,0 +1,55 @@
+"""The open landings of a two-sided receiver (TCP, NCCL): the place in the pool that a frame's bytes belong to.
+
+Step 4 of a request's life. A frame names a ticket and a page of its prompt; only while the landing of that ticket is
+open is there a page for it. Bytes of all other frames are read and thrown away."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvtransfer.frames import Frame
+from kvtransfer.transfer import Arrived, Pool
+
+_SINK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameLanding:
+    """The pages that one ticket's frames may land in."""
+
+    pages: dict[int, int]  # page index -> page id
+    arrived: Callable[[Arrived], None]
+
+
+class FrameLandings:
+    """All open landings of one receiver, and the sink: memory that takes bytes which no landing wants."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.sink = memoryview(bytearray(_SINK_BYTES))
+        self.discarded_bytes = 0
+        self._open: dict[bytes, FrameLanding] = {}
+
+    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
+        self._open[ticket] = FrameLanding(dict(pages), arrived)
+
+    def close(self, ticket: bytes) -> None:
+        self._open.pop(ticket, None)
+
+    def wants(self, frame: Frame) -> FrameLanding | None:
+        """The open landing that this frame belongs to now."""
+        landing = self._open.get(frame.ticket)
+        return landing if landing is not None and frame.index in landing.pages else None
+
+    def find(self, frame: Frame) -> tuple[FrameLanding, memoryview] | None:
+        """Where this frame's bytes go now; None: into the sink."""
+        landing = self.wants(frame)
+        if landing is None:
+            return None
+        return landing, self.pool.view(landing.pages[frame.index], frame.first_layer, frame.layers)
+
+    def complete(self, frame: Frame, landing: FrameLanding) -> None:
+        """All bytes of a frame are in its page. Reports it if that very landing is still open."""
+        if self._open.get(frame.ticket) is landing:
+            landing.arrived(
+                Arrived(frame.ticket, frame.index, frame.first_layer, frame.layers, frame.round, frame.checksum)
+            )

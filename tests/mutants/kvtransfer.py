@@ -1,0 +1,17 @@
+"""Pages move without the guards of the hand-off protocol: each entry takes the guards of one rule away."""
+
+from collections.abc import Callable
+
+from kvtransfer import memory, tcp
+
+Patch = Callable[[object, str, object], None]  # (module or class, name, replacement), as `monkeypatch.setattr`
+Mutant = Callable[[Patch], None]
+
+
+def without_sink(patch: Patch) -> None:
+    """The rest of a half-received frame lands in its page, whatever became of the landing."""
+    patch(tcp, "drain", lambda connections, ticket: None)
+    patch(memory, "still_wanted", lambda index, pages: True)
+
+
+MUTANTS: dict[str, Mutant] = {"sink": without_sink}

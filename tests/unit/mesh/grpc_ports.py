@@ -1,0 +1,37 @@
+"""Ports served for one test, and a service that answers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from mesh.grpc_network import GrpcListening, GrpcNetwork
+from mesh.messages import (
+    Cancel,
+    Load,
+)
+from mesh.network import Accept, Channel, OnRegister, Stream
+
+
+async def echo(stream: Stream) -> None:
+    """Answers Cancel n with Load n, until the stream ends."""
+    while True:
+        message = await stream.receive()
+        assert isinstance(message, Cancel)
+        stream.send(Load(waiting=message.attempt))
+
+
+@asynccontextmanager
+async def listening(
+    accept: dict[Channel, Accept], on_register: OnRegister | None = None
+) -> AsyncIterator[GrpcListening]:
+    server = await GrpcNetwork().listen("127.0.0.1:0", accept, on_register)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def within(seconds: float, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)

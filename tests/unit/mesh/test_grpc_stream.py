@@ -1,0 +1,262 @@
+"""Streams over real sockets deliver in order, end for both sides, and cost nothing while idle."""
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from mesh.grpc_network import GrpcNetwork
+from mesh.grpc_stream import GrpcStream
+from mesh.messages import (
+    Cancel,
+    Heartbeat,
+    Job,
+    KvHello,
+    Landing,
+    Load,
+    Open,
+    Ready,
+    Sampling,
+    Ticket,
+    Token,
+    TokenOf,
+    Tokens,
+)
+from mesh.network import Channel, Stream, StreamClosed
+from tests.unit.mesh.grpc_ports import echo, listening, within
+
+TICKET = Ticket(1, 1, bytes(16))
+KV_HELLO = KvHello(1, "fp32", "tile", 4096, "host", 0, 1)
+
+
+async def test_messages_arrive_in_order_and_come_back_in_order() -> None:
+    async with listening({Channel.ATTACH: echo}) as server:
+        stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
+        for number in range(500):
+            stream.send(Cancel(1, number))
+        assert [await stream.receive() for _ in range(500)] == [Load(waiting=number) for number in range(500)]
+        stream.close()
+
+
+async def test_kv_sessions_carry_both_directions() -> None:
+    async def decode(stream: Stream) -> None:
+        assert await stream.receive() == KV_HELLO
+        stream.send(KV_HELLO)
+        ready = await stream.receive()
+        assert isinstance(ready, Ready)
+        stream.send(Landing(ready.ticket, 0, (3, 4)))
+        await stream.receive()
+
+    async with listening({Channel.KV: decode}) as server:
+        stream = await GrpcNetwork().dial(server.address, Channel.KV)
+        stream.send(KV_HELLO)
+        stream.send(Ready(TICKET))
+        assert await stream.receive() == KV_HELLO
+        assert await stream.receive() == Landing(TICKET, 0, (3, 4))
+        stream.close()
+
+
+async def test_a_step_of_a_thousand_tokens_and_a_long_prompt_pass() -> None:
+    step = Tokens(tuple(TokenOf(TICKET, Token(i, i, -0.5, tuple(range(20)), (0.5,) * 20)) for i in range(20_000)))
+
+    async def worker(stream: Stream) -> None:
+        stream.send(step)
+        await stream.receive()
+
+    async with listening({Channel.ATTACH: worker}) as server:
+        stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
+        assert await stream.receive() == step  # far beyond gRPC's default of 4 MiB
+        stream.close()
+
+
+async def test_what_was_queued_before_close_still_arrives() -> None:
+    received: list[object] = []
+
+    async def worker(stream: Stream) -> None:
+        while True:
+            received.append(await stream.receive())
+
+    async with listening({Channel.ATTACH: worker}) as server:
+        stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
+        for number in range(200):
+            stream.send(Cancel(1, number))
+        stream.close()
+        stream.close()
+        stream.send(Heartbeat())
+        with pytest.raises(StreamClosed):
+            await stream.receive()
+        await within(2, lambda: len(received) == 200)
+        assert received == [Cancel(1, number) for number in range(200)]
+
+
+async def test_closing_the_served_end_ends_the_dialling_end_after_what_was_sent() -> None:
+    async def worker(stream: Stream) -> None:
+        stream.send(Load(waiting=1))
+        stream.close()
+
+    async with listening({Channel.ATTACH: worker}) as server:
+        stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
+        assert await stream.receive() == Load(waiting=1)
+        with pytest.raises(StreamClosed, match="ended the stream"):
+            await stream.receive()
+        stream.close()
+
+
+async def test_closing_the_dialling_end_wakes_the_service_with_stream_closed() -> None:
+    ended: list[type[BaseException]] = []
+
+    async def worker(stream: Stream) -> None:
+        try:
+            await stream.receive()
+        except BaseException as error:
+            ended.append(type(error))
+            raise
+
+    async with listening({Channel.ATTACH: worker}) as server:
+        stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
+        stream.close()
+        await within(2, lambda: ended == [StreamClosed])
+
+
+async def test_bytes_that_are_no_message_end_the_stream() -> None:
+    ended = asyncio.Event()
+
+    async def worker(stream: Stream) -> None:
+        try:
+            await stream.receive()
+        except StreamClosed as closed:
+            assert "no message" in str(closed)
+            ended.set()
+
+    async with listening({Channel.ATTACH: worker}) as server:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            call = channel.stream_stream("/baton.worker.v1.WorkerService/Attach")()
+            await call.write(b"\xff\xff")
+            async with asyncio.timeout(2):
+                await ended.wait()
+
+
+async def test_a_slow_receiver_holds_the_sender_back_without_losing_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh.grpc_stream.INBOX_MESSAGES", 8)
+    go, received, served = asyncio.Event(), [], []
+
+    async def worker(stream: Stream) -> None:
+        served.append(stream)
+        await go.wait()
+        while True:
+            received.append(await stream.receive())
+
+    async with listening({Channel.ATTACH: worker}) as server:
+        stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
+        for number in range(5_000):
+            stream.send(Cancel(1, number))
+        await within(2, lambda: len(served) == 1 and len(served[0]._inbox) == 8)
+        await asyncio.sleep(0.1)
+        assert len(served[0]._inbox) == 8
+        go.set()
+        await within(5, lambda: len(received) == 5_000)
+        assert received == [Cancel(1, number) for number in range(5_000)]
+        stream.close()
+
+
+async def test_a_peer_that_stopped_reading_does_not_hold_up_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh.grpc_stream.INBOX_MESSAGES", 2)
+
+    async def worker(stream: Stream) -> None:
+        await asyncio.sleep(60)
+
+    network = GrpcNetwork()
+    server = await network.listen("127.0.0.1:0", {Channel.ATTACH: worker})
+    stream = await network.dial(server.address, Channel.ATTACH)
+    assert isinstance(stream, GrpcStream)
+    for _ in range(100):  # far beyond every window and inbox
+        stream.send(Open(Job(TICKET, (1,), (), Sampling(), salt=bytes(2**20)), None))
+    await asyncio.sleep(0.2)
+    stream.close()
+    async with asyncio.timeout(3):
+        await stream.closed()
+    async with asyncio.timeout(5):
+        await server.close()
+
+
+async def test_closing_leaves_no_task_and_no_connection_behind() -> None:
+    async with listening({Channel.ATTACH: echo}) as server:
+        before = asyncio.all_tasks()
+        stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
+        assert isinstance(stream, GrpcStream)
+        stream.send(Cancel(1, 1))
+        await stream.receive()
+        stream.close()
+        await stream.closed()
+        await within(2, lambda: not any("127.0.0.1" in t.get_name() for t in asyncio.all_tasks() - before))
+
+
+async def test_a_killed_peer_ends_the_stream_at_both_kinds_of_end(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import asyncio
+        from mesh.grpc_network import GrpcNetwork
+        from mesh.messages import *
+        from mesh.network import Channel
+        async def serve(stream):
+            while True:
+                await stream.receive()
+        async def main():
+            network = GrpcNetwork()
+            server = await network.listen("127.0.0.1:0", {Channel.ATTACH: serve})
+            print(server.address, flush=True)
+            stream = await network.dial(await asyncio.to_thread(input), Channel.KV)
+            stream.send(Ready(Ticket(1, 1, bytes(16))))
+            await asyncio.sleep(60)
+        asyncio.run(main())
+    """)
+    served: list[str] = []
+
+    async def decode(stream: Stream) -> None:
+        assert await stream.receive() == Ready(TICKET)
+        served.append("ready")
+        try:
+            await stream.receive()
+        except StreamClosed:
+            served.append("closed")
+
+    async with listening({Channel.KV: decode}) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            program,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            address = (await process.stdout.readline()).decode().strip()
+            process.stdin.write(f"{server.address}\n".encode())
+            stream = await GrpcNetwork().dial(address, Channel.ATTACH)
+            await within(5, lambda: served == ["ready"])
+            process.send_signal(signal.SIGKILL)
+            async with asyncio.timeout(3):
+                with pytest.raises(StreamClosed):
+                    await stream.receive()
+            await within(3, lambda: served == ["ready", "closed"])
+            stream.send(Cancel(1, 1))  # swallowed
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def test_an_idle_stream_costs_next_to_nothing() -> None:
+    async with listening({Channel.ATTACH: echo}) as server:
+        streams = [await GrpcNetwork().dial(server.address, Channel.ATTACH) for _ in range(4)]
+        before = time.process_time()
+        await asyncio.sleep(1.5)
+        assert time.process_time() - before < 0.3  # a loop that spins takes all of the 1.5 seconds
+        for stream in streams:
+            stream.close()
