@@ -57,7 +57,7 @@ def extend(request: DecodeRequest, piece: Piece, verified: Sequence[Sampled]) ->
 
 
 def prefilled_here(request: DecodeRequest, now_seconds: float) -> Prefilled:
-    """What a local prompt took, sent beside its first token."""
+    """Times and cached tokens of a prompt that was prefilled here, sent beside its first token."""
     return Prefilled(
         request.ticket,
         cached_tokens=min(request.cached, len(request.job.prompt)),

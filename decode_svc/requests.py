@@ -43,7 +43,7 @@ def same_ticket(one: Ticket, other: Ticket) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PageOwner:
-    """Whose write may still come to a landing or quarantined page."""
+    """The writer whose writes may still reach a landing or quarantined page."""
 
     ticket: Ticket
     writer: int  # incarnation of the prefill worker

@@ -223,7 +223,7 @@ class DecodeWorker:
         return bool(self.requests)
 
     def counts(self) -> dict[str, int]:
-        """What the parts have counted since the start, and the states of pages now."""
+        """Counters of all parts since the start, and the number of pages in each state now."""
         return {
             **self.landings.counts(),
             "admitted_local": self._intake.admitted_local,

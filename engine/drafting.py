@@ -19,7 +19,7 @@ Proposed = tuple[tuple[int, ...], ...]  # the proposals behind each piece's last
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the draft model does for one piece, once the step's tokens are known."""
+    """Work of the draft model for one piece, once the step's tokens are known."""
 
     index: int  # index of the piece
     rows: Piece  # the text that the draft reads; its last row is sampled if the draft proposes
@@ -39,8 +39,8 @@ def has_open(pieces: Sequence[Piece]) -> bool:
 
 
 def open_readings(pieces: Sequence[Piece], sampled: Sequence[Sequence[Sampled]], limits: RowLimits) -> list[Reading]:
-    """What the draft does once the step is sampled. Readings that propose most come first, so that the pieces of a
-    later round are always the first ones of the round before."""
+    """Readings that the draft does once the step is sampled. Those that propose most come first, so that the pieces of
+    a later round are always the first ones of the round before."""
     behind = [_reading(i, piece, sampled[i], limits) for i, piece in enumerate(pieces) if _is_open(piece)]
     return sorted((one for one in behind if one is not None), key=lambda one: -one.propose)
 

@@ -26,7 +26,7 @@ class ClosableRunner(Runner, Protocol):
 
 
 class LoadedModel(Protocol):
-    """What both tiers know of a model, whatever device computes it."""
+    """A model that is ready to serve, as both tiers see it on any device."""
 
     @property
     def identity(self) -> Identity: ...

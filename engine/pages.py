@@ -61,7 +61,7 @@ class PagePool:
         return self._state[page]
 
     def owner(self, page: int) -> Hashable:
-        """Who may write this landing or quarantined page; None for a page in another state."""
+        """Owner of a landing or quarantined page: it may write the page. None for a page in another state."""
         return self._owner.get(page)
 
     # ---- pages of requests

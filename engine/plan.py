@@ -76,7 +76,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What one sampled row yields."""
+    """The token that one sampled row yields, with its logprobs."""
 
     token: int
     logprob: float

@@ -45,7 +45,7 @@ def memory_bytes(device: str) -> int:
 
 
 def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel) -> Hello:
-    """What is known of the worker before it serves. The worker adds its address, load and prefix cache."""
+    """Hello with everything known before the worker serves. The worker adds its address, load and prefix cache."""
     return Hello(
         tier=tier,
         incarnation=incarnation,

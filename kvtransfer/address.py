@@ -22,5 +22,5 @@ def obstacle(name: str, host: str, advertise_host: str) -> str:
 
 
 def dialled_address(host: str, advertise_host: str, bound: tuple[str, int]) -> str:
-    """What a handle carries. `bound` is the address that the socket got."""
+    """Address that a handle carries, for the peer to dial. `bound` is the address that the socket got."""
     return f"{advertise_host if is_wildcard(host) else bound[0]}:{bound[1]}"

@@ -14,7 +14,7 @@ _NAMESPACES = ("mnt", "pid", "user")
 
 
 class EndFacts(Protocol):
-    """What each end of a session states about itself; a `KvHello` has these fields."""
+    """Facts that each end of a session states about itself; a `KvHello` has these fields."""
 
     @property
     def host(self) -> str: ...

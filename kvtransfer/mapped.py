@@ -96,7 +96,7 @@ class MappedTransport(ABC):
 
 @dataclass(slots=True)
 class _WriterState:
-    """What the receiver knows about one writer incarnation."""
+    """The receiver's record of one writer incarnation."""
 
     token: bytes | None = None  # token of a handle that is not used yet
     process: Process | None = None  # set when it got the descriptor: it may write as long as this process lives

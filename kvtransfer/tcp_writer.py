@@ -95,7 +95,7 @@ class TcpWriter:
         return checksum
 
     def _choose(self, spans: Sequence[Span]) -> list[TcpSocket]:
-        """As many connections as the write has batches; writes begin at different ones in turn."""
+        """Picks as many connections as the write has batches; successive writes begin at different ones."""
         size = sum(self._source.shape.place(span.first_layer, span.layers)[1] for span in spans)
         count = min(len(self._sockets), len(spans), -(-size // _BATCH_BYTES))
         self._turn += count

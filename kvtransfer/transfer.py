@@ -94,7 +94,7 @@ class Receiver(Protocol):
     refused: Counter[str]  # connections that the receiver turned away, by reason
 
     def handle(self, writer: int) -> bytes:
-        """What the writer with this incarnation needs to connect. It is a secret between the two processes."""
+        """Bytes that the writer with this incarnation needs to connect; a secret between the two processes."""
 
     def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
         """A landing begins: frames of this ticket may go into these pages (page index -> page id). The receiver calls

@@ -1,23 +1,10 @@
-"""The rules of the hand-off protocol and its timers. No configuration reaches this object: only tests build another,
-to switch one rule off and show what it prevents."""
+"""The timers and counts of the hand-off protocol. No configuration reaches this object; tests may build another one."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    first: bool = True  # decode emits from base on, also when prefill has sent that token
-    resend_count: bool = True  # Commit counts only with the current round
-    one_ready: bool = True  # one unanswered Ready per ticket
-    requiet: bool = True  # Abort is repeated in a new session; an unknown ticket is answered Quiet
-    sink: bool = True  # two-sided: a half-received frame is drained elsewhere when its landing ends
-    incarnation: bool = True  # Quiet counts for the incarnation that sent it only
-    ticket: bool = True  # the gateway's random bits are part of the ticket
-    attempt: bool = True  # the gateway forwards tokens of the current attempt only
-    early: bool = True  # a Ready that overtakes its Open is put off, not refused
-    quarantine: bool = True  # one-sided: pages of an ended landing wait for proof
-    checksum: bool = True  # every span is checked before it can be read
-
     heartbeat_seconds: float = 1.0  # an end that has sent nothing for about this long sends Heartbeat
     lease_seconds: float = 5.0  # an end that has heard nothing for this long ends the session
     late_seconds: float = 1.0  # an end whose own loop was later than this renews its leases before it judges others

@@ -31,7 +31,8 @@ class TlsIdentity:
 
 
 class TlsFiles:
-    """What one process shows to its peers, and which peers it accepts. ConfigError when the files cannot be used."""
+    """Certificate that a process shows to its peers, and the authority whose peers it accepts. The constructor raises
+    ConfigError when the files cannot be used."""
 
     def __init__(self, certificate: Path, key: Path, authority: Path, *, name: str = "") -> None:
         self.name = name  # expected in every server's certificate; empty: the host that was dialled

@@ -70,7 +70,7 @@ class ClientLoad:
         return [[draw.randrange(256) for _ in range(self.prompt_tokens)] for _ in range(self.clients)]
 
 
-class MeshClient:
+class GpuMeshClient:
     def __init__(self, stub: inference_pb2_grpc.InferenceServiceStub, collector: Collector) -> None:
         self._stub, self._collector = stub, collector
 
@@ -99,7 +99,7 @@ class MeshClient:
 
 
 @asynccontextmanager
-async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[MeshClient]:
+async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[GpuMeshClient]:
     collector = Collector()
     await collector.start()
     said = {
@@ -123,7 +123,7 @@ async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[MeshC
             mesh, services, lambda name, line: print(f"{name}: {line}", file=sys.stderr), START_SECONDS
         ):
             async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
-                yield MeshClient(inference_pb2_grpc.InferenceServiceStub(channel), collector)
+                yield GpuMeshClient(inference_pb2_grpc.InferenceServiceStub(channel), collector)
     finally:
         await collector.close()
 

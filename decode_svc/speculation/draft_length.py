@@ -122,7 +122,7 @@ class DraftLengths:
         return low + (high - low) * (batch - below) / (above - below)
 
     def extra(self, batch: int) -> float:
-        """What one draft for every request of this batch adds to a step, as a share of the plain step."""
+        """Share of the plain step's time that one draft for every request of this batch adds."""
         measured = self._extra.get(batch.bit_length())
         return self._guess(batch) if measured is None else measured
 

@@ -17,7 +17,7 @@ SAMPLED = replace(GREEDY, temperature=0.8, top_p=0.95, top_k=50, seed=7)
 
 
 class Steady(DraftLengths):
-    """As many drafts as possible in every step, whatever a step costs on this machine."""
+    """Asks for the most drafts in every step, whatever a step costs on this machine."""
 
     def __init__(self, longest: int) -> None:
         super().__init__(longest=longest, prior=1.0)

@@ -238,7 +238,7 @@ class Cluster:
     # ---- what happens to processes
 
     async def kill(self, name: str, *, zombie: bool = False) -> None:
-        """As by kill -9: the process runs no more and its streams end. A zombie is only stopped: its writes go on."""
+        """Acts as kill -9: the process runs no more and its streams end. A zombie is only stopped: its writes go on."""
         process = self.processes[name]
         if process.alive:
             process.alive = False

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from engine.acceptance import accepted
-from engine.following import Following
+from engine.following import FollowedTokens
 from engine.plan import OnLayers, Piece, Plan, Result, Sampled
 from kvtransfer.memory import MemoryPool
 from mesh.messages import Sampling
@@ -65,7 +65,7 @@ class SimRunner:
         on_write: Callable[[int], None] = lambda page: None,  # called with every page before its rows are written
         ahead: bool = False,
     ) -> None:
-        self.ahead, self._following, self._turn = ahead, Following(), asyncio.Lock()
+        self.ahead, self._following, self._turn = ahead, FollowedTokens(), asyncio.Lock()
         self._on_write = on_write
         self._accent, self._vocabulary = accent, vocabulary
         self.layers, self._model_layers = pool.shape.layers, pool.shape.layers - draft_layers
@@ -75,7 +75,7 @@ class SimRunner:
 
     async def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
         async with self._turn:
-            plan = self._following.settle(plan)
+            plan = self._following.fill_in(plan)
             result = await self._run(plan, on_layers)
             self._following.remember(plan.pieces, result.sampled)
             return result

@@ -47,7 +47,7 @@ SHAPES = (
 class AttentionConfig:
     """Sizes for one architecture. `block` is part of the recipe and equal in decode and prefill. The other sizes may
     not change a row's bits, so a row of scores must lie in the registers of equally many threads in both; the gate
-    (`bench/gpu/aot.py`) checks it."""
+    (`tests/gpu_gate/aot.py`) checks it."""
 
     rows: int  # query rows of a tile
     block: int  # slots per step of the running maximum

@@ -1,7 +1,7 @@
 """A mesh of real processes whose workers have an emulated GPU, and the engine alone in this one.
 
 The interpreter must be chosen before triton is imported, so these files run in a process of their own, which
-`test_cuda.py` one folder up starts. Elsewhere they are not collected."""
+`tests/mesh/test_cuda.py` starts. Elsewhere they are not collected."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ class GpuMesh:
         return await read_stats(self.addresses[name])
 
     async def until(self, what: Callable[[dict[str, dict[str, int]]], bool], seconds: float = 120.0) -> None:
-        """Of everybody's counts."""
+        """Waits until the counts of all workers satisfy `what`."""
         async with asyncio.timeout(seconds):
             while not what({name: await self.counts(name) for name in self.addresses}):
                 await asyncio.sleep(0.1)
@@ -115,7 +115,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def folder(home: Path) -> Path:
-    """As small as a model can be with which two layers travel one after the other."""
+    """The smallest model of which two layers travel one after the other."""
     from engine.builtin import tiny
 
     small: dict[str, Any] = {"hidden": 32, "ffn": 32, "heads": 2, "kv_heads": 1}

@@ -13,7 +13,7 @@ Lookup = Callable[[Sequence[int], int], Sequence[int]]  # (text so far, most tok
 
 
 class Computes(Protocol):
-    """What a runner of any device does for this loop."""
+    """The one method of a runner, on any device, that this loop calls."""
 
     def compute(self, plan: Plan) -> Result: ...
 

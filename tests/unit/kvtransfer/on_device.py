@@ -162,7 +162,7 @@ class FakeCommunicators:
         return name
 
     def hear(self) -> None:
-        """What a deaf one left behind ends now."""
+        """Ends the meetings that were left open while this end was deaf."""
         self.deaf = False
         for meeting in self._meetings.values():
             meeting.end()

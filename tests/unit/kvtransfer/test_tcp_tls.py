@@ -17,7 +17,7 @@ TICKET = bytes(range(32))
 SPAN = Span(0, 3, 5, 0, 6)
 
 
-class Trusting(TlsFiles):
+class TrustingSocket(TlsFiles):
     """Shows no certificate, but trusts the mesh's authority."""
 
     def dialling_context(self):
@@ -57,7 +57,7 @@ async def moves(pair, transport):
 async def test_a_writer_without_a_certificate_of_the_ca_moves_no_page(new_pair, tmp_path, authority, peer):
     if peer == "no certificate":
         bare = authority.sign(tmp_path / "bare")
-        tls = Trusting(bare / "certificate.pem", bare / "key.pem", bare / "ca.pem")
+        tls = TrustingSocket(bare / "certificate.pem", bare / "key.pem", bare / "ca.pem")
     else:
         mixed = Authority(tmp_path / "other").sign(tmp_path / "mixed")
         (mixed / "ca.pem").write_bytes(authority.certificate.read_bytes())

@@ -21,7 +21,7 @@ REGISTER = Register("127.0.0.1:1", Tier.DECODE, 7)
 
 
 class Port:
-    """What reached a served port, of all that a peer may try."""
+    """A served port and the calls that reached it, of all that a peer may try."""
 
     def __init__(self, listening: GrpcListening) -> None:
         self.listening = listening
@@ -71,7 +71,7 @@ CALLS: dict[str, Callable[[Port, GrpcNetwork], Coroutine[Any, Any, None]]] = {
 }
 
 
-class Trusting(TlsFiles):
+class TrustingChannel(TlsFiles):
     """Shows no certificate, but trusts the mesh's authority."""
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
@@ -91,7 +91,7 @@ def strangers(folder: Path, authority: Authority) -> dict[str, TlsFiles | None]:
     bare = authority.sign(folder / "bare")
     return {
         "plain text": None,
-        "no certificate": Trusting(bare / "certificate.pem", bare / "key.pem", bare / "ca.pem"),
+        "no certificate": TrustingChannel(bare / "certificate.pem", bare / "key.pem", bare / "ca.pem"),
         "another CA's certificate": files_in(mixed),
     }
 

@@ -49,7 +49,7 @@ def enums_of(file: Any) -> Iterator[tuple[str, Any]]:
 
 
 def breaks(old: descriptor_pb2.FileDescriptorSet, new: descriptor_pb2.FileDescriptorSet) -> list[str]:
-    """What a program that speaks `old` would misread in `new`. New messages, fields and members are no break."""
+    """Lists what a program that speaks `old` would misread in `new`. New messages, fields and members are no break."""
     found: list[str] = []
     after = {name: message for file in new.file for name, message in messages_of(file, file.package)}
     after_enums = {name: enum for file in new.file for name, enum in enums_of(file)}

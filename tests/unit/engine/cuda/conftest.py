@@ -1,7 +1,7 @@
 """The GPU's runner on CPU tensors: Triton's interpreter runs the same kernels, on a poisoned pool.
 
 The interpreter must be chosen before triton is imported, so these files run in a process of their own, which
-`test_cuda.py` one folder up starts. Elsewhere they are not collected."""
+`tests/unit/engine/test_cuda.py` starts. Elsewhere they are not collected."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
