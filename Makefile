@@ -33,7 +33,7 @@ up: $(SERVE) ## start a mesh and keep it running; ARGS="--model FOLDER --prefill
 
 .PHONY: test
 test: $(DEV) ## all tests that need no GPU and kill nothing; ARGS="-k name"
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 .PHONY: check
 check: $(DEV) ## lint, format, types, layers, generated code

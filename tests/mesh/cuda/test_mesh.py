@@ -105,7 +105,7 @@ async def test_a_cancelled_request_leaves_no_page_behind_on_either_tier(mesh: Gp
         """Gone at once after its second token."""
         wish = ask(20 + number, 20 + 20 * number, answer=DURATION)
         seen = 0
-        async with aclosing(client.stream(wish.request(f"cancel-{number}"), timeout_seconds=240)) as events:
+        async with aclosing(client.stream(wish.message(f"cancel-{number}"), timeout_seconds=240)) as events:
             async for event in events:
                 seen += event.HasField("delta")
                 if seen == 2:
