@@ -9,6 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+INSTALL := $(PIP) install --no-compile  # Python compiles what is imported
 TORCH := torch==2.13.0
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
@@ -128,16 +129,19 @@ clean: ## remove the environment and everything built
 
 # ---- the environment
 
-# The kernels compile in the background while the environment is made; pip's build of the package waits for them.
+# The kernels compile in the background while the environment is made; pip's build of the package waits for them. A current
+# pip comes first, since old ones take twice as long for the rest.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Baton needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
 	@{ $(PYTHON) kernels/baton_kernels/build.py >/dev/null 2>&1 || true; } &
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $@ --disable-pip-version-check --quiet install pip 2>/dev/null \
+		|| { $@ -m ensurepip >/dev/null && $(PIP) install --upgrade pip; }
 
 $(SERVE): $(BUILT_FROM) | $(BIN)/python
 	@echo "setting up $(VENV) (half a minute the first time)" >&2
-	$(PIP) install -e '.[serve]'  # finds the kernels compiled, or waits for them
+	@$(INSTALL) -e '.[serve]'
 	@touch $@
 
 # The tests compare with torch on a CPU. It is installed before any package that requires it: pip would install gigabytes of CUDA.
