@@ -10,6 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INSTALL := $(PIP) install --no-compile  # Python compiles what is imported
+REQUIREMENTS := import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	print(*project['dependencies'], *project['optional-dependencies']['serve'])
 TORCH := torch==2.13.0
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
@@ -141,7 +143,8 @@ $(BIN)/python:
 
 $(SERVE): $(BUILT_FROM) | $(BIN)/python
 	@echo "setting up $(VENV) (half a minute the first time)" >&2
-	@$(INSTALL) -e '.[serve]'
+	@$(INSTALL) hatchling editables $$($(BIN)/python -c "$(REQUIREMENTS)")
+	@$(INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 
 # The tests compare with torch on a CPU. It is installed before any package that requires it: pip would install gigabytes of CUDA.
