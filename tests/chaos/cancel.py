@@ -97,7 +97,7 @@ async def cancel_over(transports: list[str], count: int, seed: int, mutants: Seq
         "hits_elsewhere": {stage: number for stage, number in hits.items() if stage not in STAGES},
         "problems": problems,
         "pages": {
-            f"{name} {worker}": one for name, outcome in outcomes.items() for worker, one in outcome.pages.items()
+            f"{name} {worker}": each for name, outcome in outcomes.items() for worker, each in outcome.pages.items()
         },
         "seed": seed,
     }

@@ -39,7 +39,7 @@ def requiet(patch: Patch) -> None:
 
 
 def incarnation(patch: Patch) -> None:
-    """Any process at the writer's address is asked, and its Quiet counts."""
+    """Decode sends Abort to any process at the writer's address, and its Quiet counts."""
 
     def quieted_by(owner: PageOwner, quiet: Quiet) -> bool:
         return same_ticket(owner.ticket, quiet.ticket)

@@ -1,4 +1,4 @@
-"""Pages move without the guards of the hand-off protocol: each entry takes the guards of one rule away."""
+"""The transports without one of their rules: each mutant replaces the guards of a rule by the unguarded behaviour."""
 
 from collections.abc import Callable
 
