@@ -21,7 +21,7 @@ class Flight:
 
 class Flights:
     def __init__(self) -> None:
-        self._flying: list[Flight] = []  # in the order of their launch
+        self._flying: list[Flight] = []  # the first one was launched first
 
     def begin(self, plan: Plan, result: "asyncio.Future[Result]", requests: dict[int, DecodeRequest]) -> Flight:
         flight = Flight(plan, result, requests, [source for source, _ in plan.copies])

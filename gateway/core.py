@@ -19,7 +19,7 @@ class ChoiceRequest:
     prompt: tuple[int, ...]  # token ids
     emitted: tuple[int, ...]  # tokens of this choice that the client already has
     sampling: Sampling  # max_tokens and min_tokens count `emitted` too
-    deadline_seconds: float | None = None  # from now
+    deadline_seconds: float | None = None  # time that is left, counted from now; None: no deadline
     allow_class_change: bool = False
     numerics: str = ""  # numerics class of `emitted`, as TokenStream.numerics spells it; empty: any class
     traceparent: str = ""

@@ -226,8 +226,8 @@ class Prefilled:
 
     ticket: Ticket
     cached_tokens: int  # prompt tokens that the prefix cache had
-    queued_seconds: float  # from the prompt's arrival to its first step
-    computed_seconds: float  # from its first step to the first token
+    queued_seconds: float  # time from the prompt's arrival to its first step
+    computed_seconds: float  # time from its first step to the first token
 
 
 @dataclass(frozen=True, slots=True)

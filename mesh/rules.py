@@ -12,7 +12,7 @@ class Rules:
     again_seconds: float = 0.1  # after Later, prefill waits this long before it sends Ready again
     progress_seconds: float = 2.0  # decode gives a landing up after this time without a new span or Computing ...
     progress_steps: float = 4.0  # ... or after this many of prefill's longest steps, if that is longer
-    missing_seconds: float = 0.2  # two-sided: spans still missing this long after Commit are asked for again
+    missing_seconds: float = 0.2  # two-sided: time after Commit until decode sends Resend for missing spans
     pidfd_seconds: float = 0.05  # shared memory: how long decode polls the writer's pidfd after its socket closed
     overtakes: int = 8  # younger requests that may land before a request that got Later
     priority_seconds: float = 1.0  # seconds of waiting that one step of priority is worth

@@ -1,4 +1,4 @@
-"""Which product paths and bodies `baton verify` checks on this machine, and which process runs which body.
+"""The product paths and bodies that `baton verify` checks on this machine, and the body that each process runs.
 
 In every cell prefill, decode and the reference run three different bodies of one path, where the path has three: one
 writes pages, another reads them, a third computes the expected answer. Every body of `pairs` has its turn in prefill

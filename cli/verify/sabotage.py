@@ -30,7 +30,7 @@ class Sabotaged:
 
     clean: Checked
     spoilt: Checked
-    noticed: int  # by the counter that is meant to notice this sabotage
+    noticed: int  # value of the counter that is meant to notice this sabotage
     wanted: int  # how many it must notice at least
 
 

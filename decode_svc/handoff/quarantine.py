@@ -59,7 +59,8 @@ class Quarantine:
         return [owner for owner in self._pages.quarantined_owners() if isinstance(owner, PageOwner)]
 
     def owners_awaiting(self, writer: int) -> list[PageOwner]:
-        """Rule [incarnation]: only the process that writes is asked, not one that was restarted at its address."""
+        """Rule [incarnation]: Abort for a page goes only to the process that may write it. A process that was started
+        at the same address knows nothing of its writes."""
         return [owner for owner in self.owners() if owner.writer == writer]
 
     async def _watch(self) -> None:

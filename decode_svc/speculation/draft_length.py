@@ -139,7 +139,7 @@ class DraftLengths:
         return max((n for n in self._plain if 2 * n <= batch), default=None)
 
     def _may_try(self, candidates: Sequence[Candidate]) -> bool:
-        """Where only a guess says that drafts do not pay, they are tried, if the draft model has little to catch up."""
+        """True: drafts do not pay by a guess only, and the draft model has little to catch up, so they are tried."""
         batch, bucket = len(candidates), len(candidates).bit_length()
         tried, rows = self._tried.get(bucket, 0), sum(candidate.unread for candidate in candidates)
         guessed = bucket not in self._extra and self._smaller(batch) is None

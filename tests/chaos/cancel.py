@@ -38,7 +38,7 @@ SPAN_PAUSE_SECONDS, BYTES_PER_SECOND = 0.001, 16e6
 class CancelOutcome:
     stages: Counter[str]  # hits of the cancels that reached a living request
     leaked_pages: int
-    pages: dict[str, dict[str, Any]]  # by worker
+    pages: dict[str, dict[str, Any]]  # page states, by worker
     problems: list[str]
 
 

@@ -13,7 +13,7 @@ from decode_svc.requests import DecodeRequest, PageOwner, same_ticket
 from kvtransfer.transfer import Receiver
 from mesh.messages import Commit, Quiet, Ticket, Token
 
-Patch = Callable[[object, str, object], None]  # as setattr, or monkeypatch.setattr
+Patch = Callable[[object, str, object], None]  # signature of setattr and monkeypatch.setattr: (target, name, value)
 Mutant = Callable[[Patch], None]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from kvtransfer import memory, tcp
 
-Patch = Callable[[object, str, object], None]  # (module or class, name, replacement), as `monkeypatch.setattr`
+Patch = Callable[[object, str, object], None]  # signature of monkeypatch.setattr: (target, name, value)
 Mutant = Callable[[Patch], None]
 
 

@@ -175,10 +175,10 @@ def test_a_landing_without_progress_is_lost_and_one_whose_prefill_computes_is_no
         idle, busy = landed(around, mine, 1), landed(around, mine, 2)
         for _ in range(5):
             await asyncio.sleep(around.rules.progress_seconds / 2)
-            mine.on_message(around.peer, Computing(busy.ticket, 4, 10))
+            mine.on_message(around.peer, Computing(busy.ticket, 10))
         assert around.host.reported == [(1, Reason.NO_PROGRESS)] and idle.phase is DecodePhase.LOST
         assert busy.phase is DecodePhase.LANDING
-        mine.on_message(around.peer, Computing(busy.ticket, 4, 3000))  # steps of three seconds
+        mine.on_message(around.peer, Computing(busy.ticket, 3000))  # steps of three seconds
         await asyncio.sleep(around.rules.progress_seconds * 5)
         assert busy.phase is DecodePhase.LANDING
         mine.quarantine.close()

@@ -1,6 +1,6 @@
 """Pages of prompts at prefill: all or none, shared once computed, and a copy where a shared page would be written."""
 
-from engine.pages import PagePool, State
+from engine.pages import PagePool, PageState
 from prefill_svc.pages import PrefillPages, PromptPages
 
 TOKENS = tuple(range(10))
@@ -55,7 +55,7 @@ def test_the_last_row_of_a_fully_cached_prompt_is_computed_in_a_copy_that_gives_
     assert source == first.pages[1] and second.pages == (first.pages[0], target) and pool.writable(target)
     pages.copied(second)
     pages.release(first)
-    assert pool.state(source) is State.CACHED, "no prompt refers to it any more"
+    assert pool.state(source) is PageState.CACHED, "no prompt refers to it any more"
 
 
 def test_a_prompt_that_ends_before_its_copy_is_made_gives_the_source_back_too() -> None:
