@@ -13,7 +13,7 @@ class Rules:
     progress_seconds: float = 2.0  # decode gives a landing up after this time without a new span or Computing ...
     progress_steps: float = 4.0  # ... or after this many of prefill's longest steps, if that is longer
     missing_seconds: float = 0.2  # two-sided: time after Commit until decode sends Resend for missing spans
-    pidfd_seconds: float = 0.05  # shared memory: how long decode polls the writer's pidfd after its socket closed
+    pidfd_seconds: float = 0.05  # shared memory: how long decode waits for the writer's pidfd at a session's end
     overtakes: int = 8  # younger requests that may land before a request that got Later
     priority_seconds: float = 1.0  # seconds of waiting that one step of priority is worth
     deaths: int = 3  # workers that may die while they compute one request; then it ends with an error
