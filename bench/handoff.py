@@ -96,7 +96,7 @@ async def shared_memory(mesh: Mesh, length: int, count: int, verbose: bool) -> U
     for _ in range(count):
         sent.append(await mesh.send(new_prompt(length)))
         single.append(await mesh.single_ms(new_prompt(length)))
-    pairs = pair_up([await mesh.result(one) for one in sent], single)
+    pairs = pair_up([await mesh.result(run) for run in sent], single)
     if verbose:
         for pair in pairs:
             say(f"    {pair}")
@@ -129,7 +129,7 @@ async def tcp(mesh: Mesh, length: int, count: int) -> Throttled:
         rates.append(throttle_rate(length, about.token_bytes, single_ms))
         await mesh.throttle(rates[-1])
         sent.append(await mesh.send(new_prompt(length)))
-    exposed_ms = [(await mesh.result(one)).exposed_ms for one in sent]
+    exposed_ms = [(await mesh.result(each)).exposed_ms for each in sent]
     bounds_ms = [throttled_bound_ms(last, rate) for rate in rates]
     run = Throttled(length, Spread.of(rates), Spread.of(exposed_ms), Spread.of(bounds_ms))
     say(f"  throttle_bytes_per_s   {run.bytes_per_second}")

@@ -25,7 +25,7 @@ class MeshRun:
     """Measurements of one prompt that went through the mesh."""
 
     first_token_ms: float  # at the client, from the call to the first delta
-    compute_ms: float  # from the begin of the first step to the sampled first token
+    compute_ms: float  # from the beginning of the first step to the sampled first token
     exposed_ms: float  # from the first token at prefill to the admission at decode
     bytes: int
     bytes_before_first: int  # bytes that lay in decode's pages when the first token was sampled

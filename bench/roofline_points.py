@@ -110,11 +110,11 @@ def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, PointWork,
     groups = [[layer[part] for layer in every] for part in range(4)]
     groups.append([Linear("head", weights.head, config.vocab, config.hidden)])
     for group in groups:
-        one = group[0]
-        if one.name == "head" and rows > MOST_SEQUENCES:
+        kind = group[0]
+        if kind.name == "head" and rows > MOST_SEQUENCES:
             continue  # a step samples few rows
-        x = np.random.default_rng(1).standard_normal((rows, one.k)).astype(np.float32)
-        out = np.empty((rows, one.n // 2 if one.gated else one.n), np.float32)
+        x = np.random.default_rng(1).standard_normal((rows, kind.k)).astype(np.float32)
+        out = np.empty((rows, kind.n // 2 if kind.gated else kind.n), np.float32)
 
         def run(group: list[Linear] = group, x: Any = x, out: Any = out) -> None:
             for linear in group:
@@ -122,7 +122,7 @@ def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, PointWork,
 
         activations = (x.nbytes + out.nbytes) * (0 if rows <= MOST_SEQUENCES else 1)  # few rows stay in the caches
         moved = sum(linear.packed.nbytes + activations for linear in group)
-        yield one.name, PointWork(moved, sum(linear.operations for linear in group) * rows), run
+        yield kind.name, PointWork(moved, sum(linear.operations for linear in group) * rows), run
 
 
 def torch_pair(weights: Weights, rows: int) -> tuple[Run, Run]:
@@ -132,18 +132,19 @@ def torch_pair(weights: Weights, rows: int) -> tuple[Run, Run]:
     linears = [linear for index in range(weights.config.layers) for linear in layer_products(weights, index)]
     if rows == 1:
         linears.append(Linear("head", weights.head, weights.config.vocab, weights.config.hidden))
-    xs = {k: np.random.default_rng(k).standard_normal((rows, k)).astype(np.float32) for k in {one.k for one in linears}}
-    outs = {n: np.empty((rows, n), np.float32) for n in {one.n for one in linears}}
+    widths, heights = {linear.k for linear in linears}, {linear.n for linear in linears}
+    xs = {k: np.random.default_rng(k).standard_normal((rows, k)).astype(np.float32) for k in widths}
+    outs = {n: np.empty((rows, n), np.float32) for n in heights}
     theirs_x = {k: torch.from_numpy(x).bfloat16() for k, x in xs.items()}
-    theirs_w = [torch.full((one.n, one.k), 0.01, dtype=torch.bfloat16) for one in linears]
+    theirs_w = [torch.full((linear.n, linear.k), 0.01, dtype=torch.bfloat16) for linear in linears]
 
     def ours() -> None:
-        for one in linears:
-            one.run(weights.path, xs[one.k], outs[one.n], alone=True)
+        for linear in linears:
+            linear.run(weights.path, xs[linear.k], outs[linear.n], alone=True)
 
     def theirs() -> None:
         with torch.inference_mode():
-            for one, weight in zip(linears, theirs_w, strict=True):
-                torch.nn.functional.linear(theirs_x[one.k], weight)
+            for linear, weight in zip(linears, theirs_w, strict=True):
+                torch.nn.functional.linear(theirs_x[linear.k], weight)
 
     return ours, theirs

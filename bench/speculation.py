@@ -1,10 +1,10 @@
 """`python -m bench.speculation`: what drafts bring to decode, in pairs of runs with and without drafts.
 
-Both runs of a pair use one engine, one after the other, by turns; decode's own rule chooses the draft lengths, and the
-texts of both must be equal. (a) A model and
-its draft, requests one by one. (b) Random weights of Qwen2.5-0.5B's shape with a draft of a tenth: its proposals are
-computed and then replaced by a script that is right as often as (a)'s draft was. (c) Both with 32 requests at once,
-where drafting should switch itself off; the worse one counts. Status 1 when a target is missed."""
+Both runs of a pair use one engine, one after the other, by turns; decode's own controller chooses the draft lengths,
+and the texts of both must be equal. (a) A model and its draft, requests one by one. (b) Random weights of
+Qwen2.5-0.5B's shape with a draft of a tenth: its proposals are computed and then replaced by a script that is right as
+often as (a)'s draft was. (c) Both with 32 requests at once, where drafting should switch itself off; the worse one
+counts. Status 1 when a target is missed."""
 
 import argparse
 import asyncio
@@ -139,18 +139,18 @@ async def compare(
     """Measure pairs; the side that runs first in one pair runs second in the next. A first pair warms up and is
     dropped; only what the draft lengths learned in it stays, as it does in a worker."""
     prior, share = PRIORS[DraftSource.DRAFT]
-    off, pace = Fixed(0), DraftLengths(longest=LONGEST, prior=prior, draft_share=share)
+    off, controller = Fixed(0), DraftLengths(longest=LONGEST, prior=prior, draft_share=share)
     pairs: list[tuple[Run, Run]] = []
     for number in range(rounds + 1):
         if number % 2:
-            with_drafts = await decode(drafted, pace)
+            with_drafts = await decode(drafted, controller)
             pairs.append((await decode(plain, off), with_drafts))
         else:
             without = await decode(plain, off)
-            pairs.append((without, await decode(drafted, pace)))
-        one = pairs[-1]
-        say(f"  {name}: {one[0].tokens_per_second:.0f} tokens/s, with drafts {one[1].tokens_per_second:.0f}, "
-            f"{one[1].tokens / one[1].steps:.2f} tokens a step")  # fmt: skip
+            pairs.append((without, await decode(drafted, controller)))
+        last, last_drafted = pairs[-1]
+        say(f"  {name}: {last.tokens_per_second:.0f} tokens/s, with drafts {last_drafted.tokens_per_second:.0f}, "
+            f"{last_drafted.tokens / last_drafted.steps:.2f} tokens a step")  # fmt: skip
     point = Point(name, tuple(pairs[1:]))
     say(
         f"{name}: {point.speedup.median:.2f} times as fast ({point.speedup.low:.2f} to {point.speedup.high:.2f}), "

@@ -1,4 +1,4 @@
-"""Requests in decode, driven straight through the engine's runner as decode's loop drives it: same pieces, same pace.
+"""Runs requests in decode through the engine's runner as decode's loop does: same pieces, same draft lengths.
 
 There is no network and no emission: the benchmark compares the engine with and without drafts. A script may replace
 what the draft model proposed; the draft model computes nevertheless."""
@@ -94,9 +94,9 @@ class _Decoding:
         """Take a step's tokens; the number of accepted drafts."""
         sampled = result.sampled[index]
         count = accepted(piece, sampled)
-        for one in sampled[: count + 1]:
-            self.tokens.append(one.token)
-            self.bits.append(struct.pack("<f", one.logprob))
+        for row in sampled[: count + 1]:
+            self.tokens.append(row.token)
+            self.bits.append(struct.pack("<f", row.logprob))
         self.end = self.request.sampling.end(len(self.bits) - 1, self.tokens[-1])
         self.filled = next_slot(piece, count)
         proposed = result.proposed[index] if result.proposed else ()
@@ -114,7 +114,7 @@ class Bed:
         pool = np.zeros(requests * self._per * model.page_bytes, np.uint8)
         self._runner = model.runner(pool, threads=threads)
 
-    async def together(self, requests: Sequence[ScriptedRequest], pace: Pacing) -> Run:
+    async def together(self, requests: Sequence[ScriptedRequest], controller: Pacing) -> Run:
         """All requests in one batch, from their first token to their last."""
         decodings = [self._start(key, request) for key, request in enumerate(requests)]
         for decoding in decodings:
@@ -122,24 +122,24 @@ class Bed:
         steps = proposed = taken = looked_at = 0
         began = perf_counter()
         while running := [decoding for decoding in decodings if decoding.end is End.NONE]:
-            candidates = [Candidate(one.acceptance, max(0, one.left - 1), len(one.unread)) for one in running]
-            lengths = pace.lengths(candidates)
-            pieces = [one.piece(length, self._page_tokens) for one, length in zip(running, lengths, strict=True)]
+            candidates = [Candidate(each.acceptance, max(0, each.left - 1), len(each.unread)) for each in running]
+            lengths = controller.lengths(candidates)
+            pieces = [each.piece(length, self._page_tokens) for each, length in zip(running, lengths, strict=True)]
             before = perf_counter()
             result = await self._runner.run(Plan(steps, tuple(pieces)))
             seconds, steps = perf_counter() - before, steps + 1
             for index, (decoding, piece) in enumerate(zip(running, pieces, strict=True)):
                 drafts, count = piece.sampled - 1, decoding.take(piece, result, index)
                 if drafts:
-                    pace.note(decoding.acceptance, drafts, count)
+                    controller.note(decoding.acceptance, drafts, count)
                     proposed, taken, looked_at = proposed + drafts, taken + count, looked_at + min(count + 1, drafts)
-            _measure(pace, pieces, seconds)
+            _measure(controller, pieces, seconds)
         seconds = perf_counter() - began
         return Run(seconds, tuple(map(_text, decodings)), steps, proposed, taken, looked_at)
 
-    async def one_by_one(self, requests: Sequence[ScriptedRequest], pace: Pacing) -> Run:
+    async def one_by_one(self, requests: Sequence[ScriptedRequest], controller: Pacing) -> Run:
         """Each request alone, one after the other."""
-        runs = [await self.together([request], pace) for request in requests]
+        runs = [await self.together([request], controller) for request in requests]
         return Run(
             seconds=sum(run.seconds for run in runs),
             texts=tuple(text for run in runs for text in run.texts),
@@ -171,13 +171,13 @@ class Bed:
         decoding.take(piece, result, 0)
 
 
-def _measure(pace: Pacing, pieces: Sequence[Piece], seconds: float) -> None:
+def _measure(controller: Pacing, pieces: Sequence[Piece], seconds: float) -> None:
     """Note the time of steps that show the lasting cost of drafts, as decode_svc/speculation/speculation.py does."""
     drafts = sum(piece.sampled - 1 for piece in pieces)
     drafting = [piece.drafting for piece in pieces if piece.drafting]
-    proposed = sum(one.propose for one in drafting)
-    if not any(one.unread for one in drafting) and (proposed > 0 if drafts else not drafting):
-        pace.measure(len(pieces), drafts, seconds)
+    proposed = sum(each.propose for each in drafting)
+    if not any(each.unread for each in drafting) and (proposed > 0 if drafts else not drafting):
+        controller.measure(len(pieces), drafts, seconds)
 
 
 def _text(decoding: _Decoding) -> tuple[tuple[int, bytes], ...]:

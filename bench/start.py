@@ -1,7 +1,7 @@
 """`python -m bench.start`: how long a mesh takes to start, and how much memory its host gives to it.
 
 `baton up` with two workers of each tier and a model of Qwen2.5-0.5B's shape, packed weights cached: seconds from the
-command until it says that every worker serves. In the last run long prompts and full batches are asked before the
+command until it says that every worker serves. In the last run long prompts and full batches are sent before the
 memory is read, so that scratch memory and page tables are there. Status 1 when a target is missed."""
 
 import argparse
@@ -25,11 +25,11 @@ from bench.start_figures import Host, Memory, memory_of, misses, report
 from cli.ports import free_address
 from mesh.config import WorkerConfig, default_cache_folder
 
-WORKERS = 2  # of each tier
+WORKERS = 2  # number of workers of each tier
 LONG_PROMPTS, LONG_TOKENS = 4, 1100
 SHORT_PROMPTS, SHORT_TOKENS = 60, 16
 ANSWER_TOKENS = 32
-SERVES = "The mesh serves"  # in the line of `up`
+SERVES = "The mesh serves"  # in the line of `baton up` that reports a complete mesh
 START_LIMIT_SECONDS = 120.0
 ANSWER_SECONDS = 300.0
 _NAME = re.compile(rb"(?:gateway|prefill|decode)\.name=(\S+)")
@@ -79,7 +79,7 @@ async def bench(runs: int) -> dict[str, object]:
             first.append(await first_answer_seconds(mesh))
             say(f"{number}/{runs}  serves after {starts[-1]:.2f} s, first answer complete after {first[-1]:.2f} s")
             if number == runs:
-                say("asking long prompts and full batches before the memory is read")
+                say("sending long prompts and full batches before the memory is read")
                 await ask_much(mesh)
                 host = read_host(mesh.process.pid, cache)
     figures = report(starts, first, host)

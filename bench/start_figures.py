@@ -1,4 +1,4 @@
-"""The figures of `bench.start`: whose memory is what, and which targets are missed.
+"""The figures of `bench.start`: start times, memory by what it is used for, and missed targets.
 
 A host holds the packed weights once and each worker's pool once, however many processes map them, so memory is counted
 in PSS: a page that three processes map counts a third for each. The kernel's name of a mapping shows whether it is

@@ -22,7 +22,7 @@ CALLS_IN_A_ROW = 4  # tool calls after which a turn ends
 def chat(
     address: Address = "127.0.0.1:50051",
     http: Annotated[str, typer.Option(help="HTTP address of the gateway, for the tool.")] = "127.0.0.1:8000",
-    system: Annotated[str | None, typer.Option(help="First message, of the system.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message, the first of the chat.")] = None,
     tool: Annotated[bool, typer.Option("--tool/--no-tool", help="Let the model call the example tool.")] = True,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = None,

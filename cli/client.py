@@ -1,4 +1,4 @@
-"""One request over the public gRPC API, its events as they come: `chat`, `generate` and `demo` share it."""
+"""Sends one request over the public gRPC API and yields its events; `chat`, `generate` and `demo` share it."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import cast

@@ -1,4 +1,4 @@
-"""`baton generate`: complete one prompt on a running mesh; text for people, one JSON object for programs."""
+"""`baton generate`: completes one prompt on a running mesh, and prints the text or, with --json, one JSON object."""
 
 import asyncio
 import sys
@@ -14,7 +14,7 @@ from cli.output import emit_json, write
 Address = Annotated[str, typer.Option(help="gRPC address of a gateway.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")]
 Temperature = Annotated[
-    float | None, typer.Option(min=0.0, help="Sampling temperature: 0 is greedy; the default is 1.")
+    float | None, typer.Option(min=0.0, help="Sampling temperature: 0 is greedy; the default is the model's own.")
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling: equal seeds give equal answers.")]
 

@@ -1,4 +1,4 @@
-"""One GET /health of the gateway, with the standard library only: which workers does the mesh have?"""
+"""Reads the numbers of attached workers from the gateway's GET /health, with the standard library only."""
 
 import asyncio
 import json

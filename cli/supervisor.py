@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 WRONG_SETTINGS = 2  # exit status of `baton serve`
-READY = " ready at "  # in the one line a service prints when it serves
+READY = " ready at "  # in the one line that a service logs when it serves
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 GIVE_UP_STARTS = 3  # starts of a service that was never ready, after which the mesh fails
 STEADY_SECONDS = 30.0  # a process that lived this long starts again after the shortest wait
-DRAIN_SECONDS = 5.0  # from SIGTERM to SIGKILL
+DRAIN_SECONDS = 5.0  # time between SIGTERM and SIGKILL
 
 
 class MeshFailed(Exception):

@@ -1,7 +1,7 @@
 """Tokens on their way to gateways: one message per step for all requests of a gateway.
 
-Step 8 of a request's life as decode begins it. Tokens that were sent are kept with their request: an attempt that takes
-over emits them again from its base on."""
+Decode's part of step 8 of a request's life. Each request keeps the tokens that were sent: its next attempt emits them
+again from its base on."""
 
 from collections.abc import Sequence
 
@@ -35,10 +35,10 @@ class Emission:
 
 
 def extend(request: DecodeRequest, piece: Piece, verified: Sequence[Sampled]) -> list[Token]:
-    """Add to the text what a step's verified rows yielded, up to the request's end; returns the new tokens. Only slots
-    whose tokens are in the text count as filled: what a refused draft left behind is written again."""
+    """Append the tokens of a step's verified rows to the text, up to the request's end, and return them. Only slots
+    with tokens of the text count as filled; later steps overwrite the slots of refused drafts."""
     if piece.position < request.next_position:
-        # A new attempt brought tokens along during the step; later rows may not stand behind them.
+        # During the step a new attempt has appended tokens; the later rows may not continue them.
         verified = verified[:1]
     first, tokens = piece.stop - piece.sampled, list[Token]()
     request.filled = piece.stop if not verified else first
@@ -57,7 +57,7 @@ def extend(request: DecodeRequest, piece: Piece, verified: Sequence[Sampled]) ->
 
 
 def prefilled_here(request: DecodeRequest, now_seconds: float) -> Prefilled:
-    """Times and cached tokens of a prompt that was prefilled here, sent beside its first token."""
+    """The message with times and cached tokens of a local prompt, which goes out beside its first token."""
     return Prefilled(
         request.ticket,
         cached_tokens=min(request.cached, len(request.job.prompt)),

@@ -1,7 +1,7 @@
-"""Flights: steps that the runner has and that are not read yet, mostly one, two where the next is launched ahead.
+"""Flights: steps that the runner has and the loop has not read: one, or two if the next is launched ahead.
 
-Step 7 of a request's life. Whatever happens to a request meanwhile, the pages that a step names stay taken until its
-result is there: they are given back behind the last step that has rows of the request."""
+Step 7 of a request's life. Whatever happens to a request meanwhile, its pages stay taken until the loop has read the
+last step that has rows of the request."""
 
 import asyncio
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ from engine.plan import Plan, Result
 class Flight:
     plan: Plan
     result: "asyncio.Future[Result]"
-    requests: dict[int, DecodeRequest]  # those that have rows in it
-    doomed: list[int] = field(default_factory=list)  # pages to release when it is over
+    requests: dict[int, DecodeRequest]  # the requests that have rows in the step, by key
+    doomed: list[int] = field(default_factory=list)  # pages to release when the step is over
 
 
 class Flights:
     def __init__(self) -> None:
-        self._flying: list[Flight] = []  # in the order of their launch
+        self._flying: list[Flight] = []  # the first one was launched first
 
     def begin(self, plan: Plan, result: "asyncio.Future[Result]", requests: dict[int, DecodeRequest]) -> Flight:
         flight = Flight(plan, result, requests, [source for source, _ in plan.copies])
@@ -29,7 +29,7 @@ class Flights:
         return flight
 
     def keep(self, request: DecodeRequest, pages: Iterable[int]) -> bool:
-        """The request ends. If a step that flies has rows of it, its pages are released behind that step."""
+        """Keep the pages of an ending request until the last step with its rows is over. False: no step has any."""
         for flight in reversed(self._flying):
             if flight.requests.get(request.key) is request:
                 flight.doomed.extend(pages)
@@ -37,7 +37,7 @@ class Flights:
         return False
 
     def end(self, flight: Flight) -> list[int]:
-        """The step was read; returns the pages to release."""
+        """Forget a step whose result is read, and return the pages to release."""
         self._flying.remove(flight)
         return flight.doomed
 

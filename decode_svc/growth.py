@@ -1,8 +1,8 @@
-"""Pages of running requests: one more when the next slots need it, its own copy before it writes a shared one.
+"""Growth: gives running requests the pages of their next slots, and a copy of a shared page before they write to it.
 
-Step 7 of a request's life. An older request that needs a page takes it from the youngest one younger than itself, which
-goes back through the gateway; emitted tokens are law, so a preempted request still moves forward. The oldest is never
-preempted, so at least one request always moves on. Drafts get pages that no request needs, and give them back first."""
+Step 7 of a request's life. A request that finds no free page preempts the youngest request that is younger than itself.
+The gateway begins another attempt of that one, which replays its emitted tokens, so none is lost. The oldest request is
+never preempted, so at least one always moves on. Drafts get pages that no request needs, and give them back first."""
 
 from collections.abc import Iterable, Mapping
 
@@ -29,7 +29,8 @@ class Growth:
         self._host = host
 
     def grow(self, request: DecodeRequest, slots: int, copies: Copies) -> bool:
-        """Give the request pages for so many slots, and make the page that it writes next its own. False: it waits."""
+        """Give the request pages for `slots` slots, and its own copy of the page that it writes next if that page is
+        shared. False: no page is free, and the request waits."""
         for _ in range(len(request.pages), pages_needed(slots, self._page_tokens)):
             page = self._take_one(request)
             if page is None:
@@ -45,8 +46,8 @@ class Growth:
         return True
 
     def spare(self, request: DecodeRequest, slots: int) -> int:
-        """Give the request free pages for up to so many slots, and return how many its pages cover. No request is
-        preempted for them."""
+        """Give the request free pages for up to `slots` slots, and return how many of these its pages cover. No request
+        is preempted for them."""
         lacking = pages_needed(slots, self._page_tokens) - len(request.pages)
         for _ in range(lacking):
             taken = self._pages.take(1)

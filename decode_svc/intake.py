@@ -1,9 +1,9 @@
-"""Intake: how requests come from gateways, what a later attempt takes over, and how they go again.
+"""Intake: accepts, cancels and refuses the requests of gateways, and admits prompts that are prefilled here.
 
 Steps 2 and 6 of a request's life: Open arrives, and a prompt that is prefilled here gets its pages. Open is the only
-message that raises an attempt at decode. Decode refuses only what can never fit, or not while quarantined pages are
-stuck; it never refuses for lack of free pages. A running request keeps its pages and goes on under the new attempt; any
-other starts again, at its old place among those that wait."""
+message that raises an attempt at decode. Decode refuses a request that can never fit, or cannot fit while quarantined
+pages are stuck; it never refuses for lack of free pages. When the attempt is raised, a running request keeps its pages
+and goes on; any other request starts again and keeps its age."""
 
 import asyncio
 import logging
@@ -83,8 +83,8 @@ class Intake:
         self._set_deadline(request)
 
     def _take_over(self, request: DecodeRequest, gateway: Session, message: Open) -> bool:
-        """The request runs and has its pages: it goes on under the new attempt and emits again from the attempt's base.
-        False where its text is not the one that the gateway names."""
+        """Continue a running request under the new attempt: it keeps its pages and emits again from the attempt's base.
+        False: its text differs from the tokens that the gateway names."""
         job = message.job
         known = min(len(job.tokens), len(request.tokens))
         if tuple(request.tokens[:known]) != job.tokens[:known]:
@@ -100,7 +100,7 @@ class Intake:
     # ---- a prompt that is prefilled here gets its pages
 
     def admit_local(self) -> None:
-        """Oldest first."""
+        """Admit the local prompts that have room now, the oldest first."""
         local = [r for r in self._requests.values() if r.phase is DecodePhase.LOCAL]
         for request in sorted(local, key=lambda r: r.seniority):
             self._admit(request)
@@ -124,7 +124,7 @@ class Intake:
     # ---- requests that leave before their text ends
 
     def refuse_hopeless(self) -> None:
-        """Waiting requests that do not fit any more beside the stuck pages go back to their gateways."""
+        """Answer Full(now) for every waiting request that does not fit any more beside the stuck pages."""
         if self._quarantine.stuck_pages:
             for request in [r for r in self._requests.values() if r.phase in WAITING]:
                 self.refuse_unfit(request)

@@ -45,8 +45,8 @@ async def open_worker(
     spoil: Callable[[LoadedModel], LoadedModel] = as_it_is,
     draft_lengths: DraftLengths | None = None,
 ) -> AsyncIterator[DecodeWorker]:
-    """A worker that listens and waits to be run. Tests hand in `spoil`, which changes the model so that `verify` must
-    notice, and `draft_lengths`, which drafts whatever it costs."""
+    """A worker that listens; the caller runs it. Tests pass `spoil`, which changes the model so that `baton verify`
+    must notice, and `draft_lengths`, which drafts at any cost."""
     model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
     pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
@@ -106,8 +106,8 @@ async def open_worker(
 
 
 def pair(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
-    """Choose a transport for a prefill worker, and say why. Workers of different classes never pair, even if a gateway
-    sends them a request."""
+    """Choose the transport of a session with a prefill worker, and give the reason. Workers of different classes never
+    pair, even if a gateway sends them a request."""
     if mine.numerics != theirs.numerics:
         return "", f"numerics classes differ: prefill has {theirs.numerics!r}, decode {mine.numerics!r}"
     choice = choose(theirs, mine)

@@ -1,7 +1,7 @@
-"""Planning: what the next step holds. A row for each request in decode with its drafts, then chunks of local prompts.
+"""Planning: chooses the rows of the next step, one for each request in decode with its drafts, and chunks of prompts.
 
-Step 7 of a request's life. First every request gets the pages that the step cannot do without, oldest first; what is
-left over then serves drafts. No tensor is touched here."""
+Step 7 of a request's life. First every request gets the pages that the step cannot do without, oldest first; drafts get
+the pages that are left over. No tensor is touched here."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -46,8 +46,9 @@ class Planning:
         return Plan(self._steps, tuple(pieces), tuple(copies))
 
     def follow(self, flight: Flight) -> Plan | None:
-        """The step behind one that is not read yet: the same requests, each with the token that this one yields. None
-        where more is to be decided: a new request, a prompt, drafts, or a page that another request must give."""
+        """The step after one whose result is not read yet: the same requests, each with the token that the unread step
+        samples. None if that step alone does not decide it: a request is new, reads its prompt or drafts, or needs a
+        page that another request must give up."""
         known, pieces = flight.plan.pieces, list[Piece]()
         if not self._speculation.allows_step_ahead or any(
             not len(piece.tokens) == piece.sampled == 1 for piece in known
@@ -59,7 +60,7 @@ class Planning:
         for piece in known:
             request = running.get(piece.key)
             if request is None or piece.position + 1 >= request.job.sampling.max_tokens:
-                continue  # it has ended, or does with the token that is not read yet
+                continue  # the request has ended, or the unread token ends it
             if self._growth.spare(request, piece.stop + 1) <= piece.stop:
                 return None
             table = tuple(request.pages[: pages_needed(piece.stop + 1, self._page_tokens)])
@@ -72,7 +73,7 @@ class Planning:
         return Plan(self._steps, tuple(pieces))
 
     def measure(self, plan: Plan, seconds: float) -> None:
-        """A step took so long. Gateways route prompts, and speculation chooses draft lengths, by it."""
+        """Record how long a step took. Gateways route prompts by it, and speculation chooses draft lengths by it."""
         drafts = sum(max(0, piece.sampled - 1) for piece in plan.pieces)
         self._speed.measure(plan.rows - drafts, seconds)
         self._speculation.measure(plan, seconds)
@@ -82,7 +83,7 @@ class Planning:
         return self._speed.tokens_per_second
 
     def counts(self) -> dict[str, int]:
-        """Steps since the start, and how many of them were launched before the one in front was read."""
+        """Since the start: steps, steps launched before the previous one was read, requests of the largest step."""
         return {"steps": self._steps, "steps_ahead": self._steps_ahead, "largest_batch": self._largest_batch}
 
     def _choose(self) -> tuple[list[tuple[DecodeRequest, Chunk | None]], Copies]:
@@ -106,8 +107,8 @@ class Planning:
         return chosen, copies
 
     def _decode(self, request: DecodeRequest, length: int) -> Piece:
-        """One request's rows: its last token and the drafts to verify behind it. The draft model may propose drafts for
-        the step after. Both are cut to the pages that can be spared."""
+        """One request's rows: its last token and the drafts to verify after it. The draft model may propose drafts for
+        the next step. Drafts and proposals are cut to the pages that are free."""
         stop = request.filled + 1
         drafts = self._speculation.drafts(request, length)
         propose = self._speculation.proposals(request, length, len(drafts))

@@ -1,7 +1,7 @@
-"""What a decode worker knows of each request, which moves between its phases are legal, and whose write a page awaits.
+"""State of each request at a decode worker, the legal moves between its phases, and the owner of a landing's pages.
 
-The rows of the table "Landing at decode" in docs/protocol.md. `tokens` is the whole text, prompt and answer; `filled`
-counts those of them whose KV is in the pages. The next steps compute the difference: one token in decode, a whole
+The moves are those of the table "Landing at decode" in docs/protocol.md. `tokens` is the whole text, prompt and answer;
+`filled` counts the tokens whose KV is in the pages. The next steps compute the difference: one token in decode, a whole
 prompt where decode prefills itself (*local*)."""
 
 from asyncio import TimerHandle
@@ -18,9 +18,9 @@ class DecodePhase(Enum):
     OPEN = "open"  # it has no pages; prefill's Ready has not come, or was answered Later
     LANDING = "landing"  # it has pages that a prefill worker writes
     LOCAL = "local"  # this worker will prefill it, when there is room
-    RUNNING = "running"  # its pages are its own; it is in every step
+    RUNNING = "running"  # its pages are its own; steps compute it
     LOST = "lost"  # its landing was fenced; the gateway got Lost and will raise the attempt
-    ENDED = "ended"
+    ENDED = "ended"  # the worker has forgotten it
 
 
 MOVES = {
@@ -32,7 +32,7 @@ MOVES = {
     DecodePhase.ENDED: set[DecodePhase](),
 }
 
-WAITING = (DecodePhase.OPEN, DecodePhase.LOCAL)  # without pages, in want of them
+WAITING = (DecodePhase.OPEN, DecodePhase.LOCAL)  # it has no pages and waits for them
 
 
 def same_ticket(one: Ticket, other: Ticket) -> bool:
@@ -51,13 +51,13 @@ class PageOwner:
     round: int  # Resends sent for the landing
 
     def committed_by(self, commit: Commit) -> bool:
-        """Rule [resend_count]: Commit counts only with the current round. One sent before a Resend says nothing about
-        the write that the Resend asked for."""
+        """Rule [resend_count]: Commit counts only with the current round. A Commit that was sent before a Resend says
+        nothing about the write that the Resend asked for."""
         return same_ticket(self.ticket, commit.ticket) and self.round == commit.round
 
     def quieted_by(self, quiet: Quiet) -> bool:
-        """Rule [incarnation]: Quiet counts only from the process that writes. One that was restarted at its address
-        knows nothing of the old process's writes."""
+        """Rule [incarnation]: Quiet counts only from the process that writes. A process that was restarted at
+        its address knows nothing of the old process's writes."""
         return same_ticket(self.ticket, quiet.ticket) and self.writer == quiet.incarnation
 
 
@@ -68,15 +68,15 @@ class OpenLanding:
     ticket: Ticket
     writer: int  # incarnation of the prefill worker
     transport: str
-    first_page: int  # index in the prompt; decode has the pages before it
+    first_page: int  # index of the prompt's first page that decode lacks
     pages: tuple[int, ...]
     began_seconds: float
     progress_seconds: float  # when the last valid span or Computing came
     valid: list[int]  # one bit per layer, for each page
     all_layers: int  # the mask of a valid page
-    longest_step_ms: int = 0  # as prefill reported it
+    longest_step_ms: int = 0  # prefill's longest step, from Computing
     round: int = 0  # Resends sent
-    commit: Commit | None = None  # the one of this round
+    commit: Commit | None = None  # Commit of this round, once it has come
 
     @property
     def complete(self) -> bool:
@@ -89,7 +89,7 @@ class OpenLanding:
 
     @property
     def landed(self) -> tuple[int, int]:
-        """(valid spans of one page and layer, all of them)."""
+        """(number of valid pairs of page and layer, number of all such pairs)."""
         return sum(mask.bit_count() for mask in self.valid), len(self.valid) * self.all_layers.bit_count()
 
     @property
@@ -102,22 +102,22 @@ class DecodeRequest:
     job: Job
     gateway: Session
     opened_seconds: float  # on this worker's clock, moved back by the age that Open named
-    senior_seconds: float  # the same, moved by what the request's priority is worth
+    senior_seconds: float  # opened_seconds, moved by what the request's priority is worth
     tokens: list[int]
     prefill: int | None  # incarnation of the prefill worker; None: local
     phase: DecodePhase = field(init=False)
     pages: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # block hashes of the pages that were published or found
-    filled: int = 0
+    filled: int = 0  # tokens whose KV is in the pages
     produced: dict[int, Token] = field(default_factory=dict)  # position -> token; a later attempt emits them again
     passed: int | None = None  # younger requests that got pages since this one got Later; None: it never did
     landing: OpenLanding | None = None
-    landing_began_seconds: float | None = None  # of the landing that it was admitted from
+    landing_began_seconds: float | None = None  # when the landing began that it was admitted from
     running_seconds: float = 0.0  # when it was admitted
     cached: int = 0  # tokens found in the prefix cache when it was prefilled here
-    steps: int = 0  # that it was in
+    steps: int = 0  # steps that have computed it
     drafts: Drafts = field(default_factory=Drafts)
-    deadline: TimerHandle | None = None  # drops it when its time is up
+    deadline: TimerHandle | None = None  # drops the request when its deadline passes
 
     def __post_init__(self) -> None:
         self.phase = DecodePhase.LOCAL if self.prefill is None else DecodePhase.OPEN
@@ -161,13 +161,13 @@ class DecodeRequest:
 
 
 class DecodeHost(Protocol):
-    """The worker, as its parts see it: what they ask of it and report to it."""
+    """The worker as its parts see it: they report to it through this protocol."""
 
     def admitted(self, request: DecodeRequest) -> None:
         """The request's pages are its own: it runs from now on."""
 
     def lost(self, request: DecodeRequest, reason: Reason) -> None:
-        """This attempt cannot go on here: tell the gateway."""
+        """This attempt cannot go on here: the gateway gets Lost."""
 
     def starved(self, request: DecodeRequest) -> None:
         """A running request finds no page and no younger one can be preempted."""

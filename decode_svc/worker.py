@@ -112,10 +112,10 @@ class DecodeWorker:
         finally:
             self._flights.abandon()
 
-    # ---- the verbs
+    # ---- the parts of the loop
 
     def admit(self) -> None:
-        """Requests that cannot be served any more go back; local prompts that have room now begin, oldest first."""
+        """Refuse waiting requests that cannot fit any more; admit local prompts that have room, the oldest first."""
         self._intake.refuse_hopeless()
         self._intake.admit_local()
 
@@ -129,7 +129,7 @@ class DecodeWorker:
         return self._flights.begin(plan, asyncio.ensure_future(self._runner.run(plan)), requests)
 
     def launch_ahead(self, flight: Flight) -> Flight | None:
-        """The step behind one that is not read yet, where it is known already and the runner gains by it."""
+        """Launch the next step before this one is read, if it is decided already and the runner gains by it."""
         plan = self._planning.follow(flight) if self._runner.ahead else None
         return self.launch(plan) if plan is not None else None
 
@@ -141,12 +141,12 @@ class DecodeWorker:
         return result
 
     def emit(self, flight: Flight, result: Result) -> None:
-        """Each request's text grows by the tokens that count; they go to the gateways in one message each."""
+        """Append the tokens that count to each request's text, and send each gateway one message with all of them."""
         plan, proposals = flight.plan, result.proposed or repeat(())
         for piece, sampled, proposed in zip(plan.pieces, result.sampled, proposals, strict=False):
             request = self.requests.get(piece.key)
             if request is None or request is not flight.requests[piece.key]:
-                continue  # it ended during the step; one that began anew since then has other pages
+                continue  # the request ended during the step; its next attempt has other pages
             request.steps += 1
             tokens = extend(request, piece, self._speculation.verified(piece, sampled))
             self._speculation.settle(request, piece, len(tokens), proposed)
@@ -166,7 +166,7 @@ class DecodeWorker:
     def report(self) -> None:
         self.attachments.report(self._room.load(self._planning.tokens_per_second), *self.pages.changes())
 
-    # ---- what the parts ask of their host
+    # ---- what the parts report: DecodeHost
 
     def admitted(self, request: DecodeRequest) -> None:
         self._speculation.admitted(request)
@@ -187,7 +187,7 @@ class DecodeWorker:
         self._intake.refuse_unfit(request)
 
     def drop(self, request: DecodeRequest) -> None:
-        """Step 9 of a request's life: its pages are free when no step uses them; a landing is fenced."""
+        """Step 9 of a request's life: forget it, fence its landing, and free its pages once no step uses them."""
         self.requests.pop(request.key, None)
         if request.deadline is not None:
             request.deadline.cancel()
@@ -214,7 +214,7 @@ class DecodeWorker:
         self._telemetry.record(name, request.job.traceparent, start, end, **attributes)
 
     def _hello_at(self, address: str) -> Hello:
-        """This worker as it is now, for a gateway that dials it."""
+        """Hello with the load and the cached pages of this moment, for a gateway that dials this worker."""
         prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
         return self._hello.at(address, self._room.load(self._planning.tokens_per_second), prefix)
 

@@ -14,8 +14,8 @@ from mesh.messages import End
 def accepted(piece: Piece, sampled: Sequence[Sampled]) -> int:
     """How many of the piece's drafts are accepted. The request emits `sampled[: accepted + 1]` in this step."""
     drafts = piece.tokens[len(piece.tokens) - piece.sampled + 1 :]
-    for index, (draft, one) in enumerate(zip(drafts, sampled, strict=False)):
-        if one.token != draft or ends(piece, index, one.token):
+    for index, (draft, row) in enumerate(zip(drafts, sampled, strict=False)):
+        if row.token != draft or ends(piece, index, row.token):
             return index
     return len(drafts)
 

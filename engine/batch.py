@@ -35,14 +35,14 @@ class Chunk:
 
 
 def chunks(waiting: Sequence[Remaining], *, budget: int, chunk: int) -> tuple[Chunk, ...]:
-    """Shares `budget` rows among the prompts in order, at most `chunk` rows each. The caller has already subtracted
+    """Divides `budget` rows among the prompts in order, at most `chunk` rows each. The caller has already subtracted
     decode's rows from the budget. While one row is left, the first prompt makes progress."""
     chosen: list[Chunk] = []
-    for one in waiting:
-        count = min(chunk, one.total - one.done, budget)
+    for prompt in waiting:
+        count = min(chunk, prompt.total - prompt.done, budget)
         if count <= 0:
             break
-        chosen.append(Chunk(one.key, one.done, count, one.done + count == one.total))
+        chosen.append(Chunk(prompt.key, prompt.done, count, prompt.done + count == prompt.total))
         budget -= count
     return tuple(chosen)
 

@@ -1,5 +1,5 @@
 """The draft model on the CPU: it carries out what `engine/drafting.py` decides, in the runner's thread. Its keys and
-values stand in layers of their own in the same pages."""
+values lie in layers of their own in the same pages."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ class Drafter:
 
     def _rounds(self, readings: Sequence[Reading]) -> list[list[int]]:
         """The tokens proposed in each round, in the order of `readings`. The last proposal itself is not read."""
-        pieces, wanted = [one.rows for one in readings], [one.propose for one in readings]
+        pieces, wanted = [reading.rows for reading in readings], [reading.propose for reading in readings]
         sampling = sampling_arrays(sampled_rows(pieces), self._limits.vocab)
         rounds: list[list[int]] = self._forward.propose(pieces, sampling, wanted, self._limits).tolist()
         return rounds

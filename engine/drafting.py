@@ -42,14 +42,14 @@ def open_readings(pieces: Sequence[Piece], sampled: Sequence[Sequence[Sampled]],
     """Readings that the draft does once the step is sampled. Those that propose most come first, so that the pieces of
     a later round are always the first ones of the round before."""
     behind = [_reading(i, piece, sampled[i], limits) for i, piece in enumerate(pieces) if _is_open(piece)]
-    return sorted((one for one in behind if one is not None), key=lambda one: -one.propose)
+    return sorted((reading for reading in behind if reading is not None), key=lambda reading: -reading.propose)
 
 
 def proposed(pieces: Sequence[Piece], readings: Sequence[Reading], rounds: Sequence[Sequence[int]]) -> Proposed:
     """Sorts the tokens of each round, in the order of `readings`, by piece."""
     behind: list[tuple[int, ...]] = [()] * len(pieces)
-    for row, one in enumerate(readings):
-        behind[one.index] = tuple(tokens[row] for tokens in rounds[: one.propose])
+    for row, reading in enumerate(readings):
+        behind[reading.index] = tuple(tokens[row] for tokens in rounds[: reading.propose])
     return tuple(behind)
 
 

@@ -1,4 +1,4 @@
-"""Which bits a worker computes: its numerics class, and the fingerprint that proves it.
+"""A worker's identity: its numerics class, which says what bits it computes, and the fingerprint that proves it.
 
 Two workers may work on one request only when both strings are equal: the router pairs workers by them, and the hashes
 of pages contain the class. The self-test runs once at start; it also compares the chosen kernel bodies with the plain

@@ -39,7 +39,7 @@ class LayerGroups:
 
 
 def unreported(layer: int) -> None:
-    """For steps whose layers need no report: does nothing."""
+    """Does nothing, for steps whose layers need no report."""
 
 
 def on_this_loop(on_layers: OnLayers | None) -> OnLayers | None:

@@ -32,7 +32,7 @@ class LoadedModel(Protocol):
     def identity(self) -> Identity: ...
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        """What a page holds: (layers, bytes of one layer) of the model and, behind it, of its draft."""
+        """The segments of a page: (layers, bytes of one layer) of the model and, behind it, of its draft."""
 
     @property
     def layout(self) -> str:

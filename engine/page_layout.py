@@ -1,4 +1,4 @@
-"""What a page holds, one after the other: the layers of the model and, where there is one, those of its draft model.
+"""The layout of a page: the layers of the model and, behind them, those of its draft model if there is one.
 
 Both runners lay their pages out like this. Two workers may exchange pages only when the names of their layouts are
 equal: then every byte has its place on both sides."""
@@ -27,16 +27,16 @@ class PageLayout:
 
     @property
     def layers(self) -> int:
-        return sum(one.layers for one in self.segments)
+        return sum(segment.layers for segment in self.segments)
 
     @property
     def page_bytes(self) -> int:
-        return sum(one.total_bytes for one in self.segments)
+        return sum(segment.total_bytes for segment in self.segments)
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """(layers, bytes of one layer) of each segment, as transfers need them."""
-        return tuple((one.layers, one.layer_bytes) for one in self.segments)
+        return tuple((segment.layers, segment.layer_bytes) for segment in self.segments)
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class PageLayout:
 
     def first_byte(self, segment: int) -> int:
         """Byte offset of a segment inside a page."""
-        return sum(one.total_bytes for one in self.segments[:segment])
+        return sum(before.total_bytes for before in self.segments[:segment])
 
 
 def check_copies(copies: Sequence[tuple[int, int]], *, step: int, pages: int) -> None:

@@ -42,7 +42,7 @@ class PagePool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._page_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
-        self._owner: dict[int, Hashable] = {}  # page -> who may write it, for landing and quarantined pages
+        self._owner: dict[int, Hashable] = {}  # page -> the owner that may write it, for landing and quarantined pages
         self._added: list[bytes] = []  # hashes published since `changes` was last called
         self._removed: list[bytes] = []  # hashes evicted since then
 
@@ -93,7 +93,7 @@ class PagePool:
                     self._set_free(page)
 
     def writable(self, page: int) -> bool:
-        """True: only one request refers to the page, and it is not published. False: it must be copied before a
+        """True: only one request refers to the page, and the page is not published. False: it must be copied before a
         write."""
         return self._refs[page] == 1 and page not in self._hash_of
 
@@ -113,7 +113,7 @@ class PagePool:
             self._owner[page] = owner
 
     def admit(self, pages: Iterable[int]) -> None:
-        """Landing to in use: every span of the landing is valid, and one request refers to the pages."""
+        """Landing to in use: the landing is over and its writer writes no more; one request refers to the pages."""
         for page in pages:
             self._expect(page, PageState.LANDING)
             del self._owner[page]

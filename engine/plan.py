@@ -103,6 +103,6 @@ class Runner(Protocol):
     on the event loop, always before the result."""
 
     layers: int  # layers in a page: the model's and its draft's
-    ahead: bool  # True: hand a plan over before the result of the one in front is there, so that the device never waits
+    ahead: bool  # True: hand a plan over before the previous result is there, so that the device never waits
 
     def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Awaitable[Result]: ...

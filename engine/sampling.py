@@ -27,7 +27,7 @@ def sample(pieces: Sequence[Piece], logits: Floats) -> tuple[tuple[Sampled, ...]
         raise ValueError(f"{len(logits)} rows of logits for {len(rows)} sampled rows")
     if not rows:
         return tuple(() for _ in pieces)
-    tops = [min(one.top_logprobs or 0, vocab) for one, _ in rows]
+    tops = [min(params.top_logprobs or 0, vocab) for params, _ in rows]
     drawn = draw(logits, sampling_arrays(rows, vocab), tops=np.array(tops, np.int32) if any(tops) else None)
     if not any(tops):
         entries = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
@@ -43,17 +43,19 @@ def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], to
 def sampling_arrays(rows: Sequence[tuple[Sampling, int]], vocab: int) -> SamplingArrays:
     """The sampling parameters of each row and the position that it yields. Stop ids outside the vocabulary are dropped,
     since the model cannot sample them."""
-    stops = [[token for token in one.stop_ids if 0 <= token < vocab] if one.min_tokens else [] for one, _ in rows]
+    stops = [
+        [token for token in params.stop_ids if 0 <= token < vocab] if params.min_tokens else [] for params, _ in rows
+    ]
     starts = [0, *accumulate(map(len, stops))]
     return SamplingArrays(
-        temperature=np.array([one.temperature for one, _ in rows], np.float32),
-        top_k=np.array([min(one.top_k, vocab) for one, _ in rows], np.int32),
-        top_p=np.array([one.top_p for one, _ in rows], np.float32),
-        min_p=np.array([one.min_p for one, _ in rows], np.float32),
-        seed=np.array([one.seed & 0xFFFFFFFFFFFFFFFF for one, _ in rows], np.uint64),
-        choice=np.array([one.choice for one, _ in rows], np.int32),
+        temperature=np.array([params.temperature for params, _ in rows], np.float32),
+        top_k=np.array([min(params.top_k, vocab) for params, _ in rows], np.int32),
+        top_p=np.array([params.top_p for params, _ in rows], np.float32),
+        min_p=np.array([params.min_p for params, _ in rows], np.float32),
+        seed=np.array([params.seed & 0xFFFFFFFFFFFFFFFF for params, _ in rows], np.uint64),
+        choice=np.array([params.choice for params, _ in rows], np.int32),
         position=np.array([position for _, position in rows], np.int32),
-        min_tokens=np.array([one.min_tokens for one, _ in rows], np.int32),
+        min_tokens=np.array([params.min_tokens for params, _ in rows], np.int32),
         stops=np.array(list(chain.from_iterable(stops)), np.int32),
         stop_starts=np.array(starts, np.int32),
     )
@@ -89,4 +91,5 @@ def _banned(sampling: SamplingArrays) -> tuple[Ints, Ints] | tuple[None, None]:
 
 def sampled_rows(pieces: Sequence[Piece]) -> list[tuple[Sampling, int]]:
     """The sampling parameters of each sampled row and the position that it yields."""
-    return [(one, piece.position + i) for piece in pieces if (one := piece.sampling) for i in range(piece.sampled)]
+    sampled = [(piece, params) for piece in pieces if (params := piece.sampling)]
+    return [(params, piece.position + i) for piece, params in sampled for i in range(piece.sampled)]

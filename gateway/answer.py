@@ -1,7 +1,7 @@
-"""A valid request while it is answered: the tokens of its choices become text, stop strings and tool calls.
+"""The answer to a valid request: the tokens of its choices become text, stop strings and tool calls.
 
-Step 8 of a request's life. Each token leaves once, together with its text. However an answer ends, nothing behind it is
-left running."""
+Step 8 of a request's life. Each token leaves once, together with its text. However an answer ends, all its choices
+are cancelled."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence

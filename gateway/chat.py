@@ -32,7 +32,7 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
         if now is not None:
-            environment.globals["strftime_now"] = lambda form: now().strftime(form)
+            environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
         self._template = environment.from_string(source)
         self._variables = dict(variables)
 

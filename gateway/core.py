@@ -1,7 +1,7 @@
-"""The seam between the front doors and the core of the gateway.
+"""The interface between the front doors and the core of the gateway.
 
 A front door (gateway/http.py, gateway/grpc_api.py) turns a client's request into one valid ChoiceRequest per choice.
-The core routes each choice and returns its tokens in position order, each exactly once, whatever dies behind it."""
+The core routes each choice and returns its tokens in position order, each exactly once, whichever worker dies."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class ChoiceRequest:
     prompt: tuple[int, ...]  # token ids
     emitted: tuple[int, ...]  # tokens of this choice that the client already has
     sampling: Sampling  # max_tokens and min_tokens count `emitted` too
-    deadline_seconds: float | None = None  # from now
+    deadline_seconds: float | None = None  # time that is left, counted from now; None: no deadline
     allow_class_change: bool = False
     numerics: str = ""  # numerics class of `emitted`, as TokenStream.numerics spells it; empty: any class
     traceparent: str = ""

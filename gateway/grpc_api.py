@@ -165,7 +165,7 @@ def _finished(answer: Answer, changed: list[str]) -> pb.StreamGenerateResponse:
         usage=pb.Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens),
         changed_to=[class_of(numerics) for numerics in changed],
     )
-    if answer.timings:  # something ran
+    if answer.timings:  # at least one choice ran
         finished.usage.cached_tokens = usage.cached_tokens
         finished.usage.drafted_tokens, finished.usage.accepted_tokens = usage.drafted_tokens, usage.accepted_tokens
         for name, value in timings_of([answer]).items():

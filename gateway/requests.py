@@ -1,7 +1,7 @@
 """State of each choice at the gateway, and the legal moves between its phases.
 
-The table "Request at the gateway" in docs/protocol.md. The sequencer alone owns these objects. `shown` is law: a token
-that the client has seen is never taken back, and every later attempt begins behind it."""
+The moves are those of the table "Request at the gateway" in docs/protocol.md. The sequencer alone owns these objects.
+`shown` is law: a token that the client has seen is never taken back, and every later attempt begins after it."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -1,9 +1,9 @@
 """Step 2 of a request's life: one cost model picks a decode worker and a prefill worker, or *local*.
 
-Pure: it reads what workers last reported and returns a route. A cost is the estimated number of seconds until the first
-token: the prompt tokens queued before this prompt, its own tokens that no prefix cache holds, the pages to ship, and
-the batch it joins. Only workers of equal numerics classes are paired. *Local* (decode prefills itself) is for prompts
-of which decode lacks at most a page, and for a mesh without a usable prefill worker."""
+The router is pure: it reads what workers last reported and returns a route. A cost is the estimated number of seconds
+until the first token: the prompt tokens queued before this prompt, its own tokens that no prefix cache holds, the pages
+to ship, and the batch it joins. Only workers of equal numerics classes are paired. *Local* (decode prefills itself) is
+for prompts of which decode lacks at most a page, and for a mesh without a usable prefill worker."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

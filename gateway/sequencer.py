@@ -73,7 +73,7 @@ class Sequencer:
         return request
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
-        """The one place where an attempt is raised. `decode_lost`: prefill may still hold the pages, so it is kept."""
+        """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
         chosen = self._route(request, decode_lost)
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self._cancel(request, {request.decode, request.prefill} - kept)
@@ -85,7 +85,7 @@ class Sequencer:
     def _route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
         chosen = self._try_route(request, decode_lost)
         if chosen is None and request.failed:
-            request.failed.clear()  # only pairs that failed are left: try them again
+            request.failed.clear()  # every usable pair has failed: try them again
             chosen = self._try_route(request, decode_lost)
         return chosen
 

@@ -18,7 +18,7 @@ REPLAY = 32  # last ids of a continued answer, replayed to restore what its end 
 
 
 class ModelTokenizer:
-    """The model's tokenizer, with the few questions that a front door has."""
+    """The model's tokenizer, with the few operations that a front door needs."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -42,7 +42,7 @@ class ChatFields:
 
 
 def validate_tools(tools: Sequence[Any], choice: Any, fields: ChatFields) -> tuple[Json, ...]:
-    """The tools that the template gets; none with tool_choice "none"."""
+    """The valid tools, which the template shows to the model; none with tool_choice "none"."""
     if choice not in (None, "none", "auto"):
         if not tools:
             raise InvalidRequest("tool_choice", f"tool_choice needs {fields.tools}")
@@ -79,7 +79,7 @@ def validate_tool_results(messages: Sequence[Json], fields: ChatFields) -> None:
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             ids = [call.get("id") for call in message.get("tool_calls") or ()]
-            called.update(one for one in ids if isinstance(one, str))
+            called.update(call_id for call_id in ids if isinstance(call_id, str))
         if message["role"] == "tool":
             path, id = f"{fields.message(index)}.tool_call_id", message.get("tool_call_id")
             if not isinstance(id, str):

@@ -20,7 +20,7 @@ _SECONDS = (
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
     prompt_tokens: int
-    completion_tokens: int  # of all choices, already emitted tokens included
+    completion_tokens: int  # tokens of all choices, those that the client brought along included
     cached_tokens: int  # prompt tokens whose pages a prefix cache held
     drafted_tokens: int  # drafts that the model verified, of all choices
     accepted_tokens: int  # drafts that became tokens

@@ -1,4 +1,4 @@
-"""Which transport two workers use, and why, in words that a person reads in logs and traces.
+"""Chooses the transport that two workers use, and gives the reason as text for logs.
 
 Decode decides when a prefill worker opens a session. Shared memory needs one host *and* one user, which is one trust
 boundary. Otherwise the first transport in prefill's order that decode offers too is taken."""

@@ -1,7 +1,7 @@
 """Pages between GPU pools of processes on one host: the writer maps decode's pool and its kernels copy straight in.
 
-It keeps shared memory's promises with another memory behind the descriptor: the same handshake, death notice and
-quarantine, because a mapping cannot be taken back. Copies run on a stream beside the engine's, layer group
+It works like shared memory, with a GPU's memory behind the descriptor: the handshake, the notice of a death and the
+quarantine are the same, because a mapping cannot be taken back. Copies run on a stream beside the engine's, layer group
 by layer group while the next one is computed; a write returns when the device is through with it. The two processes
 may use one GPU, or two that can reach each other."""
 

@@ -21,7 +21,7 @@ class FrameLanding:
 
 
 class FrameLandings:
-    """All open landings of one receiver, and the sink: memory that takes bytes which no landing wants."""
+    """All open landings of one receiver, and the sink: memory for bytes that belong to no open landing."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool

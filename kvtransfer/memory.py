@@ -1,4 +1,4 @@
-"""Both kinds of transport inside one process, as dangerous as real ones: what the simulation runs on.
+"""Both kinds of transport inside one process, for the simulation, with every danger of the real ones.
 
 One-sided: a write may land long after its session ended, unless its process is dead. Two-sided: frames arrive in order
 and in two halves; the ticket decides about the page when the first half comes. A fabric connects all pools of a

@@ -147,7 +147,7 @@ class NcclReceiver:
 
     def _refuse(self, reason: str, why: object) -> None:
         self.refused[reason] += 1
-        log.warning("nccl: a writer's connection came to nothing (%s): %s", reason, why)
+        log.warning("nccl: a writer's connection was refused or lost (%s): %s", reason, why)
 
     async def _welcome(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, thread: ThreadPoolExecutor

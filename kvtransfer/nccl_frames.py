@@ -15,14 +15,14 @@ MOST_FRAMES = 1 << 16
 
 def pack_portion(ticket: bytes, spans: Sequence[Span], round: int, sums: Sequence[int], shape: PageShape) -> bytes:
     raw = bytearray(_COUNT.pack(b"BPOR", len(spans)))
-    for one, checksum in zip(spans, sums, strict=True):
-        length = shape.place(one.first_layer, one.layers)[1]
-        raw += Frame(ticket, one.index, one.first_layer, one.layers, round, checksum, length).pack()
+    for span, checksum in zip(spans, sums, strict=True):
+        length = shape.place(span.first_layer, span.layers)[1]
+        raw += Frame(ticket, span.index, span.first_layer, span.layers, round, checksum, length).pack()
     return bytes(raw)
 
 
 def portion_bytes(head: bytes) -> int:
-    """How many bytes of frames follow."""
+    """How many bytes of frames follow the first bytes of a portion."""
     magic: bytes
     count: int
     magic, count = _COUNT.unpack(head)

@@ -1,6 +1,6 @@
 """Two-rank communicators of NCCL, through ctypes: the library that torch has loaded already, never a second one.
 
-One communicator joins one prefill worker with one decode worker: windows, growing and shrinking would be collective.
+One communicator joins one prefill worker with one decode worker; a larger one would need every rank for each change.
 All are non-blocking: NCCL's calls return at once, joining and connecting go on in NCCL's own threads, and the waiting
 thread polls their state. So `abort`, from any thread, ends a wait for a peer that died or never came. Tests pass other
 `Communicators`."""

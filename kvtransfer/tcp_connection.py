@@ -38,7 +38,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._landings = owner.landings
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))  # greeting, headers, and what comes along with them
         self._have = 0  # bytes in that buffer
-        self._wanted = GREETING_BYTES  # bytes to read into it before it is looked at
+        self._wanted = GREETING_BYTES  # bytes to read into it before it is parsed
         self._frame: Frame | None = None  # the frame whose bytes are being received
         self._left = 0  # bytes of that frame that are still to come
         self._landing: FrameLanding | None = None  # the landing that the bytes belong to; None: they go into the sink

@@ -171,8 +171,8 @@ def _parse(raw: bytes, kind: bytes) -> PoolHandle:
         if handle.kind not in (PLAIN, TLS):
             raise Malformed(f"a handle of {handle.kind!r}, not of tcp")
         if handle.kind != kind:
-            one, other = ("", "no ") if handle.kind == TLS else ("no ", "")
-            raise Malformed(f"the receiver has {one}TLS files and this worker has {other}TLS files: set tls_* on both")
+            theirs, ours = ("", "no ") if handle.kind == TLS else ("no ", "")
+            raise Malformed(f"the receiver has {theirs}TLS files, this worker has {ours}TLS files: set tls_* on both")
     except ValueError as error:
         raise TransferError(f"tcp: {error}") from error
     return handle

@@ -1,7 +1,7 @@
 """How pages move: the two halves that every transport implements, and the values they exchange.
 
 Step 4 of a request's life: prefill's `Writer` copies spans (some layers of one page) into the landing that decode's
-`Receiver` has opened. The messages around the copy travel over kv.v1 and are none of a transport's business. Both
+`Receiver` has opened. The messages around the copy travel over kv.v1, and no transport sees them. Both
 halves live through the same stages: register (a pool), connect, write, complete, close.
 
 A two-sided transport lets bytes into a page only between `open` and `close` of the ticket that the bytes name. A
@@ -137,7 +137,7 @@ class Transport(Protocol):
     name: str
 
     def available(self) -> str:
-        """Empty when the transport works here, else the reason why it does not and what to do, for people."""
+        """Empty when the transport works here, else a text with the reason why it does not and what to do."""
 
     async def receive(self, pool: Pool, incarnation: int) -> Receiver:
         """Listen for writers into this pool; `incarnation` is the receiving process's own."""

@@ -1,1 +1,1 @@
-"""What every service stands on: messages, sessions, the network handed in, configuration, errors, telemetry."""
+"""The base of every service: messages, sessions, the network, configuration, errors, telemetry."""

@@ -87,8 +87,8 @@ def _field(name: str, hint: Any, descriptor: Any) -> _Field:
     if get_origin(hint) is tuple:
         if codec is None:
             return _Field(name, False, False, None, tuple)
-        one = codec
-        return _Field(name, False, False, lambda v: [one.encode(i) for i in v], lambda v: tuple(map(one.decode, v)))
+        item = codec
+        return _Field(name, False, False, lambda v: [item.encode(i) for i in v], lambda v: tuple(map(item.decode, v)))
     required = descriptor.message_type is not None and not optional
     if codec is None:
         return _Field(name, required, optional, None, None)

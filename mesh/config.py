@@ -13,7 +13,7 @@ SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
 TRANSPORTS = {"cpu": ("shm", "tcp"), "cuda": ("cuda_ipc", "nccl")}
-UNENCRYPTED = ("nccl",)  # between hosts, and without TLS of its own
+UNENCRYPTED = ("nccl",)  # transports between hosts that cannot use TLS
 WILDCARDS = ("0.0.0.0", "::")
 BUILTIN_NAME = "baton-tiny"
 
@@ -37,7 +37,7 @@ class CommonConfig:
     served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
-    tls_certificate: Path | None = None  # PEM: what this process shows its peers; None, as the next two: plain text
+    tls_certificate: Path | None = None  # PEM: this process's certificate; None: plain text, without key and CA
     tls_key: Path | None = None  # PEM: the certificate's private key
     tls_ca: Path | None = None  # PEM: the authority that signs every peer's certificate
     tls_name: str = ""  # name that every server's certificate carries; empty: the host that was dialled
@@ -129,7 +129,7 @@ class WorkerConfig(CommonConfig):
 
     @property
     def allowed_transports(self) -> tuple[str, ...]:
-        """Those that are named; unless they are, no transport that would send pages in plain text beside TLS."""
+        """The transports that the setting names; by default all of the device, but with TLS none in plain text."""
         if self.transports is not None:
             return self.transports
         return tuple(name for name in TRANSPORTS[self.device] if self.tls_ca is None or name not in UNENCRYPTED)
@@ -225,7 +225,7 @@ def check_address(name: str, address: str) -> None:
 
 
 def check_tls(**files: Path | None) -> None:
-    """All of them, each a file, or none."""
+    """Either all files are given and exist, or none is given."""
     given = [key for key, file in files.items() if file is not None]
     for key, file in files.items():
         if given and file is None:

@@ -1,4 +1,4 @@
-"""Serves what a worker has counted since its start, on the port on which it serves Attach.
+"""Serves a worker's counts since its start, on the port on which it serves Attach.
 
 `baton verify`, benchmarks and fault tests read it. No step of a request's life depends on it, and counting costs
 nothing until a client asks."""

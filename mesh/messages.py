@@ -1,9 +1,8 @@
-"""Every message of the mesh, as a frozen value; `mesh/codec.py` turns them into protobuf at the edge. They stand in one
-long file, so that both ends of a stream are read side by side.
+"""Every message of the mesh, as a frozen value; `mesh/codec.py` turns them into protobuf at the edge. One long file
+holds them all, so that both ends of a stream are read side by side.
 
-Streams: gateway <-> worker (Attach) carries Open, Prefill, Cancel down and Hello, Tokens, Lost, Full, Load up;
-prefill <-> decode (kv.v1) carries KvHello and the hand-off's control messages. Page bytes never travel here.
-Messages and fields follow docs/protocol.md, which says what each one means."""
+The Attach stream carries `Down` from gateway to worker and `Up` from worker to gateway; the kv.v1 stream carries `Kv`
+between prefill and decode. Page bytes never travel here. docs/protocol.md says what each message means."""
 
 import struct
 from dataclasses import dataclass, replace
@@ -47,10 +46,10 @@ class End(Enum):
 class Reason(Enum):
     """Why a worker reports Lost; the gateway answers each with the request's next attempt."""
 
-    LANDING_LOST = "landing_lost"  # the session with prefill ended before all spans were valid
+    LANDING_LOST = "landing_lost"  # the session with prefill ended before decode could admit the landing
     NO_PROGRESS = "no_progress"  # prefill is connected, but sends neither a new span nor Computing
     PREEMPTED = "preempted"  # decode needed the pages for an older request
-    CANNOT_PUSH = "cannot_push"  # prefill lost its session with decode
+    CANNOT_PUSH = "cannot_push"  # prefill cannot reach decode, or a write to it failed
     TOO_LARGE = "too_large"  # the prompt needs more pages than the whole prefill pool has
 
 
@@ -155,7 +154,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Unary call of a worker to each of its gateways: dial me."""
+    """A worker sends this unary call to each of its gateways, and the gateway dials the worker."""
 
     address: str  # where the worker serves Attach
     tier: Tier
@@ -218,7 +217,7 @@ class TokenOf:
 class Tokens:
     """All tokens that one engine step has emitted."""
 
-    items: tuple[TokenOf, ...]  # of one request in order of position
+    items: tuple[TokenOf, ...]  # the tokens of one request are in order of position
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +226,8 @@ class Prefilled:
 
     ticket: Ticket
     cached_tokens: int  # prompt tokens that the prefix cache had
-    queued_seconds: float  # from the prompt's arrival to its first step
-    computed_seconds: float  # from its first step to the first token
+    queued_seconds: float  # time from the prompt's arrival to its first step
+    computed_seconds: float  # time from its first step to the first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +258,7 @@ class Full:
 class KvHello:
     """First message of a kv.v1 session: prefill sends one, decode answers with its own."""
 
-    incarnation: int  # of the sender
+    incarnation: int  # incarnation of the sender
     numerics: str  # numerics class
     layout: str  # name of the tile layout inside a page; between equal names bytes move as they are
     page_bytes: int  # bytes of one page
@@ -268,7 +267,7 @@ class KvHello:
     pid: int  # process id of the sender
     transports: tuple[str, ...] = ()  # from prefill: transports that it can use, best first
     chosen: str = ""  # from decode: the transport for this session, or "" if there is none
-    why: str = ""  # from decode: why it chose so, for people
+    why: str = ""  # from decode: the reason for its choice, as text for logs
     handle: bytes = b""  # from decode: how the transport reaches its pool; valid for this incarnation only
 
 
@@ -354,7 +353,7 @@ class Quiet:
     """This incarnation of prefill has no write of this ticket in flight and begins none."""
 
     ticket: Ticket
-    incarnation: int  # of the prefill worker that sends it
+    incarnation: int  # incarnation of the prefill worker that sends it
 
 
 # ---- both kinds of session

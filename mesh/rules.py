@@ -9,11 +9,11 @@ class Rules:
     lease_seconds: float = 5.0  # an end that has heard nothing for this long ends the session
     late_seconds: float = 1.0  # an end whose own loop was later than this renews its leases before it judges others
     ready_seconds: float = 0.1  # without an answer to Ready for this long, prefill lets other prompts pass
-    again_seconds: float = 0.1  # after Later, prefill sends Ready again at the latest after this time
+    again_seconds: float = 0.1  # after Later, prefill waits this long before it sends Ready again
     progress_seconds: float = 2.0  # decode gives a landing up after this time without a new span or Computing ...
     progress_steps: float = 4.0  # ... or after this many of prefill's longest steps, if that is longer
-    missing_seconds: float = 0.2  # two-sided: spans still missing this long after Commit are asked for again
-    pidfd_seconds: float = 0.05  # shared memory: how long decode polls the writer's pidfd after its socket closed
+    missing_seconds: float = 0.2  # two-sided: time after Commit until decode sends Resend for missing spans
+    pidfd_seconds: float = 0.05  # shared memory: how long decode waits for the writer's pidfd at a session's end
     overtakes: int = 8  # younger requests that may land before a request that got Later
     priority_seconds: float = 1.0  # seconds of waiting that one step of priority is worth
     deaths: int = 3  # workers that may die while they compute one request; then it ends with an error

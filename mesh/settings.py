@@ -1,4 +1,4 @@
-"""Where a service's configuration comes from: one TOML file, BATON_* variables, and the command line.
+"""Reads the configuration of a service from one TOML file, BATON_* variables and the command line.
 
 Later sources win: defaults, the file, the environment, the command line. Within one source `[worker]` sets a key for
 both tiers, and `[prefill]` or `[decode]` overrides it for one. `page_tokens` in `[decode]` is BATON_DECODE_PAGE_TOKENS,

@@ -1,4 +1,4 @@
-"""One trace per request: what services call when a phase of a request is over, and the ids that tie phases together.
+"""One trace per request: services record each phase of a request that is over, and trace ids tie the phases together.
 
 The gateway begins the root span and sends its `traceparent` along with the request; workers record finished phases
 under it, with times of the event loop's clock. Recording never waits and never raises: a lost span is no error of a

@@ -57,7 +57,7 @@ class TlsFiles:
     # ---- gRPC
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For one port. Peers without a certificate of the CA do not get past the handshake."""
+        """Credentials for one port. Peers without a certificate of the CA do not get past the handshake."""
         used = self.current()
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
@@ -70,7 +70,7 @@ class TlsFiles:
         return grpc.dynamic_ssl_server_credentials(first, renewed, require_client_authentication=True)  # type: ignore[arg-type]
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For one dial."""
+        """Credentials for one dial."""
         now = self.current()
         return grpc.ssl_channel_credentials(now.authority, now.key, now.certificate)
 
@@ -80,8 +80,8 @@ class TlsFiles:
     # ---- sockets
 
     def listening_context(self) -> ssl.SSLContext:
-        """For one listening socket. Each handshake uses the context of that moment: OpenSSL calls `renew` in every
-        handshake, before it shows a certificate or checks one."""
+        """The context of one listening socket. Each handshake uses the files of that moment: OpenSSL calls `renew` in
+        every handshake, before it shows a certificate or checks one."""
         context = _context(ssl.PROTOCOL_TLS_SERVER)
 
         def renew(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -91,7 +91,7 @@ class TlsFiles:
         return context
 
     def dialling_context(self) -> ssl.SSLContext:
-        """For one dial."""
+        """The context of one dial."""
         return self.current().dialling
 
     def _stamp(self) -> _Stamp:

@@ -1,6 +1,6 @@
-"""Prefill's half of the talk with decode: Ready, what decode answers, and what the end of a session means for prompts.
+"""Prefill's half of the hand-off: sends Ready, handles decode's answers, and ends prompts when a session ends.
 
-Step 3 of a request's life and its repairs, row by row as in the table "Prompt at prefill" of docs/protocol.md. Prefill
+Step 3 of a request's life and its repairs: the moves of the table "Prompt at prefill" in docs/protocol.md. Prefill
 never waits for pages: a prompt that got Later, or no answer, lets others pass."""
 
 import asyncio
@@ -141,7 +141,7 @@ class HandOff:
         self._host.wake()
 
     def link_unreachable(self, link: DecodeLink) -> None:
-        """Prompts that have waited for this decode worker for a whole lease go on elsewhere."""
+        """Report Lost for prompts that have waited for this decode worker for a whole lease."""
         oldest = self._loop.time() - self._rules.lease_seconds
         for prompt in self._prompts.bound_for(link.address):
             if prompt.phase is PromptPhase.QUEUED and max(prompt.queued_seconds, link.ended_seconds) < oldest:

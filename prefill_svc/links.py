@@ -28,7 +28,7 @@ class DecodeLink:
     address: str
     session: Session | None = None
     writer: Writer | None = None
-    incarnation: int = 0  # of the decode worker at the other end of the session
+    incarnation: int = 0  # incarnation of the decode worker at the other end of the session
     ended_seconds: float = 0.0  # when the last session ended
     wanted_seconds: float = 0.0  # when a prompt last used the link
 

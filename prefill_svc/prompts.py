@@ -1,4 +1,4 @@
-"""The prompts of a prefill worker: what it knows of each, which moves are legal, in which order they go, how they end.
+"""The prompts of a prefill worker: their state, the legal moves between their phases, their order, and their ends.
 
 A prompt is here from the gateway's Prefill (step 2 of a request's life) until its pages are free again (step 9 of a
 request's life). Nothing is reserved while it waits: it takes pages when decode's Landing has come, and keeps them until
@@ -45,7 +45,7 @@ class Prompt:
     gateway: Session  # the session over which the gateway sent it
     decode_address: str
     decode_incarnation: int
-    queued_seconds: float  # when it came
+    queued_seconds: float  # when Prefill arrived
     phase: PromptPhase = PromptPhase.QUEUED
     asked_seconds: float = 0.0  # when Ready was sent last
     ask_again_seconds: float = 0.0  # no Ready before this time

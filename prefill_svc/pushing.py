@@ -54,7 +54,7 @@ class Pushing:
         self._report_computing()
 
     def _report_computing(self) -> None:
-        """Tell decode of every prompt that has landed and waits for its rows, so that its landing does not time out."""
+        """Send Computing for every prompt that has landed and is not computed yet, so that no landing times out."""
         now = self._loop.time()
         for prompt in self._prompts:
             link = self._links.get(prompt.decode_address)

@@ -1,8 +1,9 @@
 """The prefill worker: steps 3, 4, 5 and 9 of a request's life, in the order in which they happen.
 
-It sends decode a Ready one step before a prompt's turn, computes prompts in chunks under a token budget, pushes the
+It sends Ready at most two steps before a prompt's turn, computes prompts in chunks under a token budget, pushes the
 pages that a chunk fills after every group of layers, and sends the first token at once, while the last pages land. The
-talk with decode is in handoff.py, the writes are in pushing.py, the prompts and their ends in prompts.py."""
+messages of the hand-off are handled in `prefill_svc/handoff.py`, writes in `prefill_svc/pushing.py`, and the ends of
+prompts in `prefill_svc/prompts.py`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -162,7 +163,7 @@ class PrefillWorker:
     def link_unreachable(self, link: DecodeLink) -> None:
         self._handoff.link_unreachable(link)
 
-    # ---- the verbs of the loop
+    # ---- the parts of the loop
 
     def plan(self) -> Plan:
         """Chunks of the prompts that have landed, the most senior first, within the step's budget of tokens."""

@@ -1,4 +1,4 @@
-"""Which product paths and bodies `baton verify` checks on this machine, and which process runs which body.
+"""The product paths and bodies that `baton verify` checks on this machine, and the body that each process runs.
 
 In every cell prefill, decode and the reference run three different bodies of one path, where the path has three: one
 writes pages, another reads them, a third computes the expected answer. Every body of `pairs` has its turn in prefill
@@ -25,7 +25,7 @@ class Roles:
 
     def environment(self, tier: str) -> tuple[tuple[str, str], ...]:
         """The environment that makes a worker of this tier run its body."""
-        more = tuple((name, value) for whose, name, value in self.around if whose == tier)
+        more = tuple((name, value) for owner, name, value in self.around if owner == tier)
         return (("BATON_PRODUCT_PATH", f"{self.path}:{getattr(self, tier)}"), *more)
 
 
@@ -43,14 +43,14 @@ def roles(chosen: str) -> Roles:
     """Roles of a cell, whose `path` names prefill's body (pairs:avx2)."""
     path, _, body = chosen.partition(":")
     if path.startswith("cuda-"):
-        return Roles(path, prefill=body, decode=next(one for one in GPU_BODIES if one != body), alone="eager")
+        return Roles(path, prefill=body, decode=next(other for other in GPU_BODIES if other != body), alone="eager")
     return turn(path, body, bodies(path))
 
 
 def turn(path: str, body: str, known: tuple[str, ...]) -> Roles:
     """Decode runs the next body, and the reference, which computes everything once more, the newest of the rest."""
     decode = known[(known.index(body) + 1) % len(known)]
-    rest = [one for one in known if one not in (body, decode)] or [body]
+    rest = [other for other in known if other not in (body, decode)] or [body]
     return Roles(path, prefill=body, decode=decode, alone=rest[-1])
 
 

@@ -1,4 +1,4 @@
-"""Which meshes `baton verify` starts: cells of settings that must not change a bit of any answer.
+"""The meshes that `baton verify` starts: cells of settings that must not change a bit of any answer.
 
 A small set of cells covers all pairs of settings. It is drawn from a seed, so that every run checks the same cells;
 `--full` checks the whole product. A CPU and a GPU have separate covers, because two numerics classes cannot be

@@ -1,5 +1,5 @@
-"""One cell checked: the answers of its mesh against the reference, and the counts of its workers against what they must
-be."""
+"""Checks one cell: compares the answers of its mesh with the reference, and the counts of its workers with the counts
+that a real hand-off gives."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -115,14 +115,14 @@ async def check_all(
     checked."""
     turn = asyncio.Semaphore(abreast)
 
-    async def one(cell: Cell, requests: Sequence[VerifyRequest]) -> tuple[Cell, Checked | Exception]:
+    async def check_one(cell: Cell, requests: Sequence[VerifyRequest]) -> tuple[Cell, Checked | Exception]:
         async with turn:
             try:
                 return cell, await check(cell, requests, references, models=models)
             except Exception as error:
                 return cell, error
 
-    tasks = [asyncio.ensure_future(one(cell, requests)) for cell, requests in cells]
+    tasks = [asyncio.ensure_future(check_one(cell, requests)) for cell, requests in cells]
     try:
         for done in asyncio.as_completed(tasks):
             yield await done
@@ -169,9 +169,9 @@ def _checked(cell: Cell, parts: Roles, outcome: CellOutcome, differences: Sequen
     return Checked(
         cell=cell,
         prompts=len(outcome.answers),
-        token_mismatches=sum(one.token is not None for one in differences),
-        logprob_mismatches=sum(one.logprob is not None for one in differences),
-        differing=tuple(number for number, one in enumerate(differences) if one),
+        token_mismatches=sum(each.token is not None for each in differences),
+        logprob_mismatches=sum(each.logprob is not None for each in differences),
+        differing=tuple(number for number, each in enumerate(differences) if each),
         remote=outcome.remote,
         admitted=outcome.admitted,
         committed=outcome.prefill["committed"],

@@ -90,18 +90,18 @@ async def _verify(
         for line in left_out:
             say(f"left out: {line}")
         if spoil is not None and saboteur is not None:
-            results = [one for part in parts for one in await saboteur(spoil, part, models, seed)]
+            results = [result for part in parts for result in await saboteur(spoil, part, models, seed)]
             status[0] = judge_sabotage(results, spoil, json=json)
             return
         done = list[Checked]()
         covers = [every_cell(part.factors) if full else pairwise_cover(seed, part.factors) for part in parts]
         for part, cells in zip(parts, covers, strict=True):
             drawn = [(cell, requests_of(cell, seed)) for cell in cells]
-            async for _, one in check_all(drawn, part.references, models=models, abreast=part.abreast):
-                if isinstance(one, Exception):
-                    raise one
-                done.append(one)
-                say(f"{len(done):>3}/{sum(map(len, covers))}  {one.line}")
+            async for _, checked in check_all(drawn, part.references, models=models, abreast=part.abreast):
+                if isinstance(checked, Exception):
+                    raise checked
+                done.append(checked)
+                say(f"{len(done):>3}/{sum(map(len, covers))}  {checked.line}")
         prints = {path: of_bodies for part in parts for path, of_bodies in part.fingerprints.items()}
         status[0] = judge(done, prints, left_out=left_out, json=json)
 

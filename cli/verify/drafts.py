@@ -17,7 +17,7 @@ from engine.model.checkpoint import Checkpoint
 from engine.model.digest import locked
 from engine.model.weights import widened
 
-NOISE = 0.04  # as a share of each matrix's standard deviation
+NOISE = 0.04  # deviation of the change, as a share of each matrix's standard deviation
 
 
 def ensure_draft(model: Path, cache: Path) -> Path:

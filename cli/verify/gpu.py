@@ -13,7 +13,7 @@ from engine.cuda import device
 from mesh.config import ConfigError
 
 TWO_ON_ONE = 23000  # the first NCCL that takes two ranks on one GPU
-ABREAST = 3  # cells checked at once: most of their time workers start, that is, wait for imports and compilers
+ABREAST = 3  # cells checked at once: their workers spend most of the time waiting for imports and compilers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def look() -> OnGpu:
     why_not, path = nccl_obstacle(), found.gpu.exact_path
     factors = {
         **FACTORS["cuda"],
-        "transport": tuple(one for one in FACTORS["cuda"]["transport"] if one != "nccl" or not why_not),
+        "transport": tuple(name for name in FACTORS["cuda"]["transport"] if name != "nccl" or not why_not),
         "path": tuple(f"{path}:{body}" for body in device.BODIES),
     }
     return OnGpu(path, factors, (f"transport nccl: {why_not}",) if why_not else ())

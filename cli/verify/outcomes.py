@@ -18,7 +18,7 @@ from cli.verify.cell_mesh import CellMesh, Tampering, running_cell
 from cli.verify.requests import VerifyRequest
 from mesh.grpc_stats import read_stats
 
-ANSWER_SECONDS = 180.0  # for one request, its wait for others included
+ANSWER_SECONDS = 180.0  # longest time for one answer, its wait for others included
 
 
 @dataclass(slots=True)
@@ -74,14 +74,14 @@ async def run_cell(
         classes: set[tuple[str, str]] = set()
         turn = asyncio.Semaphore(batch)
 
-        async def one(client: Client, number: int, request: VerifyRequest) -> tuple[Best, ...]:
+        async def ask(client: Client, number: int, request: VerifyRequest) -> tuple[Best, ...]:
             await asyncio.sleep(head_start_seconds if number else 0)
             async with turn:
                 return await answer_of(client, request, f"verify-{number}", classes, answer_seconds)
 
         try:
             async with Client(mesh.gateway) as client, asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(client, number, request)) for number, request in enumerate(requests)]
+                tasks = [group.create_task(ask(client, number, request)) for number, request in enumerate(requests)]
         except ExceptionGroup as errors:
             raise MeshFailed(await _failure(mesh, errors.exceptions[0])) from None
         if len(classes) != 1:
@@ -105,8 +105,8 @@ async def answer_of(
             elif event.HasField("delta"):
                 delta = event.delta
                 out.extend(
-                    best(token, one.logprob, one.top_ids, one.top_logprobs)
-                    for token, one in zip(delta.token_ids, delta.logprobs, strict=True)
+                    best(token, entry.logprob, entry.top_ids, entry.top_logprobs)
+                    for token, entry in zip(delta.token_ids, delta.logprobs, strict=True)
                 )
     return tuple(out)
 

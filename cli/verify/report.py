@@ -18,7 +18,7 @@ def judge(
 ) -> int:
     one_each = all(len(set(of_bodies.values())) == 1 for of_bodies in prints.values())
     report = summary(done) | {"fingerprints": prints, "one_fingerprint_per_path": one_each, "left_out": list(left_out)}
-    good = one_each and all(one.equal and one.handed_off and one.speculated for one in done)
+    good = one_each and all(checked.equal and checked.handed_off and checked.speculated for checked in done)
     if json:
         emit_json(report)
     else:
@@ -46,32 +46,32 @@ def judge_sabotage(results: list[Sabotaged], kind: Sabotage, *, json: bool) -> i
 
 
 def summary(done: list[Checked]) -> dict[str, Any]:
-    admitted = sum(one.admitted for one in done)
-    numerics = {one.roles.path: _numerics(one) for one in done}
+    admitted = sum(checked.admitted for checked in done)
+    numerics = {checked.roles.path: _numerics(checked) for checked in done}
     return {
         "cells": len(done),
-        "devices": sorted({one.cell.device for one in done}),
-        "prompts": sum(one.prompts for one in done),
-        "token_mismatches": sum(one.token_mismatches for one in done),
-        "logprob_mismatches": sum(one.logprob_mismatches for one in done),
-        "remote_share": sum(one.remote for one in done) / admitted if admitted else 0.0,
-        "bytes_moved": sum(one.bytes_moved for one in done),
-        "bytes_expected": sum(one.bytes_expected for one in done),
+        "devices": sorted({checked.cell.device for checked in done}),
+        "prompts": sum(checked.prompts for checked in done),
+        "token_mismatches": sum(checked.token_mismatches for checked in done),
+        "logprob_mismatches": sum(checked.logprob_mismatches for checked in done),
+        "remote_share": sum(checked.remote for checked in done) / admitted if admitted else 0.0,
+        "bytes_moved": sum(checked.bytes_moved for checked in done),
+        "bytes_expected": sum(checked.bytes_expected for checked in done),
         "drafts": {kind: _drafts(done, kind) for kind in ("draft", "lookup")},
-        "drafted": sum(one.drafted for one in done),
-        "accepted": sum(one.accepted for one in done),
+        "drafted": sum(checked.drafted for checked in done),
+        "accepted": sum(checked.accepted for checked in done),
         "numerics": numerics.get("pairs") or next(iter(numerics.values())),
         "numerics_of_paths": list(numerics.values()),
-        "seconds": round(sum(one.seconds for one in done), 1),
-        "rows": [one.row() for one in done],
+        "seconds": round(sum(checked.seconds for checked in done), 1),
+        "rows": [checked.row() for checked in done],
     }
 
 
 def _drafts(done: list[Checked], kind: str) -> tuple[int, int]:
     """(accepted, verified) drafted tokens of the cells with this kind of speculation."""
-    cells = [one for one in done if one.cell.speculation == kind]
-    return sum(one.accepted for one in cells), sum(one.drafted for one in cells)
+    cells = [checked for checked in done if checked.cell.speculation == kind]
+    return sum(checked.accepted for checked in cells), sum(checked.drafted for checked in cells)
 
 
-def _numerics(one: Checked) -> dict[str, str]:
-    return {"path": one.roles.path, "class": one.numerics[0], "fingerprint": one.numerics[1]}
+def _numerics(checked: Checked) -> dict[str, str]:
+    return {"path": checked.roles.path, "class": checked.numerics[0], "fingerprint": checked.numerics[1]}

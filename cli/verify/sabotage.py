@@ -20,7 +20,7 @@ _SABOTEUR = "tests.sabotage.saboteur"
 
 class Sabotage(Enum):
     PAGE = "page"  # one bit of a landed key flips
-    FALLBACK = "fallback"  # decode prefills without a word
+    FALLBACK = "fallback"  # decode prefills the prompts itself and reports nothing
     BATCH = "batch"  # decode's product depends on the batch
 
 
@@ -30,7 +30,7 @@ class Sabotaged:
 
     clean: Checked
     spoilt: Checked
-    noticed: int  # by the counter that is meant to notice this sabotage
+    noticed: int  # value of the counter that is meant to notice this sabotage
     wanted: int  # how many it must notice at least
 
 

@@ -1,9 +1,9 @@
 """Landings: steps 3 and 4 of a request's life on decode's side.
 
-A prefill worker asks Ready and gets all the pages that its prompt still needs, or Later. Its spans are checked as they
-arrive (decode_svc/handoff/spans.py), which ends with admission. A landing that ends in any other way is fenced: pages
-that its writer can still reach wait in quarantine (decode_svc/handoff/quarantine.py). The rows of the table "Landing
-at decode" of docs/protocol.md that name a prefill worker are the methods of this file."""
+A prefill worker sends Ready and gets all the pages that its prompt still needs, or Later. Its spans are checked as they
+arrive, and then admitted (decode_svc/handoff/spans.py). A landing that ends in any other way is fenced: pages that its
+writer can still reach wait in quarantine (decode_svc/handoff/quarantine.py). The methods of this file make the moves of
+the table "Landing at decode" in docs/protocol.md that prefill's messages and sessions cause."""
 
 import asyncio
 import logging
@@ -52,7 +52,7 @@ class Landings:
         self._loop = asyncio.get_running_loop()
         self.quarantine = Quarantine(pages, sessions, host=host, rules=rules)
         self._spans = Spans(pages, pool, sessions, page_tokens=room.page_tokens, host=host, rules=rules)
-        self.bytes_landed = 0  # over all landings that prefill took: page ids times page bytes
+        self.bytes_landed = 0  # bytes of the pages of all landings that prefill did not decline
 
     def session_began(self, peer: Peer) -> None:
         self.quarantine.ask_again(peer)
@@ -125,7 +125,7 @@ class Landings:
         self._watch(request, landing)
         self._host.wake()
 
-    # ---- it fills, or does not
+    # ---- the landing fills
 
     def _frame_arrived(self, frame: Arrived) -> None:
         """Two-sided: a whole frame is in its page."""
@@ -149,7 +149,7 @@ class Landings:
         else:
             self._watch(request, landing)
 
-    # ---- it ends without admission
+    # ---- the landing ends without admission
 
     def _quiet(self, quiet: Quiet) -> None:
         """The writer has no write of this ticket in flight and starts none."""
@@ -158,7 +158,7 @@ class Landings:
             return
         request, landing = found
         if landing.round and landing.commit is None:
-            self._spans.admit(request)  # prefill does not serve the repair: what is missing is computed here
+            self._spans.admit(request)  # prefill does not repair: decode computes what is missing
             return
         self.bytes_landed -= len(landing.pages) * self.pool.shape.page_bytes  # prefill declined: it wrote nothing
         self._close(request, landing)
@@ -167,8 +167,8 @@ class Landings:
         self._host.wake()
 
     async def session_ended(self, peer: Peer) -> None:
-        """Rule [lost]: decode reports landings that the session took with it. With proof that the writer is dead a
-        complete landing runs on, and the pages of the others are free."""
+        """Rule [lost]: decode reports every landing that is lost with its session. With proof that the writer can write
+        no more, a complete landing is admitted, and the pages of the others are free."""
         receiver = self._sessions.receivers[peer.transport]
         proof = await receiver.silent(peer.incarnation, self._rules.pidfd_seconds)
         for request in list(self._requests.values()):
@@ -212,7 +212,7 @@ class Landings:
         self._sessions.send(landing.writer, Abort(landing.ticket))
 
     def _close(self, request: DecodeRequest, landing: OpenLanding) -> None:
-        """Later frames are discarded; the request keeps none of its pages."""
+        """Discard later frames and release the shared pages. The caller decides about the pages of the landing."""
         self._sessions.receivers[landing.transport].close(landing.ticket.pack())
         self._pages.release(request.pages)
         request.landing, request.pages, request.hashes = None, [], []
@@ -220,7 +220,7 @@ class Landings:
     # ----
 
     def counts(self) -> dict[str, int]:
-        """Admissions, by whether prefill computed every token; bytes that landings were given."""
+        """Admissions whose tokens prefill computed all, the other admissions, and bytes of the pages of landings."""
         return {
             "admitted_remote": self._spans.whole,
             "admitted_patched": self._spans.admitted - self._spans.whole,

@@ -1,9 +1,9 @@
 """Quarantine: pages that a one-sided writer may still write wait here for proof, however long it takes.
 
-The table "Page of the decode pool" of docs/protocol.md. Proof is Quiet or Commit from that very incarnation
-(decode_svc/handoff/landings.py), or the writer's process dead by its pidfd. A writer that stays silent, or has no
-session, is killed after the lease and some more; where that is not possible its pages stay quarantined, counted and
-alarmed. Timers start moves; none of them is proof."""
+See the table "Page of the decode pool" in docs/protocol.md. Proof is Quiet of the writer's incarnation, Commit of the
+landing's round (decode_svc/handoff/landings.py), or the death of the writer's process by its pidfd. A writer that stays
+silent, or has no session, is killed after the lease and `PATIENCE_SECONDS`; where that is not possible its pages stay
+quarantined, are counted and raise an alarm in the log. Timers start moves; none of them is proof."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 5.0  # beyond the lease, until a silent writer is killed
 class Quarantine:
     def __init__(self, pages: PagePool, sessions: Sessions, *, host: DecodeHost, rules: Rules) -> None:
         self._pages, self._sessions, self._host, self._rules = pages, sessions, host, rules
-        self._since: dict[int, float] = {}  # writer -> when its first page came here
+        self._since: dict[int, float] = {}  # writer -> when this worker began to wait for its proof
         self._beyond_reach: set[int] = set()  # writers that could not be killed
         self._task: asyncio.Task[None] | None = None
 
@@ -39,13 +39,13 @@ class Quarantine:
         return receiver.one_sided
 
     def add(self, pages: tuple[int, ...]) -> None:
-        """Landing pages whose landing ended without proof."""
+        """Quarantine the pages of a landing that ended without proof."""
         self._pages.quarantine(pages)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
     def prove(self, proven: Callable[[PageOwner], bool]) -> None:
-        """These owners can write no more: their pages are free."""
+        """Free the pages of every owner that `proven` accepts: its writer can write no more."""
         if self._pages.prove(lambda owner: isinstance(owner, PageOwner) and proven(owner)):
             self._host.wake()
 
@@ -59,6 +59,8 @@ class Quarantine:
         return [owner for owner in self._pages.quarantined_owners() if isinstance(owner, PageOwner)]
 
     def owners_awaiting(self, writer: int) -> list[PageOwner]:
+        """Rule [incarnation]: Abort for a page goes only to the process that may write it. A process that was started
+        at the same address knows nothing of its writes."""
         return [owner for owner in self.owners() if owner.writer == writer]
 
     async def _watch(self) -> None:
@@ -80,7 +82,7 @@ class Quarantine:
     async def _judge(self, writer: int, receiver: Receiver, since: float) -> None:
         now = asyncio.get_running_loop().time()
         if (peer := self._sessions.peers.get(writer)) is not None:
-            self.ask_again(peer)  # it is connected, yet has not answered
+            self.ask_again(peer)  # the writer is connected, yet has not answered
         if await receiver.silent(writer, 0.0):
             self.prove(lambda owner: owner.writer == writer)
         elif now - since > self._rules.lease_seconds + PATIENCE_SECONDS and writer not in self._beyond_reach:

@@ -1,7 +1,7 @@
-"""Room: which requests may have pages for a whole prompt now, all or none, after what running requests need next.
+"""Room: decides which requests get the pages of a whole prompt now, all or none; running requests' next pages go first.
 
 Steps 3 and 6 of a request's life. A request that got Later keeps its place: a few younger ones may pass it, then none
-until it got its pages or left. Questions change nothing here; `refuse` and `pass_over` write down what was answered."""
+until it has its pages or has left. `allows` changes nothing; `refuse` and `pass_over` record what was decided."""
 
 from collections.abc import Mapping
 
@@ -71,7 +71,7 @@ class Room:
         )
 
     def load(self, tokens_per_second: float) -> Load:
-        """How full this worker is, as its gateways hear it."""
+        """The report that tells gateways how full this worker is."""
         everyone = self._requests.values()
         return Load(
             waiting=sum(r.phase is DecodePhase.LOCAL or r.passed is not None for r in everyone),

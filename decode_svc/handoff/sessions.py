@@ -1,7 +1,7 @@
 """Decode's sessions with prefill workers: hello, the choice of a transport, then the hand-off's messages.
 
-A prefill worker dials; each session serves one incarnation of it until either end closes it or its lease ends. The
-table "Sessions and timers" of docs/protocol.md."""
+A prefill worker dials; each session serves one incarnation of it until either end closes it or its lease ends. See
+"Sessions and timers" in docs/protocol.md."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ class Sessions:
         self._sessions: set[Session] = set()
 
     async def serve(self, stream: Stream, host: PeerHost) -> None:
-        """One kv.v1 session, from hello to end."""
+        """Serve one kv.v1 session, from hello to end."""
         try:
             hello = await asyncio.wait_for(stream.receive(), self._rules.lease_seconds)
         except (StreamClosed, TimeoutError):
@@ -79,12 +79,12 @@ class Sessions:
             await host.session_ended(peer)
 
     def send(self, incarnation: int, message: Kv) -> None:
-        """To this prefill worker, if it is connected."""
+        """Send a message to this prefill worker if it is connected."""
         if peer := self.peers.get(incarnation):
             peer.send(message)
 
     def counts(self) -> dict[str, int]:
-        """Writers' connections that came to nothing, by transport and reason."""
+        """Connections of writers that receivers have refused, by transport and reason."""
         return {
             f"refused_{name}_{reason}": count
             for name, receiver in self.receivers.items()

@@ -1,8 +1,8 @@
 """Spans of a landing: each is checked before it can be read, sent again if damaged or missing, and then admitted.
 
-Step 6 of a request's life. A one-sided writer sends Written over control when the bytes are there. Two-sided frames
-come by themselves and race with control, so a span that is not there at Commit is missing only after a timer. Commit
-counts for its round, the number of Resends before it. What no writer repairs is computed here."""
+Step 6 of a request's life. A one-sided writer sends the message Written when the bytes are in the pages. Two-sided
+frames race with messages, so a span that is not there at Commit counts as missing only after a timer. Commit counts for
+its round, the number of Resends before it. Decode computes what the writer does not repair."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from mesh.rules import Rules
 
 log = logging.getLogger("baton.decode")
 
-REPAIRS = 3  # Resends of one landing before what is missing is computed here
+REPAIRS = 3  # Resends of one landing, after which decode computes what is missing
 
 
 class Spans:
@@ -39,7 +39,7 @@ class Spans:
         layers: int,
         checksums: Sequence[int],  # as the writer computed them
     ) -> None:
-        """These layers of these pages were written."""
+        """The writer has written these layers of these pages: check them, and send Resend for each damaged page."""
         stated = [
             (index - landing.first_page, checksum)
             for index, checksum in zip(indexes, checksums, strict=True)
@@ -60,14 +60,15 @@ class Spans:
             self.admit(request)
 
     def check(self, stated: Sequence[tuple[int, int]], first: int, layers: int) -> list[bool]:
-        """Rule [checksum]: is what stands in each page what its writer states? No damaged span is ever read."""
+        """Rule [checksum]: a page is valid only if it has the checksum that its writer states. No damaged span is ever
+        read."""
         found = self._pool.checksums([page for page, _ in stated], first, layers)
-        return [there == checksum for there, (_, checksum) in zip(found, stated, strict=True)]
+        return [actual == checksum for actual, (_, checksum) in zip(found, stated, strict=True)]
 
     def committed(self, request: DecodeRequest, landing: OpenLanding, commit: Commit) -> None:
         """The writer has written every span of a round."""
         if not landing.owner.committed_by(commit):
-            return  # the Resend that followed it is answered by another Commit
+            return  # decode has sent a Resend since, which another Commit answers
         landing.commit = commit
         if landing.complete:
             self.admit(request)
@@ -77,7 +78,7 @@ class Spans:
             self._loop.call_later(self._rules.missing_seconds, self._missing, request, landing, landing.round)
 
     def admit(self, request: DecodeRequest) -> None:
-        """Every valid page becomes the request's own; the rest of the prompt is computed here."""
+        """Make the landing's pages the request's own. Decode computes the text from the first invalid page on."""
         landing = request.landing
         assert landing is not None
         self._sessions.receivers[landing.transport].close(landing.ticket.pack())
@@ -100,12 +101,12 @@ class Spans:
         self._host.wake()
 
     def _missing(self, request: DecodeRequest, landing: OpenLanding, round: int) -> None:
-        """Two-sided: the timer after Commit."""
+        """Two-sided: `missing_seconds` have passed since Commit, so spans that are not there are missing."""
         if request.landing is landing and landing.round == round and not landing.complete:
             self._repair(request, landing)
 
     def _repair(self, request: DecodeRequest, landing: OpenLanding) -> None:
-        """Ask for every page that is not valid, a few times."""
+        """Send Resend for every page that is not valid; after `REPAIRS` of them, admit the request as it is."""
         if landing.round >= REPAIRS:
             self.admit(request)
             return

@@ -14,7 +14,7 @@ REFRESH_STEPS = 256  # drafted steps until a plain one is measured again, since 
 GAIN = 1.03  # tokens per time against plain steps; a smaller gain is not worth the trouble
 KNEE_ROWS = 12  # rows from which on arithmetic costs time, until it is measured
 DRAFT_SHARE = 0.15  # time of one proposal for a lone request as a share of a plain step, until it is measured
-FIRST_WAIT, LAST_WAIT = 16, 512  # steps until a request whose drafts were refused tries again
+FIRST_WAIT, LAST_WAIT = 16, 512  # steps until a request whose drafts were refused tries one again
 PROBE_ROWS = 512  # rows that the draft model may have to read for such a try, all requests of the batch together
 LATEST = 0.2  # weight of a new measurement
 FORGET = 0.001  # share of an excessive measured cost that each plain step takes back, so that it fades
@@ -84,12 +84,12 @@ class DraftLengths:
         return chosen
 
     def note(self, acceptance: Acceptance, drafts: int, accepted: int) -> None:
-        """The model has verified a request's drafts."""
+        """Record that the model has verified a request's drafts."""
         acceptance.note(drafts, accepted)
         self._common.note(drafts, accepted, keep=0.99)
 
     def measure(self, batch: int, drafts: int, seconds: float) -> None:
-        """A step of `batch` requests, all in decode, took so long; it verified `drafts` (and proposed as many)."""
+        """Record the time of a step of `batch` requests, all in decode, that verified `drafts` and proposed as many."""
         bucket = batch.bit_length()
         if drafts == 0:
             seen, known = self._seen.get(bucket, 0), self._plain.get(batch)
@@ -139,7 +139,7 @@ class DraftLengths:
         return max((n for n in self._plain if 2 * n <= batch), default=None)
 
     def _may_try(self, candidates: Sequence[Candidate]) -> bool:
-        """Where only a guess says that drafts do not pay, they are tried, if the draft model has little to catch up."""
+        """True: drafts do not pay by a guess only, and the draft model has little to catch up, so they are tried."""
         batch, bucket = len(candidates), len(candidates).bit_length()
         tried, rows = self._tried.get(bucket, 0), sum(candidate.unread for candidate in candidates)
         guessed = bucket not in self._extra and self._smaller(batch) is None

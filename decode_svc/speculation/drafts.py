@@ -1,4 +1,4 @@
-"""What speculation keeps of one request, and what it needs to see of the request itself."""
+"""State that speculation keeps for each request, and the part of a request that it reads."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,7 +9,7 @@ from decode_svc.speculation.lookup import Lookup
 
 @dataclass(slots=True)
 class Drafts:
-    next: tuple[int, ...] = ()  # proposed behind the last token, to be verified in the next step
+    next: tuple[int, ...] = ()  # drafts that the next step verifies after the last token
     read: int = 0  # slots whose tokens the draft model has read; beyond `filled` they are its own proposals
     acceptance: Acceptance = field(default_factory=Acceptance)
     lookup: Lookup = field(default_factory=Lookup)

@@ -6,15 +6,15 @@ grows with the text, a few operations per token, and holds only the latest place
 from collections.abc import Sequence
 
 LENGTHS = (3, 2)  # how many last tokens must agree; longer first
-TOKENS_PER_CALL = 2048  # a long prompt is taken in over several steps, so that no step waits for it
+TOKENS_PER_CALL = 2048  # a long prompt is indexed over several steps, so that no step waits for it
 
 
 class Lookup:
-    """Over one request's text, which only ever grows."""
+    """The index of one request's text, which only ever grows."""
 
     def __init__(self) -> None:
         self._after: dict[tuple[int, ...], int] = {}  # a group of tokens -> index of the token that followed it last
-        self._known = 0  # how many tokens of the text were taken in
+        self._known = 0  # tokens of the text that are in the index
 
     def drafts(self, text: Sequence[int], most: int) -> tuple[int, ...]:
         """Up to `most` tokens that may follow. A repetition that reaches the end of the text starts over."""

@@ -1,8 +1,8 @@
-"""Speculation: which drafts stand behind a request's last token in its next step, and what became of them.
+"""Speculation: chooses the drafts that follow a request's last token in its next step, and records what came of them.
 
-Step 7 of a request's life; an object that the loop holds. Drafts come from a draft model, which lives in the same pages
-and proposes behind each step, or from the text itself (decode_svc/speculation/lookup.py). The model verifies them as
-further rows of the same step; a draft that it does not sample itself is never shown, hashed or counted as filled.
+Step 7 of a request's life. Drafts come from a draft model, which keeps its KV in the same pages and proposes after each
+step, or from the text itself (decode_svc/speculation/lookup.py). The model verifies them as further rows of the same
+step; a draft that it does not sample itself is never shown, hashed or counted as filled.
 decode_svc/speculation/draft_length.py decides how many a step gets."""
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class Speculation:
         self._chunk_tokens, self._page_tokens, self._context_tokens = chunk_tokens, page_tokens, context_tokens
         self._bare: set[int] = set()  # published pages that the draft model has not read
         self._drafted = self._accepted = 0  # since the start
-        self._plain_steps = 0  # to come without drafts, since they did not pay just now
+        self._plain_steps = 0  # steps to come without drafts, because they did not pay at the last decision
 
     # ---- before a step
 
@@ -72,8 +72,8 @@ class Speculation:
 
     @property
     def allows_step_ahead(self) -> bool:
-        """May the next step be planned before this one's tokens are known? Not while drafts pay, and now and then not,
-        so that drafts are tried again."""
+        """May the next step be planned before this one's tokens are known? Only while drafts do not pay, and not at
+        every step, so that drafts are tried again."""
         return self._source is DraftSource.OFF or self._plain_steps > 1
 
     def count_step_ahead(self) -> None:
@@ -90,7 +90,7 @@ class Speculation:
         return request.drafts.next[:most]
 
     def proposals(self, request: DraftedText, length: int, drafts: int) -> int:
-        """How many drafts to propose behind this step, which verifies so many: even if the model accepts all of them,
+        """How many drafts to propose after this step, which verifies `drafts`: even if the model accepts all of these,
         there are slots for the new ones."""
         if self._source is not DraftSource.DRAFT:
             return 0
@@ -115,21 +115,21 @@ class Speculation:
         return sampled[: self._accept(piece, sampled) + 1]
 
     def settle(self, request: DraftedText, piece: Piece, shown: int, proposed: tuple[int, ...]) -> None:
-        """The step has added so many tokens to the text."""
-        drafts, mine = piece.sampled - 1, request.drafts
-        whole = len(request.tokens) == request.filled + 1  # no other tokens came along: proposals stand behind it
+        """Record a step that has added `shown` tokens to the text: which drafts were right, and the new proposals."""
+        drafts, state = piece.sampled - 1, request.drafts
+        whole = len(request.tokens) == request.filled + 1  # no other tokens were added: the proposals continue the text
         if drafts > 0:
             right = max(0, shown - 1)
-            mine.drafted, mine.accepted = mine.drafted + drafts, mine.accepted + right
+            state.drafted, state.accepted = state.drafted + drafts, state.accepted + right
             self._drafted, self._accepted = self._drafted + drafts, self._accepted + right
-            self._draft_lengths.note(mine.acceptance, drafts, right)
-        mine.next = proposed if whole else ()
+            self._draft_lengths.note(state.acceptance, drafts, right)
+        state.next = proposed if whole else ()
         if piece.drafting is not None:
-            mine.read = request.filled + len(mine.next)
+            state.read = request.filled + len(state.next)
             if piece.drafting.unread and self._bare:
                 self._bare.difference_update(request.pages[: len(request.hashes)])
         else:
-            mine.read = min(mine.read, piece.start)
+            state.read = min(state.read, piece.start)
 
     def published(self, request: DraftedText, indexes: range) -> None:
         """Other requests may find these pages from now on."""
@@ -140,13 +140,13 @@ class Speculation:
                 self._bare.add(request.pages[index])
 
     def measure(self, plan: Plan, seconds: float) -> None:
-        """A step took so long; only steps of requests in decode count."""
+        """Record how long a step took; a step with prompts does not count."""
         if any(piece.sampled != len(piece.tokens) for piece in plan.pieces):
             return
         drafts = sum(piece.sampled - 1 for piece in plan.pieces)
         drafting = [piece.drafting for piece in plan.pieces if piece.drafting]
-        caught_up = not any(one.unread for one in drafting)
-        proposed = sum(one.propose for one in drafting)
+        caught_up = not any(each.unread for each in drafting)
+        proposed = sum(each.propose for each in drafting)
         steady = proposed > 0 if drafts and self._source is DraftSource.DRAFT else not drafting
         if caught_up and steady:
             self._draft_lengths.measure(len(plan.pieces), drafts, seconds)

@@ -1,1 +1,1 @@
-"""What the engine computes: a model's configuration, checkpoint, packed weights and the pass over its layers."""
+"""The model that the engine computes: its configuration, checkpoint, packed weights and the pass over its layers."""

@@ -15,7 +15,7 @@ _IGNORED = (".rotary_emb.inv_freq",)  # a table in old checkpoints, which is com
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    name: str  # in the checkpoint
+    name: str  # the tensor's name in the checkpoint
     rows: int  # rows of a matrix, or length of a vector
     columns: int = 0  # 0: a vector
 
@@ -26,7 +26,7 @@ class TensorSource:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    name: str  # in the packed file
+    name: str  # the tensor's name in the packed file
     sources: tuple[TensorSource, ...]  # stacked in this order
 
     @property

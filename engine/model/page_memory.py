@@ -28,7 +28,7 @@ def layer_bytes(weights: Weights, page_tokens: int) -> int:
 
 
 def page_layout(weights: Weights, draft: Weights | None, page_tokens: int) -> PageLayout:
-    return PageLayout(tuple(_segment(one, page_tokens) for one in (weights, draft) if one is not None))
+    return PageLayout(tuple(_segment(each, page_tokens) for each in (weights, draft) if each is not None))
 
 
 def page_memory(pool: Bytes, layout: PageLayout, page_tokens: int, *, segment: int) -> PageMemory:

@@ -1,8 +1,8 @@
-"""Chooses the product path of a model, and its body, by the setting or, before that, by BATON_PRODUCT_PATH.
+"""Chooses the product path of a model, and its body. BATON_PRODUCT_PATH wins over the setting.
 
 The choice is made once, when weights are opened, so every program that computes (worker, verify, doctor, benchmarks)
-obeys the same variable. A path decides bits. A body is a set of instructions that carries a path out, and never
-does."""
+obeys the same variable. A path decides bits. A body is a set of instructions that carries a path out; it
+changes no bit."""
 
 import os
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def _path(place: str, field: str, wanted: str, dtype: str) -> str:
 def _force(body: str, path: str) -> None:
     usable = baton_kernels.bodies()[f"product.{path}"]
     if body not in usable:
-        known = ", ".join(f"{path}:{one}" for one in usable)
+        known = ", ".join(f"{path}:{name}" for name in usable)
         raise ModelError(
             "environment", VARIABLE, f"this machine has no body {body!r} for {path!r}", f"Use one of {known}."
         )

@@ -91,12 +91,12 @@ def _pack(file: Path, about: dict[str, str], config: ModelConfig, path: str, ten
     fused = fused_tensors(config)
     rotary = ("float32", (config.context, config.head_dim // 2))
     writing = Writing(
-        file, about, {one.name: _packed_shape(one, path) for one in fused} | {"cos": rotary, "sin": rotary}
+        file, about, {tensor.name: _packed_shape(tensor, path) for tensor in fused} | {"cos": rotary, "sin": rotary}
     )
-    for one in fused:
-        parts = [tensors[source.name] for source in one.sources]
-        out = writing.tensor(one.name)
-        if one.is_matrix:
+    for tensor in fused:
+        parts = [tensors[source.name] for source in tensor.sources]
+        out = writing.tensor(tensor.name)
+        if tensor.is_matrix:
             stacked = parts[0].values if len(parts) == 1 else np.concatenate([part.values for part in parts])
             baton_kernels.pack(path, np.ascontiguousarray(stacked), out)
         else:
@@ -112,10 +112,10 @@ def widened(tensor: Tensor) -> Floats:
     return tensor.values.astype(np.float32)
 
 
-def _packed_shape(one: Fused, path: str) -> tuple[str, tuple[int, ...]]:
-    if one.is_matrix:
-        return "uint8", (baton_kernels.pack_bytes(path, one.rows, one.columns),)
-    return "float32", (one.rows,)
+def _packed_shape(tensor: Fused, path: str) -> tuple[str, tuple[int, ...]]:
+    if tensor.is_matrix:
+        return "uint8", (baton_kernels.pack_bytes(path, tensor.rows, tensor.columns),)
+    return "float32", (tensor.rows,)
 
 
 def _weights(config: ModelConfig, path: str, dtype: str, model_hash: str, packed: dict[str, Array]) -> Weights:

@@ -38,7 +38,7 @@ SPAN_PAUSE_SECONDS, BYTES_PER_SECOND = 0.001, 16e6
 class CancelOutcome:
     stages: Counter[str]  # hits of the cancels that reached a living request
     leaked_pages: int
-    pages: dict[str, dict[str, Any]]  # by worker
+    pages: dict[str, dict[str, Any]]  # page states, by worker
     problems: list[str]
 
 
@@ -97,7 +97,7 @@ async def cancel_over(transports: list[str], count: int, seed: int, mutants: Seq
         "hits_elsewhere": {stage: number for stage, number in hits.items() if stage not in STAGES},
         "problems": problems,
         "pages": {
-            f"{name} {worker}": one for name, outcome in outcomes.items() for worker, one in outcome.pages.items()
+            f"{name} {worker}": each for name, outcome in outcomes.items() for worker, each in outcome.pages.items()
         },
         "seed": seed,
     }

@@ -1,4 +1,4 @@
-"""Structured events of the services: a log record with a field `event` says in fields what its text says to people.
+"""Structured events of the services: a log record with a field `event` has in fields what its text tells a reader.
 
 A worker process forwards each such record as one fact; the fault tests and `tests/chaos/cancel.py` read the fields and
 never the text, so that a reworded log line breaks no test."""
@@ -15,7 +15,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def event_of(record: logging.LogRecord) -> dict[str, Any] | None:
-    """The record's event name and fields; None for a record that is for people only."""
+    """The record's event name and fields; None for a record that has only text."""
     name = getattr(record, "event", None)
     if name is None:
         return None

@@ -1,4 +1,4 @@
-"""One service of a test mesh as a process: started, asked what it holds, signalled and ended by the test.
+"""One service of a test mesh as a process: the test starts it, reads its state, signals it and ends it.
 
 No supervisor restarts it, so the test decides which processes live. `ask` reaches the window of the process
 (`tests/harness/window.py`); its structured events go to the listener (`tests/harness/events.py`)."""
@@ -81,7 +81,7 @@ class ServiceProcess:
             raise RuntimeError(f"{self.name} did not start:\n" + "\n".join(self.lines))
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Answer of the process's window; ConnectionError when the process ends before it answers."""
+        """Send a command to the process's window and return the answer; ConnectionError when the process ends first."""
         assert self._process is not None and self._process.stdin is not None
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""The window into a worker process: it answers what the worker holds right now, between two moves of its event loop.
+"""The window into a worker process: it reports what the worker holds right now, between two moves of its event loop.
 
 Commands come as JSON lines on stdin; answers leave on stdout, in any order. The command `interrupt` waits until enough
 spans of a landing are valid and sends the signal before the event loop moves on, so that it reports exactly what decode

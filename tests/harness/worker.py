@@ -1,7 +1,7 @@
 """One process of a test mesh: the product's own service with a window into it. `tests/harness/process.py` starts it.
 
 `python -m tests.harness.worker ORDERS`. The process reads commands as JSON lines from stdin, writes answers and events
-as JSON lines to stdout, and writes log lines for people to stderr. The product's own main module opens the service."""
+as JSON lines to stdout, and writes log lines to stderr. The product's own main module opens the service."""
 
 import asyncio
 import importlib
@@ -70,8 +70,8 @@ def _slow_copies(pause_seconds: float) -> None:
 
     def slow(to: Any, from_: Any, nbytes: int, keys: Any, sums: Any) -> None:
         for place in range(len(to)):
-            one = slice(place, place + 1)
-            scatter(to[one], from_[one], nbytes, keys[one], sums[one])
+            span = slice(place, place + 1)
+            scatter(to[span], from_[span], nbytes, keys[span], sums[span])
             time.sleep(pause_seconds)
 
     baton_kernels.scatter = slow  # type: ignore[assignment]
@@ -103,7 +103,7 @@ async def _until_signal(service: Awaitable[None]) -> None:
 
 
 def _log_to_stderr_and_events_to_stdout() -> None:
-    """People read lines from INFO on; structured events leave as facts, whatever their level."""
+    """Log lines from INFO on go to stderr; structured events go to stdout as facts, whatever their level."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.INFO)

@@ -13,7 +13,7 @@ from decode_svc.requests import DecodeRequest, PageOwner, same_ticket
 from kvtransfer.transfer import Receiver
 from mesh.messages import Commit, Quiet, Ticket, Token
 
-Patch = Callable[[object, str, object], None]  # as setattr, or monkeypatch.setattr
+Patch = Callable[[object, str, object], None]  # signature of setattr and monkeypatch.setattr: (target, name, value)
 Mutant = Callable[[Patch], None]
 
 
@@ -39,7 +39,7 @@ def requiet(patch: Patch) -> None:
 
 
 def incarnation(patch: Patch) -> None:
-    """Any process at the writer's address is asked, and its Quiet counts."""
+    """Decode sends Abort to any process at the writer's address, and its Quiet counts."""
 
     def quieted_by(owner: PageOwner, quiet: Quiet) -> bool:
         return same_ticket(owner.ticket, quiet.ticket)

@@ -1,10 +1,10 @@
-"""Pages move without the guards of the hand-off protocol: each entry takes the guards of one rule away."""
+"""The transports without one of their rules: each mutant replaces the guards of a rule by the unguarded behaviour."""
 
 from collections.abc import Callable
 
 from kvtransfer import memory, tcp
 
-Patch = Callable[[object, str, object], None]  # (module or class, name, replacement), as `monkeypatch.setattr`
+Patch = Callable[[object, str, object], None]  # signature of monkeypatch.setattr: (target, name, value)
 Mutant = Callable[[Patch], None]
 
 

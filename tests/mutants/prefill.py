@@ -7,7 +7,7 @@ from mesh.rules import RULES
 from prefill_svc import handoff, prompts
 from prefill_svc.prompts import Prompt, PromptPhase
 
-Patch = Callable[[object, str, object], None]  # as monkeypatch.setattr: (target, name, value)
+Patch = Callable[[object, str, object], None]  # signature of monkeypatch.setattr: (target, name, value)
 Mutant = Callable[[Patch], None]
 
 
