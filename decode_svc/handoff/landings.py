@@ -154,7 +154,8 @@ class Landings:
     def _quiet(self, quiet: Quiet) -> None:
         """The writer has no write of this ticket in flight and starts none."""
         self.quarantine.prove(lambda owner: owner.quieted_by(quiet))
-        if not (found := self._find(quiet.ticket)):
+        found = self._find(quiet.ticket)
+        if found is None or not found[1].owner.quieted_by(quiet):
             return
         request, landing = found
         if landing.round and landing.commit is None:

@@ -55,7 +55,8 @@ class Spans:
                 index = landing.first_page + place
                 landing.valid[place] &= ~mask
                 log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers)
-                self._resend(landing, [index], first, layers)
+                if landing.round < REPAIRS:  # else decode computes the page, once Commit of this round has come
+                    self._resend(landing, [index], first, layers)
         if landing.commit is not None and landing.complete:
             self.admit(request)
 

@@ -110,6 +110,14 @@ async def test_quiet_gives_a_declined_landing_back() -> None:
     assert around.pages.counts().free == 16 and around.receiver.open_tickets == {}
 
 
+async def test_quiet_from_another_process_leaves_the_landing_open() -> None:
+    around = Surroundings()
+    mine = landings(around)
+    one = landed(around, mine)
+    mine.on_message(around.peer, Quiet(one.ticket, WRITER + 1))
+    assert one.phase is DecodePhase.LANDING and around.pages.counts().landing == 2
+
+
 async def test_quiet_during_a_repair_has_the_missing_rows_computed_here() -> None:
     around = Surroundings()
     mine = landings(around)

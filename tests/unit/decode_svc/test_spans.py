@@ -66,6 +66,18 @@ async def test_what_is_never_repaired_is_computed_here() -> None:
     assert (spans.admitted, spans.whole) == (1, 0)
 
 
+async def test_a_span_that_arrives_damaged_again_and_again_is_computed_here() -> None:
+    around = Surroundings()
+    spans, one, landing = opened(around)
+    right, wrong = sums(around, landing)
+    spans.arrived(one, landing, [1], 0, 2, [right])
+    for _ in range(REPAIRS + 1):
+        spans.arrived(one, landing, [2], 0, 2, [wrong + 1])
+    assert one.phase is DecodePhase.LANDING and around.sent_names == ["Resend"] * REPAIRS
+    spans.committed(one, landing, Commit(one.ticket, REPAIRS, None))
+    assert one.phase is DecodePhase.RUNNING and one.filled == PAGE and around.sent_names[-1] == "Landed"
+
+
 def test_a_two_sided_span_is_missing_only_after_a_timer() -> None:
     async def main() -> None:
         around = Surroundings(one_sided=False)
