@@ -75,7 +75,7 @@ async def test_a_span_that_arrives_damaged_again_and_again_is_computed_here() ->
         spans.arrived(one, landing, [2], 0, 2, [wrong + 1])
     assert one.phase is DecodePhase.LANDING and around.sent_names == ["Resend"] * REPAIRS
     spans.committed(one, landing, Commit(one.ticket, REPAIRS, None))
-    assert one.phase is DecodePhase.RUNNING and one.filled == PAGE and around.sent_names[-1] == "Landed"
+    assert one.phase is DecodePhase.RUNNING and one.filled == 2 * PAGE and around.sent_names[-1] == "Landed"
 
 
 def test_a_two_sided_span_is_missing_only_after_a_timer() -> None:
