@@ -30,6 +30,7 @@ SERVED = ("baton-served", "1")
 OPTIONS = (
     *LIMITS,
     ("grpc.so_reuseport", 0),  # otherwise two servers could share a port unnoticed
+    ("grpc.server_handshake_timeout_ms", 10_000),  # of TLS; gRPC's own default is two minutes
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
