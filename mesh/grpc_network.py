@@ -92,7 +92,7 @@ class GrpcNetwork:
                 greeted = SERVED in tuple(await call.initial_metadata())
                 # A call without that metadata was refused, or is over already: then gRPC may have dropped the metadata.
                 if not greeted and await call.code() is not grpc.StatusCode.OK:
-                    raise StreamClosed(f"{address} offers no {service}: {self._advised(await call.details())}")
+                    raise StreamClosed(f"{address}: {await self._refusal(call, service)}")
         except BaseException as error:
             await connection.close()
             if isinstance(error, _BROKEN) and not _cancelled():
@@ -110,12 +110,18 @@ class GrpcNetwork:
         except _BROKEN as error:
             if _cancelled():
                 raise
-            raise StreamClosed(f"gateway {gateway}: {self._why(error)}") from error
+            raise StreamClosed(f"{gateway}: {self._why(error)}") from error
         finally:
             await connection.close()
 
     def _connect(self, address: str) -> grpc.aio.Channel:
         return open_channel(address, self._tls, _OPTIONS)
+
+    async def _refusal(self, call: Any, service: str) -> str:
+        code, details = await call.code(), await call.details()
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return f"a process that does not serve {service} answers there ({details})"
+        return f"{code.name}: {self._advised(details)}"
 
     def _why(self, error: BaseException) -> str:
         if isinstance(error, grpc.aio.AioRpcError):
@@ -140,7 +146,7 @@ def _registrar(on_register: OnRegister) -> Any:
 
 
 async def _ready(connection: grpc.aio.Channel) -> None:
-    """Returns when the channel is connected, or when the first try failed: then the next call fails with gRPC's reason."""
+    """Returns when the channel is connected or its first try failed; then the next call fails with gRPC's reason."""
     state = connection.get_state(try_to_connect=True)
     while state not in _DECIDED:
         await connection.wait_for_state_change(state)

@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 AddServices = Callable[[grpc.aio.Server], Sequence[str]]  # adds services to the server and returns their names
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+HANDSHAKE_SECONDS = 10.0  # a connection whose handshake takes longer is closed; gRPC's own default is two minutes
 LIMITS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 # Metadata sent ahead of a stream: by it the dialling end knows that the stream is served. A refusal begins with empty
 # metadata, and its status may come later.
@@ -30,7 +31,6 @@ SERVED = ("baton-served", "1")
 OPTIONS = (
     *LIMITS,
     ("grpc.so_reuseport", 0),  # otherwise two servers could share a port unnoticed
-    ("grpc.server_handshake_timeout_ms", 10_000),  # of TLS; gRPC's own default is two minutes
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -46,7 +46,8 @@ class GrpcListening:
 
     def __init__(self) -> None:
         self.address = ""
-        self._server = grpc.aio.server(options=OPTIONS)
+        handshake = ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000))
+        self._server = grpc.aio.server(options=(*OPTIONS, handshake))
         self._health = HealthServicer()
         self._services: list[str] = []
         self._streams: set[GrpcStream] = set()

@@ -66,7 +66,7 @@ class Settings:
         return self._build(DecodeConfig, (TOP, "worker", "decode"))
 
     def client(self) -> TlsConfig:
-        """What a client of the gateway needs; other settings are not looked at."""
+        """Settings of a client of the gateway. It needs no model, so all other settings are left unread."""
         return self._build(TlsConfig, (TOP, "gateway"))
 
     def mesh(self) -> MeshConfig:

@@ -1,4 +1,4 @@
-"""What a failed connection means for the TLS settings: gRPC and OpenSSL name what broke, not what to change.
+"""The remedy for a connection that fails because of TLS: gRPC and OpenSSL name what broke, not what to change.
 
 A refused peer learns little by design: the server of a TLS mesh closes the connection without a reason, and its own log
 has it."""
@@ -7,15 +7,15 @@ _ALL_SERVICES = "set tls_certificate, tls_key and tls_ca for every service and c
 
 
 def advice(problem: str, *, tls: bool, name: str = "") -> str:
-    """What to do about a connection that failed with this message; empty when TLS has nothing to do with it. `name` is
-    the process's tls_name."""
+    """Remedy for a connection that failed with this message; empty when TLS has nothing to do with it. `name` is the
+    tls_name of this process."""
     problem = problem.lower()
     closed = "socket closed" in problem or "connection reset" in problem
     if not tls:
         return f"it may want TLS, which this process does not speak: {_ALL_SERVICES}" if closed else ""
     if "wrong_version_number" in problem or "wrong version number" in problem:
         return f"it speaks plain text and this process TLS: {_ALL_SERVICES}"
-    if "hostname" in problem:
+    if "hostname verification" in problem or "hostname mismatch" in problem or "ip address mismatch" in problem:
         wanted = f"{name!r} (tls_name)" if name else "the host that was dialled"
         return f"its certificate does not carry {wanted}: sign it for that name, or set tls_name to the name it carries"
     if "expired" in problem:
