@@ -4,6 +4,7 @@
 error names the field and the remedy. Nothing here opens a file or a port, and protocol rules are not configurable."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +108,11 @@ class WorkerConfig(CommonConfig):
             raise ConfigError(
                 f"address: {self.address} listens on every interface; set advertise_host to the name or address of "
                 "this host that the other services dial"
+            )
+        if ":" in self.advertise_host and not re.fullmatch(r"\[[^]]+\]", self.advertise_host):
+            raise ConfigError(
+                f"advertise_host: {self.advertise_host!r} is more than a host; write a name or an address without a "
+                "port, an IPv6 address in brackets"
             )
         if not self.gateways:
             raise ConfigError("gateways: name at least one gateway as host:port, for instance 127.0.0.1:50051")

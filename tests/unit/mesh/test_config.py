@@ -221,3 +221,10 @@ def test_without_prefill_workers_their_tls_settings_do_not_count(tmp_path: Path)
     file.write_text("")
     tls = {"tls_certificate": file, "tls_key": file, "tls_ca": file}
     MeshConfig(prefill_workers=0, gateway=GatewayConfig(**tls), decode=DecodeConfig(**tls))
+
+
+@pytest.mark.parametrize("host", ["::1", "decode-0:7001", "[::1]:7001"])
+def test_an_advertised_host_has_no_port_and_an_ipv6_address_stands_in_brackets(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"advertise_host: .* without a port, an IPv6 address in brackets"):
+        DecodeConfig(advertise_host=host)
+    assert DecodeConfig(advertise_host="[::1]").advertise_host == "[::1]"
