@@ -1,4 +1,4 @@
-"""A mesh of real processes with TLS from one file: its own clients get answers and counts, other callers get nothing."""
+"""A mesh of real processes with TLS from one file: its own clients get answers and counts, others get nothing."""
 
 import re
 from collections.abc import AsyncIterator

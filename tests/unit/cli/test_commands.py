@@ -80,7 +80,7 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
         (["serve", "prefill", "--config", "missing.toml"], "missing.toml: cannot be read"),
         (["serve", "prefill", "--set", "model=/nonexistent"], "is not a Hugging Face model folder"),
         (["up", "--model", "/nonexistent"], "is not a Hugging Face model folder"),
-        (["up", "--prefill", "0", "--set", "gateway.local=never"], "leaves nobody to prefill"),
+        (["up", "--prefill", "0", "--set", "gateway.local=never"], "leaves no worker to prefill"),
         (["doctor", "--set", "decode.transports=rdma"], "'rdma' is not one of shm, tcp"),
         (["model", "inspect", "/nonexistent"], "config.json"),
         (["serve", "decode", "--set", "worker.device=cuda", "--set", "worker.product_path=pairs"], "one of auto, fast"),

@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from baton.client import Client
@@ -82,7 +81,7 @@ def written(folder: Path) -> Path:
     return file
 
 
-def generate(*arguments: str, env: dict[str, str] | None = None) -> Result:
+def generate(*arguments: str, env: dict[str, str] | None = None) -> Any:
     return CliRunner().invoke(build("generate"), ["generate", "once upon", *arguments], env=env)
 
 
