@@ -15,6 +15,8 @@ from cli.errors import MeshError, readable_errors
 from cli.example_tools import MESH_STATUS, run_tool
 from cli.generate import Address, MaxTokens, Seed, Temperature
 from cli.output import err, say, write
+from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
+from mesh.tls import TlsFiles, tls_files
 
 CALLS_IN_A_ROW = 4  # tool calls after which a turn ends
 
@@ -27,6 +29,11 @@ def chat(
     max_tokens: MaxTokens = 256,
     temperature: Temperature = None,
     seed: Seed = None,
+    config: ConfigFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    tls_name: TlsName = None,
 ) -> None:
     """Hold a conversation with a running mesh. Ctrl-D ends it, Ctrl-C stops the current answer.
 
@@ -35,7 +42,9 @@ def chat(
 
     Example: baton chat --system "You are Baton's guide."
     """
-    conversation = _Conversation(address, http, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
+    with readable_errors():
+        tls = tls_files(client_config(config, tls_certificate, tls_key, tls_ca, tls_name))
+    conversation = _Conversation(address, http, tls, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
     if system:
         conversation.messages.append(pb.ChatMessage(role="system", content=system))
     while True:
@@ -58,6 +67,7 @@ def chat(
 class _Conversation:
     address: str
     http_address: str
+    tls: TlsFiles | None
     max_tokens: int
     temperature: float | None
     seed: int | None
@@ -92,7 +102,7 @@ class _Conversation:
         sampling(request, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed)
         answer = pb.ChatMessage(role="assistant", content="")
         self.messages.append(answer)
-        async for event in stream(self.address, request):
+        async for event in stream(self.address, request, self.tls):
             if event.WhichOneof("event") == "delta":
                 answer.content += event.delta.text
                 answer.tool_calls.extend(event.delta.tool_calls)

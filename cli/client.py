@@ -9,6 +9,8 @@ from grpc_status import rpc_status
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
 from cli.errors import MeshError
+from mesh.tls import TlsFiles, open_channel
+from mesh.tls_advice import advice
 
 Message = tuple[str, str]  # role, content
 
@@ -33,17 +35,17 @@ def chat_request(messages: Sequence[Message]) -> inference_pb2.GenerateRequest:
 
 
 async def stream(
-    address: str, request: inference_pb2.GenerateRequest
+    address: str, request: inference_pb2.GenerateRequest, tls: TlsFiles | None = None
 ) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
     """Yield Started, deltas, ChoiceFinished and Finished; raise MeshError for every failure."""
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with open_channel(address, tls) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         call = stub.StreamGenerate(inference_pb2.StreamGenerateRequest(request=request))
         try:
             async for event in call:
                 yield cast(inference_pb2.StreamGenerateResponse, event)
         except grpc.aio.AioRpcError as error:
-            raise MeshError(_explain(address, error), _field_at_fault(error)) from None
+            raise MeshError(_explain(address, error, tls), _field_at_fault(error)) from None
 
 
 def finish_name(reason: int) -> str:
@@ -59,8 +61,12 @@ def _field_at_fault(error: grpc.aio.AioRpcError) -> str | None:
     return None
 
 
-def _explain(address: str, error: grpc.aio.AioRpcError) -> str:
+def _explain(address: str, error: grpc.aio.AioRpcError, tls: TlsFiles | None) -> str:
     details = error.details() or "no details"
+    if error.code() is grpc.StatusCode.UNAVAILABLE and (
+        what := advice(details, tls=tls is not None, name=tls.name if tls else "")
+    ):
+        return f"cannot talk to {address}: {what}"
     if error.code() is grpc.StatusCode.UNAVAILABLE and "connect" in details.lower():
         return f"no mesh answers at {address}; start one with `baton up`, or name its gRPC address with --address"
     return f"{error.code().name}: {details}"

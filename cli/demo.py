@@ -20,6 +20,7 @@ from cli.timeline import draw
 from cli.traces import Collector
 from cli.up import run_until_signal
 from mesh.settings import read_settings
+from mesh.tls import TlsFiles, tls_files
 
 QUESTION = "What is Baton?"
 START_SECONDS = 150.0
@@ -52,7 +53,7 @@ async def _demo(question: str, max_tokens: int) -> None:
         say(f"starting {', '.join(service.name for service in services)}")
         async with running_mesh(mesh, services, _on_line, START_SECONDS):
             say(f"\nyou › {question}", style="bold")
-            await _ask(mesh.gateway.grpc_address, question, max_tokens)
+            await _ask(mesh.gateway.grpc_address, tls_files(mesh.gateway), question, max_tokens)
             spans = await collector.finished(set(), TRACE_SECONDS)
             if not spans:
                 raise MeshFailed(f"no trace of the request arrived within {TRACE_SECONDS} s")
@@ -63,9 +64,9 @@ async def _demo(question: str, max_tokens: int) -> None:
         print(line)
 
 
-async def _ask(address: str, question: str, max_tokens: int) -> None:
+async def _ask(address: str, tls: TlsFiles | None, question: str, max_tokens: int) -> None:
     request = sampling(chat_request([("user", question)]), max_tokens=max_tokens, temperature=0.0, seed=None)
-    async for event in stream(address, request):
+    async for event in stream(address, request, tls):
         if event.WhichOneof("event") == "delta":
             write(event.delta.text)
         elif event.WhichOneof("event") == "finished":

@@ -10,6 +10,8 @@ from baton.inference.v1 import inference_pb2
 from cli.client import chat_request, finish_name, sampling, stream
 from cli.errors import readable_errors
 from cli.output import emit_json, write
+from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
+from mesh.tls import TlsFiles, tls_files
 
 Address = Annotated[str, typer.Option(help="gRPC address of a gateway.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")]
@@ -25,6 +27,11 @@ def generate(
     max_tokens: MaxTokens = 64,
     temperature: Temperature = None,
     seed: Seed = None,
+    config: ConfigFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    tls_name: TlsName = None,
     chat: Annotated[bool, typer.Option("--chat", help="Send the prompt as a user's message of a chat.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object with text, tokens, seed and usage.")
@@ -38,14 +45,17 @@ def generate(
     request = chat_request([("user", text)]) if chat else inference_pb2.GenerateRequest(text=text)
     sampling(request, max_tokens=max_tokens, temperature=temperature, seed=seed)
     with readable_errors():
-        answer = asyncio.run(_collect(address, request, show=not json))
+        tls = tls_files(client_config(config, tls_certificate, tls_key, tls_ca, tls_name))
+        answer = asyncio.run(_collect(address, request, tls, show=not json))
     if json:
         emit_json(answer)
 
 
-async def _collect(address: str, request: inference_pb2.GenerateRequest, *, show: bool) -> dict[str, Any]:
+async def _collect(
+    address: str, request: inference_pb2.GenerateRequest, tls: TlsFiles | None, *, show: bool
+) -> dict[str, Any]:
     answer: dict[str, Any] = {"text": "", "token_ids": [], "finish_reason": None}
-    async for event in stream(address, request):
+    async for event in stream(address, request, tls):
         match event.WhichOneof("event"):
             case "started":
                 answer["seed"] = event.started.seed

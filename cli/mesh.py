@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from cli.ports import check_free, dialable
 from cli.supervisor import Service, serve_arguments
-from mesh.config import CommonConfig, MeshConfig, split_address
+from mesh.config import CommonConfig, MeshConfig
 
 Config = TypeVar("Config", bound=CommonConfig)
 
@@ -38,7 +38,7 @@ def services_of(
         ("prefill", mesh.prefill, mesh.prefill_workers),
         ("decode", mesh.decode, mesh.decode_workers),
     ):
-        host = split_address(worker.address)[0]
+        host = worker.address.rpartition(":")[0]  # in brackets if it is an IPv6 address
         for number in range(count):
             own = {
                 f"{tier}.name": f"{worker.name}-{number}",

@@ -15,6 +15,7 @@ from cli.mesh import parse_settings, services_of
 from cli.output import say
 from cli.ports import dialable
 from cli.running import running_mesh
+from cli.tls_options import tls_arguments
 from mesh.config import MeshConfig
 from mesh.settings import read_settings
 
@@ -81,8 +82,9 @@ async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], tr
         http, grpc = dialable(mesh.gateway.http_address), dialable(mesh.gateway.grpc_address)
         say(f"\nThe mesh serves {mesh.gateway.model_name} after {time.monotonic() - begun:.1f} s. Ctrl-C stops it.")
         say(f"  HTTP   curl http://{http}/v1/models")
-        say(f"  gRPC   baton generate --address {grpc} 'Once upon a time'")
-        say(f"  chat   baton chat --address {grpc}\n")
+        tls = tls_arguments(mesh.gateway)
+        say(f"  gRPC   baton generate --address {grpc}{tls} 'Once upon a time'")
+        say(f"  chat   baton chat --address {grpc}{tls}\n")
         if collector is not None:
             await _draw_all(collector)
         await asyncio.Event().wait()

@@ -61,7 +61,7 @@ async def serve_http(app: Any, address: str, *, setting: str = "http_address") -
     server = _Server(config)
     server.lifespan = config.lifespan_class(config)
     await server.startup(sockets=[listener])
-    return HttpServer(server, [listener], f"{host}:{listener.getsockname()[1]}")
+    return HttpServer(server, [listener], f"{address.rpartition(':')[0]}:{listener.getsockname()[1]}")
 
 
 class _Server(uvicorn.Server):

@@ -17,6 +17,7 @@ from gateway.workers import AttachedWorker, Workers
 from mesh.errors import Unavailable
 from mesh.messages import Drain, Full, Hello, Load, Lost, Message, Prefilled, PrefixChange, Register, Tier, Tokens
 from mesh.network import Channel, Listening, Network, StreamClosed
+from mesh.reach_log import ReachLog
 from mesh.rules import RULES, Rules
 from mesh.session import Session
 from mesh.telemetry import Telemetry
@@ -51,6 +52,7 @@ class Gateway:
         )
         self._network, self._rules, self._model, self._local = network, rules, model, local
         self._max_waiting = max_waiting
+        self._reach_log = ReachLog(log)
         self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -102,9 +104,12 @@ class Gateway:
         """Dial a worker and handle its messages until the session ends."""
         try:
             stream = await self._network.dial(register.address, Channel.ATTACH)
-        except StreamClosed:
+        except StreamClosed as error:
             self._dialing.discard(register.incarnation)
+            problem = f"{error}. It registered with this address: check its `address` and `advertise_host`"
+            self._reach_log.failed(f"{register.tier.value} {register.address}", problem)
             return
+        self._reach_log.reached(f"{register.tier.value} {register.address}")
         session = Session(stream, rules=self._rules, name=f"{register.tier.value} {register.address}")
         attached: list[AttachedWorker] = []  # empty until the first message, Hello
 

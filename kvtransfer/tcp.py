@@ -18,6 +18,7 @@ from kvtransfer.frames import TOKEN_BYTES, Greeting, PoolHandle
 from kvtransfer.tcp_connection import TcpConnection
 from kvtransfer.tcp_writer import PLAIN, TLS, TcpWriter, connect
 from kvtransfer.transfer import Arrived, Pool
+from mesh.config import ConfigError
 from mesh.tls import TlsFiles
 
 _WAITING = 64  # connections that have not shown their token yet
@@ -114,11 +115,11 @@ class TcpReceiver:
         seconds = self._options.handshake_seconds if self._tls else None
         try:
             self._server = await loop.create_server(
-                lambda: TcpConnection(self), host, port, ssl=context, ssl_handshake_timeout=seconds
+                lambda: TcpConnection(self), host.strip("[]"), port, ssl=context, ssl_handshake_timeout=seconds
             )
         except OSError as error:
-            reason = f"tcp pages cannot listen on {host}:{port}: {error.strerror}; choose another port"
-            raise OSError(error.errno, reason) from error
+            reason = f"transport_host: tcp pages cannot listen on {host}, port {port} ({error.strerror})"
+            raise ConfigError(f"{reason}; take an address of this host, or another port") from error
         bound = self._server.sockets[0].getsockname()
         self._address = dialled_address(host, self._options.advertise_host, bound)
 

@@ -17,6 +17,7 @@ from kvtransfer.pool import span_table
 from kvtransfer.tcp_socket import TcpSocket
 from kvtransfer.transfer import PageShape, Pool, Span, TransferError
 from mesh.tls import TlsFiles
+from mesh.tls_advice import with_advice
 
 PLAIN, TLS = b"TCP1", b"TLS1"  # kinds of handles
 
@@ -154,7 +155,8 @@ async def connect(
             for connection in opened:
                 connection.close()
             if isinstance(error, OSError | ValueError):
-                raise TransferError(f"tcp: {target.address} cannot be reached: {error}") from error
+                problem = with_advice(str(error), tls=tls is not None, name=tls.name if tls else "")
+                raise TransferError(f"tcp: {target.address} cannot be reached: {problem}") from error
             raise
 
     dialler = ThreadPoolExecutor(1, thread_name_prefix="baton-dial")

@@ -4,12 +4,16 @@ Workers of both tiers hold one `Attachments`. A stream begins with Hello and is 
 it: when the stream ends, the worker drops the requests of that gateway."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from mesh.messages import Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier, Up
 from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClosed
+from mesh.reach_log import ReachLog
 from mesh.rules import Rules
 from mesh.session import Session
+
+log = logging.getLogger("baton.attach")
 
 SOON_SECONDS = 0.05  # pause after a gateway's first failure to answer; it doubles up to a heartbeat
 
@@ -30,6 +34,7 @@ class Attachments:
         self.sessions: list[Session] = []
         self._network, self._gateways, self._tier, self.incarnation = network, gateways, tier, incarnation
         self._rules, self._hello, self._on_message, self._on_end = rules, hello, on_message, on_end
+        self._reach_log = ReachLog(log)
         self._sequence = 0
         self._load: Load | None = None
         self._draining = False
@@ -54,8 +59,10 @@ class Attachments:
                 for gateway in self._gateways:
                     try:
                         await self._network.register(gateway, message)
-                    except StreamClosed:
+                        self._reach_log.reached(f"gateway {gateway}")
+                    except StreamClosed as error:
                         answered = False
+                        self._reach_log.failed(f"gateway {gateway}", str(error))
             await asyncio.sleep(self._rules.heartbeat_seconds if answered else soon_seconds)
             soon_seconds = min(2 * soon_seconds, self._rules.heartbeat_seconds)
 

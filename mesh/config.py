@@ -4,6 +4,7 @@
 error names the field and the remedy. Nothing here opens a file or a port, and protocol rules are not configurable."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,20 @@ def default_cache_folder() -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommonConfig:
+class TlsConfig:
+    """Settings of every process that dials or serves a port of the mesh; its clients have no others."""
+
+    tls_certificate: Path | None = None  # PEM: what this process shows its peers; None, as the next two: plain text
+    tls_key: Path | None = None  # PEM: the certificate's private key
+    tls_ca: Path | None = None  # PEM: the authority that signs every peer's certificate
+    tls_name: str = ""  # name that every server's certificate carries; empty: the host that was dialled
+
+    def __post_init__(self) -> None:
+        check_tls(tls_certificate=self.tls_certificate, tls_key=self.tls_key, tls_ca=self.tls_ca)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonConfig(TlsConfig):
     """Settings of every service: the top-level keys of the file."""
 
     name: str = "baton"  # name of this process in logs and traces
@@ -37,13 +51,9 @@ class CommonConfig:
     served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
-    tls_certificate: Path | None = None  # PEM: this process's certificate; None: plain text, without key and CA
-    tls_key: Path | None = None  # PEM: the certificate's private key
-    tls_ca: Path | None = None  # PEM: the authority that signs every peer's certificate
-    tls_name: str = ""  # name that every server's certificate carries; empty: the host that was dialled
 
     def __post_init__(self) -> None:
-        check_tls(tls_certificate=self.tls_certificate, tls_key=self.tls_key, tls_ca=self.tls_ca)
+        super().__post_init__()
         for key, folder in (("model", self.model), ("draft", self.draft)):
             if folder is not None and not (folder / "config.json").is_file():
                 raise ConfigError(f"{key}: {folder} is not a Hugging Face model folder (it has no config.json)")
@@ -98,6 +108,11 @@ class WorkerConfig(CommonConfig):
             raise ConfigError(
                 f"address: {self.address} listens on every interface; set advertise_host to the name or address of "
                 "this host that the other services dial"
+            )
+        if ":" in self.advertise_host and not re.fullmatch(r"\[[^]]+\]", self.advertise_host):
+            raise ConfigError(
+                f"advertise_host: {self.advertise_host!r} is more than a host; write a name or an address without a "
+                "port, an IPv6 address in brackets"
             )
         if not self.gateways:
             raise ConfigError("gateways: name at least one gateway as host:port, for instance 127.0.0.1:50051")
@@ -197,6 +212,17 @@ class MeshConfig:
         _check_range("decode_workers", self.decode_workers, 1, 256)
         if self.prefill_workers == 0 and self.gateway.local == "never":
             raise ConfigError('prefill_workers: 0 with local = "never" leaves no worker to prefill; allow one of them')
+        encrypted = {
+            tier: config.tls_ca is not None
+            for tier, config in (("gateway", self.gateway), ("prefill", self.prefill), ("decode", self.decode))
+            if tier != "prefill" or self.prefill_workers
+        }
+        if len(set(encrypted.values())) == 2:
+            with_tls, without = (" and ".join(t for t in encrypted if encrypted[t] is has) for has in (True, False))
+            raise ConfigError(
+                f"tls_ca: {with_tls} would speak TLS, {without} plain text; set tls_certificate, tls_key and tls_ca at "
+                "the top of the file, for all services"
+            )
         if self.prefill_workers == 0:
             return
         for key in ("page_tokens", "draft"):
@@ -230,8 +256,18 @@ def check_tls(**files: Path | None) -> None:
     for key, file in files.items():
         if given and file is None:
             raise ConfigError(f"{key}: is missing beside {', '.join(given)}; TLS takes {', '.join(files)}")
-        if file is not None and not file.is_file():
+        if file is not None:
+            _check_file(key, file)
+
+
+def _check_file(key: str, file: Path) -> None:
+    try:
+        if file.is_dir():
+            raise ConfigError(f"{key}: {file} is a folder; name the PEM file in it")
+        if not file.is_file():
             raise ConfigError(f"{key}: there is no file {file}")
+    except PermissionError:
+        raise ConfigError(f"{key}: this user may not look into {file.parent}; give the folder's rights to it") from None
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

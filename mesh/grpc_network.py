@@ -16,7 +16,8 @@ from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcList
 from mesh.grpc_stream import GrpcStream
 from mesh.messages import Register
 from mesh.network import Accept, Channel, OnRegister, Stream, StreamClosed
-from mesh.tls import TlsFiles
+from mesh.tls import TlsFiles, open_channel
+from mesh.tls_advice import with_advice
 
 __all__ = ["AddServices", "AddressError", "GrpcListening", "GrpcNetwork"]
 
@@ -38,6 +39,11 @@ _OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.keepalive_time_ms", 20_000),  # leases notice earlier; this closes sockets to hosts that vanished
     ("grpc.keepalive_timeout_ms", 10_000),
+)
+_DECIDED = (
+    grpc.ChannelConnectivity.READY,
+    grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+    grpc.ChannelConnectivity.SHUTDOWN,
 )
 _BROKEN = (grpc.RpcError, asyncio.CancelledError, asyncio.InvalidStateError, TimeoutError, OSError)
 
@@ -86,11 +92,11 @@ class GrpcNetwork:
                 greeted = SERVED in tuple(await call.initial_metadata())
                 # A call without that metadata was refused, or is over already: then gRPC may have dropped the metadata.
                 if not greeted and await call.code() is not grpc.StatusCode.OK:
-                    raise StreamClosed(f"{address} does not serve {service}: {await call.details()}")
+                    raise StreamClosed(f"{address}: {await self._refusal(call, service)}")
         except BaseException as error:
             await connection.close()
             if isinstance(error, _BROKEN) and not _cancelled():
-                raise StreamClosed(f"{address}: {_why(error)}") from error
+                raise StreamClosed(f"{address}: {self._why(error)}") from error
             raise
         return GrpcStream(address, call, outbound, inbound, connection=connection)
 
@@ -104,15 +110,26 @@ class GrpcNetwork:
         except _BROKEN as error:
             if _cancelled():
                 raise
-            raise StreamClosed(f"gateway {gateway}: {_why(error)}") from error
+            raise StreamClosed(f"{gateway}: {self._why(error)}") from error
         finally:
             await connection.close()
 
     def _connect(self, address: str) -> grpc.aio.Channel:
-        if self._tls is None:
-            return grpc.aio.insecure_channel(address, options=_OPTIONS)
-        options = (*_OPTIONS, *self._tls.channel_options())
-        return grpc.aio.secure_channel(address, self._tls.channel_credentials(), options=options)
+        return open_channel(address, self._tls, _OPTIONS)
+
+    async def _refusal(self, call: Any, service: str) -> str:
+        code, details = await call.code(), await call.details()
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return f"a process that does not serve {service} answers there ({details})"
+        return f"{code.name}: {self._advised(details)}"
+
+    def _why(self, error: BaseException) -> str:
+        if isinstance(error, grpc.aio.AioRpcError):
+            return f"{error.code().name}: {self._advised(error.details())}"
+        return str(error) or "no answer in time"
+
+    def _advised(self, details: str | None) -> str:
+        return with_advice(details or "no reason", tls=self._tls is not None, name=self._tls.name if self._tls else "")
 
 
 def _registrar(on_register: OnRegister) -> Any:
@@ -129,11 +146,9 @@ def _registrar(on_register: OnRegister) -> Any:
 
 
 async def _ready(connection: grpc.aio.Channel) -> None:
-    """Returns when the channel is connected. OSError once the first try failed: gRPC itself would go on trying."""
+    """Returns when the channel is connected or its first try failed; then the next call fails with gRPC's reason."""
     state = connection.get_state(try_to_connect=True)
-    while state is not grpc.ChannelConnectivity.READY:
-        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-            raise OSError("no service answers there, or it refuses this one's certificate")
+    while state not in _DECIDED:
         await connection.wait_for_state_change(state)
         state = connection.get_state(try_to_connect=True)
 
@@ -142,9 +157,3 @@ def _cancelled() -> bool:
     """Was this task cancelled? A call that breaks raises the same exception."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _why(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return str(error) or "no answer in time"

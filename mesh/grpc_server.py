@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 AddServices = Callable[[grpc.aio.Server], Sequence[str]]  # adds services to the server and returns their names
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+HANDSHAKE_SECONDS = 10.0  # a connection whose handshake takes longer is closed; gRPC's own default is two minutes
 LIMITS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 # Metadata sent ahead of a stream: by it the dialling end knows that the stream is served. A refusal begins with empty
 # metadata, and its status may come later.
@@ -45,7 +46,8 @@ class GrpcListening:
 
     def __init__(self) -> None:
         self.address = ""
-        self._server = grpc.aio.server(options=OPTIONS)
+        handshake = ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000))
+        self._server = grpc.aio.server(options=(*OPTIONS, handshake))
         self._health = HealthServicer()
         self._services: list[str] = []
         self._streams: set[GrpcStream] = set()

@@ -13,9 +13,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from mesh.config import CommonConfig, ConfigError, DecodeConfig, GatewayConfig, MeshConfig, PrefillConfig, WorkerConfig
+from mesh.config import (
+    CommonConfig,
+    ConfigError,
+    DecodeConfig,
+    GatewayConfig,
+    MeshConfig,
+    PrefillConfig,
+    TlsConfig,
+    WorkerConfig,
+)
 
-Config = TypeVar("Config", bound=CommonConfig)
+Config = TypeVar("Config", bound=TlsConfig)
 
 TOP = ""
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -55,6 +64,10 @@ class Settings:
 
     def decode(self) -> DecodeConfig:
         return self._build(DecodeConfig, (TOP, "worker", "decode"))
+
+    def client(self) -> TlsConfig:
+        """Settings of a client of the gateway. It needs no model, so all other settings are left unread."""
+        return self._build(TlsConfig, (TOP, "gateway"))
 
     def mesh(self) -> MeshConfig:
         counts = {key: _convert(int, value) for key in SECTIONS["mesh"] if (value := self._last(("mesh",), key))}

@@ -6,16 +6,24 @@ not fit together, as in the middle of a renewal, are not used: the last good one
 
 import logging
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import grpc
 
-from mesh.config import CommonConfig, ConfigError
+from mesh.config import ConfigError, TlsConfig
 
 log = logging.getLogger("baton.tls")
 
+# Encoded object identifiers of the algorithms that BoringSSL leaves out of its handshakes, by name.
+_UNUSABLE = {
+    "Ed25519": bytes.fromhex("06032b6570"),
+    "Ed448": bytes.fromhex("06032b6571"),
+    "P-521": bytes.fromhex("06052b81040023"),
+}
 _Stamp = tuple[tuple[int, ...], ...]  # changes whenever one of the files does
 
 
@@ -108,28 +116,53 @@ class TlsFiles:
         before = self._stamp()
         certificate = _content("tls_certificate", self._certificate)
         key = _content("tls_key", self._key)
-        authority = _content("tls_ca", self._authority)
+        authority = _content("tls_ca", self._authority).decode("ascii", "ignore")  # comments may have other letters
         accepting, dialling = _context(ssl.PROTOCOL_TLS_SERVER), _context(ssl.PROTOCOL_TLS_CLIENT)
         for context in (accepting, dialling):
             try:
-                context.load_cert_chain(self._certificate, self._key)
+                context.load_cert_chain(self._certificate, self._key, self._refuse_passphrase)
+            except ConfigError:
+                raise
             except (OSError, ValueError) as error:
                 files = f"{self._certificate} and {self._key}"
                 raise ConfigError(f"tls_certificate: {files} are no PEM certificate with its key ({error})") from None
             try:
-                context.load_verify_locations(cadata=authority.decode("ascii", "replace"))
+                context.load_verify_locations(cadata=authority)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"tls_ca: {self._authority} holds no PEM certificate ({error})") from None
+        if kind := _unusable_kind(certificate):
+            raise ConfigError(
+                f"tls_certificate: {self._certificate} uses {kind}, which gRPC does not take; sign one with a key of "
+                "P-256, P-384 or RSA"
+            )
         if self._stamp() != before:
             raise ConfigError(f"tls_certificate: {self._certificate} or a file beside it changed while it was read")
-        return TlsIdentity(certificate, key, authority, accepting, dialling)
+        if problem := _refusal(accepting, dialling, self.name):
+            log.warning(
+                "tls_certificate: services with this tls_ca and tls_name refuse %s: %s", self._certificate, problem
+            )
+        return TlsIdentity(certificate, key, authority.encode(), accepting, dialling)
+
+    def _refuse_passphrase(self) -> str:
+        """OpenSSL calls this for an encrypted key; without it, it would ask at the terminal."""
+        raise ConfigError(
+            f"tls_key: {self._key} is encrypted, and no service can enter its passphrase; decrypt it with "
+            f"`openssl pkey -in {self._key} -out NEW` and protect the new file by its rights"
+        )
 
 
-def tls_files(config: CommonConfig) -> TlsFiles | None:
-    """The files that a service's settings name; None: plain text."""
+def tls_files(config: TlsConfig) -> TlsFiles | None:
+    """The files that the settings of a service or client name; None: plain text."""
     if config.tls_certificate is None or config.tls_key is None or config.tls_ca is None:
         return None  # the configuration holds all three or none
     return TlsFiles(config.tls_certificate, config.tls_key, config.tls_ca, name=config.tls_name)
+
+
+def open_channel(address: str, tls: TlsFiles | None, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
+    """The one place that decides whether a gRPC connection of this process is encrypted."""
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=(*options, *tls.channel_options()))
 
 
 def _context(protocol: int) -> ssl.SSLContext:
@@ -139,6 +172,33 @@ def _context(protocol: int) -> ssl.SSLContext:
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0  # a resumed session would skip the check against a CA that has changed since
     return context
+
+
+def _refusal(accepting: ssl.SSLContext, dialling: ssl.SSLContext, name: str) -> str:
+    """Why a peer with the same files would refuse this process, as server or as client; empty: it would not. Both ends
+    of one handshake run here, in memory, because Python's ssl cannot check a certificate otherwise."""
+    checks_host, dialling.check_hostname = dialling.check_hostname, bool(name)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = dialling.wrap_bio(to_client, to_server, server_hostname=name or None)
+    server = accepting.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for end in (client, server, client, server):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+    except ssl.SSLError as error:
+        return getattr(error, "verify_message", "") or str(error)
+    finally:
+        dialling.check_hostname = checks_host
+    return ""
+
+
+def _unusable_kind(certificate: bytes) -> str:
+    """The algorithm of the certificate with which no gRPC handshake succeeds; empty: none."""
+    first = certificate[certificate.find(b"-----BEGIN CERT") :].partition(b"-----END CERTIFICATE-----")
+    der = ssl.PEM_cert_to_DER_cert((first[0] + first[1]).decode("ascii", "ignore"))
+    return next((kind for kind, identifier in _UNUSABLE.items() if identifier in der), "")
 
 
 def _content(key: str, file: Path) -> bytes:

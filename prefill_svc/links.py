@@ -14,6 +14,7 @@ from typing import Protocol
 from kvtransfer.transfer import Pool, TransferError, Transport, Writer
 from mesh.messages import Kv, KvHello, Message
 from mesh.network import Channel, Network, StreamClosed
+from mesh.reach_log import ReachLog
 from mesh.rules import Rules
 from mesh.session import Session
 
@@ -70,6 +71,7 @@ class Links:
     ) -> None:
         self._host, self._network, self._rules = host, network, rules
         self._hello, self._transports, self._pool = hello, transports, pool
+        self._reach_log = ReachLog(log)
         self._links: dict[str, DecodeLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._bytes_before = 0  # bytes that the writers of ended sessions have written
@@ -111,8 +113,10 @@ class Links:
         """Run one session from hello to end. False: none came about."""
         try:
             stream = await self._network.dial(link.address, Channel.KV)
-        except StreamClosed:
+        except StreamClosed as error:
+            self._reach_log.failed(f"decode {link.address}", str(error))
             return False
+        self._reach_log.reached(f"decode {link.address}")
         session = Session(stream, rules=self._rules, name=f"decode {link.address}")
         session.send(self._hello)
         try:

@@ -17,6 +17,7 @@ from cli.verify.bodies import Roles
 from cli.verify.cell_mesh import CellMesh, Tampering, running_cell
 from cli.verify.requests import VerifyRequest
 from mesh.grpc_stats import read_stats
+from mesh.tls import TlsFiles
 
 ANSWER_SECONDS = 180.0  # longest time for one answer, its wait for others included
 
@@ -80,7 +81,7 @@ async def run_cell(
                 return await answer_of(client, request, f"verify-{number}", classes, answer_seconds)
 
         try:
-            async with Client(mesh.gateway) as client, asyncio.TaskGroup() as group:
+            async with client_of(mesh) as client, asyncio.TaskGroup() as group:
                 tasks = [group.create_task(ask(client, number, request)) for number, request in enumerate(requests)]
         except ExceptionGroup as errors:
             raise MeshFailed(await _failure(mesh, errors.exceptions[0])) from None
@@ -89,7 +90,7 @@ async def run_cell(
         outcome = CellOutcome([task.result() for task in tasks], classes.pop())
         outcome.bodies = frozenset((worker.tier, worker.body) for worker in mesh.workers.values())
         for worker in mesh.workers.values():
-            outcome.add(worker.tier, await read_stats(worker.address))
+            outcome.add(worker.tier, await read_stats(worker.address, tls=mesh.tls))
         return outcome
 
 
@@ -111,13 +112,19 @@ async def answer_of(
     return tuple(out)
 
 
+def client_of(mesh: CellMesh) -> Client:
+    if mesh.tls is None:
+        return Client(mesh.gateway)
+    return Client(mesh.gateway, credentials=mesh.tls.channel_credentials(), server_name=mesh.tls.name)
+
+
 async def _failure(mesh: CellMesh, error: Exception) -> str:
-    states = [f"    {name} {await _stats(worker.address)}" for name, worker in mesh.workers.items()]
+    states = [f"    {name} {await _stats(worker.address, mesh.tls)}" for name, worker in mesh.workers.items()]
     return "\n".join([f"no answer: {error}", *states, *mesh.last_lines])
 
 
-async def _stats(address: str) -> str:
+async def _stats(address: str, tls: TlsFiles | None) -> str:
     try:
-        return str(await read_stats(address))
+        return str(await read_stats(address, tls=tls))
     except Exception as error:
         return f"its counts cannot be read: {error}"

@@ -75,13 +75,18 @@ class _Progress:
 class Client:
     """`async with Client("127.0.0.1:50051") as client: print(await client.generate_text("Once"))`"""
 
-    def __init__(self, *addresses: str, credentials: grpc.ChannelCredentials | None = None) -> None:
+    def __init__(
+        self, *addresses: str, credentials: grpc.ChannelCredentials | None = None, server_name: str = ""
+    ) -> None:
+        """`credentials` are those of grpc.ssl_channel_credentials; None: plain text. `server_name` is the name that the
+        gateways' certificates carry (their `tls_name`); empty: each gateway's carries the host of its address."""
         if not addresses:
             raise ValueError("addresses: name at least one gateway as host:port")
+        options = (*_OPTIONS, *((("grpc.ssl_target_name_override", server_name),) if server_name else ()))
         self._channels = [
-            grpc.aio.insecure_channel(address, options=_OPTIONS)
+            grpc.aio.insecure_channel(address, options=options)
             if credentials is None
-            else grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+            else grpc.aio.secure_channel(address, credentials, options=options)
             for address in addresses
         ]
 

@@ -10,6 +10,7 @@ import grpc
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from mesh.tls import TlsFiles, open_channel
 
 ANSWER_SECONDS = 60.0
 
@@ -52,8 +53,8 @@ class Seen:
 class MeshClient:
     """One connection, over which any number of requests may run at once."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address)
+    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
+        self._channel = open_channel(address, tls)
         self._stub = pb_grpc.InferenceServiceStub(self._channel)
 
     def call(self, request: TokenRequest) -> Call:

@@ -19,15 +19,23 @@ class Authority:
         self.certificate = folder / "ca.pem"
         openssl(f"req -x509 {_KEY} -subj /CN=authority -keyout {folder}/ca.key -out {self.certificate}")
 
-    def sign(self, folder: Path, *, names: str = "IP:127.0.0.1,DNS:localhost") -> Path:
+    def sign(
+        self,
+        folder: Path,
+        *,
+        names: str = "IP:127.0.0.1,DNS:localhost",
+        key_of: str = _KEY,
+        days: int = 2,
+        usage: str = "serverAuth,clientAuth",
+    ) -> Path:
         """Write certificate.pem, key.pem and ca.pem into the folder; what was there is replaced."""
         folder.mkdir(parents=True, exist_ok=True)
         request, signed, key = (folder / name for name in ("request.pem", "new.pem", "key.new"))
-        openssl(f"req {_KEY} -subj /CN=worker -keyout {key} -out {request}")
+        openssl(f"req {key_of} -subj /CN=worker -keyout {key} -out {request}")
         extensions = folder / "extensions"
-        extensions.write_text(f"subjectAltName={names}\n")
+        extensions.write_text(f"subjectAltName={names}\nextendedKeyUsage={usage}\n")
         signer = f"-CA {self.certificate} -CAkey {self.folder}/ca.key -CAcreateserial"
-        openssl(f"x509 -req -in {request} {signer} -days 2 -extfile {extensions} -out {signed}")
+        openssl(f"x509 -req -in {request} {signer} -days {days} -extfile {extensions} -out {signed}")
         key.replace(folder / "key.pem")
         signed.replace(folder / "certificate.pem")
         (folder / "ca.pem").write_bytes(self.certificate.read_bytes())

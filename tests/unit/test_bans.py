@@ -40,6 +40,7 @@ SOCKET_FILES = {
     "gateway/grpc_api.py": "the public gRPC server",
     "gateway/http_server.py": "the public HTTP server",
     "mesh/grpc_network.py": "the real network",
+    "mesh/tls.py": "opens encrypted channels",
     "mesh/grpc_server.py": "the real network",
     "mesh/grpc_stream.py": "the real network",
     "mesh/grpc_stats.py": "the real network: reads what a worker has counted",

@@ -46,6 +46,17 @@ def test_every_service_gets_a_name_a_port_and_the_gateway(model: Path) -> None:
     assert gateway.http_address == overrides["gateway.http_address"]
 
 
+def test_a_worker_that_listens_on_an_ipv6_address_keeps_its_brackets(model: Path) -> None:
+    overrides = {
+        "model": str(model),
+        "worker.address": "[::1]:7001",
+        "gateway.http_address": free_address(),
+        "gateway.grpc_address": free_address(),
+    }
+    services = services_of(read_settings(overrides=overrides).mesh(), file=None, overrides=overrides, otlp_endpoint="")
+    assert read_settings(overrides=settings_in(services[-1].arguments)).decode().address == "[::1]:0"
+
+
 def test_services_end_with_the_process_that_starts_them(model: Path) -> None:
     overrides = {"model": str(model), "gateway.http_address": free_address(), "gateway.grpc_address": free_address()}
     services = services_of(read_settings(overrides=overrides).mesh(), file=None, overrides=overrides, otlp_endpoint="")

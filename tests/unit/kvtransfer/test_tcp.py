@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from kvtransfer.frames import FRAME_BYTES, WELCOME_BYTES, Frame, Greeting, PoolH
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.tcp_socket import advance
 from kvtransfer.transfer import PageShape, Span, TransferError
+from mesh.config import ConfigError
 from tests.mutants.kvtransfer import MUTANTS
 
 TICKET = bytes(range(32))
@@ -225,8 +227,30 @@ async def test_a_two_sided_writer_needs_no_proof_and_cannot_be_killed(new_pair):
 async def test_a_port_in_use_is_an_error_that_names_it(new_pair):
     async with new_pair(tcp()) as pair:
         port = int(PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")[1])
-        with pytest.raises(OSError, match=f"127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=f"transport_host: .* 127.0.0.1, port {port}"):
             await tcp(port=port).receive(pair.target, 1)
+
+
+async def test_an_address_that_is_not_this_hosts_is_an_error_that_names_the_setting(new_pair):
+    async with new_pair(tcp()) as pair:
+        with pytest.raises(ConfigError, match=r"transport_host: tcp pages cannot listen on 192\.0\.2\.1"):
+            await tcp(host="192.0.2.1").receive(pair.target, 1)
+        with pytest.raises(ConfigError, match=r"transport_host: tcp pages cannot listen on nowhere\.invalid"):
+            await tcp(host="nowhere.invalid").receive(pair.target, 1)
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+async def test_pages_travel_to_an_ipv6_address(new_pair, host):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    async with new_pair(tcp(host=host)) as pair:
+        span = Span(0, 3, 5, 0, 6)
+        pair.open(TICKET, [span])
+        await pair.writer.write(TICKET, [span], 0)
+        await pair.landed(1)
+        assert pair.same(span)
 
 
 def test_a_wildcard_without_an_address_to_dial_is_refused():

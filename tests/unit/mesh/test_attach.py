@@ -71,6 +71,11 @@ async def test_a_worker_registers_once_a_heartbeat_where_no_gateway_answers() ->
     assert (await gaps(deaf=0, seconds=4.0))[0] == pytest.approx(RULES.heartbeat_seconds, abs=0.05)
 
 
+async def test_a_worker_whose_gateway_does_not_answer_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    await gaps(deaf=100, seconds=8.0)
+    assert caplog.messages == ["cannot reach gateway gateway:1: the gateway does not answer"]
+
+
 # ---- Attach streams, on the network inside one process
 
 CURRENT = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(3, (b"page",), (), True))

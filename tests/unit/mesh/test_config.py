@@ -98,6 +98,14 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
             "baton.toml, tls_key: tls_key: there is no file .*nowhere.pem",
         ),
         ("[decode]\ntls_key = 'baton.toml'", "tls_certificate: is missing beside tls_key"),
+        (
+            "tls_certificate = '.'\ntls_key = 'baton.toml'\ntls_ca = 'baton.toml'",
+            "baton.toml, tls_certificate: tls_certificate: .* is a folder; name the PEM file in it",
+        ),
+        (
+            "[decode]\ntls_certificate = 'baton.toml'\ntls_key = 'baton.toml'\ntls_ca = 'baton.toml'",
+            "tls_ca: decode would speak TLS, gateway and prefill plain text; set .* at the top of the file",
+        ),
         ("[worker]\naddress = '0.0.0.0:7001'", "address: 0.0.0.0:7001 listens on every interface; set advertise_host"),
         ("[worker]\naddress = '[::]:7001'", "listens on every interface; set advertise_host"),
         ("[mesh", "is not TOML"),
@@ -194,3 +202,29 @@ def test_with_tls_nccl_moves_pages_only_where_the_settings_name_it(tmp_path: Pat
 
 def test_a_worker_on_every_interface_says_what_others_dial() -> None:
     assert DecodeConfig(address="0.0.0.0:7001", advertise_host="decode-0").advertise_host == "decode-0"
+
+
+def test_a_tls_file_that_this_user_may_not_look_at_is_refused_by_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    file = tmp_path / "any.pem"
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(ConfigError, match=f"tls_certificate: this user may not look into {tmp_path}"):
+        GatewayConfig(tls_certificate=file, tls_key=file, tls_ca=file)
+
+
+def test_without_prefill_workers_their_tls_settings_do_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "any.pem"
+    file.write_text("")
+    tls = {"tls_certificate": file, "tls_key": file, "tls_ca": file}
+    MeshConfig(prefill_workers=0, gateway=GatewayConfig(**tls), decode=DecodeConfig(**tls))
+
+
+@pytest.mark.parametrize("host", ["::1", "decode-0:7001", "[::1]:7001"])
+def test_an_advertised_host_has_no_port_and_an_ipv6_address_stands_in_brackets(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"advertise_host: .* without a port, an IPv6 address in brackets"):
+        DecodeConfig(advertise_host=host)
+    assert DecodeConfig(advertise_host="[::1]").advertise_host == "[::1]"

@@ -12,10 +12,11 @@ import pytest
 
 from mesh.config import ConfigError, DecodeConfig, GatewayConfig
 from mesh.grpc_network import GrpcListening, GrpcNetwork
+from mesh.grpc_stats import read_stats, stats_service
 from mesh.messages import Heartbeat, Register, Tier
 from mesh.network import Channel, Stream, StreamClosed
 from mesh.tls import TlsFiles, tls_files
-from tests.unit.certificates import Authority, files_in
+from tests.unit.certificates import Authority, files_in, openssl
 
 REGISTER = Register("127.0.0.1:1", Tier.DECODE, 7)
 
@@ -219,3 +220,99 @@ async def test_a_peer_that_connects_and_says_nothing_holds_up_no_other(tmp_path:
         _, silent = await asyncio.open_connection(host, int(number))
         await port.attach(GrpcNetwork(tls=authority.files(tmp_path / "peer")))
         silent.close()
+
+
+def test_an_encrypted_key_is_refused_and_no_passphrase_is_asked_for(tmp_path: Path, authority: Authority) -> None:
+    folder = authority.sign(tmp_path / "server")
+    openssl(f"ec -in {folder}/key.pem -aes128 -passout pass:secret -out {folder}/encrypted.pem")
+    (folder / "encrypted.pem").replace(folder / "key.pem")
+    with pytest.raises(ConfigError, match=r"^tls_key: .*key.pem is encrypted.*openssl pkey"):
+        files_in(folder)
+
+
+def test_a_key_that_grpc_does_not_take_is_refused_at_start(tmp_path: Path, authority: Authority) -> None:
+    folder = authority.sign(tmp_path / "server", key_of="-newkey ed25519 -nodes -days 2")
+    with pytest.raises(ConfigError, match=r"^tls_certificate: .* uses Ed25519, .*sign one with a key of P-256"):
+        files_in(folder)
+
+
+async def test_files_with_comments_in_any_letters_and_windows_line_ends_are_read(
+    tmp_path: Path, authority: Authority
+) -> None:
+    folder = authority.sign(tmp_path / "server")
+    for name in ("certificate.pem", "key.pem", "ca.pem"):
+        content = (folder / name).read_bytes().replace(b"\n", b"\r\n")
+        (folder / name).write_bytes("Zürich\r\n".encode() + content)
+    async with served(files_in(folder)) as port:
+        await port.attach(GrpcNetwork(tls=files_in(folder)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "message"),
+    [
+        ({"days": -1}, "", "certificate has expired"),
+        ({"usage": "serverAuth"}, "", "unsuitable certificate purpose"),
+        ({}, "baton.internal", "not valid for 'baton.internal'"),
+        ({}, "", ""),
+    ],
+)
+def test_a_certificate_that_its_own_peers_would_refuse_is_warned_about_at_start(
+    tmp_path: Path,
+    authority: Authority,
+    caplog: pytest.LogCaptureFixture,
+    fault: dict[str, Any],
+    name: str,
+    message: str,
+) -> None:
+    folder = authority.sign(tmp_path / "server", **fault)
+    files_in(folder, name=name)
+    warnings = [record.message for record in caplog.records]
+    assert len(warnings) == bool(message)
+    assert all("tls_certificate" in warning and message in warning for warning in warnings)
+
+
+async def test_the_error_of_a_failed_dial_says_which_setting_to_change(tmp_path: Path, authority: Authority) -> None:
+    ours, other = authority.files(tmp_path / "ours"), Authority(tmp_path / "other")
+    foreign, theirs = other.files(tmp_path / "foreign"), other.sign(tmp_path / "theirs")
+    (theirs / "ca.pem").write_bytes(authority.certificate.read_bytes())
+    refused = files_in(theirs)
+    misnamed = files_in(tmp_path / "ours", name="baton.internal")
+    expired = files_in(authority.sign(tmp_path / "expired", days=-1))
+    cases = (
+        (ours, None, "it may want TLS, which this process does not speak: set tls_certificate"),
+        (None, ours, "it speaks plain text and this process TLS: set tls_certificate"),
+        (ours, misnamed, r"does not carry 'baton.internal' \(tls_name\)"),
+        (ours, foreign, "no authority of tls_ca signed its certificate"),
+        (ours, refused, "it may refuse this process's tls_certificate"),
+        (expired, ours, "its certificate has expired"),
+    )
+    for server, client, message in cases:
+        async with served(server) as port:
+            with pytest.raises(StreamClosed, match=message):
+                await port.register(GrpcNetwork(tls=client))
+            with pytest.raises(StreamClosed, match=message):
+                await port.attach(GrpcNetwork(tls=client))
+
+
+@pytest.mark.parametrize("first_bytes", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"])
+async def test_a_connection_that_never_ends_its_handshake_is_closed(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch, first_bytes: bytes
+) -> None:
+    monkeypatch.setattr("mesh.grpc_server.HANDSHAKE_SECONDS", 0.5)
+    async with served(authority.files(tmp_path / "server")) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(port.listening.address.rpartition(":")[2]))
+        writer.write(first_bytes)
+        await port.attach(GrpcNetwork(tls=authority.files(tmp_path / "peer")))
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+
+
+async def test_counts_are_read_with_a_certificate_only(tmp_path: Path, authority: Authority) -> None:
+    network = GrpcNetwork(tls=authority.files(tmp_path / "server"), also=stats_service(lambda: {"steps": 3}))
+    listening = await network.listen("127.0.0.1:0", {})
+    try:
+        assert await read_stats(listening.address, tls=authority.files(tmp_path / "peer")) == {"steps": 3}
+        with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
+            await read_stats(listening.address)
+    finally:
+        await listening.close()

@@ -6,6 +6,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any, cast
 
+import pytest
+
 from kvtransfer.transfer import Pool, TransferError
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import KvHello, Later, Message, Ready, Ticket
@@ -116,7 +118,9 @@ def test_the_first_use_of_an_address_begins_a_session_with_a_writer() -> None:
     with_links(test, listen=True)
 
 
-def test_an_address_where_no_worker_listens_is_dialed_ever_more_slowly() -> None:
+def test_an_address_where_no_worker_listens_is_dialed_ever_more_slowly_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
         links.to("decode")
         await asyncio.sleep(20)
@@ -125,6 +129,7 @@ def test_an_address_where_no_worker_listens_is_dialed_ever_more_slowly() -> None
         assert abs(gaps[0] - REDIAL_SECONDS[0]) < 0.01 and abs(gaps[-1] - REDIAL_SECONDS[1]) < 0.01
 
     with_links(test, listen=False)
+    assert [line.partition(":")[0] for line in caplog.messages] == ["cannot reach decode decode"]
 
 
 def test_a_decode_worker_that_refuses_is_unreachable() -> None:
