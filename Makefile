@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-INSTALL := $(PIP) install --no-compile  # Python compiles what is imported
+INSTALL := $(PIP) install --no-compile
 REQUIREMENTS := import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 	print(*project['dependencies'], *project['optional-dependencies']['serve'])
 TORCH := torch==2.13.0
