@@ -48,7 +48,7 @@ def test_processes_that_pack_at_once_share_one_good_file(tmp_path: Path) -> None
         assert worker.stdin is not None
         worker.stdin.write("go\n")
         worker.stdin.flush()
-    said = [worker.communicate(timeout=60)[0] for worker in workers]
+    said = [worker.communicate(timeout=240)[0] for worker in workers]
     assert all(worker.returncode == 0 for worker in workers)
     assert len(set(said)) == 1 and said[0].strip()
     assert not list(cache.glob("*.tmp")) and not os.access(packed_file(cache), os.X_OK)
