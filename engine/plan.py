@@ -86,7 +86,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a step yields: one entry per piece, in the plan's order."""
+    """The result of a step: one entry per piece, in the plan's order."""
 
     sampled: tuple[tuple[Sampled, ...], ...]  # one per sampled row of the piece
     proposed: tuple[tuple[int, ...], ...] = ()  # the draft's proposals behind the last token; () without a draft model

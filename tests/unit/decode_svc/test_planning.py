@@ -1,4 +1,4 @@
-"""What the next step holds, and when the step behind it is known already."""
+"""Decides what the next step holds, and when the step behind it is known already."""
 
 import asyncio
 from typing import Any

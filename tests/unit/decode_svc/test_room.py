@@ -1,4 +1,4 @@
-"""Who may have pages for a whole prompt, who waits, and whom it passes."""
+"""Decides which request may have pages for a whole prompt, which one waits, and which ones it passes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a page holds: sizes, offsets and the name that two workers compare."""
+"""The layout of a page: sizes, offsets and the name that two workers compare."""
 
 import pytest
 
