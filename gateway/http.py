@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from gateway import http_errors
@@ -40,9 +40,11 @@ _SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control
 
 
 class HttpApi:
-    """`app` is the ASGI application."""
+    """`app` is the ASGI application; `also` are pages besides the API."""
 
-    def __init__(self, core: Core, assets: Assets, *, random: Random, clock: Clock) -> None:
+    def __init__(
+        self, core: Core, assets: Assets, *, random: Random, clock: Clock, also: Sequence[BaseRoute] = ()
+    ) -> None:
         self._core, self._assets, self._random, self._clock = core, assets, random, clock
         self._created = int(clock())
         self.app = Starlette(
@@ -52,6 +54,7 @@ class HttpApi:
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/models/{name:path}", self._models, methods=["GET"]),
                 Route("/health", self._health, methods=["GET"]),
+                *also,
             ],
             exception_handlers={HTTPException: _http_exception},
         )
