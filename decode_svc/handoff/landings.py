@@ -51,7 +51,7 @@ class Landings:
         self._host, self._rules = host, rules
         self._loop = asyncio.get_running_loop()
         self.quarantine = Quarantine(pages, sessions, host=host, rules=rules)
-        self._spans = Spans(pages, pool, sessions, page_tokens=room.page_tokens, host=host, rules=rules)
+        self.spans = Spans(pages, pool, sessions, page_tokens=room.page_tokens, host=host, rules=rules)
         self.bytes_landed = 0  # bytes of the pages of all landings that prefill did not decline
 
     def session_began(self, peer: Peer) -> None:
@@ -63,14 +63,14 @@ class Landings:
                 self._ready(peer, message.ticket)
             case Written(ticket, first_layer, layers, _, pages, checksums):
                 if found := self._find(ticket):
-                    self._spans.arrived(*found, pages, first_layer, layers, checksums)
+                    self.spans.arrived(*found, pages, first_layer, layers, checksums)
             case Computing():
                 if found := self._find(message.ticket):
                     _, landing = found
                     landing.progress_seconds, landing.longest_step_ms = self._loop.time(), message.longest_step_ms
             case Commit():
                 if found := self._find(message.ticket):
-                    self._spans.committed(*found, message)
+                    self.spans.committed(*found, message)
                 else:
                     self.quarantine.prove(lambda owner: owner.committed_by(message))
             case Quiet():
@@ -130,7 +130,7 @@ class Landings:
     def _frame_arrived(self, frame: Arrived) -> None:
         """Two-sided: a whole frame is in its page."""
         if found := self._find(Ticket.unpack(frame.ticket)):
-            self._spans.arrived(*found, [frame.index], frame.first_layer, frame.layers, [frame.checksum])
+            self.spans.arrived(*found, [frame.index], frame.first_layer, frame.layers, [frame.checksum])
 
     def _watch(self, request: DecodeRequest, landing: OpenLanding) -> None:
         due = self._loop.time() + self._rules.progress_seconds / 4
@@ -159,7 +159,7 @@ class Landings:
             return
         request, landing = found
         if landing.round and landing.commit is None:
-            self._spans.admit(request)  # prefill does not repair: decode computes what is missing
+            self.spans.admit(request)  # prefill does not repair: decode computes what is missing
             return
         self.bytes_landed -= len(landing.pages) * self.pool.shape.page_bytes  # prefill declined: it wrote nothing
         self._close(request, landing)
@@ -176,7 +176,7 @@ class Landings:
             landing = request.landing
             if landing is not None and landing.writer == peer.incarnation:
                 if proof and landing.complete:
-                    self._spans.admit(request)
+                    self.spans.admit(request)
                 else:
                     self._lose(request, Reason.LANDING_LOST, proof=proof)
         if proof:
@@ -223,8 +223,8 @@ class Landings:
     def counts(self) -> dict[str, int]:
         """Admissions whose tokens prefill computed all, the other admissions, and bytes of the pages of landings."""
         return {
-            "admitted_remote": self._spans.whole,
-            "admitted_patched": self._spans.admitted - self._spans.whole,
+            "admitted_remote": self.spans.whole,
+            "admitted_patched": self.spans.admitted - self.spans.whole,
             "bytes_landed": self.bytes_landed,
         }
 

@@ -1,25 +1,25 @@
 """The window into a worker process: it reports what the worker holds right now, between two moves of its event loop.
 
-Commands come as JSON lines on stdin; answers leave on stdout, in any order. The command `interrupt` waits until enough
-spans of a landing are valid and sends the signal before the event loop moves on, so that it reports exactly what decode
-had at that moment."""
+Commands come as JSON lines on stdin; answers leave on stdout, in any order. The command `interrupt` looks whenever spans
+have arrived and sends its signal before the event loop moves on, so that it reports exactly what decode had at that
+moment, however busy the machine is."""
 
 import asyncio
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from decode_svc.requests import DecodePhase
+from decode_svc.handoff.landings import Landings
+from decode_svc.requests import DecodeRequest, OpenLanding
 from decode_svc.worker import DecodeWorker
 from engine.pages import PagePool
 from prefill_svc.worker import PrefillWorker
 
 Command = Callable[..., Awaitable[dict[str, Any]]]
-
-LOOK_SECONDS = 0.001  # between two looks of `interrupt`
 
 
 def write_fact(event: str, **fields: Any) -> None:
@@ -86,25 +86,46 @@ def decode_commands(worker: DecodeWorker) -> Mapping[str, Command]:
     async def interrupt(landed: int, signal: int, pids: dict[str, int]) -> dict[str, Any]:
         """Send the signal to the writer of the first landing that has this many valid spans and still lacks some.
         `pids` maps the writers' incarnations to process ids."""
-        while True:
-            for request in worker.requests.values():
-                landing = request.landing
-                if request.phase is DecodePhase.LANDING and landing and str(landing.writer) in pids:
-                    valid, spans = landing.landed
-                    if landed <= valid < spans:
-                        os.kill(pids[str(landing.writer)], signal)
-                        missing = [p for p, mask in zip(landing.pages, landing.valid, strict=True) if not mask]
-                        return {
-                            "request": request.key,
-                            "landed": valid,
-                            "spans": spans,
-                            "writer": landing.writer,
-                            "pages": landing.pages,
-                            "missing": missing,  # pages into which no span has landed
-                        }
-            await asyncio.sleep(LOOK_SECONDS)
+        hit: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+        def strike(request: DecodeRequest, landing: OpenLanding) -> None:
+            valid, spans = landing.landed
+            if hit.done() or str(landing.writer) not in pids or not landed <= valid < spans:
+                return
+            os.kill(pids[str(landing.writer)], signal)
+            missing = [p for p, mask in zip(landing.pages, landing.valid, strict=True) if not mask]
+            hit.set_result(
+                {
+                    "request": request.key,
+                    "landed": valid,
+                    "spans": spans,
+                    "writer": landing.writer,
+                    "pages": landing.pages,
+                    "missing": missing,  # pages into which no span has landed
+                }
+            )
+
+        with watched(worker.landings, strike):
+            return await hit
 
     return {"pages": pages, "look": look, "sums": sums, "interrupt": interrupt}
+
+
+@contextmanager
+def watched(landings: Landings, look: Callable[[DecodeRequest, OpenLanding], None]) -> Iterator[None]:
+    """Call `look` each time spans of a landing have arrived and been checked."""
+    spans = landings.spans
+    arrived = spans.arrived
+
+    def arrived_and_seen(request: DecodeRequest, landing: OpenLanding, *rest: Any) -> None:
+        arrived(request, landing, *rest)
+        look(request, landing)
+
+    spans.arrived = arrived_and_seen  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        spans.arrived = arrived  # type: ignore[method-assign]
 
 
 def count(pages: PagePool) -> dict[str, Any]:

@@ -1,0 +1,152 @@
+"""`python -m bench.overhead`: what tracing every request and serving metrics cost, in tokens per second.
+
+Two whole meshes run on this machine at the same time, one with tracing (every request sampled and exported) and metrics,
+one with neither. Load goes to one of them at a time, in turns, so that both see the same machine: the figure is the
+median ratio of neighbouring turns. The built-in model makes the ratio as bad as it gets: its steps are so short that
+everything around them weighs most. A process that accepts and drops spans stands for the collector."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from baton.client import Client
+from baton.inference.v1 import inference_pb2 as pb
+from bench.handoff import processor, say
+from bench.spread import Spread
+from cli.mesh import services_of
+from cli.ports import free_address
+from cli.running import running_mesh
+from mesh.settings import read_settings
+
+OBSERVED = {"gateway.metrics": "true", "gateway.tracing": "true", "gateway.trace_share": "1.0"}
+BLIND = {"gateway.metrics": "false", "gateway.tracing": "false"}
+TARGET = 0.98
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    requests: int  # requests of one turn
+    concurrency: int
+    max_tokens: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser.add_argument("--pairs", type=int, default=15, help="turns of each mesh that count")
+    parser.add_argument("--requests", type=int, default=96, help="requests of one turn")
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--model", default="", help="Hugging Face folder; empty: the built-in model")
+    arguments = parser.parse_args()
+    load = Load(arguments.requests, arguments.concurrency, arguments.max_tokens)
+    report = asyncio.run(bench(load, pairs=arguments.pairs, model=arguments.model))
+    if arguments.json:
+        print(json.dumps(report))
+    sys.exit(0 if report["tokens_per_second_ratio"] >= TARGET else 1)
+
+
+async def bench(load: Load, *, pairs: int, model: str) -> dict[str, Any]:
+    async with AsyncExitStack() as stack:
+        sink = await stack.enter_async_context(span_sink())
+        observed = await stack.enter_async_context(mesh(OBSERVED, model=model, otlp_endpoint=sink))
+        blind = await stack.enter_async_context(mesh(BLIND, model=model, otlp_endpoint=""))
+        for address in (observed, blind):  # warm-up: caches, speculation's measurements
+            await tokens_per_second(address, load)
+        speeds: list[tuple[float, float]] = []
+        for number in range(pairs):
+            first, second = (observed, blind) if number % 2 else (blind, observed)
+            one, two = await tokens_per_second(first, load), await tokens_per_second(second, load)
+            speeds.append((one, two) if number % 2 else (two, one))
+            say(f"pair {number + 1} of {pairs}: {speeds[-1][0]:.0f} observed, {speeds[-1][1]:.0f} blind tokens/s")
+    return summary(speeds, load)
+
+
+def summary(speeds: Sequence[tuple[float, float]], load: Load) -> dict[str, Any]:
+    """The report from pairs of (observed, blind) tokens per second."""
+    ratio = Spread.of([observed / blind for observed, blind in speeds])
+    say(f"{processor()}: observed over blind {ratio}")
+    return {
+        "tokens_per_second_ratio": ratio.median,
+        "lowest": ratio.low,
+        "highest": ratio.high,
+        "ratio_of_medians": median(o for o, _ in speeds) / median(b for _, b in speeds),
+        "observed_tokens_per_second": median(o for o, _ in speeds),
+        "blind_tokens_per_second": median(b for _, b in speeds),
+        "pairs": len(speeds),
+        "requests": load.requests,
+        "concurrency": load.concurrency,
+        "max_tokens": load.max_tokens,
+        "processor": processor(),
+        "target": TARGET,
+    }
+
+
+@asynccontextmanager
+async def mesh(settings: dict[str, str], *, model: str, otlp_endpoint: str) -> AsyncIterator[str]:
+    """A mesh of one prefill and one decode worker; yields its gRPC address."""
+    overrides = settings | {
+        "gateway.http_address": free_address(),
+        "gateway.grpc_address": free_address(),
+        "mesh.prefill_workers": "1",
+        "mesh.decode_workers": "1",
+    }
+    if model:
+        overrides["model"] = model
+    config = read_settings(None, os.environ, overrides).mesh()
+    services = services_of(config, file=None, overrides=overrides, otlp_endpoint=otlp_endpoint)
+    async with running_mesh(config, services, lambda name, line: None, START_SECONDS):
+        yield config.gateway.grpc_address
+
+
+async def tokens_per_second(address: str, load: Load) -> float:
+    """Stream `load.requests` answers, `load.concurrency` at a time."""
+    numbers, tokens = iter(range(load.requests)), 0
+
+    async def work(client: Client) -> None:
+        nonlocal tokens
+        for number in numbers:
+            async for event in client.stream(request(number, load.max_tokens)):
+                if event.HasField("delta"):
+                    tokens += len(event.delta.token_ids)
+
+    began = perf_counter()
+    async with Client(address) as client:
+        await asyncio.gather(*(work(client) for _ in range(load.concurrency)))
+    return tokens / (perf_counter() - began)
+
+
+def request(number: int, max_tokens: int) -> pb.GenerateRequest:
+    """A greedy request without a stop: every turn computes equally many tokens."""
+    message = pb.GenerateRequest(
+        text=f"Request {number} asks: what happens when a worker dies in the middle of a page?"
+    )
+    message.stop.max_tokens = max_tokens
+    message.stop.min_tokens = max_tokens
+    message.sampling.temperature = 0.0
+    return message
+
+
+@asynccontextmanager
+async def span_sink() -> AsyncIterator[str]:
+    """A process that accepts OTLP spans and drops them; yields its endpoint."""
+    address = free_address()
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.span_sink", address)
+    try:
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+if __name__ == "__main__":
+    main()
