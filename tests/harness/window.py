@@ -1,8 +1,8 @@
 """The window into a worker process: it reports what the worker holds right now, between two moves of its event loop.
 
-Commands come as JSON lines on stdin; answers leave on stdout, in any order. The command `interrupt` looks whenever spans
-have arrived and sends its signal before the event loop moves on, so that it reports exactly what decode had at that
-moment, however busy the machine is."""
+Commands come as JSON lines on stdin; answers leave on stdout, in any order. The command `interrupt` looks whenever
+spans have arrived and sends its signal before the event loop moves on, so that it reports exactly what decode had at
+that moment, however busy the machine is."""
 
 import asyncio
 import json
