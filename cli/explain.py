@@ -1,0 +1,125 @@
+"""`baton explain REQUEST_ID`: where a request's time went, what the hardware allows at best, and why it was slow."""
+
+import asyncio
+import shutil
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from cli.errors import MeshError, readable_errors
+from cli.load.connection import parse_url
+from cli.load.record import RequestFailed
+from cli.load.target import LoadTarget
+from cli.output import emit_json, say
+from cli.reasons import reasons
+from cli.waterfall import Node, Waterfall, is_frame, waterfall
+from mesh import semconv
+
+LEAST_COLUMNS = 12
+ANSWER_SECONDS = 10.0
+
+
+def explain(
+    request_id: Annotated[
+        str, typer.Argument(help="The request's id (x-request-id of the answer); without one, the latest request.")
+    ] = "",
+    url: Annotated[str, typer.Option(help="HTTP address of a gateway.")] = "http://127.0.0.1:8000",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object: shares, floors and reasons.")] = False,
+) -> None:
+    """Show where the time of a request went, stage by stage, and why it was slow.
+
+    Example: baton explain chat-42
+    """
+    with readable_errors():
+        trace = asyncio.run(fetch(url, request_id))
+        fall = waterfall(trace["spans"])
+        if json:
+            emit_json(as_json(trace, fall))
+            return
+        for line in lines(trace, fall, shutil.get_terminal_size((110, 24)).columns):
+            say(line)
+
+
+async def fetch(url: str, request_id: str) -> dict[str, Any]:
+    """The request with its spans, from the gateway. MeshError when there is none."""
+    target = LoadTarget(parse_url(url), headers={"connection": "close"}, timeout_seconds=ANSWER_SECONDS)
+    if not request_id:
+        latest = (await _get(target, "/debug/requests?limit=20"))["requests"]
+        ended = [each for each in latest if each["status"] != "running"]
+        if not ended:
+            raise MeshError(f"the gateway at {url} has finished no request yet; send one, or name its id")
+        request_id = ended[0]["request_id"]
+    trace = await _get(target, f"/debug/requests/{quote(request_id, safe='')}")
+    if not trace["spans"]:
+        raise MeshError(f"request {request_id} was not traced: the client's traceparent or `trace_share` left it out")
+    return trace
+
+
+async def _get(target: LoadTarget, path: str) -> dict[str, Any]:
+    try:
+        status, content = await target.fetch("GET", path, seconds=ANSWER_SECONDS)
+    except RequestFailed as error:
+        raise MeshError(f"no gateway answers at {target.url}: {error.detail}; name it with --url") from None
+    if status != 200 or not isinstance(content, dict):
+        why = content.get("error") if isinstance(content, dict) else None
+        raise MeshError(f"{target.url}: {why or f'answers {path} with status {status}; is it a Baton gateway?'}")
+    return content
+
+
+def lines(trace: dict[str, Any], fall: Waterfall, columns: int = 110) -> list[str]:
+    head = f"{trace['request_id']}  {fall.root.name}  {trace['path'] or 'no worker'}  {trace['status']}"
+    tokens = f"{trace['prompt_tokens']} prompt tokens, {trace['completion_tokens']} new ones"
+    first = trace["ttft_seconds"]
+    ttft = "" if first is None else f", first token after {milliseconds(first * 1000)}"
+    out = [head, f"trace {trace['trace_id']}: {milliseconds(fall.total)}{ttft}; {tokens}", ""]
+    rows = [(node, "  " * node.depth + node.name) for node in fall.root.walk()]
+    names = max(len(label) for _, label in rows)
+    services = max(len(node.service) for node, _ in rows)
+    width = max(LEAST_COLUMNS, columns - names - services - 35)
+    out.append(f"{'':{names}}  {'':{services}}  {'':{width}} {'time':>9} {'own':>6} {'floor':>9}")
+    for node, label in rows:
+        own = "" if is_frame(node, fall.root) else f"{100 * node.own / fall.total:.1f}%" if fall.total else ""
+        bound = floor_of(node)
+        least = "" if bound is None else milliseconds(bound)
+        bar = _bar(node, fall.total, width)
+        taken = milliseconds(node.duration)
+        out.append(f"{label:<{names}}  {node.service:<{services}}  {bar} {taken:>9} {own:>6} {least:>9}".rstrip())
+    out += ["", *reasons(trace, fall)]
+    return out
+
+
+def as_json(trace: dict[str, Any], fall: Waterfall) -> dict[str, Any]:
+    stages = [
+        {
+            "stage": node.name,
+            "service": node.service,
+            "start_ms": node.start,
+            "duration_ms": node.duration,
+            "own_ms": node.own,
+            "own_share": node.own / fall.total if fall.total else 0.0,
+            "floor_ms": floor_of(node),
+        }
+        for node in fall.stages()
+    ]
+    kept = {key: value for key, value in trace.items() if key != "spans"}
+    return {**kept, "tiled": fall.tiled, "stages": stages, "reasons": reasons(trace, fall)}
+
+
+def floor_of(node: Node) -> float | None:
+    """Milliseconds that this stage takes at least on its machine, where the worker has measured that."""
+    seconds = node.attributes.get(semconv.FLOOR)
+    return None if seconds is None else float(seconds) * 1000
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.2f} ms" if value < 10 else f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+
+
+def _bar(node: Node, total: float, width: int) -> str:
+    scale = width / total if total else 0.0
+    first = min(width - 1, int(node.start * scale))
+    last = max(first, min(width - 1, round(node.end * scale) - 1))
+    mark = "█" if node.duration * scale >= 0.5 else "▏"
+    return " " * first + mark * (last - first + 1) + " " * (width - 1 - last)
+
