@@ -18,6 +18,7 @@ from decode_svc.requests import DecodeRequest, OpenLanding
 from decode_svc.worker import DecodeWorker
 from engine.pages import PagePool
 from prefill_svc.worker import PrefillWorker
+from tests.harness import delays
 
 Command = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -29,7 +30,7 @@ def write_fact(event: str, **fields: Any) -> None:
 
 class Window:
     def __init__(self, commands: Mapping[str, Command]) -> None:
-        self._commands = commands
+        self._commands = {"delay": delay, **commands}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -49,6 +50,12 @@ class Window:
             write_fact("answer", number=number, **await self._commands[name](**command))
         except Exception as error:
             write_fact("answer", number=number, error=repr(error))
+
+
+async def delay(stage: str, seconds: float) -> dict[str, Any]:
+    """The next request that passes this stage here is delayed."""
+    delays.arm(stage, seconds)
+    return {}
 
 
 def prefill_commands(worker: PrefillWorker) -> Mapping[str, Command]:

@@ -1,0 +1,126 @@
+"""Puts a delay into each stage of a request, and between stages, and sees which span shows it.
+
+One mesh serves all requests. For each stage some requests run without a delay and some with it, in turns; the figure of
+a span is the difference of the medians of its own time. A stage is shown when the span named for it grew by about the
+delay and no other span grew by more than a quarter of it."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+from typing import Any
+
+from bench.traces_requests import fetch_trace, stream_completion
+from cli.load.target import LoadTarget
+from cli.waterfall import Node, is_frame, waterfall
+from mesh import semconv
+from tests.harness.delays import STAGES
+from tests.harness.mesh import ProcessMesh, process_mesh
+
+DELAY_SECONDS = 0.08
+PROMPT_TOKENS, NEW_TOKENS = 300, 24
+LOW, HIGH, ELSEWHERE = 0.7, 1.6, 0.3  # of the delay
+SETTINGS = {
+    "gateway.local": "never",
+    "worker.prefix_cache": "false",
+    "worker.speculation": "off",
+    "worker.threads": "1",
+    "worker.transports": "shm",
+}
+
+OwnTimes = Mapping[str, float]  # span -> milliseconds of its own
+
+
+@dataclass(frozen=True, slots=True)
+class StageShown:
+    """What the spans say about a delay in one stage."""
+
+    stage: str
+    expected: str
+    grown: Mapping[str, float]  # span -> milliseconds by which its own time grew
+
+    @property
+    def shown(self) -> str:
+        """The span that grew most."""
+        return max(self.grown, key=lambda name: self.grown[name], default="")
+
+    @property
+    def problem(self) -> str:
+        delay = DELAY_SECONDS * 1000
+        mine = self.grown.get(self.expected, 0.0)
+        if not LOW * delay <= mine <= HIGH * delay:
+            return f"{self.expected} grew by {mine:.0f} ms"
+        others = {name: more for name, more in self.grown.items() if name != self.expected and more > ELSEWHERE * delay}
+        return f"others grew too: {others}" if others else ""
+
+
+async def all_stages(repeats: int, report: Any) -> list[StageShown]:
+    """Every stage of STAGES; `report` gets a line after each."""
+    found: list[StageShown] = []
+    async with process_mesh(prefills=1, decodes=1, settings=SETTINGS, delays=True) as mesh:
+        sender = Sender(mesh)
+        for _ in range(3):
+            await sender.own_times()  # warm-up
+        for stage in STAGES:
+            found.append(await sender.stage(stage, repeats))
+            report(f"{len(found)} of {len(STAGES)}: {stage}: {found[-1].problem or f'shown by {found[-1].shown}'}")
+        sender.close()
+    return found
+
+
+class Sender:
+    """Sends requests of equal size and reads their traces."""
+
+    def __init__(self, mesh: ProcessMesh) -> None:
+        self._mesh, self._random, self._count = mesh, Random(0), 0
+        self._target = LoadTarget.at(f"http://{mesh.http}/v1")
+
+    async def stage(self, stage: str, repeats: int) -> StageShown:
+        tier, expected = STAGES[stage]
+        process = {"gateway": self._mesh.gateway, "prefill": self._mesh.prefills[0], "decode": self._mesh.decodes[0]}
+        plain, delayed = list[OwnTimes](), list[OwnTimes]()
+        for _ in range(repeats):
+            plain.append(await self.own_times())
+            await process[tier].ask("delay", stage=stage, seconds=DELAY_SECONDS)
+            delayed.append(await self.own_times())
+        return StageShown(stage, expected, grown(plain, delayed))
+
+    async def own_times(self) -> OwnTimes:
+        """One request; the own time of each of its spans."""
+        self._count += 1
+        name = f"delay-{self._count}"
+        prompt = [self._random.randrange(1, 200) for _ in range(PROMPT_TOKENS)]
+        await stream_completion(self._target, name, prompt, max_tokens=NEW_TOKENS)
+        return own_times((await fetch_trace(self._target, name))["spans"])
+
+    def close(self) -> None:
+        self._target.close()
+
+
+def own_times(spans: Sequence[Mapping[str, Any]]) -> OwnTimes:
+    """Milliseconds of each stage, under the names that STAGES uses."""
+    fall = waterfall(spans)
+    parents = {node.span_id: node for node in fall.root.walk()}
+    found: defaultdict[str, float] = defaultdict(float)
+    for node in fall.root.walk():
+        if not is_frame(node, fall.root):
+            found[_label(node, parents)] += node.own
+    return found
+
+
+def _label(node: Node, parents: Mapping[str, Node]) -> str:
+    parent = parents.get(node.parent_id)
+    attempt = parent is not None and parent.name in (semconv.PREFILL, semconv.DECODE)
+    return f"{parent.name} {node.name}" if parent is not None and attempt else node.name
+
+
+def grown(plain: Sequence[OwnTimes], delayed: Sequence[OwnTimes]) -> dict[str, float]:
+    names = {name for times in (*plain, *delayed) for name in times}
+    return {
+        name: median(times.get(name, 0.0) for times in delayed) - median(times.get(name, 0.0) for times in plain)
+        for name in names
+    }
+
+

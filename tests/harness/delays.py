@@ -1,0 +1,235 @@
+"""Delays that a test puts into one stage of a request, to see in which span they appear.
+
+Every process of a mesh with `delays` in its orders wraps one place of the product for each stage that it has. A delay
+must be armed (`arm`); the next request that passes there takes it, once."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from engine.plan import Plan
+from mesh.messages import Commit, End, Prefill, Tokens
+
+# Stage, the tier that delays it, and the span that must show it: its parent among prefill and decode, and its name.
+STAGES = {
+    "preprocess": ("gateway", "preprocess"),
+    "admission": ("gateway", "admission"),
+    "route": ("gateway", "route"),
+    "hop to prefill": ("prefill", "prefill dispatch"),
+    "wait for a turn at prefill": ("prefill", "prefill queue"),
+    "landing wait": ("decode", "prefill kv.reserve"),
+    "compute": ("prefill", "prefill compute"),
+    "page writes": ("prefill", "prefill kv.send"),
+    "landing check": ("decode", "decode kv.receive"),
+    "wait for a step at decode": ("decode", "decode queue"),
+    "generate": ("decode", "decode generate"),
+    "hop to the gateway": ("gateway", "deliver"),
+    "postprocess": ("gateway", "postprocess"),
+    "blocked loop of the gateway": ("gateway", "loop.blocked"),
+    "blocked loop of prefill": ("prefill", "loop.blocked"),
+    "blocked loop of decode": ("decode", "loop.blocked"),
+}
+
+_armed: dict[str, float] = {}  # stage -> seconds
+
+
+def arm(stage: str, seconds: float) -> None:
+    _armed.clear()
+    _armed[stage] = seconds
+
+
+def take(stage: str) -> float:
+    """Seconds of the delay if it is armed, and disarm it; else 0."""
+    return _armed.pop(stage, 0.0)
+
+
+def install(tier: str) -> None:
+    {"gateway": _gateway, "prefill": _prefill, "decode": _decode}[tier]()
+
+
+def _later(seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+    asyncio.get_running_loop().call_later(seconds, call, *arguments)
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+def _gateway() -> None:
+    from gateway import http, sequencer
+    from gateway.service import Gateway
+
+    def slow_parsing(parse: Any) -> Any:
+        async def completion(self: Any, *arguments: Any) -> Any:
+            await asyncio.sleep(take("preprocess"))
+            return await parse(self, *arguments)
+
+        return completion
+
+    def late_worker(route: Any) -> Any:
+        """No worker can take the request now; one can later."""
+
+        def try_route(self: Any, *arguments: Any) -> Any:
+            if seconds := take("admission"):
+                _later(seconds, lambda: self.on_room(next(iter(self.workers))))
+                return None
+            return route(self, *arguments)
+
+        return try_route
+
+    def slow_choice(route: Any) -> Any:
+        def choose(*arguments: Any, **more: Any) -> Any:
+            time.sleep(take("route"))
+            return route(*arguments, **more)
+
+        return choose
+
+    held = deque[tuple[Any, ...]]()
+
+    def late_reports(handle: Any) -> Any:
+        """A worker's last token reaches the gateway late, and everything behind it too."""
+
+        def on_report(self: Any, worker: Any, message: Any) -> None:
+            last = isinstance(message, Tokens) and any(item.token.end is not End.NONE for item in message.items)
+            if last and (seconds := take("blocked loop of the gateway")):
+                time.sleep(seconds)
+            if held or (last and (seconds := take("hop to the gateway"))):
+                if not held:
+                    _later(seconds, release)
+                held.append((self, worker, message))
+                return
+            handle(self, worker, message)
+
+        def release() -> None:
+            while held:
+                handle(*held.popleft())
+
+        return on_report
+
+    def slow_sending(send: Any) -> Any:
+        async def event(self: Any, data: bytes, *, last: bool = False) -> None:
+            if last:
+                await asyncio.sleep(take("postprocess"))
+            await send(self, data, last=last)
+
+        return event
+
+    _wrap(http.HttpApi, "_completion", slow_parsing)
+    _wrap(sequencer.Sequencer, "_route", late_worker)
+    _wrap(sequencer, "route", slow_choice)
+    _wrap(Gateway, "_on_report", late_reports)
+    _wrap(http._Out, "event", slow_sending)
+
+
+def _prefill() -> None:
+    from engine.runner import CpuRunner
+    from prefill_svc.handoff import HandOff
+    from prefill_svc.pushing import Pushing
+    from prefill_svc.worker import PrefillWorker
+
+    def late_message(handle: Any) -> Any:
+        def from_gateway(self: Any, gateway: Any, message: Any) -> None:
+            seconds = take("hop to prefill") if isinstance(message, Prefill) else 0.0
+            if seconds:
+                _later(seconds, handle, self, gateway, message)
+            else:
+                handle(self, gateway, message)
+
+        return from_gateway
+
+    def late_turn(queue: Any) -> Any:
+        def wait(self: Any, *arguments: Any) -> None:
+            queue(self, *arguments)
+            if seconds := take("wait for a turn at prefill"):
+                for prompt in self.prompts:
+                    prompt.ask_again_seconds = asyncio.get_running_loop().time() + seconds
+                _later(seconds + 0.001, self.wake)
+
+        return wait
+
+    def blocked(land: Any) -> Any:
+        def landed(self: Any, *arguments: Any) -> None:
+            time.sleep(take("blocked loop of prefill"))
+            land(self, *arguments)
+
+        return landed
+
+    def slow_write(write: Any) -> Any:
+        """The last layers of the prompt are written late, after the first token."""
+
+        async def writing(self: Any, prompt: Any, spans: Any, first: int, layers: int, again: bool) -> None:
+            if first + layers == self._shape.layers:
+                await asyncio.sleep(take("page writes"))
+            await write(self, prompt, spans, first, layers, again)
+
+        return writing
+
+    _wrap(PrefillWorker, "_from_gateway", late_message)
+    _wrap(PrefillWorker, "_queue", late_turn)
+    _wrap(HandOff, "_land", blocked)
+    _wrap(Pushing, "_write", slow_write)
+    _wrap(CpuRunner, "run", _slow_step("compute"))
+
+
+def _decode() -> None:
+    from decode_svc.handoff.landings import Landings
+    from decode_svc.worker import DecodeWorker
+    from engine.runner import CpuRunner
+
+    def late_landing(ready: Any) -> Any:
+        def answer(self: Any, *arguments: Any) -> None:
+            if seconds := take("landing wait"):
+                _later(seconds, ready, self, *arguments)
+            else:
+                ready(self, *arguments)
+
+        return answer
+
+    def late_commit(handle: Any) -> Any:
+        def on_message(self: Any, peer: Any, message: Any) -> None:
+            if isinstance(message, Commit):
+                time.sleep(take("blocked loop of decode"))
+                if seconds := take("landing check"):
+                    _later(seconds, handle, self, peer, message)
+                    return
+            handle(self, peer, message)
+
+        return on_message
+
+    waits_until = 0.0
+
+    def late_plan(plan: Any) -> Any:
+        """The loop computes nothing for a while, although requests are admitted."""
+
+        def planned(self: Any) -> Plan:
+            nonlocal waits_until
+            now = asyncio.get_running_loop().time()
+            if any(request.phase.value == "running" for request in self.requests.values()):
+                if seconds := take("wait for a step at decode"):
+                    waits_until = now + seconds
+                    _later(seconds + 0.001, self.wake)
+                if now < waits_until:
+                    return Plan(0, ())
+            result: Plan = plan(self)
+            return result
+
+        return planned
+
+    _wrap(Landings, "_ready", late_landing)
+    _wrap(Landings, "on_message", late_commit)
+    _wrap(DecodeWorker, "plan", late_plan)
+    _wrap(CpuRunner, "run", _slow_step("generate"))
+
+
+def _slow_step(stage: str) -> Callable[[Any], Any]:
+    def wrap(run: Any) -> Any:
+        async def step(self: Any, *arguments: Any) -> Any:
+            await asyncio.sleep(take(stage))
+            return await run(self, *arguments)
+
+        return step
+
+    return wrap
+
