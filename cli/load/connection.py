@@ -4,9 +4,10 @@ It exists because a load generator must cost little and must run with the base d
 asks for no compression. Every failure is a RequestFailed; the caller sets the time limit."""
 
 import asyncio
+import os
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ PIECE_BYTES = 1 << 16
 HEAD_LINES = 256  # more header lines than any server sends
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[], Awaitable[Streams]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,10 @@ class HttpResponse:
 class HttpClient:
     """Requests to one server. Connections that are idle are reused, the newest first."""
 
-    def __init__(self, url: HttpUrl, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: HttpUrl, headers: Mapping[str, str], connect: Connect | None = None) -> None:
         self.url = url
+        self._connect = connect or tcp(url)
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self._tls = ssl.create_default_context() if url.secure else None
         self._idle: list[Streams] = []
 
     @asynccontextmanager
@@ -157,13 +159,20 @@ class HttpClient:
         except _Closed:
             raise RequestFailed("connection lost", "the server closed the connection without an answer") from None
 
-    async def _connect(self) -> Streams:
+
+def tcp(url: HttpUrl) -> Connect:
+    """Opens connections to this server, with TLS for https; the system's authorities or SSL_CERT_FILE are trusted."""
+    tls = ssl.create_default_context() if url.secure else None
+
+    async def connect() -> Streams:
         try:
-            return await asyncio.open_connection(self.url.host, self.url.port, ssl=self._tls)
+            return await asyncio.open_connection(url.host, url.port, ssl=tls)
         except ssl.SSLError as error:
             raise RequestFailed("TLS failed", error.reason or str(error)) from None
         except OSError as error:
-            raise RequestFailed("cannot connect", error.strerror or str(error)) from None
+            raise RequestFailed("cannot connect", os.strerror(error.errno) if error.errno else str(error)) from None
+
+    return connect
 
 
 class _Closed(Exception):

@@ -110,7 +110,7 @@ async def _prepare(
     speeds = order.speeds
     if speeds is None:
         show("measuring prefill and decode alone, for the estimate of a split")
-        speeds = await measure_speeds(form, ordinary, ask)
+        speeds = await measure_speeds(form, ask, prompt_tokens=ordinary, context_tokens=facts.context_tokens)
     return facts, form, fitting, notes, speeds
 
 

@@ -37,10 +37,8 @@ def draw_run(records: Sequence[RequestRecord], limits: LatencyLimits, *, title: 
         text(MARGIN, 50, subtitle, "muted"),
         *_first_tokens(finished, origin, time, limits, MARGIN, HEAD),
         *_gaps(finished, origin, time, limits, right, HEAD),
-        *_distribution("Share of requests within TTFT and E2E", _latencies(finished), limits.ttft, MARGIN, second),
-        *_distribution(
-            "Share of gaps within ITL, of requests within TPOT", _paces(finished), limits.itl, right, second
-        ),
+        *_distribution("Share within TTFT and E2E", _latencies(finished), limits.ttft, MARGIN, second),
+        *_distribution("Share within ITL and TPOT", _paces(finished), limits.itl, right, second),
         *_bars(bars, len(records), origin, time, bars_top, bars_height),
         "</svg>",
     ]

@@ -64,7 +64,10 @@ def usage_notes(records: Sequence[RequestRecord]) -> list[str]:
     cached = sum(each.cached_tokens or 0 for each in finished)
     if cached:
         total = sum(each.prompt_tokens or 0 for each in finished)
-        notes.append(f"{cached} of {total} prompt tokens came from the server's prefix cache.")
+        notes.append(
+            f"{cached} of {total} prompt tokens came from the server's prefix cache. Runs with an equal --seed send "
+            "equal prompts: give each repetition another one."
+        )
     return notes
 
 
@@ -78,7 +81,7 @@ def lines(report: LoadReport, *, verbose: bool) -> list[str]:
         "",
         f"requests   {', '.join(counts)} in {summary.seconds:.1f} s; {summary.requests_per_second:.2f} requests/s",
         f"tokens     {_rate(summary.input_tokens_per_second)} in, {_rate(summary.output_tokens_per_second)} out",
-        f"           {''.join(f'{name:>11}' for name in COLUMNS)}",
+        f"           {''.join(f'{name:>12}' for name in COLUMNS)}",
         *(
             _row(name, values)
             for name, values in (
@@ -167,8 +170,8 @@ def _assumed(assumed: Assumptions, source: str) -> list[str]:
     speeds = assumed.speeds
     return [
         f"one worker prefills {speeds.prefill_tokens_per_second:,.0f} tokens/s after "
-        f"{speeds.prompt_seconds * 1000:.2f} ms per prompt, and decodes in steps of {speeds.step_seconds * 1000:.2f} ms plus "
-        f"{speeds.row_seconds * 1000:.3f} ms for each further answer ({source})",
+        f"{speeds.prompt_seconds * 1000:.2f} ms per prompt, and decodes in steps of {speeds.step_seconds * 1000:.2f} "
+        f"ms plus {speeds.row_seconds * 1000:.3f} ms for each further answer ({source})",
         f"{assumed.workers} equal workers in both arrangements; a worker that does both phases computes at most "
         f"{assumed.chunk_tokens} prompt tokens in a step, beside all its answers",
         f"a hand-off between tiers exposes {assumed.handoff_seconds * 1000:.0f} ms; memory, limits of batches, prefix "
@@ -178,8 +181,8 @@ def _assumed(assumed: Assumptions, source: str) -> list[str]:
 
 def _row(name: str, values: Percentiles | None) -> str:
     if values is None:
-        return f"{name:<11}{'none':>11}"
-    return f"{name:<11}" + "".join(f"{f'{_ms(getattr(values, column)):,.1f} ms':>11}" for column in COLUMNS)
+        return f"{name:<11}{'none':>12}"
+    return f"{name:<11}" + "".join(f"{f'{_ms(getattr(values, column)):,.1f} ms':>12}" for column in COLUMNS)
 
 
 def _milliseconds(values: Percentiles | None) -> dict[str, Any] | None:

@@ -21,7 +21,8 @@ svg{--page:#fff;--panel:#f7f8fa;--text:#1b1f24;--muted:#5c6670;--grid:#dfe3e8;--
 --b:#f0a04b;--wait:#485362;--bad:#ff7b72}}
 """
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 30  # inside a panel, around its plot
-TICK_STEPS = (1, 2, 5, 10)
+TICK_STEPS = (1, 2, 2.5, 5, 10)
+CHARACTER = 6.6  # width of one in a legend, in pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Panel:
         marks, x = list[str](), self.left + self.width - RIGHT
         for name, style in reversed(entries):
             marks.append(text(x, self.top + 19, name, "muted", "end"))
-            x -= 7.0 * len(name) + 13
+            x -= CHARACTER * len(name) + 14
             marks.append(f'<rect class="{style}" x="{x:.1f}" y="{self.top + 10}" width="9" height="9" rx="2"/>')
             x -= 12
         return marks

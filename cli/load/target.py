@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from cli.load.connection import HttpClient, HttpResponse, HttpUrl
+from cli.load.connection import Connect, HttpClient, HttpResponse, HttpUrl
 from cli.load.event_stream import EventParser, EventTooLong
 from cli.load.record import RequestFailed, RequestRecord
 
@@ -19,10 +19,12 @@ TEXT_FIELDS = ("text", "content", "reasoning_content", "reasoning", "tool_calls"
 
 
 class LoadTarget:
-    def __init__(self, url: HttpUrl, *, headers: Mapping[str, str], timeout_seconds: float) -> None:
+    def __init__(
+        self, url: HttpUrl, *, headers: Mapping[str, str], timeout_seconds: float, connect: Connect | None = None
+    ) -> None:
         self.url = url
         self._timeout_seconds = timeout_seconds  # of one whole request
-        self._http = HttpClient(url, headers)
+        self._http = HttpClient(url, headers, connect)
 
     async def perform(self, path: str, body: bytes, record: RequestRecord) -> None:
         """Send and listen to the end. A cancelled request keeps `ended` None."""
