@@ -1,0 +1,162 @@
+"""Sends one streamed request to the server and fills in its record: the time of every chunk, the usage, or the error.
+
+The clock is the event loop's. Text in an error comes from the server: it is shortened and holds no control characters,
+so it can be printed."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+from cli.load.connection import Connect, HttpClient, HttpResponse, HttpUrl
+from cli.load.event_stream import EventParser, EventTooLong
+from cli.load.record import RequestFailed, RequestRecord
+
+DETAIL_CHARACTERS = 200
+DRAIN_SECONDS = 0.5  # after the last event, for the end of the body; then the connection is not reused
+TEXT_FIELDS = ("text", "content", "reasoning_content", "reasoning", "tool_calls")
+
+
+class LoadTarget:
+    def __init__(
+        self, url: HttpUrl, *, headers: Mapping[str, str], timeout_seconds: float, connect: Connect | None = None
+    ) -> None:
+        self.url = url
+        self._timeout_seconds = timeout_seconds  # of one whole request
+        self._http = HttpClient(url, headers, connect)
+
+    async def perform(self, path: str, body: bytes, record: RequestRecord) -> None:
+        """Send and listen to the end. A cancelled request keeps `ended` None."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                await self._listen(path, body, record)
+        except TimeoutError:
+            record.error, record.detail = "timeout", f"no whole answer after {self._timeout_seconds:g} s"
+        except RequestFailed as error:
+            record.error, record.detail = error.kind, error.detail
+        if record.ended is None or record.error:
+            record.ended = asyncio.get_running_loop().time()
+
+    async def fetch(self, method: str, path: str, body: object = None, *, seconds: float) -> tuple[int, Any]:
+        """Status and decoded JSON (None where it is none) of a request at the root of the server."""
+        data = b"" if body is None else json.dumps(body).encode()
+        try:
+            async with asyncio.timeout(seconds), self._http.send(method, path, data) as response:
+                if 300 <= response.status < 400:
+                    raise RequestFailed(f"HTTP {response.status}", redirect(response))
+                raw = await response.body()
+        except TimeoutError:
+            raise RequestFailed("timeout", f"no answer to {method} {path} after {seconds:g} s") from None
+        return response.status, _decoded(raw)
+
+    def close(self) -> None:
+        self._http.close()
+
+    async def _listen(self, path: str, body: bytes, record: RequestRecord) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._http.send("POST", f"{self.url.path}{path}", body) as response:
+            await _check(response)
+            parser, done, now = EventParser(), False, loop.time()
+            async with aclosing(response.pieces()) as pieces:
+                async for piece in pieces:
+                    now = loop.time()
+                    done = _note_all(record, parser, piece, now)
+                    if done:
+                        break
+                if done:
+                    record.ended = now
+                    await _drain(pieces)
+        if record.first is None:
+            raise RequestFailed("empty answer", "the stream holds neither text nor a finish reason")
+        if not done and record.finish is None:
+            raise RequestFailed("cut off", "the stream ends without a finish reason")
+        record.ended = now
+
+
+async def _check(response: HttpResponse) -> None:
+    """RequestFailed unless a stream of events follows."""
+    if 300 <= response.status < 400:
+        raise RequestFailed(f"HTTP {response.status}", redirect(response))
+    if response.status != 200:
+        raise RequestFailed(f"HTTP {response.status}", message_of(_decoded(await response.body())))
+    kind = response.headers.get("content-type", "")
+    if not kind.lower().startswith("text/event-stream"):
+        raise RequestFailed("no stream", printable(f"the answer is {kind or 'of no type'}, not text/event-stream"))
+
+
+def _note_all(record: RequestRecord, parser: EventParser, piece: bytes, now: float) -> bool:
+    """True at the event that ends the stream."""
+    try:
+        events = parser.feed(piece)
+    except EventTooLong:
+        raise RequestFailed("broken answer", "an event of the stream has no end") from None
+    for data in events:
+        if data.strip() == b"[DONE]":
+            return True
+        _note(record, data, now)
+    return False
+
+
+def _note(record: RequestRecord, data: bytes, now: float) -> None:
+    event = _decoded(data)
+    if not isinstance(event, dict):
+        raise RequestFailed("broken answer", printable(f"an event is no JSON object: {data[:60]!r}"))
+    if event.get("error") or event.get("object") == "error":
+        raise RequestFailed("error in stream", message_of(event))
+    if isinstance(usage := event.get("usage"), dict):
+        record.prompt_tokens = _count(usage.get("prompt_tokens"), record.prompt_tokens)
+        record.completion_tokens = _count(usage.get("completion_tokens"), record.completion_tokens)
+        if isinstance(details := usage.get("prompt_tokens_details"), dict):
+            record.cached_tokens = _count(details.get("cached_tokens"), record.cached_tokens)
+    choices = event.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if not isinstance(choice, dict):
+            continue
+        delta = choice.get("delta")
+        parts = delta if isinstance(delta, dict) else choice
+        if any(parts.get(name) for name in TEXT_FIELDS):
+            record.chunks.append(now)
+        if choice.get("finish_reason"):
+            record.finish = now
+
+
+async def _drain(pieces: Any) -> None:
+    try:
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for _ in pieces:
+                pass
+    except (TimeoutError, RequestFailed, asyncio.IncompleteReadError, OSError):
+        pass  # the answer is whole; only the connection is lost
+
+
+def redirect(response: HttpResponse) -> str:
+    where = response.headers.get("location", "elsewhere")
+    return printable(f"the server redirects to {where}; redirects are not followed, so give that URL")
+
+
+def message_of(answer: object) -> str:
+    """The text of an error, in the forms that servers give it."""
+    if isinstance(answer, dict):
+        inner = answer.get("error")
+        found = inner.get("message") if isinstance(inner, dict) else inner
+        found = found or answer.get("message") or answer.get("detail")
+        if found:
+            return printable(str(found))
+    return ""
+
+
+def printable(text: str) -> str:
+    clean = "".join(sign if sign.isprintable() else " " for sign in text[: 2 * DETAIL_CHARACTERS])
+    return clean if len(clean) <= DETAIL_CHARACTERS else f"{clean[:DETAIL_CHARACTERS]}…"
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _count(value: object, otherwise: int | None) -> int | None:
+    return value if type(value) is int and value >= 0 else otherwise
