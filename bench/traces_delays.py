@@ -12,8 +12,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from bench.traces_requests import fetch_trace, stream_completion
-from cli.load.target import LoadTarget
+from bench.traces_requests import Api
 from cli.waterfall import Node, is_frame, waterfall
 from mesh import semconv
 from tests.harness.delays import STAGES
@@ -75,7 +74,7 @@ class Sender:
 
     def __init__(self, mesh: ProcessMesh) -> None:
         self._mesh, self._random, self._count = mesh, Random(0), 0
-        self._target = LoadTarget.at(f"http://{mesh.http}/v1")
+        self._api = Api(mesh.http)
 
     async def stage(self, stage: str, repeats: int) -> StageShown:
         tier, expected = STAGES[stage]
@@ -92,11 +91,11 @@ class Sender:
         self._count += 1
         name = f"delay-{self._count}"
         prompt = [self._random.randrange(1, 200) for _ in range(PROMPT_TOKENS)]
-        await stream_completion(self._target, name, prompt, max_tokens=NEW_TOKENS)
-        return own_times((await fetch_trace(self._target, name))["spans"])
+        await self._api.complete(name, prompt, max_tokens=NEW_TOKENS)
+        return own_times((await self._api.trace(name))["spans"])
 
     def close(self) -> None:
-        self._target.close()
+        self._api.close()
 
 
 def own_times(spans: Sequence[Mapping[str, Any]]) -> OwnTimes:
@@ -112,8 +111,11 @@ def own_times(spans: Sequence[Mapping[str, Any]]) -> OwnTimes:
 
 def _label(node: Node, parents: Mapping[str, Node]) -> str:
     parent = parents.get(node.parent_id)
-    attempt = parent is not None and parent.name in (semconv.PREFILL, semconv.DECODE)
-    return f"{parent.name} {node.name}" if parent is not None and attempt else node.name
+    if parent is not None and node.name == semconv.LOOP_BLOCKED:
+        return f"{node.name} in {_label(parent, parents)}"
+    if parent is not None and parent.name in (semconv.PREFILL, semconv.DECODE):
+        return f"{parent.name} {node.name}"
+    return node.name
 
 
 def grown(plain: Sequence[OwnTimes], delayed: Sequence[OwnTimes]) -> dict[str, float]:
@@ -122,5 +124,3 @@ def grown(plain: Sequence[OwnTimes], delayed: Sequence[OwnTimes]) -> dict[str, f
         name: median(times.get(name, 0.0) for times in delayed) - median(times.get(name, 0.0) for times in plain)
         for name in names
     }
-
-

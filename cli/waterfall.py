@@ -16,12 +16,12 @@ PRECEDENCE = (
     semconv.GENERATE,
     semconv.QUEUE,
     semconv.KV_SEND,
-    semconv.KV_RECEIVE,
-    semconv.KV_RESERVE,
     semconv.POSTPROCESS,
     semconv.ROUTE,
     semconv.DISPATCH,
+    semconv.KV_RESERVE,
     semconv.DELIVER,
+    semconv.KV_RECEIVE,  # decode waits for prefill: whatever prefill does meanwhile comes first
     semconv.PREPROCESS,
     semconv.ADMISSION,
 )

@@ -16,7 +16,7 @@ from mesh.messages import Commit, End, Prefill, Tokens
 STAGES = {
     "preprocess": ("gateway", "preprocess"),
     "admission": ("gateway", "admission"),
-    "route": ("gateway", "route"),
+    "route": ("gateway", "loop.blocked in route"),  # choosing never waits, so a slow choice blocks the loop
     "hop to prefill": ("prefill", "prefill dispatch"),
     "wait for a turn at prefill": ("prefill", "prefill queue"),
     "landing wait": ("decode", "prefill kv.reserve"),
@@ -27,9 +27,9 @@ STAGES = {
     "generate": ("decode", "decode generate"),
     "hop to the gateway": ("gateway", "deliver"),
     "postprocess": ("gateway", "postprocess"),
-    "blocked loop of the gateway": ("gateway", "loop.blocked"),
-    "blocked loop of prefill": ("prefill", "loop.blocked"),
-    "blocked loop of decode": ("decode", "loop.blocked"),
+    "blocked loop of the gateway": ("gateway", "loop.blocked in deliver"),
+    "blocked loop of prefill": ("prefill", "loop.blocked in prefill kv.reserve"),
+    "blocked loop of decode": ("decode", "loop.blocked in decode kv.receive"),
 }
 
 _armed: dict[str, float] = {}  # stage -> seconds
