@@ -4,7 +4,6 @@ One mesh serves all requests. For each stage some requests run without a delay a
 a span is the difference of the medians of its own time. A stage is shown when the span named for it grew by about the
 delay and no other span grew by more than a quarter of it."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -122,4 +122,3 @@ def _bar(node: Node, total: float, width: int) -> str:
     last = max(first, min(width - 1, round(node.end * scale) - 1))
     mark = "█" if node.duration * scale >= 0.5 else "▏"
     return " " * first + mark * (last - first + 1) + " " * (width - 1 - last)
-

@@ -48,12 +48,15 @@ class Node:
     def duration(self) -> float:
         return self.end - self.start
 
-    def precedence(self, parents: Mapping[str, "Node"]) -> int:
-        """Smaller goes first. A blocked event loop stands for the span that it interrupts."""
-        name = self.name
-        if name == semconv.LOOP_BLOCKED and self.parent_id in parents:
-            name = parents[self.parent_id].name
-        return PRECEDENCE.index(name) if name in PRECEDENCE else LATER
+    def precedence(self, parents: Mapping[str, "Node"]) -> tuple[int, bool]:
+        """Smaller goes first. A blocked event loop stands for the span that it interrupts; of two workers that wait for
+        each other the prefill worker goes first."""
+        node = self
+        if node.name == semconv.LOOP_BLOCKED and node.parent_id in parents:
+            node = parents[node.parent_id]
+        attempt = parents.get(node.parent_id)
+        at_decode = attempt is not None and attempt.name == semconv.DECODE
+        return PRECEDENCE.index(node.name) if node.name in PRECEDENCE else LATER, at_decode
 
     def walk(self) -> Iterator["Node"]:
         yield self

@@ -232,4 +232,3 @@ def _slow_step(stage: str) -> Callable[[Any], Any]:
         return step
 
     return wrap
-

@@ -33,7 +33,9 @@ async def gateway(orders: Orders) -> None:
         _end_at_first_loss()
     config = with_model(read_settings(overrides=orders.settings).gateway())
     write_fact("ready", address=config.grpc_address)
-    await run_together(serve(config, KeptHere() if orders.delays else Silent(), rules=orders.changed_rules()), Window({}).run())
+    await run_together(
+        serve(config, KeptHere() if orders.delays else Silent(), rules=orders.changed_rules()), Window({}).run()
+    )
 
 
 async def prefill(orders: Orders) -> None:

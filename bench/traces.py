@@ -1,0 +1,56 @@
+"""`python -m bench.traces`: does every trace add up, and does a delay appear in the span that is named for it?
+
+First mixed requests run through a mesh behind real Envoys with mutual TLS; a collector receives everything, and each
+trace must be one complete tree whose stages tile the request. Then delays of 80 ms are put into each stage of requests
+to a mesh without sidecars, and between stages. Status 1 when something does not hold."""
+
+import argparse
+import asyncio
+import json
+import sys
+from typing import Any
+
+from bench.handoff import processor, say
+from bench.traces_delays import DELAY_SECONDS, all_stages
+from bench.traces_mixed import mixed
+
+LEAST_TILED = 0.98
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.traces", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser.add_argument("--requests", type=int, default=200, help="mixed requests")
+    parser.add_argument("--repeats", type=int, default=7, help="pairs of requests for each delayed stage")
+    parser.add_argument("--only", choices=("mixed", "delays"), default=None)
+    arguments = parser.parse_args()
+    report = asyncio.run(bench(arguments.requests, arguments.repeats, arguments.only))
+    for line in report["missed"]:
+        say(f"MISSED: {line}")
+    if arguments.json:
+        print(json.dumps(report))
+    sys.exit(1 if report["missed"] else 0)
+
+
+async def bench(requests: int, repeats: int, only: str | None) -> dict[str, Any]:
+    report: dict[str, Any] = {"processor": processor(), "missed": []}
+    if only != "delays":
+        seen = await mixed(requests, say)
+        report |= seen
+        report["missed"] += seen["problems"]
+        if seen["min_tiled"] < LEAST_TILED:
+            report["missed"].append(f"a request is tiled by {seen['min_tiled']:.3f} only")
+        if seen["orphans"]:
+            report["missed"].append(f"{seen['orphans']} orphaned spans")
+        if not seen["resumed"]:
+            report["missed"].append("no request was resumed")
+    if only != "mixed":
+        stages = await all_stages(repeats, say)
+        report["delay_ms"] = DELAY_SECONDS * 1000
+        report["injected"] = {each.stage: each.shown for each in stages}
+        report["missed"] += [f"{each.stage}: {each.problem}" for each in stages if each.problem]
+    return report
+
+
+if __name__ == "__main__":
+    main()
