@@ -6,6 +6,7 @@ pages, then the rest. So a transfer that compute hides costs nothing, and the sh
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from mesh import semconv
@@ -131,7 +132,7 @@ def _deepen(node: Node, depth: int) -> None:
 def _share_out(nodes: Mapping[str, Node]) -> None:
     """Give each moment to one span."""
     borders = sorted({border for node in nodes.values() for border in (node.start, node.end)})
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         running = [node for node in nodes.values() if node.start <= start and node.end >= end]
         parents = {node.parent_id for node in running}
         leaves = [node for node in running if node.span_id not in parents]

@@ -55,11 +55,7 @@ SOCKET_FILES = {
     "cli/ports.py": "looks for free ports",
     "cli/health.py": "asks the gateway whether the mesh is complete",
     "cli/client.py": "a client like any other",
-<<<<<<< HEAD
     "cli/load/connection.py": "a client like any other, of any OpenAI API",
-    "cli/traces.py": "the collector of the demo",
-=======
->>>>>>> tracing
 }
 
 Ban = tuple[str, set[str], dict[str, str]]
