@@ -30,6 +30,7 @@ COMMANDS = {
     "verify": Entry("cli.verify.command", "verify", "Show that any mesh computes the same bits as one process."),
     "doctor": Entry("cli.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
     "bench": Entry("cli.load.command", "app", "Measure a server under load: latencies, goodput, a picture."),
+    "envoy": Entry("cli.envoy.command", "app", "Put an Envoy in front of every service."),
     "model": Entry("cli.model", "app", "Check a model folder without loading it."),
 }
 

@@ -44,7 +44,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
     )
     gateway = Gateway(
-        GrpcNetwork(tls=tls_files(config), setting="gateway.grpc_address", also=add_public),
+        GrpcNetwork(tls=tls_files(config), sidecar=config.sidecar, setting="gateway.grpc_address", also=add_public),
         random=random,
         traces=traces,
         model=config.model_name,
