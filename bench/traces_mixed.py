@@ -26,7 +26,6 @@ KINDS = ("streamed", "whole", "streamed", "choices", "failed", "streamed", "canc
 CONCURRENCY = 6
 SETTLE_SECONDS = 5.0  # after the last answer, for exporters
 SHORT_STAGE = 0.05  # no stage but work may have more of a request
-ENVOY = "envoy"
 SETTINGS = {"worker.threads": "1", "worker.transports": "shm", "worker.page_tokens": "16"}
 
 
@@ -42,13 +41,8 @@ class Sent:
 
     @property
     def ours(self) -> list[SpanRecord]:
-        """The gateway's root and everything below it."""
-        roots = [span for span in self.spans if span.kind is SpanKind.SERVER and not is_envoy(span)]
-        kept, ids = list[SpanRecord](), {span.span_id for span in roots}
-        for span in sorted(self.spans, key=lambda span: span.start_seconds):
-            if span.span_id in ids or not is_envoy(span):
-                kept.append(span)
-        return kept
+        """The spans of the gateway and of its workers."""
+        return [span for span in self.spans if not is_envoy(span)]
 
     @property
     def orphans(self) -> int:
@@ -68,7 +62,7 @@ class Sent:
 
 
 def is_envoy(span: SpanRecord) -> bool:
-    return span.service.startswith(ENVOY) or span.service in ("edge",)
+    return span.attributes.get("component") == "proxy"
 
 
 def expected_names(kind: str) -> set[str]:

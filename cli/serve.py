@@ -50,7 +50,7 @@ def gateway(config: File = None, settings: Set = None, parent: Parent = None) ->
         check_free("gateway.grpc_address", chosen.grpc_address)
         from gateway.main import serve
 
-    telemetry = _telemetry(chosen)
+    telemetry = telemetry_of(chosen)
     try:
         run_service(chosen, lambda config: serve(config, telemetry))
     finally:
@@ -109,7 +109,7 @@ def run_service(config: Config, serve: Serve[Config]) -> None:
             runner.run(_until_signal(serve(config)))
 
 
-def _telemetry(config: GatewayConfig) -> Telemetry:
+def telemetry_of(config: GatewayConfig) -> Telemetry:
     if not config.tracing:
         return Silent()
     if not config.otlp_endpoint:

@@ -1,20 +1,24 @@
 """One real Envoy of a test: started from a configuration, asked over its admin port, and gone when the test ends."""
 
 import asyncio
-import ctypes
 import json
+import os
 import random
 import shutil
-import signal
 import socket
 import sys
 from asyncio.subprocess import STDOUT, Process
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 30.0
 PORTS = range(12_000, 32_000)  # below those that the system gives to outgoing connections
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+# Becomes the command that its arguments name, which the kernel ends together with this test. The child must not run
+# Python between fork and exec: a forked gRPC of the test would use descriptors that are closed.
+_DIE_WITH_PARENT = (
+    "import os, sys; from cli.orphan import die_with; die_with(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
+)
 
 
 class EnvoyProcess:
@@ -36,10 +40,11 @@ class EnvoyProcess:
         options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid())),
                 *(binary(), "-c", str(self.file), *options, "--file-flush-interval-msec", "100"),
                 stdout=log,
                 stderr=STDOUT,
-                preexec_fn=_die_with_parent,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
             )
         try:
             async with asyncio.timeout(READY_SECONDS):
@@ -128,7 +133,3 @@ def _dechunked(body: bytes) -> bytes:
             break
         found, body = found + body[:length], body[length + 2 :]
     return found
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)

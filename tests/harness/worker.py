@@ -16,10 +16,10 @@ import baton_kernels
 from cli.loop import PreciseLoop
 from cli.mesh import with_model
 from cli.orphan import die_with
+from cli.serve import telemetry_of
 from mesh.errors import WorkersDied
 from mesh.serving import run_together
 from mesh.settings import read_settings
-from mesh.telemetry import KeptHere, Silent
 from tests.harness import delays
 from tests.harness.events import EventHandler
 from tests.harness.orders import Orders
@@ -33,9 +33,11 @@ async def gateway(orders: Orders) -> None:
         _end_at_first_loss()
     config = with_model(read_settings(overrides=orders.settings).gateway())
     write_fact("ready", address=config.grpc_address)
-    await run_together(
-        serve(config, KeptHere() if orders.delays else Silent(), rules=orders.changed_rules()), Window({}).run()
-    )
+    telemetry = telemetry_of(config)
+    try:
+        await run_together(serve(config, telemetry, rules=orders.changed_rules()), Window({}).run())
+    finally:
+        telemetry.close()
 
 
 async def prefill(orders: Orders) -> None:
