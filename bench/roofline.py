@@ -17,8 +17,9 @@ import baton_kernels
 from baton_kernels import layer
 from bench.handoff import make_once, processor, say
 from bench.roofline_limits import Meter, NotQuiet, slow_bodies
-from bench.roofline_points import CONTEXT, RooflineEngine, kernel_points, step_work, torch_pair
+from bench.roofline_points import CONTEXT, RooflineEngine, kernel_points, torch_pair
 from engine.model.weights import Weights, open_weights
+from engine.work import ModelWork
 from mesh.config import default_cache_folder
 
 ROWS = {"decode_b1": 1, "decode_b8": 8, "decode_b32": 32, "prefill_512": 512, "prefill_2048": 2048}
@@ -63,7 +64,9 @@ def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     for name in arguments.points:
         decode, rows = name.startswith("decode"), ROWS[name]
         run = engine.decode(rows) if decode else engine.prefill(rows)
-        work = step_work(weights, rows, 1, CONTEXT - 1, 1) if decode else step_work(weights, 1, rows, 0, 1)
+        model = ModelWork.of(weights)
+        batch = model.step(sequences=rows, rows=1, start=CONTEXT - 1, sampled=1)
+        work = batch if decode else model.step(rows=rows, start=0, sampled=1)
         report["steps"][name] = measure(meter, name, work, run, arguments)
         if not arguments.no_kernels:
             report["kernels"][name] = {

@@ -10,6 +10,7 @@ from time import perf_counter
 
 import baton_kernels
 from baton_kernels import limits
+from engine.work import StepWork
 
 READ_BYTES = 1_717_986_944  # 1.6 GiB, far beyond any cache
 PEAK_STEPS = 400_000  # some ten milliseconds
@@ -27,14 +28,6 @@ class MachineLimits:
     def near(self, other: "MachineLimits") -> bool:
         pairs = ((self.read, other.read), (self.peak, other.peak))
         return all(abs(a - b) <= MOVED * max(a, b) for a, b in pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class PointWork:
-    """Bytes and operations that a point cannot avoid."""
-
-    nbytes: float
-    operations: float
 
 
 @dataclass(slots=True)
@@ -63,7 +56,7 @@ class Meter:
         self.seen.append(measured)
         return measured
 
-    def point(self, work: PointWork, run: Callable[[], object], *, runs: int, most: int) -> Figures:
+    def point(self, work: StepWork, run: Callable[[], object], *, runs: int, most: int) -> Figures:
         """Measure until `runs` runs count, at most `most` runs. A first run warms up and is not timed."""
         figures = Figures()
         run()

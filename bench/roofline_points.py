@@ -1,7 +1,6 @@
 """The points of the roofline: whole steps of the engine on the 0.5B shape, each kernel alone, and torch's linears.
 
-Bytes are those that a step cannot avoid: every packed weight that it uses once, the keys and values that it sees once,
-and what it writes into pages. Operations are those of products and attention, a multiply-add being two."""
+engine/work.py says what work a step cannot avoid."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
-from bench.roofline_limits import PointWork
 from engine.model.page_memory import layer_bytes
 from engine.model.weights import Weights
 from engine.plan import Piece, Plan
 from engine.runner import CpuRunner
+from engine.work import StepWork
 from mesh.messages import Sampling
 
 PAGE_TOKENS = 32
@@ -50,28 +49,6 @@ class RooflineEngine:
         return lambda: self.runner.compute(Plan(0, (piece,)))
 
 
-def step_work(weights: Weights, sequences: int, rows: int, start: int, sampled: int) -> PointWork:
-    """Least work of a step: `sequences` pieces of `rows` rows each from slot `start`, the last `sampled` rows
-    sampled."""
-    config = weights.config
-    per_layer = [part.operations for part in layer_products(weights)]
-    total, ends = sequences * rows, sequences * sampled
-    products = per_layer[0] * config.layers * total  # queries, keys and values of every row
-    products += sum(per_layer[1:]) * ((config.layers - 1) * total + ends)  # the rest: in the last layer of sampled rows
-    products += 2 * config.vocab * config.hidden * ends
-    seen = sum(start + i + 1 for i in range(rows)) * sequences
-    seen_last = sum(start + i + 1 for i in range(rows - sampled, rows)) * sequences
-    attention = 4 * config.heads * config.head_dim * (seen * (config.layers - 1) + seen_last)
-    token_bytes = layer_bytes(weights, 32) // 32 * config.layers
-    slots = sequences * (start + 2 * rows)  # read once, and the new ones written
-    return PointWork(weight_bytes(weights) + slots * token_bytes, products + attention)
-
-
-def weight_bytes(weights: Weights) -> int:
-    layers = sum(part.packed.nbytes for index in range(len(weights.layers)) for part in layer_products(weights, index))
-    return layers + weights.head.nbytes
-
-
 @dataclass(frozen=True, slots=True)
 class Linear:
     name: str
@@ -103,7 +80,7 @@ def layer_products(weights: Weights, index: int = 0) -> tuple[Linear, ...]:
     )
 
 
-def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, PointWork, Run]]:
+def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, StepWork, Run]]:
     """Each product alone, over the weights of all layers in turn, so that no weights are in a cache."""
     config = weights.config
     every = [layer_products(weights, index) for index in range(config.layers)]
@@ -122,7 +99,7 @@ def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, PointWork,
 
         activations = (x.nbytes + out.nbytes) * (0 if rows <= MOST_SEQUENCES else 1)  # few rows stay in the caches
         moved = sum(linear.packed.nbytes + activations for linear in group)
-        yield kind.name, PointWork(moved, sum(linear.operations for linear in group) * rows), run
+        yield kind.name, StepWork(moved, sum(linear.operations for linear in group) * rows), run
 
 
 def torch_pair(weights: Weights, rows: int) -> tuple[Run, Run]:

@@ -17,6 +17,7 @@ from mesh.messages import Reason
 @dataclass(slots=True)
 class AttemptRecord:
     leg: Recorder = UNRECORDED
+    floor: Floor = NO_FLOOR
     base: int = 0  # tokens that the client had when the attempt began
     times: list[float] = field(default_factory=list)  # when steps yielded tokens
     tokens: int = 0

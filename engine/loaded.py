@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import baton_kernels
 from engine.cuda.device import find_gpu
+from engine.floor import CpuFloor, MeasuredFloor
 from engine.identity import Identity, identify
 from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
@@ -17,6 +18,7 @@ from engine.model.page_memory import page_layout
 from engine.model.weights import Weights, open_weights
 from engine.plan import Runner
 from engine.runner import CpuRunner, PoolBuffer
+from engine.work import ModelWork
 
 
 class ClosableRunner(Runner, Protocol):
@@ -44,6 +46,10 @@ class LoadedModel(Protocol):
 
     @property
     def context_tokens(self) -> int: ...
+
+    @property
+    def floor(self) -> MeasuredFloor:
+        """The least time of stages on this device."""
 
     def runner(
         self,
@@ -83,6 +89,10 @@ class CpuModel:
     @property
     def context_tokens(self) -> int:
         return self.weights.config.context
+
+    @property
+    def floor(self) -> MeasuredFloor:
+        return CpuFloor(ModelWork.of(self.weights), self.weights.path, self.weights.head)
 
     def runner(
         self,

@@ -93,6 +93,7 @@ ITL_P50 = "baton.itl.p50_seconds"  # time between two steps that yield tokens of
 ITL_P99 = "baton.itl.p99_seconds"
 DRAFTED = "baton.drafted_tokens"
 ACCEPTED = "baton.accepted_tokens"
+FLOOR = "baton.floor_seconds"  # least time of this stage on its hardware, for this request alone
 KV_BYTES = "baton.kv.bytes"
 KV_PAGES = "baton.kv.pages"
 KV_TRANSPORT = "baton.kv.transport"

@@ -5,6 +5,7 @@ to Commit. The part of it behind the first token is what the client waits for: t
 
 from dataclasses import dataclass
 
+from engine.floor import NO_FLOOR, Floor
 from mesh import semconv
 from mesh.legs import UNRECORDED, Recorder
 
@@ -12,6 +13,7 @@ from mesh.legs import UNRECORDED, Recorder
 @dataclass(slots=True)
 class PromptRecord:
     leg: Recorder = UNRECORDED
+    floor: Floor = NO_FLOOR
     asked_before: bool = False  # Ready was sent at least once
     first_write_seconds: float | None = None
     first_token_seconds: float | None = None
@@ -38,6 +40,8 @@ class PromptRecord:
     def first_token(self, now: float, tokens: int, cached: int) -> None:
         self.first_token_seconds = now
         self.leg.note({semconv.TOKENS: tokens, semconv.CACHED: cached})
+        if self.leg.recording and (least := self.floor.prompt_seconds(tokens, cached)) is not None:
+            self.leg.note({semconv.FLOOR: least})
         self.leg.event(semconv.FIRST_TOKEN, now)
         self.leg.leave(now)
 

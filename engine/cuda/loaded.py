@@ -13,6 +13,7 @@ from engine.cuda.page_shapes import page_layout
 from engine.cuda.products import Products, products_for
 from engine.cuda.runner import CudaRunner
 from engine.cuda.weights import DeviceWeights, check_draft_on_gpu, load_weights
+from engine.floor import NO_FLOOR, MeasuredFloor
 from engine.identity import Identity
 from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
@@ -43,6 +44,10 @@ class CudaModel:
     @property
     def context_tokens(self) -> int:
         return self.weights.config.context
+
+    @property
+    def floor(self) -> MeasuredFloor:
+        return NO_FLOOR
 
     def runner(
         self,
