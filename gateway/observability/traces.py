@@ -5,6 +5,7 @@ A request is finished when its last byte is sent and every worker of its attempt
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from random import Random
 
 from gateway.observability.limits import NO_LIMITS, Limits
@@ -27,9 +28,10 @@ class RecentTraces:
         random: Random,
         service: str = "gateway",
         limits: Limits = NO_LIMITS,
+        decode: Callable[[Sequence[int]], str] | None = None,  # for a log that shows prompts and outputs
     ) -> None:
         self._telemetry = telemetry or KeptHere()
-        self._random, self._service, self._limits = random, service, limits
+        self._random, self._service, self._limits, self._decode = random, service, limits, decode
         self._loop = asyncio.get_running_loop()
         self._monitor = LoopMonitor()
         self._records: OrderedDict[int, RequestRecord] = OrderedDict()  # by the root's span id, the oldest first
@@ -58,6 +60,7 @@ class RecentTraces:
             on_end=self._ended,
             attributes=dict(attributes),
             operation=operation,
+            decode=self._decode,
         )
         if recorded:
             self._monitor.begin()

@@ -86,6 +86,7 @@ class Cluster:
         accept: Accept = accepted,
         ahead: bool = False,  # decode launches steps before the ones in front are read
         telemetry: Telemetry | None = None,  # where traces go; None: nothing is recorded
+        trace_steps: int = 0,
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
@@ -93,7 +94,7 @@ class Cluster:
         self.numerics = numerics or {}
         self.patience_seconds, self.max_batch = patience_seconds, max_batch
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
-        self.acceptance, self.ahead = acceptance, ahead
+        self.acceptance, self.ahead, self.trace_steps = acceptance, ahead, trace_steps
         self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is DraftSource.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
@@ -181,6 +182,7 @@ class Cluster:
                 chunk_tokens=self.chunk_tokens,
                 step_tokens=2 * self.chunk_tokens,
                 drafts=self.source is DraftSource.DRAFT,
+                trace_steps=self.trace_steps,
                 rules=self.rules,
             )
             await worker.attachments.listen(name)
@@ -208,6 +210,7 @@ class Cluster:
                 ),
                 chunk_tokens=self.chunk_tokens,
                 max_batch=self.max_batch,
+                trace_steps=self.trace_steps,
                 rules=self.rules,
             )
             await worker.listen(name)
