@@ -42,8 +42,9 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         random=Random(random.getrandbits(64)),
         service=config.name,
         limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
-        decode=assets.tokenizer.decode if config.log_content else None,
     )
+    if config.log_content:
+        traces.show_content(assets.tokenizer.decode)
     gateway = Gateway(
         GrpcNetwork(tls=tls_files(config), setting="gateway.grpc_address", also=add_public),
         random=random,

@@ -19,6 +19,8 @@ from mesh.telemetry import Attributes, KeptHere, SpanRecord, Telemetry, TraceCon
 KEPT_REQUESTS = 512
 SETTLE_SECONDS = 2.0  # so long after a request's end a worker's report still belongs to its trace
 
+Decode = Callable[[Sequence[int]], str]
+
 
 class RecentTraces:
     def __init__(
@@ -28,14 +30,18 @@ class RecentTraces:
         random: Random,
         service: str = "gateway",
         limits: Limits = NO_LIMITS,
-        decode: Callable[[Sequence[int]], str] | None = None,  # for a log that shows prompts and outputs
     ) -> None:
         self._telemetry = telemetry or KeptHere()
-        self._random, self._service, self._limits, self._decode = random, service, limits, decode
+        self._random, self._service, self._limits = random, service, limits
+        self._decode: Decode | None = None
         self._loop = asyncio.get_running_loop()
         self._monitor = LoopMonitor()
         self._records: OrderedDict[int, RequestRecord] = OrderedDict()  # by the root's span id, the oldest first
         self._awaited: dict[tuple[Ticket, Tier], tuple[RequestRecord, AttemptAtWorker]] = {}
+
+    def show_content(self, decode: Decode) -> None:
+        """The log line of each request shows prompts and outputs from now on; `decode` makes text of tokens."""
+        self._decode = decode
 
     @property
     def records_phases(self) -> bool:
