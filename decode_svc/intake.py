@@ -13,6 +13,7 @@ from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.observed import AttemptRecord
 from decode_svc.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
+from engine.floor import Floor
 from engine.pages import PagePool
 from mesh.legs import Outbox
 from mesh.messages import Cancel, Full, FullKind, Job, Message, Open
@@ -32,9 +33,11 @@ class Intake:
         emission: Emission,
         outbox: Outbox,
         *,
+        floor: Floor,
         host: DecodeHost,
         rules: Rules,
     ) -> None:
+        self._floor = floor
         self._requests, self._pages, self._room, self._quarantine = requests, pages, room, quarantine
         self._emission, self._outbox, self._host, self._rules = emission, outbox, host, rules
         self._loop = asyncio.get_running_loop()
@@ -107,7 +110,8 @@ class Intake:
         return True
 
     def _record(self, gateway: Session, job: Job) -> AttemptRecord:
-        return AttemptRecord(self._outbox.recorder(gateway, job, self._loop.time()), job.base)
+        leg = self._outbox.recorder(gateway, job, self._loop.time())
+        return AttemptRecord(leg, job.base, floor=self._floor, prompt_tokens=len(job.prompt))
 
     # ---- a prompt that is prefilled here gets its pages
 

@@ -1,5 +1,6 @@
 """A decode worker as a process: model, pool, transports and network put together, then its loop."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -61,7 +62,7 @@ async def open_worker(
         tls=tls,
         may_kill=config.may_kill,
     )
-    incarnation = SystemRandom().getrandbits(64)
+    incarnation, floor = SystemRandom().getrandbits(64), model.floor
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     worker = DecodeWorker(
         GrpcNetwork(
@@ -91,13 +92,16 @@ async def open_worker(
         chunk_tokens=config.chunk_tokens,
         max_batch=config.max_batch,
         trace_steps=config.trace_steps,
+        floor=floor,
         rules=rules,
     )
     address = await worker.listen(config.address)
     log.info("decode ready at %s %s", address, describe_model(model))
+    measuring = asyncio.create_task(floor.measure_when_idle(lambda: worker.busy))
     try:
         yield worker
     finally:
+        measuring.cancel()
         await worker.aclose()
         for receiver in receivers.values():
             await receiver.aclose()

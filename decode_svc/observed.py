@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from decode_svc.speculation.drafts import Drafts
+from engine.floor import NO_FLOOR, Floor
 from engine.plan import Piece
 from mesh import semconv
 from mesh.legs import UNRECORDED, Recorder
@@ -17,8 +18,9 @@ from mesh.messages import Reason
 @dataclass(slots=True)
 class AttemptRecord:
     leg: Recorder = UNRECORDED
-    floor: Floor = NO_FLOOR
     base: int = 0  # tokens that the client had when the attempt began
+    floor: Floor = NO_FLOOR
+    prompt_tokens: int = 0
     times: list[float] = field(default_factory=list)  # when steps yielded tokens
     tokens: int = 0
 
@@ -70,6 +72,9 @@ class AttemptRecord:
         if self.leg.recording and self.times:
             guessed = {semconv.DRAFTED: drafts.drafted, semconv.ACCEPTED: drafts.accepted} if drafts else {}
             self.leg.note({semconv.STEPS: steps, semconv.TOKENS: self.tokens, **guessed, **intervals(self.times)})
+            least = self.floor.answer_seconds(steps, self.prompt_tokens + self.base, self.tokens)
+            if least is not None:
+                self.leg.note({semconv.FLOOR: least})
         self.leg.end(now)
 
     def _generates(self, now: float) -> None:

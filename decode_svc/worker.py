@@ -23,6 +23,7 @@ from decode_svc.intake import Intake
 from decode_svc.planning import Planning
 from decode_svc.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
+from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
 from engine.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
@@ -55,6 +56,7 @@ class DecodeWorker:
         chunk_tokens: int,
         max_batch: int,
         trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
+        floor: Floor = NO_FLOOR,
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
@@ -76,7 +78,9 @@ class DecodeWorker:
         self.sessions = Sessions(kv_hello, receivers, choose, rules=rules)
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
         quarantine = self.landings.quarantine
-        self._intake = Intake(requests, pages, self._room, quarantine, self._emission, outbox, host=self, rules=rules)
+        self._intake = Intake(
+            requests, pages, self._room, quarantine, self._emission, outbox, floor=floor, host=self, rules=rules
+        )
         self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
         self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_tokens=chunk_tokens)
         self.attachments = Attachments(

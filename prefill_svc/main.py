@@ -1,5 +1,6 @@
 """A prefill worker as a process: model, pool, transports and network put together, then its loop."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,7 +47,7 @@ async def open_worker(
         tls=tls,
         bytes_per_second=bytes_per_second,
     )
-    incarnation = SystemRandom().getrandbits(64)
+    incarnation, floor = SystemRandom().getrandbits(64), model.floor
     worker = PrefillWorker(
         GrpcNetwork(
             tls=tls,
@@ -67,13 +68,16 @@ async def open_worker(
         step_tokens=config.step_tokens,
         drafts=config.draft_folder is not None,
         trace_steps=config.trace_steps,
+        floor=floor,
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)
     log.info("prefill ready at %s %s", address, describe_model(model))
+    measuring = asyncio.create_task(floor.measure_when_idle(lambda: worker.busy))
     try:
         yield worker
     finally:
+        measuring.cancel()
         await worker.aclose()
         runner.close()
         pool.close()

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from functools import partial
 
 from engine.batch import Remaining, chunks, prompt_piece
+from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
 from engine.plan import Drafting, Piece, Plan, Result, Runner
 from kvtransfer.transfer import Pool, Transport
@@ -62,6 +63,7 @@ class PrefillWorker:
         step_tokens: int,
         drafts: bool = False,  # the model has a draft, which reads every prompt too
         trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
+        floor: Floor = NO_FLOOR,
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.runner = pages, pool, runner
@@ -72,6 +74,7 @@ class PrefillWorker:
         self._keys, self._steps, self._speed = 0, 0, Speed()
         self._outbox = Outbox(LoopMonitor())
         self._sampler = StepSampler(self._outbox, trace_steps)
+        self._floor = floor
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
         self.attachments = Attachments(
             network,
@@ -142,7 +145,7 @@ class PrefillWorker:
         job, now = message.job, self._loop.time()
         self.prompts.cancel(job.ticket.request, job.ticket.attempt - 1)
         self._keys += 1
-        record = PromptRecord(self._outbox.recorder(gateway, job, now))
+        record = PromptRecord(self._outbox.recorder(gateway, job, now), self._floor)
         record.queued(now)
         prompt = Prompt(
             self._keys, job, gateway, message.decode_address, message.decode_incarnation, now, record=record
