@@ -13,7 +13,7 @@ from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.observed import AttemptRecord
 from decode_svc.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
-from engine.floor import Floor
+from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
 from mesh.legs import Outbox
 from mesh.messages import Cancel, Full, FullKind, Job, Message, Open
@@ -33,7 +33,7 @@ class Intake:
         emission: Emission,
         outbox: Outbox,
         *,
-        floor: Floor,
+        floor: Floor = NO_FLOOR,
         host: DecodeHost,
         rules: Rules,
     ) -> None:

@@ -77,10 +77,8 @@ class DecodeWorker:
         )
         self.sessions = Sessions(kv_hello, receivers, choose, rules=rules)
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
-        quarantine = self.landings.quarantine
-        self._intake = Intake(
-            requests, pages, self._room, quarantine, self._emission, outbox, floor=floor, host=self, rules=rules
-        )
+        parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox
+        self._intake = Intake(*parts, floor=floor, host=self, rules=rules)
         self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
         self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_tokens=chunk_tokens)
         self.attachments = Attachments(
