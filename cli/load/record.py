@@ -54,7 +54,7 @@ class RequestRecord:
 
     @property
     def tpot(self) -> float | None:
-        """None without the server's count of tokens, and for an answer of one token."""
+        """Seconds per token after the first; None without the server's count of tokens, and for one token."""
         if self.first is None or self.completion_tokens is None or self.completion_tokens < 2:
             return None
         last = max(self.chunks[-1] if self.chunks else self.first, self.finish or self.first)

@@ -38,7 +38,7 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the simulation of one arrangement shows. Seconds."""
+    """The figures of one simulated arrangement; times are in seconds."""
 
     prefill_workers: int  # 0: every worker does both phases
     ttft_p50: float
