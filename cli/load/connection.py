@@ -4,6 +4,7 @@ It exists because a load generator must cost little and must run with the base d
 asks for no compression. Every failure is a RequestFailed; the caller sets the time limit."""
 
 import asyncio
+import errno
 import os
 import re
 import ssl
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from cli.load.plan import LoadError
-from cli.load.record import RequestFailed
+from cli.load.record import OWN_LIMIT, RequestFailed
 
 PIECE_BYTES = 1 << 16
+OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)  # files or ports of this machine are used up
 HEAD_LINES = 256  # more header lines than any server sends
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -170,6 +172,8 @@ def tcp(url: HttpUrl) -> Connect:
         except ssl.SSLError as error:
             raise RequestFailed("TLS failed", error.reason or str(error)) from None
         except OSError as error:
+            if error.errno in OWN_LIMITS:
+                raise RequestFailed(OWN_LIMIT, os.strerror(error.errno)) from None
             raise RequestFailed("cannot connect", os.strerror(error.errno) if error.errno else str(error)) from None
 
     return connect

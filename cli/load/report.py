@@ -103,7 +103,9 @@ def lines(report: LoadReport, *, verbose: bool) -> list[str]:
     if report.interrupted:
         shown.append("note       Interrupted: the figures are those of the requests that had ended.")
     if report.late:
-        shown.append(f"DOUBTFUL   The load generator was late: {'; '.join(report.late)}. Give it a core of its own.")
+        shown.append(
+            f"DOUBTFUL   The load generator did not keep up: {'; '.join(report.late)}. Give it a machine of its own."
+        )
     if report.verdict is not None:
         shown += ["", report.verdict.sentence]
     if verbose and report.assumptions is not None:

@@ -19,15 +19,16 @@ from tests.unit.certificates import Authority
 from tests.unit.cli.load.fake_server import FakeOpenAi, FakeRequest, listening, whole
 
 ROOT = Path(__file__).resolve().parents[4]
+MAIN = "from cli.main import main; main()"
 QUICK = ("--prefill-speed", "100000", "--decode-step-ms", "5")  # no measurement before the load
 
 
-async def start(*arguments: str, **environment: str) -> asyncio.subprocess.Process:
+async def start(*arguments: str, code: str = MAIN, **environment: str) -> asyncio.subprocess.Process:
     path = os.pathsep.join(str(ROOT / name) for name in ("", "kernels", "protos"))
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("BATON_", "OPENAI_"))}
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-P", "-m", "cli", "bench", "load", *arguments),
+        *("-P", "-c", code, "bench", "load", *arguments),
         env=clean | {"PYTHONPATH": path, "NO_COLOR": "1", "COLUMNS": "200"} | environment,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -35,7 +36,10 @@ async def start(*arguments: str, **environment: str) -> asyncio.subprocess.Proce
 
 
 async def bench(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    process = await start(*arguments, **environment)
+    return await finish(await start(*arguments, **environment))
+
+
+async def finish(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
     out, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
@@ -171,6 +175,17 @@ def test_a_server_that_does_not_listen_is_named(refusing_address: str) -> None:
     url = f"http://{refusing_address}/v1"
     result = CliRunner().invoke(build("bench"), ["bench", "load", "--shape", "short", "--url", url])
     assert result.exit_code == 2 and f"{url}: cannot connect: Connection refused" in result.output
+
+
+async def test_requests_that_find_no_free_file_are_the_generators_fault() -> None:
+    server = FakeOpenAi(first_seconds=1.0, gap_seconds=0.0)
+    async with listening(server.answers) as address:
+        order = ("--shape", "short", "--requests", "60", "--rate", "2000", "--json", *QUICK)
+        limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); {MAIN}"
+        status, out, err = await finish(await start(*order, "--url", f"http://{address}", code=limit))
+    assert status == 1, err
+    report = json.loads(out)
+    assert report["errors"] == {"generator limit": report["requests"]["failed"]} and report["generator"]["late"]
 
 
 async def test_the_command_needs_the_base_dependencies_only() -> None:

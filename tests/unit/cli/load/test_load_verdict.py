@@ -100,6 +100,8 @@ def judged(
         ({"every": 10.0, "prompt": 2000, "answer": 100}, LatencyLimits(itl=0.03), SplitReason.LOW_LOAD),
         # 0.8 s of prefill every 0.45 s: two workers can, one cannot.
         ({"every": 0.45, "prompt": 8000, "answer": 5}, LatencyLimits(ttft=2.0), SplitReason.PREFILL_BOUND),
+        # 0.8 s of prefill every 0.1 s is four times what two workers can do.
+        ({"every": 0.1, "prompt": 8000, "answer": 5}, LatencyLimits(ttft=2.0), SplitReason.OVERLOADED),
         # Each answer in a batch costs 10 ms, and one decode worker has them all.
         (ROWS_LOAD, LatencyLimits(tpot=0.02), SplitReason.DECODE_BOUND),
         ({"every": 0.5, "prompt": 2000, "answer": 100, "workers": 1}, LatencyLimits(), SplitReason.ONE_WORKER),
