@@ -25,7 +25,7 @@ from cli.load.report import LoadReport, examples_of, usage_notes
 from cli.load.run import LoadRun, lateness
 from cli.load.server_facts import ServerFacts, look_at
 from cli.load.statistics import LatencyLimits, summarize
-from cli.load.target import LoadTarget
+from cli.load.target import LoadTarget, printable
 from cli.load.verdict import Assumptions, Verdict, judge_split
 from cli.output import err
 
@@ -105,7 +105,7 @@ async def _prepare(
             f"{shortened} of {len(requests)} requests are shortened to the model's context of {context} tokens."
         )
     ordinary = int(median(each.input_tokens for each in fitting))
-    show(f"warming up {facts.model}")
+    show(f"warming up {printable(facts.model)}")
     await warm_up(form, LoadRequest(ordinary, int(median(each.output_tokens for each in fitting))), ask)
     speeds = order.speeds
     if speeds is None:
@@ -150,7 +150,7 @@ def _report(
     source = "given" if order.speeds is not None else "measured before the load"
     return LoadReport(
         url=str(order.url),
-        model=facts.model,
+        model=printable(facts.model),
         endpoint=order.endpoint.value,
         load=order.options.words(),
         seed=order.options.seed,

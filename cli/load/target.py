@@ -80,6 +80,8 @@ async def _check(response: HttpResponse) -> None:
         raise RequestFailed(f"HTTP {response.status}", redirect(response))
     if response.status != 200:
         raise RequestFailed(f"HTTP {response.status}", message_of(_decoded(await response.body())))
+    if (coding := response.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise RequestFailed("broken HTTP", printable(f"the answer is compressed ({coding}), which was not asked for"))
     kind = response.headers.get("content-type", "")
     if not kind.lower().startswith("text/event-stream"):
         raise RequestFailed("no stream", printable(f"the answer is {kind or 'of no type'}, not text/event-stream"))
