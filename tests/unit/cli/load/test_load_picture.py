@@ -79,6 +79,7 @@ def test_a_distribution_rises_to_one_and_keeps_its_ends() -> None:
         (Scale(0, 10), [0, 2, 4, 6, 8, 10]),
         (Scale(0, 0.0123), [0, 0.0025, 0.005, 0.0075, 0.01]),
         (Scale(0.009, 0.11, log=True), [0.01, 0.02, 0.05, 0.1]),
+        (Scale(0.012, 0.04, log=True), [0.015, 0.02, 0.03, 0.04]),
         (Scale(0.0009, 1.1, log=True), [0.001, 0.01, 0.1, 1.0]),
     ],
 )
