@@ -157,7 +157,7 @@ def _report(
         summary=summary,
         limits=order.limits,
         examples=examples_of(run.records),
-        notes=(*notes, *usage_notes(run.records)),
+        notes=(*notes, *usage_notes(run.records, shared_prefixes=any(each.blocks for each in requests))),
         late=tuple(lateness(summary, run.loop_delay_p99_seconds)),
         loop_delay_p99_seconds=run.loop_delay_p99_seconds,
         interrupted=interrupted,

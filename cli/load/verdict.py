@@ -27,6 +27,7 @@ class SplitReason(Enum):
     PREFILL_BOUND = "prefill-bound"  # the smaller prefill tier makes first tokens late
     DECODE_BOUND = "decode-bound"  # the smaller decode tier makes answers slow
     OVERLOADED = "overloaded"  # neither arrangement meets the limits
+    NOT_NEEDED = "limits are met without"  # both arrangements keep them
     NO_GAIN = "no clear gain"
 
 
@@ -115,6 +116,8 @@ def decide(
         return SplitReason.SHORT_PROMPTS
     if colocated.busy_share < LOW_LOAD:
         return SplitReason.LOW_LOAD
+    if limits and min(colocated.good_share, split.good_share) > 1 - CLEAR_SHARE:
+        return SplitReason.NOT_NEEDED
     slower = {
         SplitReason.PREFILL_BOUND: split.ttft_p99 / colocated.ttft_p99,
         SplitReason.DECODE_BOUND: split.tpot_p50 / colocated.tpot_p50 if colocated.tpot_p50 else 0.0,
@@ -177,6 +180,7 @@ def _sentence(
         "a tier of its own computes them with fewer workers",
         SplitReason.OVERLOADED: f"{assumed.workers} workers cannot keep the limits in any arrangement, so more of them "
         "or less load come first",
+        SplitReason.NOT_NEEDED: "workers that do both phases keep the limits as well",
         SplitReason.NO_GAIN: "it gains nothing clear",
     }[reason]
     return f"A split into tiers is not worth it for this load: {why} ({figures})."

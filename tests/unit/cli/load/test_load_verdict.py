@@ -1,5 +1,7 @@
 """The simulation against times computed by hand, and the verdict on a split with its reason."""
 
+from dataclasses import replace
+
 import pytest
 
 from cli.load.estimate import ServiceSpeeds, simulate_colocated, simulate_split
@@ -92,8 +94,8 @@ def judged(
         # Four of an answer's 99 gaps hold a chunk of a prompt: 61 ms instead of 10 ms.
         ({"every": 0.5, "prompt": 2000, "answer": 100}, LatencyLimits(itl=0.03), SplitReason.WORTH),
         ({"every": 0.5, "prompt": 2000, "answer": 100}, LatencyLimits(), SplitReason.WORTH),
-        # The same load: with a limit that both meet nothing is gained.
-        ({"every": 0.5, "prompt": 2000, "answer": 100}, LatencyLimits(itl=1.0), SplitReason.NO_GAIN),
+        # The same load with a limit that both meet.
+        ({"every": 0.5, "prompt": 2000, "answer": 100}, LatencyLimits(itl=1.0), SplitReason.NOT_NEEDED),
         # A prompt of 40 tokens takes 4 ms, less than half a step.
         ({"every": 0.2, "prompt": 40, "answer": 100}, LatencyLimits(itl=0.03), SplitReason.SHORT_PROMPTS),
         # 1.2 s of work every 10 s on two workers.
@@ -137,4 +139,6 @@ def test_low_load_is_named_only_where_nothing_is_gained() -> None:
     limits = LatencyLimits(itl=0.02)
     assert decide(calm, better, stretch_seconds=0.04, step_seconds=0.01, limits=limits) is SplitReason.WORTH
     assert decide(calm, calm, stretch_seconds=0.04, step_seconds=0.01, limits=limits) is SplitReason.LOW_LOAD
+    busy = replace(calm, busy_share=0.8)
+    assert decide(busy, busy, stretch_seconds=0.04, step_seconds=0.01, limits=limits) is SplitReason.NO_GAIN
     assert decide(calm, calm, stretch_seconds=0.004, step_seconds=0.01, limits=limits) is SplitReason.SHORT_PROMPTS
