@@ -14,9 +14,9 @@ from statistics import median
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli.load.calibration import find_form
-from cli.load.connection import HttpUrl
 from cli.load.estimate import ServiceSpeeds
 from cli.load.form import Endpoint, RequestForm
+from cli.load.http_url import HttpUrl
 from cli.load.options import LoadOptions
 from cli.load.plan import LoadRequest, capped
 from cli.load.probe import measure_speeds, warm_up

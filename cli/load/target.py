@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from cli.load.connection import Connect, HttpClient, HttpResponse, HttpUrl
+from cli.load.connection import Connect, HttpClient, HttpResponse
 from cli.load.event_stream import EventParser, EventTooLong
+from cli.load.http_url import HttpUrl
 from cli.load.record import RequestFailed, RequestRecord
 
 DETAIL_CHARACTERS = 200

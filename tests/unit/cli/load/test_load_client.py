@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cli.load.connection import parse_url
 from cli.load.event_stream import EVENT_BYTES, EventParser, EventTooLong
+from cli.load.http_url import parse_url
 from cli.load.plan import LoadError
 from cli.load.record import RequestRecord
 from cli.load.target import LoadTarget
