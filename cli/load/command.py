@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from cli.load.connection import parse_url
 from cli.load.form import Endpoint
+from cli.load.http_url import parse_url
 from cli.load.measure import LoadOrder, measure
 from cli.load.options import LoadOptions, given_speeds
 from cli.load.picture import draw_run

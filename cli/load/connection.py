@@ -4,53 +4,22 @@ It exists because a load generator must cost little and must run with the base d
 asks for no compression. Every failure is a RequestFailed; the caller sets the time limit."""
 
 import asyncio
+import errno
 import os
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from cli.load.plan import LoadError
-from cli.load.record import RequestFailed
+from cli.load.http_url import HttpUrl
+from cli.load.record import OWN_LIMIT, RequestFailed
 
 PIECE_BYTES = 1 << 16
+OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)  # files or ports of this machine are used up
 HEAD_LINES = 256  # more header lines than any server sends
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]
-
-
-@dataclass(frozen=True, slots=True)
-class HttpUrl:
-    secure: bool
-    host: str
-    port: int
-    path: str  # without a slash at its end
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    def __str__(self) -> str:
-        return f"{'https' if self.secure else 'http'}://{self.authority}{self.path}"
-
-
-def parse_url(text: str) -> HttpUrl:
-    """The base URL of an OpenAI API; without a path its path is /v1."""
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise LoadError(f"--url {text!r}: {error}") from None
-    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or parts.username:
-        raise LoadError(f"--url {text!r} is no base URL such as http://127.0.0.1:8000/v1 or https://[::1]:8443/v1")
-    if re.search(r"[\x00-\x20\x7f-\uffff]", parts.path):
-        raise LoadError(f"--url {text!r}: the path has characters that an URL must write with %")
-    secure = parts.scheme == "https"
-    return HttpUrl(secure, host, port or (443 if secure else 80), parts.path.rstrip("/") or "/v1")
 
 
 class HttpResponse:
@@ -170,6 +139,8 @@ def tcp(url: HttpUrl) -> Connect:
         except ssl.SSLError as error:
             raise RequestFailed("TLS failed", error.reason or str(error)) from None
         except OSError as error:
+            if error.errno in OWN_LIMITS:
+                raise RequestFailed(OWN_LIMIT, os.strerror(error.errno)) from None
             raise RequestFailed("cannot connect", os.strerror(error.errno) if error.errno else str(error)) from None
 
     return connect

@@ -96,7 +96,7 @@ def _serve(workers: Sequence["_Worker"], arrivals: Iterable[tuple[float, Simulat
     for at, flight in arrivals:
         for worker in workers:
             worker.run(until=at)
-        min(workers, key=_Worker.work_left).take(flight, at)
+        min(workers, key=lambda worker: worker.work_left(at)).take(flight, at)
     for worker in workers:
         worker.run(until=float("inf"))
 
@@ -121,14 +121,14 @@ class _Worker:
         self._clock = 0.0
         self.prefill_seconds = self.decode_seconds = 0.0
 
-    def work_left(self) -> float:
-        """Seconds to finish everything taken, if nothing else came."""
+    def work_left(self, at: float) -> float:
+        """Seconds to finish everything taken, if nothing else came; the step under way included."""
         prompts = sum(
             self._speeds.prefill(flight.prompt_left) + self._speeds.prompt_seconds for flight in self._waiting
         )
         rows = [*self._running, *(self._waiting if self._whole_answers else ())]
         answers = max((flight.answer_left for flight in rows), default=0) * self._speeds.step(len(rows))
-        return prompts + answers
+        return max(0.0, self._clock - at) + prompts + answers
 
     def take(self, flight: SimulatedRequest, at: float) -> None:
         if not self._waiting and not self._running:

@@ -14,9 +14,9 @@ from statistics import median
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli.load.calibration import find_form
-from cli.load.connection import HttpUrl
 from cli.load.estimate import ServiceSpeeds
 from cli.load.form import Endpoint, RequestForm
+from cli.load.http_url import HttpUrl
 from cli.load.options import LoadOptions
 from cli.load.plan import LoadRequest, capped
 from cli.load.probe import measure_speeds, warm_up
@@ -25,7 +25,7 @@ from cli.load.report import LoadReport, examples_of, usage_notes
 from cli.load.run import LoadRun, lateness
 from cli.load.server_facts import ServerFacts, look_at
 from cli.load.statistics import LatencyLimits, summarize
-from cli.load.target import LoadTarget
+from cli.load.target import LoadTarget, printable
 from cli.load.verdict import Assumptions, Verdict, judge_split
 from cli.output import err
 
@@ -105,7 +105,7 @@ async def _prepare(
             f"{shortened} of {len(requests)} requests are shortened to the model's context of {context} tokens."
         )
     ordinary = int(median(each.input_tokens for each in fitting))
-    show(f"warming up {facts.model}")
+    show(f"warming up {printable(facts.model)}")
     await warm_up(form, LoadRequest(ordinary, int(median(each.output_tokens for each in fitting))), ask)
     speeds = order.speeds
     if speeds is None:
@@ -150,14 +150,14 @@ def _report(
     source = "given" if order.speeds is not None else "measured before the load"
     return LoadReport(
         url=str(order.url),
-        model=facts.model,
+        model=printable(facts.model),
         endpoint=order.endpoint.value,
         load=order.options.words(),
         seed=order.options.seed,
         summary=summary,
         limits=order.limits,
         examples=examples_of(run.records),
-        notes=(*notes, *usage_notes(run.records)),
+        notes=(*notes, *usage_notes(run.records, shared_prefixes=any(each.blocks for each in requests))),
         late=tuple(lateness(summary, run.loop_delay_p99_seconds)),
         loop_delay_p99_seconds=run.loop_delay_p99_seconds,
         interrupted=interrupted,

@@ -12,6 +12,7 @@ WIDTH, MARGIN, GAP, HEAD = 980, 16, 14, 62
 PANEL_WIDTH, PANEL_HEIGHT = (WIDTH - 2 * MARGIN - GAP) / 2, 210
 BINS = 60  # of the timeline of gaps
 MOST_DOTS, MOST_BARS, MOST_CURVE = 1500, 150, 200
+FAILED_WIDTH = 5.0  # in pixels: a request that fails at once is seen, too
 LEAST_SECONDS = 1e-5  # the left end of a logarithmic axis
 
 Item = TypeVar("Item")
@@ -77,7 +78,7 @@ def _gaps(
         *panel.curve(curves[99], "b"),
         *panel.curve(curves[50], "a"),
         *panel.limit_at_y(limits.itl),
-        *panel.legend([("p50", "a"), ("p99", "b")]),
+        panel.legend([("p50", "a"), ("p99", "b")]),
     ]
 
 
@@ -104,7 +105,7 @@ def _distribution(
     marks = panel.frame(title, time_label, lambda share: f"{share:.0%}")
     for (_, each), style in zip(series.items(), ("a", "b"), strict=True):
         marks += panel.curve(cumulative(each), style)
-    return [*marks, *panel.limit_at_x(limit), *panel.legend(list(zip(series, ("a", "b"), strict=True)))]
+    return [*marks, *panel.limit_at_x(limit), panel.legend(list(zip(series, ("a", "b"), strict=True)))]
 
 
 def cumulative(values: Sequence[float]) -> Points:
@@ -125,10 +126,13 @@ def _bars(
         y, begin = len(bars) - row, each.scheduled - origin
         end = time.high if each.ended is None else each.ended - origin
         first = min(end, end if each.first is None else each.first - origin)
-        marks.append(panel.bar(begin, first, y, thickness, "bad" if each.error else "wait"))
+        if each.error:
+            marks.append(panel.bar(begin, end, y, thickness, "bad", FAILED_WIDTH))
+            continue
+        marks.append(panel.bar(begin, first, y, thickness, "wait"))
         if end > first:
-            marks.append(panel.bar(first, end, y, thickness, "bad" if each.error else "a"))
-    return [*marks, *panel.legend([("until the first token", "wait"), ("answer", "a"), ("failed", "bad")])]
+            marks.append(panel.bar(first, end, y, thickness, "a"))
+    return [*marks, panel.legend([("until the first token", "wait"), ("answer", "a"), ("failed", "bad")])]
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:

@@ -5,6 +5,8 @@ All times are of the event loop's clock, so they may be compared within one run 
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+OWN_LIMIT = "generator limit"  # kind of a failure that says nothing about the server
+
 
 class RequestFailed(Exception):
     """A request without a whole answer. `kind` is the row in the table of errors, `detail` an example for it."""
@@ -54,7 +56,7 @@ class RequestRecord:
 
     @property
     def tpot(self) -> float | None:
-        """None without the server's count of tokens, and for an answer of one token."""
+        """Seconds per token after the first; None without the server's count of tokens, and for one token."""
         if self.first is None or self.completion_tokens is None or self.completion_tokens < 2:
             return None
         last = max(self.chunks[-1] if self.chunks else self.first, self.finish or self.first)

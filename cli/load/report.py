@@ -39,8 +39,10 @@ def examples_of(records: Sequence[RequestRecord]) -> dict[str, str]:
     return found
 
 
-def usage_notes(records: Sequence[RequestRecord]) -> list[str]:
-    """Remarks about answers that are not what the figures take for granted."""
+def usage_notes(records: Sequence[RequestRecord], *, shared_prefixes: bool = False) -> list[str]:
+    """Remarks about answers that are not what the figures take for granted.
+
+    `shared_prefixes`: prompts of this load have equal beginnings by plan."""
     finished = [record for record in records if record.finished]
     notes = list[str]()
     silent = sum(each.completion_tokens is None for each in finished)
@@ -64,10 +66,8 @@ def usage_notes(records: Sequence[RequestRecord]) -> list[str]:
     cached = sum(each.cached_tokens or 0 for each in finished)
     if cached:
         total = sum(each.prompt_tokens or 0 for each in finished)
-        notes.append(
-            f"{cached} of {total} prompt tokens came from the server's prefix cache. Runs with an equal --seed send "
-            "equal prompts: give each repetition another one."
-        )
+        hint = "" if shared_prefixes else " Equal seeds send equal prompts: give each repetition another --seed."
+        notes.append(f"{cached} of {total} prompt tokens came from the server's prefix cache.{hint}")
     return notes
 
 
@@ -103,7 +103,9 @@ def lines(report: LoadReport, *, verbose: bool) -> list[str]:
     if report.interrupted:
         shown.append("note       Interrupted: the figures are those of the requests that had ended.")
     if report.late:
-        shown.append(f"DOUBTFUL   The load generator was late: {'; '.join(report.late)}. Give it a core of its own.")
+        shown.append(
+            f"DOUBTFUL   The load generator did not keep up: {'; '.join(report.late)}. Give it a machine of its own."
+        )
     if report.verdict is not None:
         shown += ["", report.verdict.sentence]
     if verbose and report.assumptions is not None:

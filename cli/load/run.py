@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from cli.load.form import RequestForm
 from cli.load.plan import LoadRequest
-from cli.load.record import RequestRecord
+from cli.load.record import OWN_LIMIT, RequestRecord
 from cli.load.schedule import closed_loop, open_loop
 from cli.load.statistics import LoadSummary, percentile
 from cli.load.target import LoadTarget
@@ -70,6 +70,8 @@ class LoadRun:
 def lateness(summary: LoadSummary, loop_delay_p99_seconds: float) -> list[str]:
     """Why the generator, not the server, makes this result doubtful; empty when it kept up."""
     reasons = list[str]()
+    if count := summary.errors.get(OWN_LIMIT):
+        reasons.append(f"{count} requests found no free file or port on this machine (see `ulimit -n`)")
     if summary.lateness_p99_seconds > _tolerated(summary.ttft.p50 if summary.ttft else 0.0):
         late = summary.lateness_p99_seconds * 1000
         reasons.append(f"it began requests {late:.1f} ms after their scheduled time (p99)")

@@ -15,7 +15,7 @@ Values = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of one latency, in seconds."""
+    """The distribution of one latency, in seconds."""
 
     mean: float
     p50: float
@@ -96,7 +96,7 @@ def summarize(records: Sequence[RequestRecord], limits: LatencyLimits) -> LoadSu
 
 
 def percentiles(values: Values) -> Percentiles | None:
-    """None without values."""
+    """The distribution of the values; None without any."""
     if not values:
         return None
     ordered = sorted(values)

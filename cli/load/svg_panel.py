@@ -22,7 +22,7 @@ svg{--page:#fff;--panel:#f7f8fa;--text:#1b1f24;--muted:#5c6670;--grid:#dfe3e8;--
 """
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 30  # inside a panel, around its plot
 TICK_STEPS = (1, 2, 2.5, 5, 10)
-CHARACTER = 6.6  # width of one in a legend, in pixels
+LEAST_WIDTH = 0.7  # of a bar, in pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Scale:
         """Round values inside the scale."""
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            steps = (1, 2, 5) if math.log10(self.high / self.low) < 2.5 else (1,)
+            span = math.log10(self.high / self.low)
+            steps = (1, 1.5, 2, 3, 4, 5, 7) if span < 0.8 else (1, 2, 5) if span < 2.5 else (1,)
             found = [step * 10.0**decade for decade in decades for step in steps]
         else:
             rough = (self.high - self.low) / wanted
@@ -101,9 +102,9 @@ class Panel:
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in (self.at(*point) for point in points))
         return [f'<polyline class="line {style}" points="{places}"/>'] if points else []
 
-    def bar(self, begin: float, end: float, y: float, thickness: float, style: str) -> str:
+    def bar(self, begin: float, end: float, y: float, thickness: float, style: str, least: float = LEAST_WIDTH) -> str:
         x, middle = self.at(begin, y)
-        width = max(0.7, self.at(end, y)[0] - x)
+        width = max(least, self.at(end, y)[0] - x)
         return f'<rect class="{style}" x="{x:.1f}" y="{middle:.1f}" width="{width:.1f}" height="{thickness:.2f}"/>'
 
     def limit_at_y(self, value: float | None) -> list[str]:
@@ -117,15 +118,11 @@ class Panel:
             return []
         return [line(self.at(value, self.y.low), self.at(value, self.y.high), "limit")]
 
-    def legend(self, entries: Sequence[tuple[str, str]]) -> list[str]:
-        """Names with their colours, at the right of the title."""
-        marks, x = list[str](), self.left + self.width - RIGHT
-        for name, style in reversed(entries):
-            marks.append(text(x, self.top + 19, name, "muted", "end"))
-            x -= CHARACTER * len(name) + 14
-            marks.append(f'<rect class="{style}" x="{x:.1f}" y="{self.top + 10}" width="9" height="9" rx="2"/>')
-            x -= 12
-        return marks
+    def legend(self, entries: Sequence[tuple[str, str]]) -> str:
+        """Names behind squares of their colours, at the right of the title."""
+        parts = "\u2003".join(f'<tspan class="{style}">■</tspan> {escape(name)}' for name, style in entries)
+        x, y = self.left + self.width - RIGHT, self.top + 19
+        return f'<text class="muted" x="{x:.1f}" y="{y:.1f}" text-anchor="end">{parts}</text>'
 
 
 def text(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:

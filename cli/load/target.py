@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from cli.load.connection import Connect, HttpClient, HttpResponse, HttpUrl
+from cli.load.connection import Connect, HttpClient, HttpResponse
 from cli.load.event_stream import EventParser, EventTooLong
+from cli.load.http_url import HttpUrl
 from cli.load.record import RequestFailed, RequestRecord
 
 DETAIL_CHARACTERS = 200
@@ -80,6 +81,8 @@ async def _check(response: HttpResponse) -> None:
         raise RequestFailed(f"HTTP {response.status}", redirect(response))
     if response.status != 200:
         raise RequestFailed(f"HTTP {response.status}", message_of(_decoded(await response.body())))
+    if (coding := response.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise RequestFailed("broken HTTP", printable(f"the answer is compressed ({coding}), which was not asked for"))
     kind = response.headers.get("content-type", "")
     if not kind.lower().startswith("text/event-stream"):
         raise RequestFailed("no stream", printable(f"the answer is {kind or 'of no type'}, not text/event-stream"))

@@ -14,6 +14,7 @@ from cli.load.statistics import LatencyLimits, percentile
 CLEAR_SHARE = 0.05  # of all requests: so many more must meet the limits
 CLEAR_RATIO = 1.2  # between two latencies
 LITTLE_STRETCH = 0.5  # of a decode step: a prompt that adds less to a gap does not disturb answers
+OVERLOADED_SHARE = 0.5  # where fewer requests meet the limits, workers are missing, not tiers
 LOW_LOAD = 0.3  # share of the time in which workers have work
 MOST_REQUESTS = 1000  # simulated; a longer trace is cut
 
@@ -25,6 +26,8 @@ class SplitReason(Enum):
     LOW_LOAD = "load too low"
     PREFILL_BOUND = "prefill-bound"  # the smaller prefill tier makes first tokens late
     DECODE_BOUND = "decode-bound"  # the smaller decode tier makes answers slow
+    OVERLOADED = "overloaded"  # neither arrangement meets the limits
+    NOT_NEEDED = "limits are met without"  # both arrangements keep them
     NO_GAIN = "no clear gain"
 
 
@@ -38,7 +41,7 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the simulation of one arrangement shows. Seconds."""
+    """The figures of one simulated arrangement; times are in seconds."""
 
     prefill_workers: int  # 0: every worker does both phases
     ttft_p50: float
@@ -107,10 +110,14 @@ def decide(
         better = split.itl_p99 * CLEAR_RATIO <= colocated.itl_p99 and split.ttft_p99 <= colocated.ttft_p99 * CLEAR_RATIO
     if better:
         return SplitReason.WORTH
+    if limits and max(colocated.good_share, split.good_share) < OVERLOADED_SHARE:
+        return SplitReason.OVERLOADED
     if stretch_seconds < LITTLE_STRETCH * step_seconds:
         return SplitReason.SHORT_PROMPTS
     if colocated.busy_share < LOW_LOAD:
         return SplitReason.LOW_LOAD
+    if limits and min(colocated.good_share, split.good_share) > 1 - CLEAR_SHARE:
+        return SplitReason.NOT_NEEDED
     slower = {
         SplitReason.PREFILL_BOUND: split.ttft_p99 / colocated.ttft_p99,
         SplitReason.DECODE_BOUND: split.tpot_p50 / colocated.tpot_p50 if colocated.tpot_p50 else 0.0,
@@ -171,6 +178,9 @@ def _sentence(
         "a tier of its own computes them with fewer workers",
         SplitReason.DECODE_BOUND: f"it is decode-bound: answers are {1 - colocated.prefill_share:.0%} of the work, and "
         "a tier of its own computes them with fewer workers",
+        SplitReason.OVERLOADED: f"{assumed.workers} workers cannot keep the limits in any arrangement, so more of them "
+        "or less load come first",
+        SplitReason.NOT_NEEDED: "workers that do both phases keep the limits as well",
         SplitReason.NO_GAIN: "it gains nothing clear",
     }[reason]
     return f"A split into tiers is not worth it for this load: {why} ({figures})."

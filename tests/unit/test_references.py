@@ -38,6 +38,7 @@ ELSEWHERE = {
     "baton.toml": "the user's configuration, in examples",
     "mesh.toml": "the user's configuration, in examples",
     "gpu-DATE.md": "a result, named after its day",
+    "llama.cpp": "another server's name",
 }
 # A bare name followed by parentheses that is no function of this repository.
 OTHER_FUNCTIONS = {"vdpbf16ps": "an instruction"}

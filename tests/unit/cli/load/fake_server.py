@@ -1,14 +1,19 @@
-"""An OpenAI server inside the test's event loop, without sockets: under virtual time all its delays are exact.
+"""An OpenAI server inside the test's event loop, without sockets: under virtual time all its delays are exact. For
+tests of the whole command `listening` puts it behind a socket.
 
 A test either describes an ordinary server (`FakeOpenAi`) or writes the bytes of each answer itself."""
 
 import asyncio
+import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cli.load.connection import Connect, HttpUrl
+from cli.load.connection import Connect
+from cli.load.http_url import HttpUrl
 from cli.load.target import LoadTarget
 
 URL = HttpUrl(False, "fake", 80, "/v1")
@@ -162,3 +167,39 @@ class FakeOpenAi:
         if self.serial:
             self.lock.release()
         yield END
+
+
+@asynccontextmanager
+async def listening(answers: Answers, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """The same answers behind a real socket; yields the host and port as an URL writes them."""
+
+    running: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, Hangup):
+                while True:
+                    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
+                    method, path, _ = head[0].split(" ")
+                    body = await reader.readexactly(int(headers.get("content-length", 0)))
+                    async for piece in answers(FakeRequest(method, path, headers, body)):
+                        writer.write(piece)
+                        await writer.drain()
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        running.add(asyncio.create_task(serve(reader, writer)))
+
+    server = await asyncio.start_server(accept, host, 0, ssl=tls)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    finally:
+        server.close()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cli.load.connection import parse_url
 from cli.load.event_stream import EVENT_BYTES, EventParser, EventTooLong
+from cli.load.http_url import parse_url
 from cli.load.plan import LoadError
 from cli.load.record import RequestRecord
 from cli.load.target import LoadTarget
@@ -104,6 +104,7 @@ BAD = event({"error": {"message": "out\x1b[31m of pages"}})
         ([STREAM, b"zz\r\n"], False, "broken HTTP", "b'zz' is no length"),
         ([STREAM, b"-5\r\n"], False, "broken HTTP", "b'-5' is no length"),
         ([STREAM, b"3\r\nabcdef\r\n"], False, "broken HTTP", "longer than its size"),
+        ([STREAM[:-2] + b"content-encoding: gzip\r\n\r\n", b"2\r\n\x1f\x8b\r\n"], False, "broken HTTP", "gzip"),
         ([b"SSH-2.0-OpenSSH_9\r\n"], False, "broken HTTP", "SSH-2.0"),
         ([b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 300], False, "broken HTTP", "header lines"),
         ([b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000], False, "broken HTTP", "too long"),

@@ -1,6 +1,7 @@
 """Prompts have their planned length in the server's own count, and equal blocks of a trace become equal tokens."""
 
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,7 +12,7 @@ from cli.load.prompts import TextUnit, TokenPrompts, WordPrompts
 from cli.load.record import RequestRecord
 from cli.load.server_facts import ServerFacts, look_at
 from tests.sim.loop import run_virtual
-from tests.unit.cli.load.fake_server import FakeOpenAi, target
+from tests.unit.cli.load.fake_server import FakeOpenAi, FakeRequest, Hangup, target, whole
 
 
 def tokens(maker: TokenPrompts, number: int, request: LoadRequest) -> list[int]:
@@ -147,4 +148,26 @@ def test_a_url_that_is_no_api_is_refused_with_advice() -> None:
         await look_at(sender, None)
 
     with pytest.raises(LoadError, match="HTTP 404 with no list of models; is this the base URL"):
+        run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("piece", "message"),
+    [
+        (b"", "connection lost: the server closed the connection without an answer"),
+        (b"SSH-2.0\r\n", "broken HTTP"),
+        (whole(401, {"error": {"message": "no key"}}), "HTTP 401: no key; give a key with --api-key"),
+        (whole(200, {"data": "none"}), "no list of models; is this the base URL"),
+        (b"HTTP/1.1 308 X\r\nlocation: https://b/v1\r\ncontent-length: 0\r\n\r\n", "redirects to https://b/v1"),
+    ],
+)
+def test_a_server_that_is_no_api_is_refused_with_the_reason(piece: bytes, message: str) -> None:
+    async def answers(request: FakeRequest) -> AsyncIterator[bytes]:
+        yield piece
+        raise Hangup
+
+    async def main() -> None:
+        await look_at(target(answers), None)
+
+    with pytest.raises(LoadError, match=message):
         run_virtual(main())

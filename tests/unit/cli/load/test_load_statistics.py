@@ -97,6 +97,14 @@ def test_lengths_that_differ_from_the_plan_are_told() -> None:
     ]
 
 
+def test_hits_of_the_prefix_cache_are_told_with_advice_unless_they_are_planned() -> None:
+    hit = record()
+    hit.cached_tokens = 8
+    (note,) = usage_notes([hit, record()])
+    assert note.startswith("8 of 20 prompt tokens") and "another --seed" in note
+    assert "--seed" not in usage_notes([hit], shared_prefixes=True)[0]
+
+
 def test_a_run_without_any_answer_has_a_summary() -> None:
     summary = summarize([record(error="HTTP 500")], LatencyLimits(ttft=1.0))
     assert summary.ttft is None and summary.good_share == 0.0 and summary.requests_per_second == 0.0
