@@ -9,7 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cli.load.connection import Connect, HttpClient, HttpUrl, Streams, parse_url
+from cli.load.connection import Connect, HttpClient, Streams
+from cli.load.http_url import HttpUrl, parse_url
 from cli.load.record import RequestFailed
 from cli.load.target import LoadTarget
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from cli.errors import MeshError, readable_errors
-from cli.load.connection import parse_url
+from cli.load.http_url import parse_url
 from cli.load.record import RequestFailed
 from cli.load.target import LoadTarget
 from cli.output import emit_json, say
