@@ -40,8 +40,7 @@ class PromptRecord:
     def first_token(self, now: float, tokens: int, cached: int) -> None:
         self.first_token_seconds = now
         self.leg.note({semconv.TOKENS: tokens, semconv.CACHED: cached})
-        if self.leg.recording and (least := self.floor.prompt_seconds(tokens, cached)) is not None:
-            self.leg.note({semconv.FLOOR: least})
+        self.leg.note(self._least(self.floor.prompt_seconds(tokens, cached)))
         self.leg.event(semconv.FIRST_TOKEN, now)
         self.leg.leave(now)
 
@@ -66,6 +65,7 @@ class PromptRecord:
                 semconv.KV_HIDDEN: before_first / written if written else 1.0,
                 semconv.KV_EXPOSED: max(0.0, now - max(began, self.first_token_seconds)),
                 semconv.KV_ROUNDS: resends,
+                **self._least(self.floor.copy_seconds(written)),
             },
         )
 
@@ -74,6 +74,10 @@ class PromptRecord:
         if self.leg.recording and self.first_write_seconds is not None:
             self._sent(self.first_write_seconds, now, {semconv.KV_BYTES: written})
         self.leg.end(now)
+
+    @staticmethod
+    def _least(seconds: float | None) -> dict[str, float]:
+        return {} if seconds is None else {semconv.FLOOR: seconds}
 
     def _sent(self, began: float, now: float, attributes: dict[str, str | int | float]) -> None:
         self.leg.beside(semconv.KV_SEND, began, now, attributes)
