@@ -12,6 +12,7 @@ from decode_svc.handoff.sessions import Sessions
 from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding
 from engine.pages import PagePool
 from kvtransfer.transfer import Pool
+from mesh.logs import trace_fields
 from mesh.messages import Commit, Landed, Resend
 from mesh.rules import Rules
 
@@ -54,7 +55,8 @@ class Spans:
             else:
                 index = landing.first_page + place
                 landing.valid[place] &= ~mask
-                log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers)
+                ids = trace_fields(request.job.traceparent)
+                log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers, extra=ids)
                 if landing.round < REPAIRS:  # else decode computes the page, once Commit of this round has come
                     self._resend(landing, [index], first, layers)
         if landing.commit is not None and landing.complete:
