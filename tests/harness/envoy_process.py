@@ -1,11 +1,9 @@
 """One real Envoy of a test: started from a configuration, asked over its admin port, and gone when the test ends."""
 
 import asyncio
-import ctypes
 import json
 import random
 import shutil
-import signal
 import socket
 import sys
 from asyncio.subprocess import STDOUT, Process
@@ -14,14 +12,16 @@ from typing import Any
 
 READY_SECONDS = 30.0
 PORTS = range(12_000, 32_000)  # below those that the system gives to outgoing connections
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+# Becomes the command after asking the kernel to kill it when the test ends (PR_SET_PDEATHSIG). In this process, between
+# fork and exec, the same call would meet gRPC's threads.
+_LAUNCHER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 class EnvoyProcess:
     """`config` is the bootstrap as data; Envoy reads it as JSON, which is YAML."""
 
     def __init__(self, name: str, config: dict[str, Any], admin: str, folder: Path) -> None:
-        self.name, self.admin = name, admin
+        self.name, self.config, self.admin = name, config, admin
         self.file = folder / f"{name}.envoy.json"
         self.file.write_text(json.dumps(config, indent=1))
         self.log = folder / f"{name}.envoy.log"
@@ -36,10 +36,10 @@ class EnvoyProcess:
         options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-S", "-c", _LAUNCHER),
                 *(binary(), "-c", str(self.file), *options, "--file-flush-interval-msec", "100"),
                 stdout=log,
                 stderr=STDOUT,
-                preexec_fn=_die_with_parent,
             )
         try:
             async with asyncio.timeout(READY_SECONDS):
@@ -128,7 +128,3 @@ def _dechunked(body: bytes) -> bytes:
             break
         found, body = found + body[:length], body[length + 2 :]
     return found
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
