@@ -15,6 +15,7 @@ from cli.envoy.http import (
     http2_options,
     keepalive_options,
     refusal,
+    request_ids,
     router,
     to_cluster,
     virtual_host,
@@ -40,8 +41,7 @@ def edge(proxy: Proxy) -> dict[str, Any]:
         use_remote_address=Noted("The client's address comes from its connection, not from its headers.", True),
         early_header_mutation_extensions=[_without_forged_headers()],
         forward_client_cert_details="SANITIZE",
-        preserve_external_request_id=Noted("A client may name its request; the gateway answers by that name.", True),
-        request_id_extension={"typed_config": _request_ids()},
+        **request_ids(),
         **traced,
         access_log=access_log(proxy, requests=True, peers=False),
         local_reply_config=Noted("Envoy's own errors, in the form that OpenAI's clients read.", _own_errors()),
@@ -107,17 +107,14 @@ def _without_forged_headers() -> dict[str, Any]:
     )
 
 
-def _request_ids() -> dict[str, Any]:
-    config = extension(
-        "", "request_id.uuid.v3.UuidRequestIdConfig", pack_trace_reason=False, use_request_id_for_trace_sampling=False
-    )
-    ids: dict[str, Any] = config["typed_config"]
-    return ids
-
-
 def _own_errors() -> dict[str, Any]:
     """A gRPC client gets a status instead, with the same text."""
-    grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc"}, "invert_match": True}
+    grpc = {
+        "name": "content-type",
+        "string_match": {"prefix": "application/grpc"},
+        "invert_match": True,
+        "treat_missing_header_as_empty": True,
+    }
     error = {
         "message": "%LOCAL_REPLY_BODY%",
         "type": "server_error",

@@ -6,7 +6,7 @@ end what takes too long."""
 from typing import Any
 
 from cli.envoy.clusters import PINGS
-from cli.envoy.document import Noted, extension
+from cli.envoy.document import Noted, extension, typed
 
 HEADER_KILOBYTES = 32
 HEADERS = 100
@@ -51,6 +51,14 @@ def to_cluster(match: dict[str, Any], cluster: str, **more: Any) -> dict[str, An
 def refusal(status: int, reason: str) -> dict[str, Any]:
     """Answers every request that no route before it takes."""
     return {"match": {"prefix": "/"}, "direct_response": {"status": status, "body": {"inline_string": reason}}}
+
+
+def request_ids() -> dict[str, Any]:
+    """A request keeps the name that its client gave it, in any form; without one it gets a UUID. By default Envoy would
+    write into the name whether the request is traced, and trace none whose name is no UUID."""
+    kind = "extensions.request_id.uuid.v3.UuidRequestIdConfig"
+    config = typed(kind, pack_trace_reason=False, use_request_id_for_trace_sampling=False)
+    return {"preserve_external_request_id": True, "request_id_extension": {"typed_config": config}}
 
 
 def keepalive_options() -> list[dict[str, Any]]:

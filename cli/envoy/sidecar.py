@@ -14,6 +14,7 @@ from cli.envoy.http import (
     http2_options,
     keepalive_options,
     refusal,
+    request_ids,
     to_cluster,
     virtual_host,
 )
@@ -32,8 +33,7 @@ def inbound(proxy: Proxy) -> dict[str, Any]:
         common_http_protocol_options={"max_headers_count": HEADERS},
         http2_protocol_options=http2_options(MANY_STREAMS),
         forward_client_cert_details="SANITIZE",
-        generate_request_id=carries_requests,
-        preserve_external_request_id=True,
+        **(request_ids() if carries_requests else {"generate_request_id": False}),
         **traced,
         access_log=access_log(proxy, requests=carries_requests, peers=True),
         filters=[rbac_filter(proxy)],

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 import shutil
 import socket
@@ -11,21 +10,18 @@ from asyncio.subprocess import STDOUT, Process
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 30.0
 PORTS = range(12_000, 32_000)  # below those that the system gives to outgoing connections
-# Becomes the command that its arguments name, which the kernel ends together with this test. The child must not run
-# Python between fork and exec: a forked gRPC of the test would use descriptors that are closed.
-_DIE_WITH_PARENT = (
-    "import os, sys; from cli.orphan import die_with; die_with(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
-)
+# Becomes the command after asking the kernel to kill it when the test ends (PR_SET_PDEATHSIG). In this process, between
+# fork and exec, the same call would meet gRPC's threads.
+_LAUNCHER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 class EnvoyProcess:
     """`config` is the bootstrap as data; Envoy reads it as JSON, which is YAML."""
 
     def __init__(self, name: str, config: dict[str, Any], admin: str, folder: Path) -> None:
-        self.name, self.admin = name, admin
+        self.name, self.config, self.admin = name, config, admin
         self.file = folder / f"{name}.envoy.json"
         self.file.write_text(json.dumps(config, indent=1))
         self.log = folder / f"{name}.envoy.log"
@@ -40,11 +36,10 @@ class EnvoyProcess:
         options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid())),
+                *(sys.executable, "-S", "-c", _LAUNCHER),
                 *(binary(), "-c", str(self.file), *options, "--file-flush-interval-msec", "100"),
                 stdout=log,
                 stderr=STDOUT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
             )
         try:
             async with asyncio.timeout(READY_SECONDS):

@@ -13,7 +13,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,25 +121,43 @@ async def envoy_mesh(
     edit: Edit | None = None,
     make: Make | None = None,  # starts services in another way, for instance with faults
 ) -> AsyncIterator[EnvoyMesh]:
-    mesh = _lay_out(folder, prefills, decodes)
     given = await _with_model(dict(settings or {}))
     if otlp:
         given["otlp_endpoint"] = f"http://{otlp}"
+    async with envoys_only(folder, prefills=prefills, decodes=decodes, otlp=otlp, routes=routes, edit=edit) as mesh:
+        for member in mesh.members:
+            if member.tier != "edge":
+                own = given | _settings(mesh, member)
+                mesh.services[member.name] = (make or _service)(member.tier, member.name, own)
+        await mesh.services["gateway"].start()
+        await asyncio.gather(*(service.start() for name, service in mesh.services.items() if name != "gateway"))
+        await mesh.attached(prefills, decodes)
+        yield mesh
+
+
+@asynccontextmanager
+async def envoys_only(
+    folder: Path,
+    *,
+    prefills: int = 0,
+    decodes: int = 0,
+    otlp: str = "",
+    routes: tuple[str, ...] = (),
+    edit: Edit | None = None,
+) -> AsyncIterator[EnvoyMesh]:
+    """The Envoys of a mesh without its services: the test serves their ports by itself."""
+    mesh = _lay_out(folder, prefills, decodes)
     for member in mesh.members:
         config = plain(bootstrap(_proxy(mesh, member, otlp, routes)))
         if edit is not None:
             edit(member.name, config)
         mesh.envoys[member.name] = EnvoyProcess(member.name, config, mesh.ports[member.name].admin, folder)
-        if member.tier != "edge":
-            build = make or _service
-            mesh.services[member.name] = build(member.tier, member.name, given | _settings(mesh, member))
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(_stop, mesh)
+    try:
         await asyncio.gather(*(envoy.start() for envoy in mesh.envoys.values()))
-        await mesh.services["gateway"].start()
-        await asyncio.gather(*(service.start() for name, service in mesh.services.items() if name != "gateway"))
-        await mesh.attached(prefills, decodes)
         yield mesh
+    finally:
+        await asyncio.gather(*(service.stop() for service in mesh.services.values()))
+        await asyncio.gather(*(envoy.stop() for envoy in mesh.envoys.values()))
 
 
 def _lay_out(folder: Path, prefills: int, decodes: int) -> EnvoyMesh:
@@ -163,9 +181,7 @@ def _tiers(prefills: int, decodes: int) -> tuple[tuple[str, int], ...]:
 
 def _proxy(mesh: EnvoyMesh, member: Member, otlp: str, routes: tuple[str, ...]) -> Proxy:
     ports, own = mesh.ports[member.name], mesh.folder / "tls" / member.name
-    sidecar = {"outbound": ports.outbound, "local_grpc": ports.grpc}
-    if member.tier == "gateway":
-        sidecar["local_http"] = ports.http
+    has_service = member.tier != "edge"
     return Proxy(
         own=member,
         members=mesh.members,
@@ -181,12 +197,14 @@ def _proxy(mesh: EnvoyMesh, member: Member, otlp: str, routes: tuple[str, ...]) 
         probe=ports.probe,
         collector=otlp,
         access_log=str(mesh.folder / f"{member.name}.access.json"),
-        **({} if member.tier == "edge" else sidecar),
+        outbound=ports.outbound if has_service else "",
+        local_grpc=ports.grpc if has_service else "",
+        local_http=ports.http if member.tier == "gateway" else "",
     )
 
 
 def _settings(mesh: EnvoyMesh, member: Member) -> dict[str, str]:
-    """What the service beside this member's Envoy is configured with."""
+    """Settings of the service beside this member's Envoy."""
     ports, tier = mesh.ports[member.name], member.tier
     common = {f"{tier}.name": member.name, f"{tier}.sidecar": ports.outbound}
     if tier == "gateway":
@@ -207,8 +225,3 @@ async def _with_model(settings: dict[str, str]) -> dict[str, str]:
         return settings
     folder = await asyncio.to_thread(ensure_random, default_cache_folder())
     return settings | {"model": str(folder), "served_name": "random"}
-
-
-async def _stop(mesh: EnvoyMesh) -> None:
-    await asyncio.gather(*(service.stop() for service in mesh.services.values()))
-    await asyncio.gather(*(envoy.stop() for envoy in mesh.envoys.values()))
