@@ -6,7 +6,7 @@ rules and docs/metrics.md use these names only. The long file is a list, in whic
 from dataclasses import dataclass
 from enum import Enum
 
-from gateway.observability.buckets import (
+from mesh.buckets import (
     CHOICES,
     DELAY,
     FIRST_TOKEN,

@@ -1,7 +1,8 @@
 """The upper bounds of all histograms on `GET /metrics`; +Inf is added to each.
 
 Those of `vllm:*` and `gen_ai_*` histograms are fixed by others: dashboards compute with exactly these bounds. The rest
-is ours: seconds, unless the name says otherwise."""
+is ours: seconds, unless the name says otherwise. Workers send counts without bounds: both ends take them from
+here."""
 
 Buckets = tuple[float, ...]
 
