@@ -17,7 +17,7 @@ from gateway.observability.metric_names import TABLE, VLLM, MetricKind, MetricSp
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import write_page
 from gateway.observability.text import Series, head, lines, wants_openmetrics
-from gateway.observability.worker_series import labels_of, worker_series
+from gateway.observability.worker_series import WorkerSeries, labels_of
 from gateway.service import Gateway
 from gateway.workers import AttachedWorker
 from mesh.memory_network import MemoryNetwork
@@ -135,20 +135,23 @@ def test_a_workers_measures_become_series_and_unknown_names_are_left_out() -> No
     known = Distribution("kv_transfer_seconds/tcp/error", (1,) * 16, 2.0)
     strange = [Distribution("kv_transfer_seconds/tcp/ok", (1, 2), 2.0), Distribution("invented", (1,), 1.0)]
     mine.measure(Measures(tuple(Measure(*each) for each in values.items()), (known, *strange)), 1.0)
-    found = worker_series([mine])
     own = ("decode-1", "decode")
-    assert found["baton_pages"] == [Series((*own, "free"), 3)]
-    assert found["baton_kv_frames_refused_total"] == [Series((*own, "cuda_ipc", "stranger"), 2)]
-    assert found["baton_kv_transfer_bytes_total"] == [Series((*own, "shm", "ok"), 4096)]
-    (series,) = found["baton_kv_transfer_seconds"]
-    assert series.values == (*own, "tcp", "error") and set(found) <= set(TABLE)
+    found = WorkerSeries()
+    found.add(mine, own)
+    assert found.of("baton_pages") == [Series((*own, "free"), 3)]
+    assert found.of("baton_kv_frames_refused_total") == [Series((*own, "cuda_ipc", "stranger"), 2)]
+    assert found.of("baton_kv_transfer_bytes_total") == [Series((*own, "shm", "ok"), 4096)]
+    (series,) = found.of("baton_kv_transfer_seconds")
+    assert series.values == (*own, "tcp", "error")
 
 
 def test_a_worker_cannot_make_series_without_end() -> None:
     mine = worker("decode-1", 1)
     values = tuple(Measure(f"refused_tcp_reason{number}", 1.0) for number in range(1000))
     mine.measure(Measures(values, ()), 1.0)
-    assert len(worker_series([mine])["baton_kv_frames_refused_total"]) == 100
+    found = WorkerSeries()
+    found.add(mine, ("decode-1", "decode"))
+    assert len(found.of("baton_kv_frames_refused_total")) == 100
 
 
 def test_workers_of_one_name_are_told_apart() -> None:
