@@ -48,6 +48,7 @@ class GatewayMetrics:
         self.expired = Counter[str](dict.fromkeys(TIERS, 0))
         self.prompt_tokens = self.generated = 0
         self.draft_steps = self.drafts = self.accepted_drafts = 0
+        self.accepted_at = Counter[int]({0: 0})  # accepted drafts by their place in a step
         self.prefix_queries, self.prefix_hits = (Counter[str](dict.fromkeys(TIERS, 0)) for _ in range(2))  # tokens
         self.first_tokens = HistogramFamily(("path", "operation"), FIRST_TOKEN)
         self.gaps = HistogramFamily((), ITL, PER_TOKEN)
@@ -91,7 +92,7 @@ class GatewayMetrics:
 
     def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
         tier = Tier.DECODE.value if request.prefill is None else Tier.PREFILL.value
-        trace, now = request.root.traceparent, request.accepted_seconds
+        trace, now = request.root.traceparent, request.accepted_seconds + prefilled.queued_seconds
         self.prompt_queues.of(tier).observe(prefilled.queued_seconds, trace, now)
         self.prompt_computes.of(tier).observe(prefilled.computed_seconds, trace, now)
         self.prefix_queries[tier] += len(request.choice.prompt)
@@ -111,12 +112,14 @@ class GatewayMetrics:
             seconds = now - request.first_token_seconds
             self.handoffs.of().observe(seconds, request.root.traceparent, now)
 
-    def taken(self, token: Token) -> None:
+    def taken(self, token: Token, in_a_row: int) -> None:
         self.generated += 1
         if token.drafted:
             self.draft_steps += 1
             self.drafts += token.drafted
-        self.accepted_drafts += token.accepted
+        if in_a_row:
+            self.accepted_drafts += 1
+            self.accepted_at[in_a_row - 1] += 1
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
         cancelled = isinstance(error, Cancelled) and not request.complete

@@ -139,9 +139,22 @@ def test_steps_count_from_the_first_measures_on_and_a_restarted_worker_takes_not
     assert sum(counted.step_tokens.of().counts) == 15
 
 
-@virtual
 def test_drafts_are_counted_by_what_the_front_door_takes() -> None:
     counted = GatewayMetrics()
-    for token in (Token(0, 1, drafted=4), Token(1, 2, accepted=True), Token(2, 3, accepted=True), Token(3, 4)):
-        counted.taken(token)
-    assert (counted.generated, counted.draft_steps, counted.drafts, counted.accepted_drafts) == (4, 1, 4, 2)
+
+    async def main() -> None:
+        m = mesh(counted)
+        request = m.accept(max_tokens=5)
+        assert request.ticket is not None
+        drafts = [Token(1, 1, drafted=4), Token(2, 2, accepted=True), Token(3, 3, accepted=True)]
+        tokens = [Token(0, 9), *drafts, Token(4, 4, drafted=1, end=End.LENGTH)]
+        m.sequencer.on_tokens(
+            m.workers[m.serving(request)[1]], Tokens(tuple(TokenOf(request.ticket, t) for t in tokens))
+        )
+
+        async for _ in RequestStream(m.sequencer, request).events():
+            pass
+
+    run_virtual(main())
+    assert (counted.generated, counted.draft_steps, counted.drafts, counted.accepted_drafts) == (5, 2, 5, 2)
+    assert counted.accepted_at == {0: 1, 1: 1}, "two drafts of one step, one behind the other"
