@@ -5,7 +5,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Sequence
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import Any
 
 from starlette.routing import BaseRoute
@@ -14,10 +14,13 @@ from gateway.assets import load_assets
 from gateway.grpc_api import services
 from gateway.http import HttpApi
 from gateway.http_server import serve_http
+from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
+from gateway.observability.limits import Limits
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import metrics_routes
 from gateway.observability.observer import UNOBSERVED
+from gateway.observability.traces import RecentTraces
 from gateway.router import Local
 from gateway.service import Gateway
 from mesh.config import ConfigError, GatewayConfig
@@ -40,12 +43,20 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     assets = await asyncio.to_thread(load_assets, config.model, config.model_name)
 
     def add_public(server: Any) -> Sequence[str]:
-        return services(gateway, assets, random=random)(server)
+        return services(gateway, assets, random=random, traces=traces)(server)
 
+    traces = RecentTraces(
+        telemetry,
+        random=Random(random.getrandbits(64)),
+        service=config.name,
+        limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
+    )
+    if config.log_content:
+        traces.show_content(assets.tokenizer.decode)
     gateway = Gateway(
         GrpcNetwork(tls=tls_files(config), setting="gateway.grpc_address", also=add_public),
         random=random,
-        telemetry=telemetry,
+        traces=traces,
         model=config.model_name,
         local=Local(config.local),
         max_waiting=config.max_waiting,
@@ -53,7 +64,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         rules=rules,
     )
     listening = await gateway.listen(config.grpc_address)
-    pages, watch = list[BaseRoute](), list[Coroutine[Any, Any, None]]()
+    pages, watch = list[BaseRoute](debug_routes(traces, time.time)), list[Coroutine[Any, Any, None]]()
     if metrics is not None:
         collector = MeshCollector(
             gateway,
@@ -62,11 +73,11 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
             context_tokens=assets.context_tokens,
             vllm=config.metrics_compat == "vllm",
             clock=asyncio.get_running_loop().time,
-            spans_dropped=lambda: telemetry.dropped,
+            spans_dropped=lambda: telemetry.counts().get("spans_dropped", 0),
         )
         pages += metrics_routes(collector, wall=time.time)
         watch.append(watch_delay(metrics.loop_delay.of().observe))
-    api = HttpApi(gateway, assets, random=random, clock=time.time, also=pages)
+    api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
     http = await serve_http(api.app, config.http_address, setting="gateway.http_address")
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:

@@ -6,7 +6,7 @@ to ship, and the batch it joins. Only workers of equal numerics classes are pair
 for prompts of which decode lacks at most a page, and for a mesh without a usable prefill worker."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from gateway.workers import AttachedWorker
@@ -49,6 +49,8 @@ class Route:
     decode: AttachedWorker
     prefill: AttachedWorker | None  # None: local
     decision: RouteDecision
+    cost_seconds: float = field(default=0.0, compare=False)
+    candidates: int = field(default=1, compare=False)  # routes that it was chosen from
 
 
 def route(
@@ -81,22 +83,23 @@ def route(
     kept = [d for d in usable if d.incarnation == keep]
     if kept and (partners := partners_of(kept[0])) and all(failures(p, kept[0]) for p in partners):
         kept = []  # every prefill worker has failed to reach it: consider the other decode workers too
-    routes = []
+    routes = list[Route]()
     for decode in kept or usable:
         partners = partners_of(decode)
         if local is Local.ALWAYS or not partners:
             cost = decode_cost(need, decode, cached) + local_cost(need, decode, cached)
             why = RouteDecision.LOCAL_SETTING if local is Local.ALWAYS else RouteDecision.LOCAL_NO_PREFILL
-            routes.append((cost, Route(decode, None, why)))
+            routes.append(Route(decode, None, why, cost))
             continue
         if local is Local.AUTO and need.tokens - cached(decode) <= decode.hello.page_tokens and last is None:
-            routes.append((decode_cost(need, decode, cached), Route(decode, None, RouteDecision.LOCAL_CACHED)))
+            routes.append(Route(decode, None, RouteDecision.LOCAL_CACHED, decode_cost(need, decode, cached)))
         chosen = [p for p in partners if p.incarnation == first] or [p for p in partners if p.incarnation != last]
         for prefill in chosen or partners:
             cost = decode_cost(need, decode, cached) + prefill_cost(need, prefill, decode, cached)
             cost += failures(prefill, decode) * CANNOT_PUSH_SECONDS
-            routes.append((cost, Route(decode, prefill, RouteDecision.REMOTE)))
-    return min(routes, key=lambda pair: pair[0])[1] if routes else None
+            routes.append(Route(decode, prefill, RouteDecision.REMOTE, cost))
+    cheapest = min(routes, key=lambda each: each.cost_seconds, default=None)
+    return replace(cheapest, candidates=len(routes)) if cheapest is not None else None
 
 
 def decode_cost(need: Need, decode: AttachedWorker, cached: Cached) -> float:

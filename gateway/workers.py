@@ -6,6 +6,7 @@ truth: what a worker refuses or loses comes back as a message about a ticket."""
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gateway.observability.clocks import WorkerClock
 from mesh.messages import Distribution, Down, Hello, Load, Measures, PrefixChange, Snapshot, Tier
 from mesh.session import Session
 
@@ -23,6 +24,15 @@ class AttachedWorker:
     measures: dict[str, float] = field(default_factory=dict)  # what it counted, as of its last Measures
     distributions: dict[str, Distribution] = field(default_factory=dict)  # its histograms
     measured_seconds: float | None = None  # when its last Measures came
+    clock: WorkerClock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = WorkerClock(self.send)
+
+    @property
+    def name(self) -> str:
+        """The worker's configured name, or one made of its tier and incarnation."""
+        return self.hello.name or f"{self.tier.value}-{self.incarnation:016x}"[: len(self.tier.value) + 9]
 
     @property
     def incarnation(self) -> int:

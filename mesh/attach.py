@@ -8,7 +8,20 @@ import logging
 from collections.abc import Callable
 
 from mesh.loop_delay import watch_delay
-from mesh.messages import Drain, Hello, Load, Measures, Message, PrefixChange, Register, Snapshot, Tier, Up
+from mesh.messages import (
+    ClockProbe,
+    ClockReading,
+    Drain,
+    Hello,
+    Load,
+    Measures,
+    Message,
+    PrefixChange,
+    Register,
+    Snapshot,
+    Tier,
+    Up,
+)
 from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClosed
 from mesh.reach_log import ReachLog
 from mesh.rules import Rules
@@ -89,6 +102,8 @@ class Attachments:
     def _receive(self, session: Session, message: Message) -> None:
         if isinstance(message, Snapshot):
             session.send(self._hello(self.address).prefix)
+        elif isinstance(message, ClockProbe):
+            session.send(ClockReading(message.number, asyncio.get_running_loop().time()))
         else:
             self._on_message(session, message)
 

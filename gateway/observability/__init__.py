@@ -1,1 +1,1 @@
-"""What an operator sees of the mesh: metrics for the whole mesh, served at the gateway."""
+"""What the gateway shows of itself and the mesh: traces of the last requests, metrics, and the pages of `/ui`."""

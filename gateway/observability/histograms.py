@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from mesh.buckets import Buckets
+from mesh.telemetry import TraceContext
 
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
     """A value that fell into a bucket, and the trace that it belongs to."""
 
-    traceparent: str
+    trace: TraceContext
     value: float
     seconds: float  # when, by the event loop's clock
 
@@ -28,14 +29,14 @@ class TracedHistogram:
     def __init__(self, bounds: Buckets) -> None:
         self.bounds, self.sum = bounds, 0.0
         self.counts = [0] * (len(bounds) + 1)
-        self.seen: list[tuple[str, float, float] | None] = [None] * (len(bounds) + 1)  # the fields of Exemplar
+        self.seen: list[tuple[TraceContext, float, float] | None] = [None] * (len(bounds) + 1)  # the fields of Exemplar
 
-    def observe(self, value: float, traceparent: str = "", now: float = 0.0) -> None:
+    def observe(self, value: float, trace: TraceContext | None = None, now: float = 0.0) -> None:
         bucket = bisect_left(self.bounds, value)
         self.counts[bucket] += 1
         self.sum += value
-        if traceparent:
-            self.seen[bucket] = traceparent, value, now
+        if trace is not None:
+            self.seen[bucket] = trace, value, now
 
 
 @dataclass(slots=True)

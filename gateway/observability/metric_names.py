@@ -169,7 +169,7 @@ BATON = (
         at.DELAY,
         WORKER,
     ),
-    _counter("baton_spans_dropped_total", "Trace spans that could not be kept or exported", WORKER),
+    _counter("baton_spans_dropped_total", "Trace spans that the gateway could not export", WORKER),
     _gauge("baton_workers_attached", "Workers with a session, draining ones included", ("tier",)),
     _gauge("baton_workers_draining", "Workers that take no new requests", ("tier",)),
     _gauge("baton_measures_age_seconds", "Time since the worker's measures last came", WORKER),

@@ -28,6 +28,7 @@ from mesh.buckets import (
 )
 from mesh.errors import BatonError, Cancelled
 from mesh.messages import Distribution, End, Prefilled, Reason, Tier, Token
+from mesh.telemetry import TraceContext
 
 # Each counter shows all of its series from the start, so that the first event is a rise and not a new series.
 PATHS, STATUSES = ("remote", "local", "resumed", "none"), ("ok", "error", "cancelled")
@@ -76,7 +77,7 @@ class GatewayMetrics:
     def accepted(self, request: GatewayRequest) -> None:
         choice = request.choice
         if choice.request_id not in self._groups:
-            self.choice_counts.of().observe(choice.choices, request.root.traceparent, request.accepted_seconds)
+            self.choice_counts.of().observe(choice.choices, trace_of(request), request.accepted_seconds)
         if choice.choices > 1:
             self._groups.setdefault(choice.request_id, _Group()).running += 1
 
@@ -92,7 +93,7 @@ class GatewayMetrics:
 
     def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
         tier = Tier.DECODE.value if request.prefill is None else Tier.PREFILL.value
-        trace, now = request.root.traceparent, request.accepted_seconds + prefilled.queued_seconds
+        trace, now = trace_of(request), request.accepted_seconds + prefilled.queued_seconds
         self.prompt_queues.of(tier).observe(prefilled.queued_seconds, trace, now)
         self.prompt_computes.of(tier).observe(prefilled.computed_seconds, trace, now)
         self.prefix_queries[tier] += len(request.choice.prompt)
@@ -100,17 +101,17 @@ class GatewayMetrics:
 
     def first_token(self, request: GatewayRequest, now: float) -> None:
         choice, seconds = request.choice, now - request.accepted_seconds
-        self.first_tokens.of(request.path, operation(choice)).observe(seconds, request.root.traceparent, now)
+        self.first_tokens.of(request.path, operation(choice)).observe(seconds, trace_of(request), now)
         if choice.sampling.choice == 0:  # the choices of a request share its prompt
             self.prompt_tokens += len(choice.prompt)
 
     def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
-        self._gap.observe(gap_seconds, request.root.traceparent, now)
+        self._gap.observe(gap_seconds, trace_of(request), now)
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         if request.prefill is not None and request.first_token_seconds is not None:
             seconds = now - request.first_token_seconds
-            self.handoffs.of().observe(seconds, request.root.traceparent, now)
+            self.handoffs.of().observe(seconds, trace_of(request), now)
 
     def taken(self, token: Token, in_a_row: int) -> None:
         self.generated += 1
@@ -127,7 +128,7 @@ class GatewayMetrics:
         self.requests[request.path, status] += 1
         self.finished[finish_reason(request, status)] += 1
         assert request.ended_seconds is not None, "only an ended request is reported"
-        trace, now = request.root.traceparent, request.ended_seconds
+        trace, now = trace_of(request), request.ended_seconds
         what = "" if status == "ok" or error is None else error.reason
         duration = self.durations.of(request.path, status, operation(request.choice), what)
         duration.observe(now - request.accepted_seconds, trace, now)
@@ -135,7 +136,7 @@ class GatewayMetrics:
             self._ended_well(request, trace, now)
         self._end_in_group(request, len(request.shown) if status == "ok" else 0, trace, now)
 
-    def _ended_well(self, request: GatewayRequest, trace: str, now: float) -> None:
+    def _ended_well(self, request: GatewayRequest, trace: TraceContext | None, now: float) -> None:
         choice, shown, began = request.choice, len(request.shown), request.accepted_seconds
         first = now if request.first_token_seconds is None else request.first_token_seconds
         computed = request.prefilled.computed_seconds if request.prefilled else 0.0
@@ -150,7 +151,7 @@ class GatewayMetrics:
         self.answer_sizes.of().observe(shown, trace, now)
         self.token_limits.of().observe(choice.sampling.max_tokens)
 
-    def _end_in_group(self, request: GatewayRequest, tokens: int, trace: str, now: float) -> None:
+    def _end_in_group(self, request: GatewayRequest, tokens: int, trace: TraceContext | None, now: float) -> None:
         """Observe the longest choice of a request when its last choice has ended."""
         group = self._groups.get(request.choice.request_id, _Group(1))
         group.running, group.longest = group.running - 1, max(group.longest, tokens)
@@ -191,9 +192,15 @@ class _Group:
     longest: int = 0  # tokens of the longest choice that has ended well
 
 
+def trace_of(request: GatewayRequest) -> TraceContext | None:
+    """The request's trace for exemplars, if it is recorded."""
+    record = request.trace.request
+    return record.context if record.recorded else None
+
+
 def operation(choice: ChoiceRequest) -> str:
     """The name of the operation by OpenTelemetry's conventions."""
-    return "chat" if choice.prompt_field.endswith("messages") else "text_completion"
+    return choice.trace.operation or "text_completion"
 
 
 def finish_reason(request: GatewayRequest, status: str) -> str:

@@ -11,7 +11,6 @@ from functools import cache
 from gateway.observability.histograms import Exemplar, HistogramView
 from gateway.observability.metric_names import MetricKind, MetricSpec
 from mesh.buckets import Buckets
-from mesh.telemetry import parse_traceparent
 
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -79,11 +78,9 @@ def _uppers(bounds: Buckets) -> tuple[str, ...]:
 
 
 def _exemplar(seen: Exemplar | None, wall_offset: float) -> str:
-    """The trace of a value, unless nothing records that trace."""
-    context = None if seen is None else parse_traceparent(seen.traceparent)
-    if seen is None or context is None or not context.trace_flags.sampled:
+    if seen is None:
         return ""
-    return f' # {{trace_id="{context.trace_id:032x}"}} {_number(seen.value)} {seen.seconds + wall_offset:.3f}'
+    return f' # {{trace_id="{seen.trace.trace_id:032x}"}} {_number(seen.value)} {seen.seconds + wall_offset:.3f}'
 
 
 def _number(value: float) -> str:

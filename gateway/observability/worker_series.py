@@ -27,7 +27,6 @@ COUNTS: dict[str, tuple[str, ...]] = {
     "no_progress": ("baton_kv_transfer_errors_total", "no_progress"),
     "drafted": ("baton_draft_tokens_total",),
     "accepted": ("baton_accepted_draft_tokens_total",),
-    "spans_dropped": ("baton_spans_dropped_total",),
 }
 
 

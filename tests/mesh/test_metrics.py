@@ -20,15 +20,18 @@ from gateway.observability.export import MeshCollector
 from gateway.observability.metric_names import TABLE, MetricKind
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import metrics_routes
+from gateway.observability.traces import RecentTraces
 from gateway.router import Local
 from mesh.errors import Cancelled, DeadlineExceeded
 from mesh.loop_delay import watch_delay
+from mesh.telemetry import KeptHere
 
 pytestmark = pytest.mark.mesh
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 ONLY_AT = {  # metrics of one tier
     "prefill": re.compile(r"baton_kv_transfer_(seconds|bytes|exposed|hidden)|baton_kv_resent"),
+    "gateway": re.compile("baton_spans_dropped"),
     "decode": re.compile(r"baton_(kv_landing|kv_frames|admissions|pages_stuck|pages_quarantined|\w*draft)"),
 }
 
@@ -64,8 +67,8 @@ async def test_the_page_agrees_with_what_clients_and_workers_saw(real_mesh: Any)
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: 0,
         )
-        pages = metrics_routes(collector, wall=time.time)
-        api = HttpApi(mesh.gateway, assets, random=Random(3), clock=lambda: 1.0, also=pages)
+        pages, traces = metrics_routes(collector, wall=time.time), RecentTraces(KeptHere(), random=Random(4))
+        api = HttpApi(mesh.gateway, assets, random=Random(3), clock=lambda: 1.0, traces=traces, also=pages)
         server = await serve_http(api.app, "127.0.0.1:0")
         watch = asyncio.create_task(watch_delay(metrics.loop_delay.of().observe))
         async with httpx2.AsyncClient(base_url=f"http://{server.address}", timeout=120) as client:
@@ -176,6 +179,7 @@ def _complete(page: ScrapedPage) -> None:
         if spec.labels[:2] == ("worker", "tier"):
             tiers = {sample.labels["tier"] for sample in page.samples[shown]} - {"gateway"}
             only = {tier for tier, names in ONLY_AT.items() if names.match(name)} or {"prefill", "decode"}
+            only -= {"gateway"}
             assert tiers == only, name
         if spec.kind is not MetricKind.HISTOGRAM:
             assert all(sample.value >= 0 for sample in page.samples[name]), name

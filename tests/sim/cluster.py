@@ -15,6 +15,8 @@ from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.pages import PagePool
 from gateway.core import ChoiceRequest, TokenStream
+from gateway.observability.limits import Limits
+from gateway.observability.traces import RecentTraces
 from gateway.router import Local
 from gateway.service import Gateway
 from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport, Write
@@ -23,7 +25,7 @@ from mesh.errors import BatonError, Cancelled
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Hello, KvHello, Load, PrefixChange, Sampling, Ticket, Tier
 from mesh.rules import RULES, Rules
-from mesh.telemetry import RecordingTelemetry
+from mesh.telemetry import Silent, Telemetry
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import VOCABULARY, SimRunner, reference
 
@@ -84,6 +86,9 @@ class Cluster:
         acceptance: float | None = None,  # the acceptance that drafts are expected to find; None: the product's guess
         accept: Accept = accepted,
         ahead: bool = False,  # decode launches steps before the ones in front are read
+        telemetry: Telemetry | None = None,  # where traces go; None: nothing is recorded
+        trace_steps: int = 0,
+        limits: Limits | None = None,
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
@@ -91,7 +96,8 @@ class Cluster:
         self.numerics = numerics or {}
         self.patience_seconds, self.max_batch = patience_seconds, max_batch
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
-        self.acceptance, self.ahead = acceptance, ahead
+        self.acceptance, self.ahead, self.trace_steps = acceptance, ahead, trace_steps
+        self.limits = limits or Limits()
         self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is DraftSource.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
@@ -99,7 +105,7 @@ class Cluster:
         self.fabric.on_kill = self._kill_writer
         self.fabric.touched = self._touched
         self.strays: list[str] = []  # what was written to a page of another ticket
-        self.telemetry = RecordingTelemetry("gateway")
+        self.telemetry = telemetry or Silent()
         self.processes: dict[str, SimProcess] = {}
         self.clients: list[SimClient] = []
         self.gateway = self._gateway(gateway_random or Random(seed + 3))
@@ -108,7 +114,7 @@ class Cluster:
         return Gateway(
             self.network.host("gateway"),
             random=random,
-            telemetry=self.telemetry,
+            traces=RecentTraces(self.telemetry, random=Random(7), limits=self.limits),
             model="sim",
             local=self.local,
             patience_seconds=self.patience_seconds,
@@ -149,11 +155,11 @@ class Cluster:
             4096,
             Load(),
             PrefixChange(0),
+            name,
         )
         kv_hello = KvHello(
             incarnation, numerics, self.shape.layout, self.shape.page_bytes, "host", 0, 0, transports=(transport.name,)
         )
-        telemetry = self.telemetry.sibling(name)
         accent = 0 if numerics == "class-a" else 1
         runner = SimRunner(
             pool,
@@ -176,10 +182,10 @@ class Cluster:
                 kv_hello=kv_hello,
                 transports={transport.name: transport},
                 gateways=("gateway",),
-                telemetry=telemetry,
                 chunk_tokens=self.chunk_tokens,
                 step_tokens=2 * self.chunk_tokens,
                 drafts=self.source is DraftSource.DRAFT,
+                trace_steps=self.trace_steps,
                 rules=self.rules,
             )
             await worker.attachments.listen(name)
@@ -194,7 +200,6 @@ class Cluster:
                 receivers={transport.name: await transport.receive(pool, incarnation)},
                 choose=lambda mine, theirs: self._choose(transport.name, name, theirs),
                 gateways=("gateway",),
-                telemetry=telemetry,
                 speculation=Speculation(
                     self.source,
                     draft_tokens=self.draft_tokens,
@@ -208,6 +213,7 @@ class Cluster:
                 ),
                 chunk_tokens=self.chunk_tokens,
                 max_batch=self.max_batch,
+                trace_steps=self.trace_steps,
                 rules=self.rules,
             )
             await worker.listen(name)
@@ -315,7 +321,11 @@ class Cluster:
         numerics: str = "",
     ) -> SimClient:
         name = f"r{len(self.clients)}"
-        spec = ChoiceRequest(name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics)
+        trace = self.gateway.traces.begin("sim", "", {}, operation="chat")
+        trace.request_id, trace.model = name, "sim"
+        spec = ChoiceRequest(
+            name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics, trace
+        )
         client = SimClient(spec, self.gateway.submit(spec))
         client.task = asyncio.ensure_future(self._listen(client))
         self.clients.append(client)
@@ -334,6 +344,8 @@ class Cluster:
                 client.seen.append(token.token)
         except BatonError as error:
             client.error = error
+            client.spec.trace.fails(error)
+        client.spec.trace.ends(cancelled=isinstance(client.error, Cancelled))
         client.ended = True
 
     async def until(self, what: Callable[[], bool], seconds: float = 60.0) -> bool:

@@ -28,7 +28,6 @@ from mesh.messages import (
     Tokens,
 )
 from mesh.rules import RULES
-from mesh.telemetry import Silent
 from tests.sim.loop import run_virtual
 
 
@@ -92,7 +91,6 @@ def mesh(observer: RequestObserver = UNOBSERVED) -> SequencerMesh:
         workers,
         rules=RULES,
         random=Random(1),
-        telemetry=Silent(),
         local=Local.NEVER,
         patience_seconds=30.0,
         observer=observer,

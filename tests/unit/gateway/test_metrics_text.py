@@ -22,11 +22,10 @@ from gateway.service import Gateway
 from gateway.workers import AttachedWorker
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Distribution, Hello, Load, Measure, Measures, PrefixChange, Tier
-from mesh.telemetry import Silent
+from mesh.telemetry import TraceContext
 
 ROOT = Path(__file__).resolve().parents[3]
-TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-UNSAMPLED = TRACE[:-2] + "00"
+TRACE = TraceContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
 
 
 def worker(name: str, incarnation: int, tier: Tier = Tier.DECODE) -> AttachedWorker:
@@ -36,7 +35,7 @@ def worker(name: str, incarnation: int, tier: Tier = Tier.DECODE) -> AttachedWor
 
 
 def gateway_with(workers: Iterable[AttachedWorker]) -> Gateway:
-    gateway = Gateway(MemoryNetwork(Random(1)), random=Random(1), telemetry=Silent(), model="tiny")
+    gateway = Gateway(MemoryNetwork(Random(1)), random=Random(1), model="tiny")
     for each in workers:
         gateway.workers.add(each)
     return gateway
@@ -86,11 +85,11 @@ def test_every_metric_of_the_table_is_read_back_by_prometheus_own_parser(name: s
     )
 
 
-def test_exemplars_name_sampled_traces_only_and_only_in_openmetrics() -> None:
+def test_exemplars_name_recorded_traces_only_and_only_in_openmetrics() -> None:
     spec = TABLE["baton_handoff_seconds"]
     family = HistogramFamily((), spec.buckets)
     family.of().observe(0.002, TRACE, 5.0)
-    family.of().observe(0.3, UNSAMPLED, 6.0)
+    family.of().observe(0.3, None, 6.0)
     (view,) = family.views(spec.buckets).values()
     text = text_of(spec, [MetricSeries((), view)], openmetrics=True)
     assert re.findall(r"# \{.*", text) == ['# {trace_id="0af7651916cd43dd8448eb211c80319c"} 0.002 1005.000']
