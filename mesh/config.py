@@ -24,6 +24,7 @@ __all__ = ["ConfigError", "split_address"]  # of mesh/config_checks.py, for ever
 
 LOG_FORMATS = ("text", "json")
 LOCAL_MODES = ("auto", "never", "always")
+METRICS_COMPAT = ("vllm", "none")
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
@@ -61,6 +62,7 @@ class CommonConfig(TlsConfig):
     served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector of the gateway, http://host:4317; empty: traces stay at the gateway
+    metrics: bool = True  # workers measure for their gateways; the gateway serves /metrics
     log_format: str = "text"  # text | json: JSON lines with the ids of traces
     sidecar: str = ""  # where this process's own Envoy takes its gRPC calls to peers; empty: it dials them itself
 
@@ -90,6 +92,7 @@ class GatewayConfig(CommonConfig):
     grpc_address: str = "127.0.0.1:50051"  # where clients call and workers register
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
+    metrics_compat: str = "vllm"  # vllm: /metrics has the names of vLLM besides our own | none
     tracing: bool = True  # record a trace of each request; false: nothing is recorded
     trace_share: float = 1.0  # share of the requests without an incoming trace context that are recorded
     slo_ttft_ms: int = 0  # limit of the time to the first token; traces flag requests that miss it; 0: none
@@ -106,6 +109,7 @@ class GatewayConfig(CommonConfig):
         check_range("slo_itl_ms", self.slo_itl_ms, 0, 86_400_000)
         check_behind_sidecar("grpc_address", self.grpc_address, self.sidecar)
         check_choice("local", self.local, LOCAL_MODES)
+        check_choice("metrics_compat", self.metrics_compat, METRICS_COMPAT)
         check_range("max_waiting", self.max_waiting, 0, 1_000_000)
 
 
