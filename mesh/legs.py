@@ -15,6 +15,8 @@ from mesh.semconv import BATCH, ENGINE_STEP, LOOP_BLOCKED, ROWS, STEP
 from mesh.session import Session
 from mesh.telemetry import Attribute, Attributes, parse_traceparent
 
+BEFORE_SECONDS = 5.0  # a loop that stood still so long before a leg may have delayed its arrival
+
 
 class Recorder(Protocol):
     """Records one leg."""
@@ -124,7 +126,7 @@ class Outbox:
         return LegRecorder(self, gateway, job, now)
 
     def send(self, gateway: Session, leg: Leg) -> None:
-        blocked = self._monitor.end(leg.start_seconds)
+        blocked = self._monitor.end(leg.start_seconds - BEFORE_SECONDS)
         if blocked:
             phases = (Phase(LOOP_BLOCKED, *interval) for interval in blocked)
             leg = Leg(leg.ticket, leg.start_seconds, leg.end_seconds, (*leg.phases, *phases))

@@ -17,7 +17,6 @@ class LoopMonitor:
     def __init__(self) -> None:
         self.blocked: deque[Interval] = deque(maxlen=KEPT_INTERVALS)  # (start, end) on the loop's clock, oldest first
         self.blocked_seconds = 0.0  # sum of all intervals since the start
-        self._loop = asyncio.get_running_loop()
         self._users = 0
         self._before = 0.0  # when the timer went off last
         self._timer: asyncio.TimerHandle | None = None
@@ -26,8 +25,9 @@ class LoopMonitor:
         """A request begins that wants to know."""
         self._users += 1
         if self._timer is None:
-            self._before = self._loop.time()
-            self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+            loop = asyncio.get_running_loop()
+            self._before = loop.time()
+            self._timer = loop.call_later(TICK_SECONDS, self._tick)
 
     def end(self, since: float) -> list[Interval]:
         """The request is over; the intervals that touch the time since it began."""
@@ -37,11 +37,12 @@ class LoopMonitor:
 
     def _tick(self) -> None:
         self._look()
-        self._timer = self._loop.call_later(TICK_SECONDS, self._tick) if self._users > 0 else None
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(TICK_SECONDS, self._tick) if self._users > 0 else None
 
     def _look(self) -> None:
         """The timer may be late at this moment: a callback that ends a request can run before it."""
-        now, due = self._loop.time(), self._before + TICK_SECONDS
+        now, due = asyncio.get_running_loop().time(), self._before + TICK_SECONDS
         if now - due >= BLOCKED_SECONDS:
             began = due - TICK_SECONDS / 2  # at some time since the timer went off last
             self.blocked.append((began, now))

@@ -11,16 +11,15 @@ from mesh.telemetry import SpanRecord
 
 
 def spans(
-    of_service: Sequence[SpanRecord],
+    mine: Sequence[SpanRecord],
     service: str,
     intervals: Iterable[tuple[float, float]],
     new_id: Callable[[str], int],
 ) -> list[SpanRecord]:
-    """The `loop.blocked` spans of one service."""
+    """The `loop.blocked` spans of one service; `mine` are the spans that its loop can interrupt."""
     intervals = list(intervals)
     if not intervals:
         return []
-    mine = [span for span in of_service if span.service == service]
     depth = _depths(mine)
     found = list[SpanRecord]()
     for start, end in intervals:

@@ -34,7 +34,6 @@ class RecentTraces:
         self._telemetry = telemetry or KeptHere()
         self._random, self._service, self._limits = random, service, limits
         self._decode: Decode | None = None
-        self._loop = asyncio.get_running_loop()
         self._monitor = LoopMonitor()
         self._records: OrderedDict[int, RequestRecord] = OrderedDict()  # by the root's span id, the oldest first
         self._awaited: dict[tuple[Ticket, Tier], tuple[RequestRecord, AttemptAtWorker]] = {}
@@ -50,7 +49,7 @@ class RecentTraces:
 
     def begin(self, server: str, traceparent: str, attributes: Attributes, *, operation: str = "") -> RequestRecord:
         """The head of a request has arrived. A client's own trace context decides whether the request is recorded."""
-        parent = parse_traceparent(traceparent)
+        parent, clock = parse_traceparent(traceparent), asyncio.get_running_loop().time
         share = self._telemetry.share
         chosen = parent.sampled if parent is not None else share >= 1 or self._random.random() < share
         trace_id = parent.trace_id if parent is not None else self._random.getrandbits(128) or 1
@@ -60,8 +59,8 @@ class RecentTraces:
             parent_id=parent.span_id if parent is not None else 0,
             recorded=recorded,
             server=server,
-            start_seconds=self._loop.time(),
-            clock=self._loop.time,
+            start_seconds=clock(),
+            clock=clock,
             expect=lambda attempt: self._expect(record, attempt),
             on_end=self._ended,
             attributes=dict(attributes),
@@ -98,7 +97,7 @@ class RecentTraces:
     def _ended(self, record: RequestRecord) -> None:
         if record.recorded:
             record.blocked = tuple(self._monitor.end(record.start_seconds))
-            self._loop.call_later(SETTLE_SECONDS, self._finish, record)
+            asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._finish, record)
         log_request(record)
         self._settle(record)
 
@@ -121,7 +120,7 @@ class RecentTraces:
     # ---- questions
 
     def counts(self) -> dict[str, int]:
-        """What the export has counted since the start, and for how long the gateway's event loop stood still while
+        """Counters of the export since the start, and milliseconds for which the gateway's event loop stood still while
         requests were recorded."""
         return {**self._telemetry.counts(), "loop_blocked_ms": round(self._monitor.blocked_seconds * 1000)}
 

@@ -73,7 +73,8 @@ class _Tree:
         decided = self._decided(begun)
         if record.end_seconds is not None:
             self._own(semconv.POSTPROCESS, self._chat, decided, self._end)
-        self.spans += blocked.spans(self.spans, service, record.blocked, self._id)
+        own = [span for span in self.spans if span.service == service]
+        self.spans += blocked.spans(own, service, record.blocked, self._id)
 
     def _decided(self, begun: float) -> float:
         """When the last token had come, or the error was decided."""
@@ -150,7 +151,7 @@ class _Tree:
 
     def _leg(self, attempt: AttemptAtWorker, start: float, end: float) -> None:
         assert attempt.leg is not None
-        offset, mine = attempt.offset_seconds, list[SpanRecord]()
+        offset, mine, dispatch = attempt.offset_seconds, list[SpanRecord](), self.spans[-1]
         intervals = list[tuple[float, float]]()
         used: dict[str, int] = {}
         for phase in attempt.leg.phases:
@@ -180,7 +181,7 @@ class _Tree:
             return child_id(attempt.span_id, name, used[name])
 
         self.spans += mine
-        self.spans += blocked.spans(mine, attempt.worker, intervals, new_id)
+        self.spans += blocked.spans([dispatch, *mine], attempt.worker, intervals, new_id)
 
     def _links(self, attempt: AttemptAtWorker, phase: Phase) -> tuple[TraceContext, ...]:
         """From kv.receive to the kv.send of the same ticket."""

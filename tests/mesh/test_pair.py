@@ -17,6 +17,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from cli.client import chat_request, sampling, stream
+from cli.health import get_json
 from cli.mesh import services_of
 from cli.ports import free_address
 from cli.running import running_mesh
@@ -24,6 +25,7 @@ from mesh.config import MeshConfig
 from mesh.settings import read_settings
 from models.questions import DEMO, names_all
 from models.wordings import HELD_WORDINGS
+from tests.harness.trees import orphans, picture, spans_of, tiled_share
 
 pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -159,3 +161,23 @@ async def test_the_gateway_shows_the_metrics_of_every_process(mesh: MeshConfig) 
         sample.labels["worker"] for sample in samples if sample.name == "baton_step_rows_count" and sample.value
     }
     assert drafted[0] > 0 and "prefill-0" in computed and computed <= {name for name, _ in workers}
+
+
+@in_one_loop
+async def test_a_request_leaves_one_whole_trace_of_all_three_processes(mesh: MeshConfig) -> None:
+    address = mesh.gateway.http_address
+    async with openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0) as client:
+        await client.chat.completions.create(
+            model=mesh.gateway.model_name,
+            messages=[{"role": "user", "content": "What is Baton?"}],
+            max_tokens=40,
+            extra_headers={"x-request-id": "traced"},
+        )
+    request: dict[str, Any] | None = None
+    while request is None or not request["complete"]:
+        await asyncio.sleep(0.05)
+        request = await get_json(address, "/debug/requests/traced")
+    spans = spans_of(request)
+    assert orphans(spans) == [] and tiled_share(spans) >= 0.98, picture(spans)
+    assert {span.service.rstrip("-01") for span in spans} == {"gateway", "prefill", "decode"}
+    assert {"queue", "compute", "kv.send", "kv.receive", "generate"} <= {span.name for span in spans}

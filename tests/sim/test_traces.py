@@ -248,6 +248,28 @@ def test_a_message_that_is_late_delays_the_span_of_its_way_and_no_other(delayed:
     assert all(abs(seconds) < 0.01 for seconds in grown.values()), grown
 
 
+def test_a_worker_whose_loop_stands_still_when_a_request_comes_shows_it_inside_the_way() -> None:
+    async def main() -> None:
+        traced = TracedCluster(local=Local.ALWAYS)
+        await traced.cluster.start(0, 1)
+        loop: Any = asyncio.get_running_loop()
+        first = traced.ask(first=100)
+        await asyncio.sleep(0.05)
+        traced.ask()
+        loop.call_soon(loop.stand_still, DELAY)
+        trees = await traced.trees()
+        later = next(tree for tree in trees if root_of(tree).attributes[semconv.REQUEST_ID] != first.spec.request_id)
+        check(later)
+        own = own_seconds(later)
+        assert own[semconv.LOOP_BLOCKED] == pytest.approx(DELAY, abs=0.01)
+        assert own.get(semconv.DISPATCH, 0.0) < 0.01
+        (way,) = (span for span in later if span.name == semconv.DISPATCH)
+        inside = [span for span in later if span.parent_id == way.span_id]
+        assert {span.service for span in inside} == {"gateway", "decode0"}, "both run on this one loop"
+
+    run_virtual(main())
+
+
 def _once(delayed: Delayed, on_first: Callable[[], object]) -> Callable[[str, str, Any], bool]:
     """Hold back the first such message; `on_first` is called when it comes."""
     first: list[Any] = []

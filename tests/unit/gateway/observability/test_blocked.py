@@ -9,8 +9,8 @@ from gateway.observability import blocked
 from mesh.telemetry import SpanRecord
 
 
-def span(name: str, span_id: int, parent_id: int, start: float, end: float, service: str = "decode-0") -> SpanRecord:
-    return SpanRecord(service, name, 1, span_id, parent_id, start, end)
+def span(name: str, span_id: int, parent_id: int, start: float, end: float) -> SpanRecord:
+    return SpanRecord("prefill-0", name, 1, span_id, parent_id, start, end)
 
 
 def ids() -> Callable[[str], int]:
@@ -23,7 +23,6 @@ TREE = [
     span("queue", 2, 1, 0.0, 2.0),
     span("compute", 3, 1, 2.0, 6.0),
     span("kv.send", 4, 1, 3.0, 8.0),
-    span("generate", 5, 9, 0.0, 10.0, service="decode-1"),
 ]
 
 
@@ -41,11 +40,11 @@ TREE = [
 def test_each_moment_belongs_to_one_span(
     interval: tuple[float, float], expected: list[tuple[int, float, float]]
 ) -> None:
-    found = blocked.spans(TREE, "decode-0", [interval], ids())
+    found = blocked.spans(TREE, "prefill-0", [interval], ids())
     assert [(one.parent_id, one.start_seconds, one.end_seconds) for one in found] == expected
-    assert all(one.name == "loop.blocked" and one.service == "decode-0" and one.trace_id == 1 for one in found)
+    assert all(one.name == "loop.blocked" and one.service == "prefill-0" and one.trace_id == 1 for one in found)
 
 
 def test_several_intervals_get_ids_of_their_own() -> None:
-    found = blocked.spans(TREE, "decode-0", [(0.0, 1.0), (1.5, 1.75)], ids())
+    found = blocked.spans(TREE, "prefill-0", [(0.0, 1.0), (1.5, 1.75)], ids())
     assert [one.span_id for one in found] == [100, 101]
