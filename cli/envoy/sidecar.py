@@ -13,6 +13,7 @@ from cli.envoy.http import (
     connection_manager,
     http2_options,
     keepalive_options,
+    own_errors,
     refusal,
     request_ids,
     to_cluster,
@@ -33,7 +34,11 @@ def inbound(proxy: Proxy) -> dict[str, Any]:
         common_http_protocol_options={"max_headers_count": HEADERS},
         http2_protocol_options=http2_options(MANY_STREAMS),
         forward_client_cert_details="SANITIZE",
-        **(request_ids() if carries_requests else {"generate_request_id": False}),
+        **(
+            {**request_ids(), "local_reply_config": own_errors()}
+            if carries_requests
+            else {"generate_request_id": False}
+        ),
         **traced,
         access_log=access_log(proxy, requests=carries_requests, peers=True),
         filters=[rbac_filter(proxy)],
