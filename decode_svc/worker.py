@@ -86,6 +86,7 @@ class DecodeWorker:
             hello=self._hello_at,
             on_message=self._intake.on_message,
             on_end=self._intake.gateway_ended,
+            pages=pages,
         )
 
     async def listen(self, address: str) -> str:

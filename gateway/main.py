@@ -12,6 +12,7 @@ from gateway.assets import load_assets
 from gateway.grpc_api import services
 from gateway.http import HttpApi
 from gateway.http_server import serve_http
+from gateway.observability.ui import Ui
 from gateway.router import Local
 from gateway.service import Gateway
 from mesh.config import ConfigError, GatewayConfig
@@ -44,12 +45,15 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         rules=rules,
     )
     listening = await gateway.listen(config.grpc_address)
-    api = HttpApi(gateway, assets, random=random, clock=time.time)
+    ui = Ui(gateway)
+    also = ui.routes() if config.ui else []
+    api = HttpApi(gateway, assets, random=random, clock=time.time, also=also)
     http = await serve_http(api.app, config.http_address, setting="gateway.http_address")
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
         await report_health(gateway, listening)
     finally:
+        ui.close()
         await http.close()
         await gateway.aclose()
         await listening.close()

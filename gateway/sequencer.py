@@ -11,6 +11,7 @@ from random import Random
 from gateway.core import ChoiceRequest
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local, Need, Route, route
+from gateway.tally import Tally
 from gateway.workers import AttachedWorker, Workers
 from mesh.errors import (
     BatonError,
@@ -55,6 +56,7 @@ class Sequencer:
     ) -> None:
         self.workers = workers
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
+        self.tally = Tally()
         self._rules, self._random, self._telemetry, self._local = rules, random, telemetry, local
         self._patience_seconds = patience_seconds
 
@@ -243,6 +245,7 @@ class Sequencer:
         request.enter(stopped if error else RequestPhase.DONE)
         request.ended_seconds = asyncio.get_running_loop().time()
         self.requests.pop(request.id, None)
+        self.tally.ended(request, error)
         for timer in (request.deadline, request.patience):
             if timer is not None:
                 timer.cancel()

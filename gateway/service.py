@@ -15,7 +15,20 @@ from gateway.sequencer import Sequencer
 from gateway.streams import RequestStream
 from gateway.workers import AttachedWorker, Workers
 from mesh.errors import Unavailable
-from mesh.messages import Drain, Full, Hello, Load, Lost, Message, Prefilled, PrefixChange, Register, Tier, Tokens
+from mesh.messages import (
+    Drain,
+    Full,
+    Hello,
+    Load,
+    Lost,
+    Message,
+    PageMap,
+    Prefilled,
+    PrefixChange,
+    Register,
+    Tier,
+    Tokens,
+)
 from mesh.network import Channel, Listening, Network, StreamClosed
 from mesh.reach_log import ReachLog
 from mesh.rules import RULES, Rules
@@ -153,6 +166,8 @@ class Gateway:
             case Drain():
                 worker.draining = True
                 self.changed.set()
+            case PageMap():
+                worker.page_map = message
             case _:
                 raise TypeError(f"{type(message).__name__} is no message of a worker")
 

@@ -6,7 +6,7 @@ truth: what a worker refuses or loses comes back as a message about a ticket."""
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mesh.messages import Down, Hello, Load, PrefixChange, Snapshot, Tier
+from mesh.messages import Down, Hello, Load, PageMap, PrefixChange, Snapshot, Tier
 from mesh.session import Session
 
 
@@ -20,6 +20,7 @@ class AttachedWorker:
     unreported_tokens: int = 0  # prompt tokens sent to it since its last Load
     unreported_requests: int = 0  # requests sent to it since its last Load
     draining: bool = False  # it takes no new requests
+    page_map: PageMap | None = None  # the last one; the worker sends none while nobody watches
 
     @property
     def incarnation(self) -> int:

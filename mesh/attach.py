@@ -7,8 +7,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from mesh.messages import Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier, Up
+from mesh.messages import Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier, Up, Watch
 from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClosed
+from mesh.page_map import PageStates, PageWatch
 from mesh.reach_log import ReachLog
 from mesh.rules import Rules
 from mesh.session import Session
@@ -30,11 +31,13 @@ class Attachments:
         hello: Callable[[str], Hello],  # makes Hello from the address that others dial; its prefix is a snapshot
         on_message: Callable[[Session, Message], None],
         on_end: Callable[[Session], None],
+        pages: PageStates,  # what a gateway that watches gets maps of
     ) -> None:
         self.sessions: list[Session] = []
         self._network, self._gateways, self._tier, self.incarnation = network, gateways, tier, incarnation
         self._rules, self._hello, self._on_message, self._on_end = rules, hello, on_message, on_end
         self._reach_log = ReachLog(log)
+        self._page_watch = PageWatch(pages)
         self._sequence = 0
         self._load: Load | None = None
         self._draining = False
@@ -81,6 +84,8 @@ class Attachments:
     def _receive(self, session: Session, message: Message) -> None:
         if isinstance(message, Snapshot):
             session.send(self._hello(self.address).prefix)
+        elif isinstance(message, Watch):
+            self._page_watch.watch(session, message.seconds)
         else:
             self._on_message(session, message)
 
@@ -111,6 +116,7 @@ class Attachments:
             session.send(Drain())
 
     async def aclose(self) -> None:
+        self._page_watch.close()
         for session in list(self.sessions):
             session.close()
         if self.listening is not None:

@@ -70,6 +70,7 @@ class GatewayConfig(CommonConfig):
     grpc_address: str = "127.0.0.1:50051"  # where clients call and workers register
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
+    ui: bool = True  # serve the page /ui, which shows the mesh at work
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -78,6 +78,7 @@ class PrefillWorker:
             hello=self._current_hello,
             on_message=self._from_gateway,
             on_end=self._gateway_ended,
+            pages=pages,
         )
         self.links = Links(self, network, hello=kv_hello, transports=transports, pool=pool, rules=rules)
         self.prompts = Prompts(
