@@ -54,7 +54,7 @@ export function keyed(parent, items, key, make, update) {
 
 /** Arrow keys move the focus among the elements that match `selector`; only one of them is a stop of the Tab key. */
 export function roving(container, selector) {
-  const items = () => [...container.querySelectorAll(selector)].filter((item) => item.offsetParent !== null);
+  const items = () => [...container.querySelectorAll(selector)].filter((item) => !item.closest("[hidden]"));
   const focus = (item) => {
     for (const other of items()) other.tabIndex = other === item ? 0 : -1;
     item.focus();
@@ -75,7 +75,8 @@ export function roving(container, selector) {
     event.preventDefault();
   });
   return () => {
-    const all = items();
-    if (all.length && !all.some((item) => item.tabIndex === 0)) all[0].tabIndex = 0;
+    if (container.querySelector(`:is(${selector})[tabindex="0"]`)) return;
+    const [first] = items();
+    if (first) first.tabIndex = 0;
   };
 }

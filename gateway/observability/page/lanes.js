@@ -33,6 +33,7 @@ export class Lanes {
     for (const one of [...prefills, ...decodes]) this.rails.set(one.id, box(one.card.querySelector(".rail")));
     const old = this.lanes;
     this.lanes = new Map();
+    this.litNames = null;
     const place = frame.width < NARROW ? narrow(gateway, decodes, frame.width) : wide(gateway, prefills, decodes);
     for (const one of prefills) this.lay(old, `gateway>${one.id}`, "prompt", place.out(one));
     for (const one of decodes) this.lay(old, `${one.id}>gateway`, "tokens", place.back(one));
@@ -50,7 +51,7 @@ export class Lanes {
     if (lane.path !== path) {
       lane.element.setAttribute("d", path);
       lane.path = path;
-      lane.points = null;
+      lane.points = lane.reversed = null;
     }
     if (!lane.element.isConnected) this.svg.append(lane.element);
     this.lanes.set(key, lane);
@@ -63,11 +64,15 @@ export class Lanes {
     const back = this.lanes.get(`${to}>${from}`);
     if (!back) return null;
     const { points, length } = sampled(back);
-    return { points: [...points].reverse(), length };
+    back.reversed ??= { points: [...points].reverse(), length };
+    return back.reversed;
   }
 
   /** Marks the lanes that carry something now. */
   light(keys) {
+    const names = [...keys].sort().join();
+    if (names === this.litNames) return;
+    this.litNames = names;
     for (const [key, lane] of this.lanes) lane.element.classList.toggle("lit", keys.has(key));
   }
 }
@@ -75,6 +80,7 @@ export class Lanes {
 function sampled(lane) {
   if (!lane.points) {
     lane.length = lane.element.getTotalLength();
+    lane.reversed = null;
     lane.points = Array.from({ length: SAMPLES + 1 }, (_, i) => {
       const point = lane.element.getPointAtLength((lane.length * i) / SAMPLES);
       return [point.x, point.y];
@@ -92,8 +98,8 @@ function wide(gateway, prefills, decodes) {
   const leave = gateway.top + (gateway.bottom - gateway.top) * 0.3;
   const enter = gateway.top + (gateway.bottom - gateway.top) * 0.7;
   return {
-    out: (to) => rounded([[gateway.right, leave], [turn, leave], [turn, above], [to.cx, above], [to.cx, to.top]]),
-    back: (from) => rounded([[from.cx, from.bottom], [from.cx, below], [turn, below], [turn, enter], [gateway.right, enter]]),
+    out: (to) => rounded([[gateway.right - 2, leave], [turn, leave], [turn, above], [to.cx, above], [to.cx, to.top]]),
+    back: (from) => rounded([[from.cx, from.bottom], [from.cx, below], [turn, below], [turn, enter], [gateway.right - 2, enter]]),
   };
 }
 

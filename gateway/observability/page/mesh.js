@@ -160,7 +160,13 @@ function gatewayCard(root) {
     tokens: ["tokens sent", h("b")],
   };
   const rail = h("span", { class: "rail", "aria-hidden": "true" });
-  root.append(h("dl", { class: "numbers" }, Object.values(rows).flatMap(([name, value]) => [h("dt", { text: name }), h("dd", {}, value)])), rail);
+  const key = [
+    ["baton", "a request"],
+    ["prompt", "prompts go out"],
+    ["pages", "pages are handed over"],
+    ["tokens", "tokens come back"],
+  ].map(([tone, text]) => h("li", {}, h("i", { class: `key ${tone}` }), text));
+  root.append(h("dl", { class: "numbers" }, Object.values(rows).flatMap(([name, value]) => [h("dt", { text: name }), h("dd", {}, value)])), h("ul", { class: "keys", "aria-label": "What moves" }, key), rail);
   return (state) => {
     const flight = Object.values(state.phases).reduce((sum, number) => sum + number, 0);
     const values = { waiting: state.phases.waiting, flight, ...state.totals.statuses, tokens: state.totals.tokens };

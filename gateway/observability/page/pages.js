@@ -94,7 +94,9 @@ export class PageMap {
       } else pen.fillRect(x, y, side, side);
       if (this.fresh && group === 1 && this.fresh[first] !== state && state > 0) {
         pen.strokeStyle = glow;
+        pen.globalAlpha = 0.5;
         pen.strokeRect(x + 0.5, y + 0.5, side - 1, side - 1);
+        pen.globalAlpha = 1;
       }
       if (state === 4 && side > 5) cross(pen, x, y, side);
     }

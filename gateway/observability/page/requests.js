@@ -4,6 +4,7 @@ import { byId, h, keyed, roving, setText } from "./dom.js";
 import { count, duration, shortId } from "./format.js";
 
 const MOST = 60;
+const DRAW_MS = 400; // between two drawings of the list
 const WHERE = { waiting: "waits for a worker", prefill: "prefill", local: "prefill at decode", handoff: "hand-off", decode: "decode" };
 
 export class Requests {
@@ -12,6 +13,8 @@ export class Requests {
     this.onOpen = onOpen;
     this.ended = new Map(); // number or id → row
     this.chosen = null;
+    this.drawn = 0;
+    this.later = null;
     this.rows = h("ol", { class: "rows", "aria-label": "Requests, the newest first" });
     this.none = h("p", { class: "hint", text: "No request yet. Ask something in the chat and watch it travel." });
     const head = ["", "request", "path", "time", "tokens", "first", "total"].map((text) => h("span", { text }));
@@ -58,11 +61,15 @@ export class Requests {
       const key = `ended ${request.number}`;
       if (!this.ended.has(key)) this.keep({ ...request, key });
     }
-    this.draw(state);
+    if (performance.now() - this.drawn > DRAW_MS) this.draw(state);
+    else this.later ??= setTimeout(() => this.draw(this.store.state), DRAW_MS);
   }
 
   draw(state) {
-    const running = state.requests.slice(0, 20).map((request) => ({ ...request, key: `running ${request.id}`, running: true }));
+    clearTimeout(this.later);
+    this.later = null;
+    this.drawn = performance.now();
+    const running = state.requests.slice(-20).reverse().map((request) => ({ ...request, key: `running ${request.id}`, running: true }));
     const rows = [...running, ...[...this.ended.values()].reverse()];
     this.none.hidden = rows.length > 0;
     keyed(this.rows, rows, (row) => row.key, (row) => this.make(row), (item, row) => this.fill(item, row));
