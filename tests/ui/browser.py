@@ -20,7 +20,16 @@ FLAGS = (
     "--disable-component-update --disable-sync --disable-extensions --hide-scrollbars --mute-audio "
     "--force-color-profile=srgb --remote-debugging-pipe"
 ).split()
-KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "ArrowLeft": 37, "ArrowRight": 39, "End": 35}
+KEYS = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    "ArrowDown": 40,
+    "ArrowUp": 38,
+    "ArrowLeft": 37,
+    "ArrowRight": 39,
+    "End": 35,
+}
 PATIENCE_SECONDS = 60.0
 
 
