@@ -18,12 +18,13 @@ from cli.errors import readable_errors
 from cli.mesh import parse_settings, with_model
 from cli.orphan import die_with
 from cli.ports import check_free
-from mesh.config import CommonConfig
+from mesh.config import CommonConfig, GatewayConfig
+from mesh.logs import log_json
 from mesh.settings import Settings, read_settings
-from mesh.telemetry import Silent, Telemetry
+from mesh.telemetry import KeptHere, Silent, Telemetry
 
 Config = TypeVar("Config", bound=CommonConfig)
-Serve = Callable[[Config, Telemetry], Awaitable[None]]
+Serve = Callable[[Config], Awaitable[None]]
 
 File = Annotated[Path | None, typer.Option("--config", help="TOML file; docs/configuration.md lists the keys.")]
 Set = Annotated[
@@ -49,7 +50,11 @@ def gateway(config: File = None, settings: Set = None, parent: Parent = None) ->
         check_free("gateway.grpc_address", chosen.grpc_address)
         from gateway.main import serve
 
-    run_service(chosen, serve)
+    telemetry = _telemetry(chosen)
+    try:
+        run_service(chosen, lambda config: serve(config, telemetry))
+    finally:
+        telemetry.close()
 
 
 @app.command()
@@ -89,7 +94,10 @@ def begin(
         format="%(message)s" if parent is not None else "%(asctime)s %(levelname)s %(message)s", level=logging.INFO
     )
     with readable_errors():
-        return build(read_settings(file, os.environ, parse_settings(pairs or [])))
+        config = build(read_settings(file, os.environ, parse_settings(pairs or [])))
+    if config.log_format == "json":
+        log_json(config.name)
+    return config
 
 
 def run_service(config: Config, serve: Serve[Config]) -> None:
@@ -97,21 +105,18 @@ def run_service(config: Config, serve: Serve[Config]) -> None:
         from cli.loop import PreciseLoop
 
         config = with_model(config)
-        telemetry = _telemetry(config)
-        try:
-            with asyncio.Runner(loop_factory=PreciseLoop) as runner:
-                runner.run(_until_signal(serve(config, telemetry)))
-        finally:
-            telemetry.close()
+        with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+            runner.run(_until_signal(serve(config)))
 
 
-def _telemetry(config: CommonConfig) -> Telemetry:
-    """The SDK is loaded only where spans are exported: it would take a tenth of every start."""
-    if not config.otlp_endpoint:
+def _telemetry(config: GatewayConfig) -> Telemetry:
+    if not config.tracing:
         return Silent()
-    from mesh.otlp import open_telemetry
+    if not config.otlp_endpoint:
+        return KeptHere(config.trace_share)
+    from mesh.otlp import open_telemetry  # imports OTLP's messages, which only an exporting gateway needs
 
-    return open_telemetry(config.name, config.otlp_endpoint)
+    return open_telemetry(config.otlp_endpoint, share=config.trace_share)
 
 
 async def _until_signal(service: Awaitable[None]) -> None:

@@ -11,9 +11,11 @@ import logging
 from decode_svc.emission import Emission
 from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
+from decode_svc.observed import AttemptRecord
 from decode_svc.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
 from engine.pages import PagePool
-from mesh.messages import Cancel, Full, FullKind, Message, Open
+from mesh.legs import Outbox
+from mesh.messages import Cancel, Full, FullKind, Job, Message, Open
 from mesh.rules import Rules
 from mesh.session import Session
 
@@ -28,12 +30,13 @@ class Intake:
         room: Room,
         quarantine: Quarantine,
         emission: Emission,
+        outbox: Outbox,
         *,
         host: DecodeHost,
         rules: Rules,
     ) -> None:
         self._requests, self._pages, self._room, self._quarantine = requests, pages, room, quarantine
-        self._emission, self._host, self._rules = emission, host, rules
+        self._emission, self._outbox, self._host, self._rules = emission, outbox, host, rules
         self._loop = asyncio.get_running_loop()
         self.admitted_local = 0
 
@@ -76,8 +79,11 @@ class Intake:
             message.prefill_incarnation,
             passed=passed,
         )
+        request.record = self._record(gateway, job)
+        request.record.opened(self._loop.time(), local=request.phase is DecodePhase.LOCAL)
         if self._room.largest_need(request) > self._pages.pages:
             gateway.send(Full(job.ticket, FullKind.EVER))
+            request.record.ended(self._loop.time())
             return
         self._requests[request.key] = request
         self._set_deadline(request)
@@ -89,6 +95,9 @@ class Intake:
         known = min(len(job.tokens), len(request.tokens))
         if tuple(request.tokens[:known]) != job.tokens[:known]:
             return False
+        request.record.ended(self._loop.time(), request.steps, request.drafts)
+        request.record = self._record(gateway, job)
+        request.record.continues(self._loop.time())
         request.job, request.gateway, request.prefill = job, gateway, message.prefill_incarnation
         request.tokens.extend(job.tokens[known:])
         self._set_deadline(request)
@@ -96,6 +105,9 @@ class Intake:
             self._emission.show(request, request.produced[position])
         self._emission.flush()
         return True
+
+    def _record(self, gateway: Session, job: Job) -> AttemptRecord:
+        return AttemptRecord(self._outbox.recorder(gateway, job, self._loop.time()), job.base)
 
     # ---- a prompt that is prefilled here gets its pages
 

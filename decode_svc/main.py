@@ -20,15 +20,14 @@ from mesh.grpc_stats import stats_service
 from mesh.messages import KvHello, Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
-from mesh.telemetry import Telemetry
 from mesh.tls import tls_files
 
 log = logging.getLogger("baton.decode")
 
 
-async def serve(config: DecodeConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
+async def serve(config: DecodeConfig, *, rules: Rules = RULES) -> None:
     """Serve until cancelled or drained."""
-    async with open_worker(config, telemetry, rules=rules) as worker:
+    async with open_worker(config, rules=rules) as worker:
         await serve_worker(worker)
 
 
@@ -39,7 +38,6 @@ def as_it_is(model: LoadedModel) -> LoadedModel:
 @asynccontextmanager
 async def open_worker(
     config: DecodeConfig,
-    telemetry: Telemetry,
     *,
     rules: Rules = RULES,
     spoil: Callable[[LoadedModel], LoadedModel] = as_it_is,
@@ -80,7 +78,6 @@ async def open_worker(
         receivers=receivers,
         choose=pair,
         gateways=config.gateways,
-        telemetry=telemetry,
         speculation=Speculation(
             source_of(config),
             draft_tokens=config.draft_tokens,
@@ -91,6 +88,7 @@ async def open_worker(
         ),
         chunk_tokens=config.chunk_tokens,
         max_batch=config.max_batch,
+        trace_steps=config.trace_steps,
         rules=rules,
     )
     address = await worker.listen(config.address)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from decode_svc.observed import AttemptRecord
 from decode_svc.speculation.drafts import Drafts
 from mesh.messages import Commit, Job, Quiet, Reason, Ticket, Token
 from mesh.session import Session
@@ -112,11 +113,11 @@ class DecodeRequest:
     produced: dict[int, Token] = field(default_factory=dict)  # position -> token; a later attempt emits them again
     passed: int | None = None  # younger requests that got pages since this one got Later; None: it never did
     landing: OpenLanding | None = None
-    landing_began_seconds: float | None = None  # when the landing began that it was admitted from
     running_seconds: float = 0.0  # when it was admitted
     cached: int = 0  # tokens found in the prefix cache when it was prefilled here
     steps: int = 0  # steps that have computed it
     drafts: Drafts = field(default_factory=Drafts)
+    record: AttemptRecord = field(default_factory=AttemptRecord)  # what traces show of this attempt
     deadline: TimerHandle | None = None  # drops the request when its deadline passes
 
     def __post_init__(self) -> None:

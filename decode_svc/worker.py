@@ -27,10 +27,11 @@ from engine.pages import PagePool
 from engine.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
 from mesh.attach import Attachments
+from mesh.legs import Outbox, StepSampler
+from mesh.loop_monitor import LoopMonitor
 from mesh.messages import End, Hello, KvHello, Lost, PrefixChange, Reason, Tier
 from mesh.network import Channel, Network
 from mesh.rules import RULES, Rules
-from mesh.telemetry import Telemetry
 
 log = logging.getLogger("baton.decode")
 
@@ -50,17 +51,18 @@ class DecodeWorker:
         receivers: Mapping[str, Receiver],
         choose: Choose,
         gateways: tuple[str, ...],
-        telemetry: Telemetry,
         speculation: Speculation,
         chunk_tokens: int,
         max_batch: int,
+        trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
-        self._runner, self._hello, self._telemetry, self._speculation = runner, hello, telemetry, speculation
+        self._runner, self._hello, self._speculation = runner, hello, speculation
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
-        self._flights, self._emission = Flights(), Emission()
+        self._flights, self._emission, outbox = Flights(), Emission(), Outbox(LoopMonitor())
+        self._sampler = StepSampler(outbox, trace_steps)
         self._read_seconds = 0.0  # when the last step was read
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
         self._room = Room(
@@ -74,7 +76,7 @@ class DecodeWorker:
         self.sessions = Sessions(kv_hello, receivers, choose, rules=rules)
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
         quarantine = self.landings.quarantine
-        self._intake = Intake(requests, pages, self._room, quarantine, self._emission, host=self, rules=rules)
+        self._intake = Intake(requests, pages, self._room, quarantine, self._emission, outbox, host=self, rules=rules)
         self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
         self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_tokens=chunk_tokens)
         self.attachments = Attachments(
@@ -126,7 +128,9 @@ class DecodeWorker:
     def launch(self, plan: Plan) -> Flight:
         if self.plans is not None:
             self.plans.append(plan)
-        requests = {piece.key: self.requests[piece.key] for piece in plan.pieces}
+        requests, now = {piece.key: self.requests[piece.key] for piece in plan.pieces}, self._loop.time()
+        for piece in plan.pieces:
+            requests[piece.key].record.step_begins(now, piece)
         return self._flights.begin(plan, asyncio.ensure_future(self._runner.run(plan)), requests)
 
     def launch_ahead(self, flight: Flight) -> Flight | None:
@@ -137,8 +141,11 @@ class DecodeWorker:
     async def read(self, flight: Flight) -> Result:
         began = self._loop.time()
         result = await flight.result
-        self._planning.measure(flight.plan, self._loop.time() - max(began, self._read_seconds))
-        self._read_seconds = self._loop.time()
+        began, self._read_seconds = max(began, self._read_seconds), self._loop.time()
+        self._planning.measure(flight.plan, self._read_seconds - began)
+        if self._sampler.due():
+            plan, jobs = flight.plan, [(request.gateway, request.job) for request in flight.requests.values()]
+            self._sampler.record(began, self._read_seconds, jobs, step=plan.step, rows=plan.rows)
         return result
 
     def emit(self, flight: Flight, result: Result) -> None:
@@ -150,6 +157,7 @@ class DecodeWorker:
                 continue  # the request ended during the step; its next attempt has other pages
             request.steps += 1
             tokens = extend(request, piece, self._speculation.verified(piece, sampled))
+            request.record.step_ends(self._read_seconds, piece, len(tokens), request.cached)
             self._speculation.settle(request, piece, len(tokens), proposed)
             self._publish(request)
             if tokens and request.prefill is None and tokens[0].position == request.job.base:
@@ -172,14 +180,14 @@ class DecodeWorker:
     def admitted(self, request: DecodeRequest) -> None:
         self._speculation.admitted(request)
         self._publish(request)
-        now = request.running_seconds = self._loop.time()
-        if request.landing_began_seconds is not None:
-            self._record("kv.land", request, request.landing_began_seconds, now, pages=len(request.pages))
+        request.running_seconds = self._loop.time()
+        request.record.admitted(request.running_seconds)
         first = self._emission.show_first(request)
         if first is not None and first.end is not End.NONE:
             self.drop(request)
 
     def lost(self, request: DecodeRequest, reason: Reason) -> None:
+        request.record.lost(self._loop.time(), reason)
         request.gateway.send(Lost(request.ticket, reason))
 
     def starved(self, request: DecodeRequest) -> None:
@@ -193,14 +201,12 @@ class DecodeWorker:
         if request.deadline is not None:
             request.deadline.cancel()
         if request.phase is DecodePhase.RUNNING:
-            now = self._loop.time()
-            guessed = {"drafted": request.drafts.drafted, "accepted": request.drafts.accepted}
-            self._record("decode", request, request.running_seconds, now, steps=request.steps, **guessed)
             if not self._flights.keep(request, request.pages):
                 self.pages.release(request.pages)
         else:
             self.landings.fence(request)
         request.enter(DecodePhase.ENDED)
+        request.record.ended(self._loop.time(), request.steps, request.drafts)
         self.wake()
 
     def wake(self) -> None:
@@ -210,9 +216,6 @@ class DecodeWorker:
 
     def _publish(self, request: DecodeRequest) -> None:
         self._speculation.published(request, self._growth.publish(request))
-
-    def _record(self, name: str, request: DecodeRequest, start: float, end: float, **attributes: int) -> None:
-        self._telemetry.record(name, request.job.traceparent, start, end, **attributes)
 
     def _hello_at(self, address: str) -> Hello:
         """Hello with the load and the cached pages of this moment, for a gateway that dials this worker."""

@@ -4,9 +4,10 @@ A front door (gateway/http.py, gateway/grpc_api.py) turns a client's request int
 The core routes each choice and returns its tokens in position order, each exactly once, whichever worker dies."""
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.observability.record import RequestRecord, unrecorded
 from mesh.messages import Sampling, Token
 
 
@@ -22,7 +23,7 @@ class ChoiceRequest:
     deadline_seconds: float | None = None  # time that is left, counted from now; None: no deadline
     allow_class_change: bool = False
     numerics: str = ""  # numerics class of `emitted`, as TokenStream.numerics spells it; empty: any class
-    traceparent: str = ""
+    trace: RequestRecord = field(default_factory=unrecorded, compare=False)  # notes what happens to the request
     salt: bytes = b""  # tenant's share of the block hashes
     priority: int = 0  # a lower number counts as older, see mesh/rules.py
     prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it

@@ -19,17 +19,24 @@ from gateway.core import Core
 from gateway.errors import client_error
 from gateway.grpc_conversation import tool_call
 from gateway.grpc_request import class_of, parse_request
+from gateway.observability.traces import RecentTraces
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest, validate, validate_model, validate_request_id
+from mesh import semconv
+from mesh.errors import Cancelled
 from mesh.grpc_network import AddServices
 from mesh.messages import End
+from mesh.telemetry import Silent
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
 
-def services(core: Core, assets: Assets, *, random: Random) -> AddServices:
+def services(core: Core, assets: Assets, *, random: Random, traces: RecentTraces | None = None) -> AddServices:
     """Pass this to GrpcNetwork(also=...) to serve the public API on the port where workers register."""
 
     def add(server: grpc.aio.Server) -> list[str]:
-        pb_grpc.add_InferenceServiceServicer_to_server(_Inference(core, assets, random), server)
+        own = traces or RecentTraces(Silent(), random=random)
+        pb_grpc.add_InferenceServiceServicer_to_server(_Inference(core, assets, random, own), server)
         pb_grpc.add_ModelServiceServicer_to_server(_Models(core, assets), server)
         return [service.full_name for service in pb.DESCRIPTOR.services_by_name.values()]
 
@@ -37,13 +44,13 @@ def services(core: Core, assets: Assets, *, random: Random) -> AddServices:
 
 
 class _Inference:
-    def __init__(self, core: Core, assets: Assets, random: Random) -> None:
-        self._core, self._assets, self._random = core, assets, random
+    def __init__(self, core: Core, assets: Assets, random: Random, traces: RecentTraces) -> None:
+        self._core, self._assets, self._random, self._traces = core, assets, random, traces
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
         response = pb.GenerateResponse()
         choices: dict[int, pb.Choice] = {}
-        async with aclosing(self._events(request, context)) as events:
+        async with aclosing(self._events(request, context, "Generate")) as events:
             async for event in events:
                 kind = event.WhichOneof("event")
                 if kind == "started":
@@ -60,32 +67,42 @@ class _Inference:
     async def StreamGenerate(
         self, request: pb.StreamGenerateRequest, context: Any
     ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
-        async with aclosing(self._events(request.request, context)) as events:
+        async with aclosing(self._events(request.request, context, "StreamGenerate")) as events:
             async for event in events:
                 yield event
 
     async def _events(
-        self, request: pb.GenerateRequest, context: Any
+        self, request: pb.GenerateRequest, context: Any, method: str
     ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
         metadata = dict(context.invocation_metadata() or ())
         request_id = f"{self._random.getrandbits(128):032x}"
+        full, operation = f"{_SERVICE}/{method}", _operation(request)
+        about = {semconv.RPC_SYSTEM: "grpc", semconv.RPC_METHOD: full}
+        trace = self._traces.begin(full, metadata.get("traceparent", ""), about, operation=operation)
+        trace.request_id, done = request_id, False
         try:
             if given := request.request_id or metadata.get("x-request-id"):
-                request_id = validate_request_id(given)
-            validate_model(self._core, request.model)
+                trace.request_id = request_id = validate_request_id(given)
+            trace.model = validate_model(self._core, request.model)
             parsed = await parse_request(
                 request,
                 self._assets,
                 request_id=request_id,
-                traceparent=metadata.get("traceparent", ""),
+                trace=trace,
                 deadline_seconds=context.time_remaining(),
             )
             valid = validate(parsed, self._core, self._assets, self._random)
             async with aclosing(_stream(parsed, Answer(valid, self._core, self._assets.tokenizer))) as events:
                 async for event in events:
                     yield event
+            done, trace.attributes[semconv.RPC_STATUS] = True, grpc.StatusCode.OK.name
         except Exception as error:
-            await grpc_errors.abort(context, client_error(error, request_id), request_id)
+            known = client_error(error, request_id)
+            trace.fails(known)
+            done, trace.attributes[semconv.RPC_STATUS] = not isinstance(known, Cancelled), known.grpc_status.name
+            await grpc_errors.abort(context, known, request_id)
+        finally:
+            trace.ends(cancelled=not done)
 
 
 class _Models:
@@ -100,6 +117,10 @@ class _Models:
                 for name in self._core.models()
             ]
         )
+
+
+def _operation(request: pb.GenerateRequest) -> str:
+    return semconv.CHAT if request.WhichOneof("prompt") == "chat" else semconv.TEXT_COMPLETION
 
 
 async def _stream(request: ClientRequest, answer: Answer) -> AsyncGenerator[pb.StreamGenerateResponse, None]:

@@ -8,6 +8,7 @@ from typing import Any
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.assets import Assets
 from gateway.grpc_conversation import CHAT_FIELDS, parse_conversation
+from gateway.observability.record import RequestRecord
 from gateway.prompt import encode_chat, encode_text
 from gateway.validation import ClientRequest
 from mesh.errors import InvalidRequest
@@ -25,7 +26,12 @@ _FIELD_NAMES = {
 
 
 async def parse_request(
-    request: pb.GenerateRequest, assets: Assets, *, request_id: str, traceparent: str, deadline_seconds: float | None
+    request: pb.GenerateRequest,
+    assets: Assets,
+    *,
+    request_id: str,
+    trace: RequestRecord,
+    deadline_seconds: float | None,
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
     prompt_field, ids, tools = await _prompt(request, assets)
@@ -58,7 +64,7 @@ async def parse_request(
         salt=request.cache_salt,
         priority=request.priority,
         deadline_seconds=deadline_seconds,
-        traceparent=traceparent,
+        trace=trace,
         field_names={**_FIELD_NAMES, "prompt": prompt_field},
     )
 

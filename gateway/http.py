@@ -24,12 +24,16 @@ from gateway.assets import Assets
 from gateway.core import Core
 from gateway.errors import client_error
 from gateway.http_reply import ChatReply, CompletionReply, Reply
+from gateway.observability.record import RequestRecord
+from gateway.observability.traces import RecentTraces
 from gateway.openai_body import parse_body
 from gateway.openai_request import HttpCaller, parse_chat, parse_completion
-from gateway.openai_types import ChatRequest, CompletionRequest
+from gateway.openai_types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.sse import DONE, encode, frame
 from gateway.validation import is_request_id, validate, validate_model, validate_request_id
+from mesh import semconv
 from mesh.errors import BatonError, BodyTooLarge, Cancelled, UnsupportedMedia
+from mesh.telemetry import Silent
 
 BODY_BYTES = 32 * 2**20
 Clock = Callable[[], float]  # seconds since 1970, for `created`
@@ -43,14 +47,22 @@ class HttpApi:
     """`app` is the ASGI application; `also` are pages besides the API."""
 
     def __init__(
-        self, core: Core, assets: Assets, *, random: Random, clock: Clock, also: Sequence[BaseRoute] = ()
+        self,
+        core: Core,
+        assets: Assets,
+        *,
+        random: Random,
+        clock: Clock,
+        traces: RecentTraces | None = None,
+        also: Sequence[BaseRoute] = (),
     ) -> None:
         self._core, self._assets, self._random, self._clock = core, assets, random, clock
+        self._traces = traces or RecentTraces(Silent(), random=random)
         self._created = int(clock())
         self.app = Starlette(
             routes=[
-                Route("/v1/chat/completions", _Generate(self, self._chat), methods=["POST"]),
-                Route("/v1/completions", _Generate(self, self._completion), methods=["POST"]),
+                Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
+                Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/models/{name:path}", self._models, methods=["GET"]),
                 Route("/health", self._health, methods=["GET"]),
@@ -61,8 +73,7 @@ class HttpApi:
 
     async def _chat(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = parse_body(raw, ChatRequest)
-        caller = _with_request_id(caller, body.request_id)
-        validate_model(self._core, body.model)
+        caller = self._known(caller, body)
         request = await parse_chat(body, self._assets, caller)
         valid = validate(request, self._core, self._assets, self._random)
         answer = Answer(valid, self._core, self._assets.tokenizer)
@@ -70,8 +81,7 @@ class HttpApi:
 
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = parse_body(raw, CompletionRequest)
-        caller = _with_request_id(caller, body.request_id)
-        validate_model(self._core, body.model)
+        caller = self._known(caller, body)
         requests = await parse_completion(body, self._assets, caller)
         valid = [validate(request, self._core, self._assets, self._random) for request in requests]
         answers: list[Answer] = []
@@ -85,11 +95,30 @@ class HttpApi:
         pairs = list(zip(requests, answers, strict=True))
         return CompletionReply(body, pairs, self._assets, created=int(self._clock()))
 
-    def caller(self, scope: Scope) -> HttpCaller:
+    def _known(self, caller: HttpCaller, body: CommonRequest) -> HttpCaller:
+        """The caller, named by the body's request id where there is one; raises where the model is unknown."""
+        trace = caller.trace
+        if body.request_id is not None:
+            trace.request_id = validate_request_id(body.request_id)
+        trace.model = validate_model(self._core, body.model)
+        trace.asked[semconv.REQUEST_STREAM] = bool(body.stream)
+        return HttpCaller(trace.request_id, trace)
+
+    def caller(self, scope: Scope, operation: str) -> HttpCaller:
+        """The head of a request: its trace begins."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         given = headers.get(b"x-request-id", "")
         request_id = given if is_request_id(given) else f"{self._random.getrandbits(128):032x}"
-        return HttpCaller(request_id, headers.get(b"traceparent", ""))
+        about = {
+            semconv.HTTP_METHOD: scope["method"],
+            semconv.HTTP_ROUTE: scope["path"],
+            semconv.URL_PATH: scope["path"],
+            semconv.URL_SCHEME: scope["scheme"],
+        }
+        server = f"{scope['method']} {scope['path']}"
+        trace = self._traces.begin(server, headers.get(b"traceparent", ""), about, operation=operation)
+        trace.request_id = request_id
+        return HttpCaller(request_id, trace)
 
     async def _models(self, request: Request) -> Response:
         name = request.path_params.get("name")
@@ -113,20 +142,21 @@ class HttpApi:
         )
 
 
-def _with_request_id(caller: HttpCaller, request_id: str | None) -> HttpCaller:
-    """The caller, named by the body's request id where there is one."""
-    return caller if request_id is None else HttpCaller(validate_request_id(request_id), caller.traceparent)
-
-
 class _Generate:
     """One generating endpoint as an ASGI application."""
 
-    def __init__(self, api: HttpApi, begin: Callable[[bytes, HttpCaller], Awaitable[Reply]]) -> None:
-        self._api, self._begin = api, begin
+    def __init__(self, api: HttpApi, begin: Callable[[bytes, HttpCaller], Awaitable[Reply]], operation: str) -> None:
+        self._api, self._begin, self._operation = api, begin, operation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = self._api.caller(scope)
-        out = _Out(send, caller.request_id)
+        caller = self._api.caller(scope, self._operation)
+        out = _Out(send, caller.request_id, caller.trace)
+        try:
+            await self._answer(out, caller, scope, receive)
+        finally:
+            caller.trace.ends(cancelled=not out.complete)
+
+    async def _answer(self, out: "_Out", caller: HttpCaller, scope: Scope, receive: Receive) -> None:
         try:
             reply = await self._begin(await _read(scope, receive), caller)
         except _Gone:
@@ -159,21 +189,25 @@ class _Generate:
 class _Out:
     """Sends the answer's bytes; knows whether they have begun."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
+    def __init__(self, send: Send, request_id: str, trace: RequestRecord) -> None:
+        self._send, self._trace = send, trace
         self.request_id = request_id
+        self.complete = False  # the last byte is sent
         self._begun = False
 
     async def whole(self, status: int, content: bytes, headers: Headers) -> None:
         await self._begin(status, [*headers, (b"content-length", str(len(content)).encode())])
         await self._send({"type": "http.response.body", "body": content})
+        self.complete = True
 
     async def event(self, data: bytes, *, last: bool = False) -> None:
         if not self._begun:
             await self._begin(200, _SSE)
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self.complete = last
 
     async def error(self, error: BatonError) -> None:
+        self._trace.fails(error)
         if self._begun:
             await self.event(frame(http_errors.error_body(error)) + DONE, last=True)
         else:
@@ -183,6 +217,7 @@ class _Out:
 
     async def _begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._begun = True
+        self._trace.attributes[semconv.HTTP_STATUS] = status
         named = [*headers, (b"x-request-id", self.request_id.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 

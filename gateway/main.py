@@ -5,7 +5,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import Any
 
 from gateway.assets import load_assets
@@ -13,6 +13,9 @@ from gateway.grpc_api import services
 from gateway.http import HttpApi
 from gateway.http_server import serve_http
 from gateway.observability.ui import Ui
+from gateway.observability.debug import debug_routes
+from gateway.observability.limits import Limits
+from gateway.observability.traces import RecentTraces
 from gateway.router import Local
 from gateway.service import Gateway
 from mesh.config import ConfigError, GatewayConfig
@@ -33,12 +36,18 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     assets = await asyncio.to_thread(load_assets, config.model, config.model_name)
 
     def add_public(server: Any) -> Sequence[str]:
-        return services(gateway, assets, random=random)(server)
+        return services(gateway, assets, random=random, traces=traces)(server)
 
+    traces = RecentTraces(
+        telemetry,
+        random=Random(random.getrandbits(64)),
+        service=config.name,
+        limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
+    )
     gateway = Gateway(
         GrpcNetwork(tls=tls_files(config), setting="gateway.grpc_address", also=add_public),
         random=random,
-        telemetry=telemetry,
+        traces=traces,
         model=config.model_name,
         local=Local(config.local),
         max_waiting=config.max_waiting,
@@ -46,8 +55,8 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     )
     listening = await gateway.listen(config.grpc_address)
     ui = Ui(gateway)
-    also = ui.routes() if config.ui else []
-    api = HttpApi(gateway, assets, random=random, clock=time.time, also=also)
+    pages = [*debug_routes(traces, time.time), *(ui.routes() if config.ui else ())]
+    api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
     http = await serve_http(api.app, config.http_address, setting="gateway.http_address")
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:

@@ -2,10 +2,11 @@
 
 Step 1 of a request's life over HTTP, between gateway/openai_body.py and gateway/validation.py."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.assets import Assets
+from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai_types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.prompt import ChatPrompt, encode_chat, encode_text
 from gateway.tools import ChatFields
@@ -25,10 +26,10 @@ CHAT_FIELDS = ChatFields(
 
 @dataclass(frozen=True, slots=True)
 class HttpCaller:
-    """The parts of a request that are in its headers."""
+    """The parts of a request that are not in its body."""
 
     request_id: str
-    traceparent: str = ""
+    trace: RequestRecord = field(default_factory=unrecorded, compare=False)
 
 
 async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> ClientRequest:
@@ -136,6 +137,6 @@ def _client_request(
         allow_class_change=bool(body.allow_class_change),
         salt=body.cache_salt or "",
         priority=body.priority or 0,
-        traceparent=caller.traceparent,
+        trace=caller.trace,
         field_names={"salt": "cache_salt", **names},
     )

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gateway.core import ChoiceRequest
+from gateway.observability.record import ChoiceRecord
 from gateway.workers import AttachedWorker
 from mesh.errors import BatonError
 from mesh.hashing import block_hashes
 from mesh.messages import FullKind, Job, Prefilled, Ticket, Token
-from mesh.telemetry import Root, Telemetry
 
 
 class RequestPhase(Enum):
@@ -43,7 +43,7 @@ class GatewayRequest:
     choice: ChoiceRequest
     id: int
     accepted_seconds: float
-    root: Root
+    trace: ChoiceRecord
     events: asyncio.Queue[Token | BatonError] = field(default_factory=asyncio.Queue)
     phase: RequestPhase = RequestPhase.WAITING
     ticket: Ticket | None = None  # ticket of the current attempt; None before the first attempt
@@ -99,7 +99,8 @@ class GatewayRequest:
         return Ticket(self.id, self.ticket.attempt + 1 if self.ticket else 1, nonce)
 
     def job(self, now: float) -> Job:
-        """The current attempt as both tiers receive it. The deadline shrinks with every attempt."""
+        """The current attempt as both tiers receive it, but for the trace context, which differs. The deadline shrinks
+        with every attempt."""
         assert self.ticket is not None, "an attempt has a ticket"
         choice, age_seconds = self.choice, now - self.accepted_seconds
         left = None if choice.deadline_seconds is None else max(0.0, choice.deadline_seconds - age_seconds)
@@ -109,7 +110,6 @@ class GatewayRequest:
             emitted=self.emitted,
             sampling=choice.sampling,
             deadline_seconds=left,
-            traceparent=self.root.traceparent,
             salt=choice.salt,
             priority=choice.priority,
         )
@@ -125,18 +125,3 @@ class GatewayRequest:
             )
         hashes = self.hashes[key]
         return next((i for i, block in enumerate(hashes) if block not in worker.prefix), len(hashes)) * page_tokens
-
-    def record_end(self, telemetry: Telemetry, error: BatonError | None) -> None:
-        """Step 9 of a request's life at the gateway: close its spans."""
-        assert self.ended_seconds is not None, "only an ended request has an end to record"
-        attributes: dict[str, str | int] = {
-            "tokens": len(self.shown),
-            "attempts": self.ticket.attempt if self.ticket else 0,
-        }
-        if error is not None:
-            attributes["error"] = type(error).__name__
-        if self.first_token_seconds is not None:
-            parent, first = self.root.traceparent, self.first_token_seconds
-            telemetry.record("first_token", parent, self.accepted_seconds, first)
-            telemetry.record("stream", parent, first, self.ended_seconds)
-        self.root.end(self.ended_seconds, **attributes)

@@ -6,7 +6,7 @@ to ship, and the batch it joins. Only workers of equal numerics classes are pair
 for prompts of which decode lacks at most a page, and for a mesh without a usable prefill worker."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from gateway.workers import AttachedWorker
@@ -38,6 +38,8 @@ class Need:
 class Route:
     decode: AttachedWorker
     prefill: AttachedWorker | None  # None: local
+    cost_seconds: float = field(default=0.0, compare=False)
+    candidates: int = field(default=1, compare=False)  # routes that it was chosen from
 
 
 def route(
@@ -70,20 +72,21 @@ def route(
     kept = [d for d in usable if d.incarnation == keep]
     if kept and (partners := partners_of(kept[0])) and all(failures(p, kept[0]) for p in partners):
         kept = []  # every prefill worker has failed to reach it: consider the other decode workers too
-    routes = []
+    routes = list[Route]()
     for decode in kept or usable:
         partners = partners_of(decode)
         if local is Local.ALWAYS or not partners:
             cost = decode_cost(need, decode, cached) + local_cost(need, decode, cached)
-            routes.append((cost, Route(decode, None)))
+            routes.append(Route(decode, None, cost))
             continue
         if local is Local.AUTO and need.tokens - cached(decode) <= decode.hello.page_tokens and last is None:
-            routes.append((decode_cost(need, decode, cached), Route(decode, None)))
+            routes.append(Route(decode, None, decode_cost(need, decode, cached)))
         chosen = [p for p in partners if p.incarnation == first] or [p for p in partners if p.incarnation != last]
         for prefill in chosen or partners:
             cost = decode_cost(need, decode, cached) + prefill_cost(need, prefill, decode, cached)
-            routes.append((cost + failures(prefill, decode) * CANNOT_PUSH_SECONDS, Route(decode, prefill)))
-    return min(routes, key=lambda pair: pair[0])[1] if routes else None
+            routes.append(Route(decode, prefill, cost + failures(prefill, decode) * CANNOT_PUSH_SECONDS))
+    cheapest = min(routes, key=lambda each: each.cost_seconds, default=None)
+    return replace(cheapest, candidates=len(routes)) if cheapest is not None else None
 
 
 def decode_cost(need: Need, decode: AttachedWorker, cached: Cached) -> float:

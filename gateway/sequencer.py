@@ -6,9 +6,11 @@ dropped silently, so two reports of one failure raise once."""
 
 import asyncio
 import logging
+from dataclasses import replace
 from random import Random
 
 from gateway.core import ChoiceRequest
+from gateway.observability.attributes import route_attributes
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local, Need, Route, route
 from gateway.tally import Tally
@@ -38,7 +40,6 @@ from mesh.messages import (
     Tokens,
 )
 from mesh.rules import Rules
-from mesh.telemetry import Telemetry
 
 log = logging.getLogger("baton.gateway")
 
@@ -50,23 +51,22 @@ class Sequencer:
         *,
         rules: Rules,
         random: Random,
-        telemetry: Telemetry,
         local: Local,
         patience_seconds: float,
     ) -> None:
         self.workers = workers
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
         self.tally = Tally()
-        self._rules, self._random, self._telemetry, self._local = rules, random, telemetry, local
+        self._rules, self._random, self._local = rules, random, local
         self._patience_seconds = patience_seconds
 
     # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
     def accept(self, choice: ChoiceRequest) -> GatewayRequest:
         loop = asyncio.get_running_loop()
-        now, name, tokens = loop.time(), choice.request_id, len(choice.prompt)
-        root = self._telemetry.begin("request", choice.traceparent or None, now, request_id=name, prompt_tokens=tokens)
-        request = GatewayRequest(choice, self._random.getrandbits(63), now, root, numerics=choice.numerics)
+        now = loop.time()
+        trace = choice.trace.choice(now, len(choice.prompt), choice.sampling)
+        request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, numerics=choice.numerics)
         self.requests[request.id] = request
         if choice.deadline_seconds is not None:
             late = DeadlineExceeded(f"the deadline of {choice.deadline_seconds:.3f} s passed")
@@ -76,13 +76,14 @@ class Sequencer:
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
+        began = asyncio.get_running_loop().time()
         chosen = self._route(request, decode_lost)
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self._cancel(request, {request.decode, request.prefill} - kept)
         if chosen is None:
             self._wait_or_fail(request)
         else:
-            self._open(request, chosen)
+            self._open(request, chosen, began)
 
     def _route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
         chosen = self._try_route(request, decode_lost)
@@ -109,22 +110,27 @@ class Sequencer:
                 return chosen
         return None
 
-    def _open(self, request: GatewayRequest, chosen: Route) -> None:
+    def _open(self, request: GatewayRequest, chosen: Route, began: float) -> None:
         """Begin the next attempt: decode gets Open and prefill gets Prefill, both with the same new ticket."""
         now = asyncio.get_running_loop().time()
         request.enter(RequestPhase.OPEN)
-        request.ticket, request.handed = request.next_ticket(self._random.randbytes(16)), False
+        request.ticket = ticket = request.next_ticket(self._random.randbytes(16))
+        request.handed = False
         request.decode = chosen.decode.incarnation
         request.prefill = chosen.prefill.incarnation if chosen.prefill else None
         if request.patience is not None:
             request.patience.cancel()
             request.patience = None
-        job = request.job(now)
-        chosen.decode.send(Open(job, request.prefill, age_ms=round((now - request.accepted_seconds) * 1000)))
+        job, trace = request.job(now), request.trace
+        own = replace(job, traceparent=trace.sends(ticket, chosen.decode.tier, chosen.decode.name, now))
+        chosen.decode.send(Open(own, request.prefill, age_ms=round((now - request.accepted_seconds) * 1000)))
         chosen.decode.count(len(job.tokens) if chosen.prefill is None else 0)
         if chosen.prefill is not None:
-            chosen.prefill.send(Prefill(job, chosen.decode.hello.address, chosen.decode.incarnation))
+            own = replace(job, traceparent=trace.sends(ticket, chosen.prefill.tier, chosen.prefill.name, now))
+            chosen.prefill.send(Prefill(own, chosen.decode.hello.address, chosen.decode.incarnation))
             chosen.prefill.count(len(job.tokens))
+        decision = route_attributes(chosen, request.cached_tokens, resumed=ticket.attempt > 1)
+        trace.routed(began, asyncio.get_running_loop().time(), decision)
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
         """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
@@ -142,6 +148,7 @@ class Sequencer:
             self.end(request, PoolTooSmall(choice.prompt_field, what))
         else:
             request.prefill = request.decode = None
+            request.trace.waits_for_worker(asyncio.get_running_loop().time())
             if request.phase is not RequestPhase.WAITING:
                 request.enter(RequestPhase.WAITING)
             if request.patience is None:
@@ -158,17 +165,18 @@ class Sequencer:
     def on_prefilled(self, prefilled: Prefilled) -> None:
         request = self._current(prefilled.ticket)
         if request is not None and request.prefilled is None:
-            request.prefilled = prefilled
+            request.prefilled, request.trace.cached_tokens = prefilled, prefilled.cached_tokens
 
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
+        now = asyncio.get_running_loop().time()
         for item in tokens.items:
             request = self._current(item.ticket)
             if request is None:
                 continue
             if worker.tier is Tier.DECODE and not request.handed:
-                request.handed, request.handed_seconds = True, asyncio.get_running_loop().time()
+                request.handed, request.handed_seconds = True, now
             if request.is_next(item.token):
-                self._show(request, worker, item.token)
+                self._show(request, worker, item.token, now)
 
     def _current(self, ticket: Ticket) -> GatewayRequest | None:
         """The open request whose current attempt has this ticket."""
@@ -177,9 +185,10 @@ class Sequencer:
             return None
         return request
 
-    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token) -> None:
+    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token, now: float) -> None:
         if request.first_token_seconds is None:
-            request.first_token_seconds = asyncio.get_running_loop().time()
+            request.first_token_seconds = now
+        request.trace.token(now, worker.tier)
         request.shown.append(token)
         request.numerics = worker.numerics
         request.events.put_nowait(token)
@@ -198,12 +207,14 @@ class Sequencer:
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:
             pair = worker.incarnation, request.decode
             request.failed[pair] = request.failed.get(pair, 0) + 1
+        request.trace.leaves(asyncio.get_running_loop().time(), lost.reason.value)
         self.raise_attempt(request, decode_lost=lost.reason is Reason.PREEMPTED)
 
     def on_full(self, worker: AttachedWorker, full: Full) -> None:
         request = self._current(full.ticket)
         if request is not None:
             request.refused[worker.incarnation] = full.kind
+            request.trace.leaves(asyncio.get_running_loop().time(), f"full_{full.kind.value}")
             self.raise_attempt(request, decode_lost=True)
 
     def on_room(self, worker: AttachedWorker) -> None:
@@ -221,6 +232,7 @@ class Sequencer:
             prefill_lost = request.prefill == worker.incarnation and not request.handed
             if decode_lost or prefill_lost:
                 request.deaths += 1
+                request.trace.leaves(asyncio.get_running_loop().time(), "worker_ended")
                 if request.deaths >= self._rules.deaths:
                     self.end(request, WorkersDied(f"{request.deaths} workers ended while they served this request"))
                 else:
@@ -252,7 +264,7 @@ class Sequencer:
         self._cancel(request, {request.decode, request.prefill})
         if error is not None:
             request.events.put_nowait(error)
-        request.record_end(self._telemetry, error)
+        request.trace.ends(request.ended_seconds, stopped.value if error else request.shown[-1].end.value)
 
     def _cancel(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """Make these workers forget the current attempt and all earlier ones."""

@@ -9,6 +9,7 @@ import logging
 from random import Random
 
 from gateway.core import ChoiceRequest
+from gateway.observability.traces import RecentTraces
 from gateway.requests import RequestPhase
 from gateway.router import Local
 from gateway.sequencer import Sequencer
@@ -16,6 +17,7 @@ from gateway.streams import RequestStream
 from gateway.workers import AttachedWorker, Workers
 from mesh.errors import Unavailable
 from mesh.messages import (
+    ClockReading,
     Drain,
     Full,
     Hello,
@@ -23,6 +25,7 @@ from mesh.messages import (
     Lost,
     Message,
     PageMap,
+    Phases,
     Prefilled,
     PrefixChange,
     Register,
@@ -33,7 +36,7 @@ from mesh.network import Channel, Listening, Network, StreamClosed
 from mesh.reach_log import ReachLog
 from mesh.rules import RULES, Rules
 from mesh.session import Session
-from mesh.telemetry import Telemetry
+from mesh.telemetry import Silent
 
 log = logging.getLogger("baton.gateway")
 
@@ -46,8 +49,8 @@ class Gateway:
         network: Network,
         *,
         random: Random,
-        telemetry: Telemetry,
         model: str,
+        traces: RecentTraces | None = None,
         local: Local = Local.AUTO,
         max_waiting: int = 1024,
         patience_seconds: float = 30.0,
@@ -59,10 +62,10 @@ class Gateway:
             self.workers,
             rules=rules,
             random=random,
-            telemetry=telemetry,
             local=local,
             patience_seconds=patience_seconds,
         )
+        self.traces = traces or RecentTraces(Silent(), random=random)
         self._network, self._rules, self._model, self._local = network, rules, model, local
         self._max_waiting = max_waiting
         self._reach_log = ReachLog(log)
@@ -143,6 +146,8 @@ class Gateway:
         self.workers.add(worker)
         self._dialing.discard(worker.incarnation)
         self.changed.set()
+        if self.traces.records_phases:
+            worker.clock.start()
         log.info("%s is up, class %s", session.name, worker.numerics)
         self.sequencer.on_room(worker)
         return worker
@@ -163,6 +168,10 @@ class Gateway:
                     self.sequencer.on_room(worker)
             case PrefixChange():
                 worker.change(message)
+            case Phases():
+                self.traces.on_phases(worker.name, message, worker.clock.offset_seconds)
+            case ClockReading():
+                worker.clock.read(message)
             case Drain():
                 worker.draining = True
                 self.changed.set()
@@ -172,6 +181,7 @@ class Gateway:
                 raise TypeError(f"{type(message).__name__} is no message of a worker")
 
     def _on_session_end(self, worker: AttachedWorker) -> None:
+        worker.clock.stop()
         if self.workers.get(worker.incarnation) is worker:
             self.workers.remove(worker)
             self.changed.set()

@@ -13,6 +13,7 @@ from typing import Any
 
 from gateway.assets import Assets
 from gateway.core import ChoiceRequest, Core
+from gateway.observability.record import RequestRecord, unrecorded
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Sampling
 
@@ -56,7 +57,7 @@ class ClientRequest:
     salt: str = ""
     priority: int = 0
     deadline_seconds: float | None = None
-    traceparent: str = ""
+    trace: RequestRecord = field(default_factory=unrecorded, compare=False)
     field_names: Mapping[str, str] = field(default_factory=dict)  # spelling of the front door, where it differs
 
 
@@ -204,7 +205,7 @@ def _per_choice(
                 deadline_seconds=request.deadline_seconds,
                 allow_class_change=request.allow_class_change,
                 numerics=request.numerics_of.get(index, request.numerics),
-                traceparent=request.traceparent,
+                trace=request.trace,
                 salt=salt,
                 priority=priority,
                 prompt_field=fields.name("prompt"),

@@ -6,6 +6,7 @@ truth: what a worker refuses or loses comes back as a message about a ticket."""
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gateway.observability.clocks import WorkerClock
 from mesh.messages import Down, Hello, Load, PageMap, PrefixChange, Snapshot, Tier
 from mesh.session import Session
 
@@ -21,6 +22,15 @@ class AttachedWorker:
     unreported_requests: int = 0  # requests sent to it since its last Load
     draining: bool = False  # it takes no new requests
     page_map: PageMap | None = None  # the last one; the worker sends none while nobody watches
+    clock: WorkerClock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = WorkerClock(self.send)
+
+    @property
+    def name(self) -> str:
+        """The worker's configured name, or one made of its tier and incarnation."""
+        return self.hello.name or f"{self.tier.value}-{self.incarnation:016x}"[: len(self.tier.value) + 9]
 
     @property
     def incarnation(self) -> int:

@@ -7,7 +7,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from mesh.messages import Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier, Up, Watch
+from mesh.messages import (
+    ClockProbe,
+    ClockReading,
+    Drain,
+    Hello,
+    Load,
+    Message,
+    PrefixChange,
+    Register,
+    Snapshot,
+    Tier,
+    Up,
+    Watch,
+)
 from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClosed
 from mesh.page_map import PageStates, PageWatch
 from mesh.reach_log import ReachLog
@@ -86,6 +99,8 @@ class Attachments:
             session.send(self._hello(self.address).prefix)
         elif isinstance(message, Watch):
             self._page_watch.watch(session, message.seconds)
+        elif isinstance(message, ClockProbe):
+            session.send(ClockReading(message.number, asyncio.get_running_loop().time()))
         else:
             self._on_message(session, message)
 

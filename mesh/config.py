@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+LOG_FORMATS = ("text", "json")
 LOCAL_MODES = ("auto", "never", "always")
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
@@ -50,13 +51,15 @@ class CommonConfig(TlsConfig):
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
     served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
-    otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
+    otlp_endpoint: str = ""  # OTLP gRPC collector of the gateway, http://host:4317; empty: traces stay at the gateway
+    log_format: str = "text"  # text | json: JSON lines with the ids of traces
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for key, folder in (("model", self.model), ("draft", self.draft)):
             if folder is not None and not (folder / "config.json").is_file():
                 raise ConfigError(f"{key}: {folder} is not a Hugging Face model folder (it has no config.json)")
+        _check_choice("log_format", self.log_format, LOG_FORMATS)
 
     @property
     def model_name(self) -> str:
@@ -71,6 +74,11 @@ class GatewayConfig(CommonConfig):
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
     ui: bool = True  # serve the page /ui, which shows the mesh at work
+    tracing: bool = True  # record a trace of each request; false: nothing is recorded
+    trace_share: float = 1.0  # share of the requests without an incoming trace context that are recorded
+    slo_ttft_ms: int = 0  # limit of the time to the first token; traces flag requests that miss it; 0: none
+    slo_itl_ms: int = 0  # limit of the 99th percentile of the time between tokens, likewise
+    log_content: bool = False  # write prompts and outputs into the log
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,6 +86,10 @@ class GatewayConfig(CommonConfig):
         check_address("grpc_address", self.grpc_address)
         _check_choice("local", self.local, LOCAL_MODES)
         _check_range("max_waiting", self.max_waiting, 0, 1_000_000)
+        if not 0.0 <= self.trace_share <= 1.0:
+            raise ConfigError(f"trace_share: {self.trace_share} is not between 0 and 1")
+        _check_range("slo_ttft_ms", self.slo_ttft_ms, 0, 86_400_000)
+        _check_range("slo_itl_ms", self.slo_itl_ms, 0, 86_400_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +113,7 @@ class WorkerConfig(CommonConfig):
     speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
     transports: tuple[str, ...] | None = None  # allowed transports, best first; None: all of the device
     transport_host: str = "127.0.0.1"  # where tcp and nccl listen; a wildcard: others dial `advertise_host`
+    trace_steps: int = 100  # one of so many engine steps is recorded for traces; 0: none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,6 +150,7 @@ class WorkerConfig(CommonConfig):
         _check_range("threads", self.threads, 0, 4096)
         _check_range("workers_on_host", self.workers_on_host, 1, 4096)
         _check_range("worker_on_host", self.worker_on_host, 0, self.workers_on_host - 1)
+        _check_range("trace_steps", self.trace_steps, 0, 1_000_000)
 
     @property
     def draft_folder(self) -> Path | None:

@@ -105,7 +105,7 @@ class Job:
     emitted: tuple[int, ...]  # token ids that the client has already
     sampling: Sampling
     deadline_seconds: float | None = None  # time that is left, counted from arrival on the receiver's own clock
-    traceparent: str = ""  # W3C trace context of the request's root span
+    traceparent: str = ""  # W3C trace context of this attempt's span at this worker; empty: record nothing
     salt: bytes = b""  # the tenant's secret in the block hashes: tenants share no cached pages
     priority: int = 0  # a lower number counts as waiting longer, see `priority_seconds` in mesh/rules.py
 
@@ -147,6 +147,13 @@ class Cancel:
 
     request: int  # the request's id, as in its tickets
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockProbe:
+    """To both: answer with the own clock, so that the gateway can convert the times of Phases."""
+
+    number: int  # the reading repeats it
 
 
 # ---- worker -> gateway
@@ -199,6 +206,7 @@ class Hello:
     context_tokens: int  # longest prompt and answer together
     load: Load
     prefix: PrefixChange  # a snapshot
+    name: str = ""  # the configured name; gateways show it in traces and logs
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
         """The same worker with its address, load and cached pages of this moment."""
@@ -249,6 +257,53 @@ class Full:
 
     ticket: Ticket
     kind: FullKind
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """The answer to ClockProbe."""
+
+    number: int
+    seconds: float  # the worker's clock; Phases carry times of the same clock
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEvent:
+    """Something that happened during a phase."""
+
+    name: str
+    seconds: float
+    attributes: str = ""  # a JSON object; empty: none
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase that is over. mesh/semconv.py has the names; the gateway makes a span of it."""
+
+    name: str
+    start_seconds: float
+    end_seconds: float
+    attributes: str = ""  # a JSON object; empty: none
+    events: tuple[PhaseEvent, ...] = ()
+    links: tuple[str, ...] = ()  # traceparents of the requests in a step
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One attempt at this worker, from its arrival to its end: phases without a gap, and others beside them."""
+
+    ticket: Ticket
+    start_seconds: float
+    end_seconds: float
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Recorded work of a worker, for traces: legs that have ended, and sampled steps."""
+
+    legs: tuple[Leg, ...] = ()
+    steps: tuple[Phase, ...] = ()
 
 
 # ---- prefill <-> decode
@@ -385,7 +440,9 @@ class PageMap:
     lengths: tuple[int, ...]  # cells of each run
 
 
-Down = Prefill | Open | Cancel | Snapshot | Watch | Heartbeat
-Up = Hello | Tokens | Prefilled | Lost | Full | Load | PrefixChange | Drain | PageMap | Heartbeat
+Down = Prefill | Open | Cancel | Snapshot | ClockProbe | Watch | Heartbeat
+Up = (
+    Hello | Tokens | Prefilled | Lost | Full | Load | PrefixChange | Drain | ClockReading | Phases | PageMap | Heartbeat
+)
 Kv = KvHello | Ready | Landing | Later | Written | Computing | Commit | Resend | Landed | Abort | Quiet | Heartbeat
 Message = Register | Down | Up | Kv

@@ -1,65 +1,98 @@
-"""Exports spans: OpenTelemetry's SDK behind the small interface of `mesh/telemetry.py`.
+"""Exports finished traces to an OpenTelemetry collector, over OTLP with gRPC, in a thread of its own.
 
-Services record times of the event loop's clock. This module measures the offset to the wall clock once, at start, so
-that all spans of a process keep their distances. The SDK's own thread batches and sends spans, so recording one costs
-microseconds and never waits."""
+The event loop only appends to a bounded queue. The thread makes the spans, encodes them as OTLP (each service as its
+own resource) and sends them in batches. A collector that is slow or away costs spans, which are counted, never time."""
 
+import logging
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
+import grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
-from mesh.telemetry import Attribute, Root, Telemetry, make_traceparent, parse_traceparent
+from mesh.semconv import SERVICE_NAME
+from mesh.telemetry import Assemble, Attribute, Attributes, SpanKind, SpanRecord
 
-SEND_MILLISECONDS = 300  # how long a finished span may wait for others before it is sent
+log = logging.getLogger("baton.traces")
+
+SEND_SECONDS = 0.3  # how long a finished trace may wait for others before it is sent
+EXPORT_SECONDS = 2.0  # how long a collector may take to accept a batch; then it is dropped
+MOST_TRACES = 2048  # traces that wait; one more is dropped
 READINGS = 8  # how often both clocks are read to find their offset
-EXPORT_SECONDS = 2  # how long a collector may take to accept spans; then they are dropped
+_KINDS = {
+    SpanKind.INTERNAL: Span.SPAN_KIND_INTERNAL,
+    SpanKind.SERVER: Span.SPAN_KIND_SERVER,
+    SpanKind.CLIENT: Span.SPAN_KIND_CLIENT,
+}
 
-
-def open_telemetry(service: str, endpoint: str, clock: Callable[[], float] = time.monotonic) -> Telemetry:
-    """Telemetry that exports to the collector at `endpoint`. `clock` is the one by which services record times; event
-    loops read the monotonic clock."""
-    host = endpoint.removeprefix("http://").removeprefix("https://")
-    insecure = not endpoint.startswith("https://")
-    exporter = OTLPSpanExporter(endpoint=host, insecure=insecure, timeout=EXPORT_SECONDS)
-    processor = BatchSpanProcessor(exporter, schedule_delay_millis=SEND_MILLISECONDS)
-    return OtlpTelemetry(service, processor, clock)
+Send = Callable[[ExportTraceServiceRequest], object]  # raises grpc.RpcError
 
 
 class OtlpTelemetry:
-    def __init__(self, service: str, processor: SpanProcessor, clock: Callable[[], float]) -> None:
-        self._provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
-        self._provider.add_span_processor(processor)
-        self._tracer = self._provider.get_tracer("baton")
-        self._offset_seconds = offset_seconds(clock, time.time)
+    def __init__(self, send: Send, *, clock: Callable[[], float], share: float = 1.0) -> None:
+        """`clock` is the one by which spans are measured."""
+        self.share = share
+        self.exported_spans = self.dropped_spans = 0  # since the start; dropped ones as far as they were made
+        self.dropped_traces = 0  # traces that found the queue full
+        self._send, self._offset_seconds = send, offset_seconds(clock, time.time)
+        self._queue: deque[Assemble] = deque()
+        self._wake, self._closing = threading.Event(), False
+        self._said = False  # the log has said that the collector does not take spans
+        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+        self._thread.start()
 
-    def begin(self, name: str, traceparent: str | None, start_seconds: float, **attributes: Attribute) -> Root:
-        return _Root(self, self._start(name, parse_traceparent(traceparent), start_seconds, attributes))
-
-    def record(
-        self, name: str, traceparent: str, start_seconds: float, end_seconds: float, **attributes: Attribute
-    ) -> None:
-        parent = parse_traceparent(traceparent)
-        if parent is not None:
-            self._start(name, parent, start_seconds, attributes).end(self.nanoseconds(end_seconds))
+    def export(self, assemble: Assemble) -> None:
+        if len(self._queue) >= MOST_TRACES:
+            self.dropped_traces += 1
+            return
+        self._queue.append(assemble)
+        if not self._wake.is_set():
+            self._wake.set()
 
     def close(self) -> None:
-        self._provider.shutdown()
+        self._closing = True
+        self._wake.set()
+        self._thread.join(2 * EXPORT_SECONDS)
 
-    def nanoseconds(self, loop_seconds: float) -> int:
-        return int((loop_seconds + self._offset_seconds) * 1e9)
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            if not self._closing:
+                time.sleep(SEND_SECONDS)
+            self._wake.clear()
+            spans = list[SpanRecord]()
+            while self._queue:
+                spans.extend(self._queue.popleft()())
+            if spans:
+                self._deliver(spans)
+            if self._closing and not self._queue:
+                return
 
-    def _start(
-        self, name: str, parent: SpanContext | None, start_seconds: float, attributes: dict[str, Attribute]
-    ) -> Span:
-        context = set_span_in_context(NonRecordingSpan(parent)) if parent else None
-        return self._tracer.start_span(
-            name, context=context, attributes=attributes, start_time=self.nanoseconds(start_seconds)
-        )
+    def _deliver(self, spans: Sequence[SpanRecord]) -> None:
+        try:
+            self._send(encode(spans, self._offset_seconds))
+        except grpc.RpcError as error:
+            self.dropped_spans += len(spans)
+            if not self._said:
+                self._said = True
+                log.warning("the collector at otlp_endpoint takes no spans, they are dropped: %s", error)
+        else:
+            self.exported_spans += len(spans)
+            self._said = False
+
+
+def open_telemetry(endpoint: str, *, clock: Callable[[], float] = time.monotonic, share: float = 1.0) -> OtlpTelemetry:
+    """Telemetry that exports to the collector at `endpoint`. Event loops read the monotonic clock."""
+    host = endpoint.removeprefix("http://").removeprefix("https://").rstrip("/")
+    secure = endpoint.startswith("https://")
+    channel = grpc.secure_channel(host, grpc.ssl_channel_credentials()) if secure else grpc.insecure_channel(host)
+    stub = TraceServiceStub(channel)
+    return OtlpTelemetry(lambda request: stub.Export(request, timeout=EXPORT_SECONDS), clock=clock, share=share)
 
 
 def offset_seconds(clock: Callable[[], float], wall: Callable[[], float]) -> float:
@@ -70,12 +103,59 @@ def offset_seconds(clock: Callable[[], float], wall: Callable[[], float]) -> flo
     return between - (before + after) / 2
 
 
-class _Root:
-    def __init__(self, telemetry: OtlpTelemetry, span: Span) -> None:
-        self._telemetry, self._span = telemetry, span
-        self.traceparent = make_traceparent(span.get_span_context())
+def encode(spans: Iterable[SpanRecord], offset: float) -> ExportTraceServiceRequest:
+    """The spans in OTLP; `offset`: seconds to add to their times for the wall clock."""
+    by_service: dict[str, ResourceSpans] = {}
+    request = ExportTraceServiceRequest()
+    for span in spans:
+        if span.service not in by_service:
+            resource = by_service[span.service] = request.resource_spans.add()
+            resource.resource.attributes.extend(_attributes({SERVICE_NAME: span.service}))
+            resource.scope_spans.add().scope.name = "baton"
+        by_service[span.service].scope_spans[0].spans.append(_span(span, offset))
+    return request
 
-    def end(self, end_seconds: float, **attributes: Attribute) -> None:
-        if self._span.is_recording():
-            self._span.set_attributes(attributes)
-            self._span.end(self._telemetry.nanoseconds(end_seconds))
+
+def _span(span: SpanRecord, offset: float) -> Span:
+    def nanoseconds(seconds: float) -> int:
+        return int((seconds + offset) * 1e9)
+
+    return Span(
+        trace_id=span.trace_id.to_bytes(16, "big"),
+        span_id=span.span_id.to_bytes(8, "big"),
+        parent_span_id=span.parent_id.to_bytes(8, "big") if span.parent_id else b"",
+        name=span.name,
+        kind=_KINDS[span.kind],
+        start_time_unix_nano=nanoseconds(span.start_seconds),
+        end_time_unix_nano=nanoseconds(span.end_seconds),
+        attributes=_attributes(span.attributes),
+        events=[
+            Span.Event(
+                name=event.name,
+                time_unix_nano=nanoseconds(event.seconds),
+                attributes=_attributes(event.attributes),
+            )
+            for event in span.events
+        ],
+        links=[
+            Span.Link(trace_id=link.trace_id.to_bytes(16, "big"), span_id=link.span_id.to_bytes(8, "big"))
+            for link in span.links
+        ],
+        status=Status(code=Status.STATUS_CODE_ERROR, message=span.error) if span.error else None,
+    )
+
+
+def _attributes(attributes: Attributes) -> list[KeyValue]:
+    return [KeyValue(key=key, value=_value(value)) for key, value in attributes.items()]
+
+
+def _value(value: Attribute) -> AnyValue:
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    if isinstance(value, str):
+        return AnyValue(string_value=value)
+    return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=item) for item in value]))

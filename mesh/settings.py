@@ -4,6 +4,7 @@ Later sources win: defaults, the file, the environment, the command line. Within
 both tiers, and `[prefill]` or `[decode]` overrides it for one. `page_tokens` in `[decode]` is BATON_DECODE_PAGE_TOKENS,
 top-level `model` is BATON_MODEL. An unknown key is an error that names its place and the nearest known key."""
 
+import contextlib
 import re
 import tomllib
 import types
@@ -164,13 +165,16 @@ def _convert(kind: Any, value: SettingValue) -> Any:
         return raw.lower() in ("true", "1")
     if kind is int and text and re.fullmatch(r"-?[0-9_]+", raw):
         return int(raw)
+    if kind is float:
+        with contextlib.suppress(TypeError, ValueError):
+            return float(raw)
     if kind in (int, str, bool) and type(raw) is kind and not (text and kind is not str):
         return raw
     if kind == tuple[str, ...]:
         parts = raw.split(",") if text else raw
         if isinstance(parts, list) and all(isinstance(part, str) for part in parts):
             return tuple(part.strip() for part in parts if part.strip())
-    name = {int: "a whole number", bool: "true or false", Path: "a path", str: "a string"}.get(
+    name = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "a string"}.get(
         kind, "a list of strings"
     )
     raise ConfigError(f"{value.origin}: expected {name}, got {raw!r}")

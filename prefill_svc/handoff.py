@@ -7,7 +7,6 @@ import asyncio
 
 from mesh.messages import Abort, Landed, Landing, Later, Message, Quiet, Ready, Resend, Ticket
 from mesh.rules import Rules
-from mesh.telemetry import Telemetry
 from prefill_svc.links import DecodeLink, Links, PrefillHost
 from prefill_svc.pages import PrefillPages
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
@@ -43,12 +42,11 @@ class HandOff:
         *,
         incarnation: int,
         ahead_tokens: int,
-        telemetry: Telemetry,
         rules: Rules,
     ) -> None:
         self._host, self._links, self._pages, self._prompts, self._pushing = host, links, pages, prompts, pushing
         self._incarnation, self._ahead_tokens = incarnation, ahead_tokens
-        self._telemetry, self._rules = telemetry, rules
+        self._rules = rules
         self._loop = asyncio.get_running_loop()
 
     def ask(self) -> None:
@@ -67,6 +65,7 @@ class HandOff:
             if prompt.phase is PromptPhase.QUEUED:
                 prompt.enter(PromptPhase.ASKED)
             prompt.asked_seconds = now
+            prompt.record.asked(now)
             link.send(Ready(prompt.ticket))
             self._loop.call_later(self._rules.ready_seconds, self._host.wake)
 
@@ -102,8 +101,7 @@ class HandOff:
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
                 prompt.own, prompt.done = own, own.cached
-                parent = prompt.job.traceparent
-                self._telemetry.record("prefill.queue", parent, prompt.queued_seconds, prompt.landed_seconds)
+                prompt.record.landed(prompt.landed_seconds)
                 self._pushing.landed(prompt)
             else:  # other prompts have taken the pages since Ready was sent
                 self._postpone(prompt)

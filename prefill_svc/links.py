@@ -91,6 +91,11 @@ class Links:
     def __iter__(self) -> Iterator[DecodeLink]:
         return iter(self._links.values())
 
+    def transport(self, address: str) -> str:
+        """Name of the transport that writes to this address now; empty: none."""
+        link = self._links.get(address)
+        return link.writer.name if link is not None and link.writer is not None else ""
+
     @property
     def bytes_written(self) -> int:
         """Bytes that all writers have written since the start, repeated spans included."""

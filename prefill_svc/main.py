@@ -15,24 +15,21 @@ from mesh.grpc_stats import stats_service
 from mesh.messages import Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
-from mesh.telemetry import Telemetry
 from mesh.tls import tls_files
 from prefill_svc.worker import PrefillWorker
 
 log = logging.getLogger("baton.prefill")
 
 
-async def serve(
-    config: PrefillConfig, telemetry: Telemetry, *, rules: Rules = RULES, bytes_per_second: float | None = None
-) -> None:
+async def serve(config: PrefillConfig, *, rules: Rules = RULES, bytes_per_second: float | None = None) -> None:
     """Run a worker until it is cancelled or drained. `bytes_per_second` throttles pushes over TCP, for benchmarks."""
-    async with open_worker(config, telemetry, rules=rules, bytes_per_second=bytes_per_second) as worker:
+    async with open_worker(config, rules=rules, bytes_per_second=bytes_per_second) as worker:
         await serve_worker(worker)
 
 
 @asynccontextmanager
 async def open_worker(
-    config: PrefillConfig, telemetry: Telemetry, *, rules: Rules = RULES, bytes_per_second: float | None = None
+    config: PrefillConfig, *, rules: Rules = RULES, bytes_per_second: float | None = None
 ) -> AsyncIterator[PrefillWorker]:
     """A worker that listens for its gateways; the caller runs it."""
     model = await load_configured(config)
@@ -64,10 +61,10 @@ async def open_worker(
         kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
         transports=transports,
         gateways=config.gateways,
-        telemetry=telemetry,
         chunk_tokens=config.chunk_tokens,
         step_tokens=config.step_tokens,
         drafts=config.draft_folder is not None,
+        trace_steps=config.trace_steps,
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)

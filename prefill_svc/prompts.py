@@ -14,6 +14,7 @@ from enum import Enum
 from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token
 from mesh.session import Session
 from prefill_svc.links import Links, PrefillHost
+from prefill_svc.observed import PromptRecord
 from prefill_svc.pages import PrefillPages, PromptPages
 
 log = logging.getLogger("baton.prefill")
@@ -64,6 +65,7 @@ class Prompt:
     first_seconds: float = 0.0  # when the first token was sampled
     bytes_written: int = 0
     bytes_before_first: int = 0  # bytes that were written when the first token was sampled
+    record: PromptRecord = field(default_factory=PromptRecord)  # what traces show of it
 
     @property
     def ticket(self) -> Ticket:
@@ -84,6 +86,7 @@ class Prompt:
     def step_begins(self, now: float) -> None:
         if self.compute_seconds is None:
             self.compute_seconds = now
+            self.record.step_begins(now)
 
     def prefilled(self) -> Prefilled:
         """The message that goes to the gateway beside the first token."""
@@ -169,6 +172,7 @@ class Prompts:
             event = {"event": "prompt_stopped", "request": request, "phase": phase, "done": done, "total": total}
             log.debug("request %d: stops while %s, %d of %d tokens", request, phase, done, total, extra=event)
             prompt.enter(PromptPhase.STOPPING)
+            prompt.record.stopped(asyncio.get_running_loop().time(), prompt.bytes_written)
         self.settle(prompt)
 
     def settle(self, prompt: Prompt) -> None:

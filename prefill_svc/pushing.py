@@ -12,7 +12,6 @@ from engine.plan import Plan
 from kvtransfer.transfer import PageShape, Span, TransferError
 from mesh.messages import Commit, Computing, Written
 from mesh.speed import Speed
-from mesh.telemetry import Telemetry
 from prefill_svc.links import Links
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
 
@@ -29,10 +28,9 @@ class Pushing:
         page_tokens: int,
         report_seconds: float,  # shortest time between two Computing of one prompt
         speed: Speed,
-        telemetry: Telemetry,
     ) -> None:
         self._links, self._prompts, self._shape, self._page_tokens = links, prompts, shape, page_tokens
-        self._report_seconds, self._speed, self._telemetry = report_seconds, speed, telemetry
+        self._report_seconds, self._speed = report_seconds, speed
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._committed = self._bytes_resent = 0
@@ -67,6 +65,7 @@ class Pushing:
         """Begin to write these layers of these pages of the prompt; `again`: decode asked for them with a Resend."""
         if indexes:
             prompt.in_flight += 1
+            prompt.record.writes(self._loop.time())
             spans = self._spans(prompt, indexes, first, layers)
             task = self._loop.create_task(self._write(prompt, spans, first, layers, again))
             self._tasks.add(task)
@@ -105,18 +104,16 @@ class Pushing:
         if prompt.phase is PromptPhase.PUSHING and prompt.first is not None and not prompt.in_flight:
             prompt.enter(PromptPhase.HELD)
             self._links.to(prompt.decode_address).send(Commit(prompt.ticket, prompt.round, prompt.first))
-            if not prompt.committed:
-                prompt.committed = True
-                self._committed += 1
-                self._record(prompt)
-
-    def _record(self, prompt: Prompt) -> None:
-        assert prompt.compute_seconds is not None
-        record, parent = self._telemetry.record, prompt.job.traceparent
-        computed = {"tokens": prompt.total, "cached": prompt.own.cached}
-        pushed = {"bytes": prompt.bytes_written, "bytes_before_first": prompt.bytes_before_first}
-        record("prefill.compute", parent, prompt.compute_seconds, prompt.first_seconds, **computed)
-        record("kv.push", parent, prompt.landed_seconds, self._loop.time(), **pushed)
+            self._committed += not prompt.committed
+            prompt.committed = True
+            prompt.record.committed(
+                self._loop.time(),
+                written=prompt.bytes_written,
+                before_first=prompt.bytes_before_first,
+                pages=len(prompt.landing.pages) if prompt.landing else 0,
+                transport=self._links.transport(prompt.decode_address),
+                resends=prompt.round,
+            )
 
     def counts(self) -> dict[str, int]:
         """Since the start: prompts committed to decode, and page bytes that decode asked for again."""

@@ -15,6 +15,8 @@ from engine.pages import PagePool
 from engine.plan import Drafting, Piece, Plan, Result, Runner
 from kvtransfer.transfer import Pool, Transport
 from mesh.attach import Attachments
+from mesh.legs import Outbox, StepSampler
+from mesh.loop_monitor import LoopMonitor
 from mesh.messages import (
     Cancel,
     Hello,
@@ -34,9 +36,9 @@ from mesh.network import Network
 from mesh.rules import RULES, Rules
 from mesh.session import Session
 from mesh.speed import Speed
-from mesh.telemetry import Telemetry
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import DecodeLink, Links
+from prefill_svc.observed import PromptRecord
 from prefill_svc.pages import PrefillPages
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
 from prefill_svc.pushing import Pushing
@@ -56,10 +58,10 @@ class PrefillWorker:
         kv_hello: KvHello,
         transports: Mapping[str, Transport],
         gateways: tuple[str, ...],
-        telemetry: Telemetry,
         chunk_tokens: int,
         step_tokens: int,
         drafts: bool = False,  # the model has a draft, which reads every prompt too
+        trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.runner = pages, pool, runner
@@ -68,6 +70,8 @@ class PrefillWorker:
         self._chunk_tokens, self._step_tokens = chunk_tokens, step_tokens
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._keys, self._steps, self._speed = 0, 0, Speed()
+        self._outbox = Outbox(LoopMonitor())
+        self._sampler = StepSampler(self._outbox, trace_steps)
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
         self.attachments = Attachments(
             network,
@@ -91,7 +95,6 @@ class PrefillWorker:
             page_tokens=hello.page_tokens,
             report_seconds=rules.progress_seconds / 8,
             speed=self._speed,
-            telemetry=telemetry,
         )
         self._handoff = HandOff(
             self,
@@ -101,7 +104,6 @@ class PrefillWorker:
             self._pushing,
             incarnation=hello.incarnation,
             ahead_tokens=2 * step_tokens,
-            telemetry=telemetry,
             rules=rules,
         )
 
@@ -115,6 +117,9 @@ class PrefillWorker:
                 began = self._loop.time()
                 result = await self.step(plan)
                 self._speed.measure(plan.rows, self._loop.time() - began)
+                if self._sampler.due():
+                    jobs = [(prompt.gateway, prompt.job) for prompt in self._stepped(plan)]
+                    self._sampler.record(began, self._loop.time(), jobs, step=plan.step, rows=plan.rows)
                 self.emit(plan, result)
                 self.retire(plan)
                 self._handoff.ask()
@@ -138,9 +143,14 @@ class PrefillWorker:
         job, now = message.job, self._loop.time()
         self.prompts.cancel(job.ticket.request, job.ticket.attempt - 1)
         self._keys += 1
-        prompt = Prompt(self._keys, job, gateway, message.decode_address, message.decode_incarnation, now)
+        record = PromptRecord(self._outbox.recorder(gateway, job, now))
+        record.queued(now)
+        prompt = Prompt(
+            self._keys, job, gateway, message.decode_address, message.decode_incarnation, now, record=record
+        )
         if self._own.needed(prompt.total) > self._own.total:
             gateway.send(Lost(job.ticket, Reason.TOO_LARGE))
+            record.stopped(now, 0)
             return
         self.prompts.add(prompt)
         self.links.to(prompt.decode_address)
@@ -201,6 +211,7 @@ class PrefillWorker:
         for piece, sampled in zip(plan.pieces, result.sampled, strict=True):
             prompt = self.prompts[piece.key]
             prompt.done = piece.stop
+            prompt.record.chunk(self._loop.time(), len(piece.tokens), prompt.own.cached)
             self._own.copied(prompt.own)
             self._own.publish(prompt.own, prompt.done)
             if sampled and prompt.phase is PromptPhase.PUSHING:
@@ -208,9 +219,13 @@ class PrefillWorker:
                 end = prompt.job.sampling.end(piece.position, best.token)
                 prompt.first = Token(piece.position, best.token, best.logprob, best.top_ids, best.top_logprobs, end)
                 prompt.first_seconds, prompt.bytes_before_first = self._loop.time(), prompt.bytes_written
+                prompt.record.first_token(prompt.first_seconds, prompt.total, prompt.own.cached)
                 prompt.gateway.send(prompt.prefilled())
                 prompt.gateway.send(Tokens((TokenOf(prompt.ticket, prompt.first),)))
                 self._pushing.commit(prompt)
+
+    def _stepped(self, plan: Plan) -> list[Prompt]:
+        return [self.prompts[piece.key] for piece in plan.pieces]
 
     def retire(self, plan: Plan) -> None:
         """The step is over: prompts that stopped during it give their pages back."""

@@ -14,7 +14,6 @@ from decode_svc.speculation.draft_length import Candidate, DraftLengths
 from mesh.config import DecodeConfig
 from mesh.serving import run_together
 from mesh.settings import Settings
-from mesh.telemetry import Telemetry
 
 
 class Restless(DraftLengths):
@@ -34,8 +33,8 @@ def main(settings: Set = None, parent: Parent = None) -> None:
     run_service(begin(None, settings, parent, Settings.decode), _serve)
 
 
-async def _serve(config: DecodeConfig, telemetry: Telemetry) -> None:
-    async with open_worker(config, telemetry, draft_lengths=Restless(config.draft_tokens)) as worker:
+async def _serve(config: DecodeConfig) -> None:
+    async with open_worker(config, draft_lengths=Restless(config.draft_tokens)) as worker:
         await run_together(worker.run(), worker.attachments.register())
 
 

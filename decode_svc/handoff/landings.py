@@ -122,6 +122,7 @@ class Landings:
         self._sessions.receivers[peer.transport].open(request.ticket.pack(), places, self._frame_arrived)
         self.bytes_landed += lacking * self.pool.shape.page_bytes
         peer.send(Landing(request.ticket, len(shared), pages))
+        request.record.lands(landing.began_seconds, lacking, self.pool.shape.page_bytes, peer.transport)
         self._watch(request, landing)
         self._host.wake()
 
@@ -165,6 +166,7 @@ class Landings:
         self._close(request, landing)
         self._pages.unland(landing.pages)
         request.enter(DecodePhase.OPEN)
+        request.record.declined(self._loop.time())
         self._host.wake()
 
     async def session_ended(self, peer: Peer) -> None:

@@ -96,7 +96,7 @@ class Spans:
                 self.whole += 1
         self.admitted += 1
         request.enter(DecodePhase.RUNNING)
-        request.landing, request.landing_began_seconds = None, landing.began_seconds
+        request.landing = None
         self._sessions.send(landing.writer, Landed(landing.ticket))
         self._host.admitted(request)
         self._host.wake()

@@ -1,1 +1,1 @@
-"""What people see of a running mesh: the page `/ui` and what it reads."""
+"""What the gateway shows of itself and the mesh: traces of the last requests, metrics, and the pages of `/ui`."""

@@ -42,7 +42,7 @@ async def prefill(orders: Orders) -> None:
         _slow_copies(orders.span_pause_seconds)
     config = with_model(read_settings(overrides=orders.settings).prefill())
     rules, rate = orders.changed_rules(), orders.bytes_per_second
-    async with open_worker(config, Silent(), rules=rules, bytes_per_second=rate) as worker:
+    async with open_worker(config, rules=rules, bytes_per_second=rate) as worker:
         write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
         window = Window(prefill_commands(worker))
         await run_together(worker.run(), worker.attachments.register(), window.run())
@@ -52,7 +52,7 @@ async def decode(orders: Orders) -> None:
     from decode_svc.main import open_worker
 
     config = with_model(read_settings(overrides=orders.settings).decode())
-    async with open_worker(config, Silent(), rules=orders.changed_rules()) as worker:
+    async with open_worker(config, rules=orders.changed_rules()) as worker:
         write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
         window = Window(decode_commands(worker))
         await run_together(worker.run(), worker.attachments.register(), window.run())

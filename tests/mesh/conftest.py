@@ -24,7 +24,6 @@ from mesh.config import DecodeConfig, PrefillConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.messages import Sampling, Token
 from mesh.serving import run_together
-from mesh.telemetry import Silent
 from prefill_svc import main as prefill_main
 from prefill_svc.worker import PrefillWorker
 
@@ -66,10 +65,10 @@ class RealMesh:
         async def run() -> None:
             opened: AbstractAsyncContextManager[PrefillWorker | DecodeWorker]
             if tier == "prefill":
-                opened = prefill_main.open_worker(PrefillConfig(**{**common, **defaults, **settings}), Silent())
+                opened = prefill_main.open_worker(PrefillConfig(**{**common, **defaults, **settings}))
             else:
                 mine = {**common, **defaults, "may_kill": False, **settings}  # it would kill this very process
-                opened = decode_main.open_worker(DecodeConfig(**mine), Silent(), draft_lengths=pace)
+                opened = decode_main.open_worker(DecodeConfig(**mine), draft_lengths=pace)
             async with opened as worker:
                 worker.plans = []
                 started.set_result(worker)
@@ -111,7 +110,7 @@ def real_mesh(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[RealM
     async def start(*, local: Local = Local.NEVER, dtype: str = "bf16") -> AsyncIterator[RealMesh]:
         model = tiny(tmp_path / "model", "llama3", dtype=dtype, context=8192)
         network = GrpcNetwork(setting="gateway.grpc_address")
-        gateway = Gateway(network, random=Random(1), telemetry=Silent(), model="tiny", local=local)
+        gateway = Gateway(network, random=Random(1), model="tiny", local=local)
         listening = await gateway.listen("127.0.0.1:0")
         mesh = RealMesh(tmp_path, model, gateway, listening.address)
         try:

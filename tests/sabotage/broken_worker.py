@@ -18,7 +18,6 @@ from mesh.config import DecodeConfig
 from mesh.messages import Message, Written
 from mesh.serving import run_together
 from mesh.settings import Settings
-from mesh.telemetry import Telemetry
 from tests.sabotage.faults import Damage, Fault
 from tests.sabotage.wrong_product import with_wrong_product
 
@@ -28,11 +27,11 @@ def main(fault: Annotated[Path, typer.Argument()], settings: Set = None, parent:
     run_service(config, functools.partial(_serve, fault=Fault.read(fault)))
 
 
-async def _serve(config: DecodeConfig, telemetry: Telemetry, *, fault: Fault) -> None:
+async def _serve(config: DecodeConfig, *, fault: Fault) -> None:
     spoil = with_wrong_product if fault.split_product else as_it_is
     if not fault.checks:
         importlib.import_module("tests.mutants.rules").apply("checksum", setattr)
-    async with open_worker(config, telemetry, spoil=spoil) as worker:
+    async with open_worker(config, spoil=spoil) as worker:
         _damage_landings(worker, {damage.prompt: damage for damage in fault.damages})
         await run_together(worker.run(), worker.attachments.register())
 

@@ -15,6 +15,7 @@ from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.pages import PagePool
 from gateway.core import ChoiceRequest, TokenStream
+from gateway.observability.traces import RecentTraces
 from gateway.router import Local
 from gateway.service import Gateway
 from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport, Write
@@ -23,7 +24,7 @@ from mesh.errors import BatonError, Cancelled
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Hello, KvHello, Load, PrefixChange, Sampling, Ticket, Tier
 from mesh.rules import RULES, Rules
-from mesh.telemetry import RecordingTelemetry
+from mesh.telemetry import Silent, Telemetry
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import VOCABULARY, SimRunner, reference
 
@@ -84,6 +85,7 @@ class Cluster:
         acceptance: float | None = None,  # the acceptance that drafts are expected to find; None: the product's guess
         accept: Accept = accepted,
         ahead: bool = False,  # decode launches steps before the ones in front are read
+        telemetry: Telemetry | None = None,  # where traces go; None: nothing is recorded
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
@@ -99,7 +101,7 @@ class Cluster:
         self.fabric.on_kill = self._kill_writer
         self.fabric.touched = self._touched
         self.strays: list[str] = []  # what was written to a page of another ticket
-        self.telemetry = RecordingTelemetry("gateway")
+        self.telemetry = telemetry or Silent()
         self.processes: dict[str, SimProcess] = {}
         self.clients: list[SimClient] = []
         self.gateway = self._gateway(gateway_random or Random(seed + 3))
@@ -108,7 +110,7 @@ class Cluster:
         return Gateway(
             self.network.host("gateway"),
             random=random,
-            telemetry=self.telemetry,
+            traces=RecentTraces(self.telemetry, random=Random(7)),
             model="sim",
             local=self.local,
             patience_seconds=self.patience_seconds,
@@ -149,11 +151,11 @@ class Cluster:
             4096,
             Load(),
             PrefixChange(0),
+            name,
         )
         kv_hello = KvHello(
             incarnation, numerics, self.shape.layout, self.shape.page_bytes, "host", 0, 0, transports=(transport.name,)
         )
-        telemetry = self.telemetry.sibling(name)
         accent = 0 if numerics == "class-a" else 1
         runner = SimRunner(
             pool,
@@ -176,7 +178,6 @@ class Cluster:
                 kv_hello=kv_hello,
                 transports={transport.name: transport},
                 gateways=("gateway",),
-                telemetry=telemetry,
                 chunk_tokens=self.chunk_tokens,
                 step_tokens=2 * self.chunk_tokens,
                 drafts=self.source is DraftSource.DRAFT,
@@ -194,7 +195,6 @@ class Cluster:
                 receivers={transport.name: await transport.receive(pool, incarnation)},
                 choose=lambda mine, theirs: self._choose(transport.name, name, theirs),
                 gateways=("gateway",),
-                telemetry=telemetry,
                 speculation=Speculation(
                     self.source,
                     draft_tokens=self.draft_tokens,
@@ -315,7 +315,11 @@ class Cluster:
         numerics: str = "",
     ) -> SimClient:
         name = f"r{len(self.clients)}"
-        spec = ChoiceRequest(name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics)
+        trace = self.gateway.traces.begin("sim", "", {}, operation="chat")
+        trace.request_id, trace.model = name, "sim"
+        spec = ChoiceRequest(
+            name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics, trace
+        )
         client = SimClient(spec, self.gateway.submit(spec))
         client.task = asyncio.ensure_future(self._listen(client))
         self.clients.append(client)
@@ -334,6 +338,8 @@ class Cluster:
                 client.seen.append(token.token)
         except BatonError as error:
             client.error = error
+            client.spec.trace.fails(error)
+        client.spec.trace.ends(cancelled=isinstance(client.error, Cancelled))
         client.ended = True
 
     async def until(self, what: Callable[[], bool], seconds: float = 60.0) -> bool:

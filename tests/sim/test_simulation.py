@@ -1,10 +1,13 @@
 """The mesh under virtual time: the same code, other time and network; determined by its seed and nothing else."""
 
+import asyncio
 from functools import cache
 
 import pytest
 
+from gateway.observability.traces import SETTLE_SECONDS
 from mesh.messages import Sampling
+from mesh.telemetry import RecordingTelemetry
 from tests.sim.chaos import SeedOutcome, run_seed
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
@@ -12,13 +15,16 @@ from tests.sim.loop import run_virtual
 
 def test_one_prompt_goes_through_both_tiers_and_its_text_is_right() -> None:
     async def main() -> None:
-        cluster = Cluster(1)
+        telemetry = RecordingTelemetry()
+        cluster = Cluster(1, telemetry=telemetry)
         await cluster.start(1, 1)
         client = cluster.ask(tuple(range(21)), Sampling(max_tokens=9))
         assert await cluster.finish() == []
         assert client.error is None and len(client.seen) == 9
-        names = {span.name for span in cluster.telemetry.spans}
-        assert {"request", "prefill.queue", "prefill.compute", "kv.push", "kv.land", "decode"} <= names
+        await asyncio.sleep(SETTLE_SECONDS)
+        assert {"chat sim", "queue", "compute", "kv.send", "kv.receive", "generate"} <= {
+            s.name for s in telemetry.spans
+        }
 
     run_virtual(main())
 

@@ -27,7 +27,6 @@ from mesh.messages import (
     Tokens,
 )
 from mesh.rules import RULES
-from mesh.telemetry import Silent
 from tests.sim.loop import run_virtual
 
 
@@ -87,9 +86,7 @@ def mesh() -> SequencerMesh:
         hello = Hello(tier, incarnation, name, "a", "print", "m", "0", 4, 4096, load, PrefixChange(0))
         named[name] = AttachedWorker(hello, cast(Any, RecordingSession()), load)
         workers.add(named[name])
-    sequencer = Sequencer(
-        workers, rules=RULES, random=Random(1), telemetry=Silent(), local=Local.NEVER, patience_seconds=30.0
-    )
+    sequencer = Sequencer(workers, rules=RULES, random=Random(1), local=Local.NEVER, patience_seconds=30.0)
     return SequencerMesh(sequencer, named)
 
 

@@ -8,14 +8,13 @@ import pytest
 from gateway.service import Gateway
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Register, Tier
-from mesh.telemetry import Silent
 from tests.sim.loop import run_virtual
 
 
 def test_a_worker_at_a_wrong_address_is_logged_with_the_settings_to_check(caplog: pytest.LogCaptureFixture) -> None:
     async def register_for_a_while() -> None:
         network = MemoryNetwork(Random(1)).host("gateway")
-        gateway = Gateway(network, random=Random(1), telemetry=Silent(), model="m")
+        gateway = Gateway(network, random=Random(1), model="m")
         for _ in range(10):
             gateway.on_register(Register("nowhere:7001", Tier.DECODE, 1))
             await asyncio.sleep(1.0)

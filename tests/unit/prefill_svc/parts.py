@@ -10,7 +10,6 @@ from kvtransfer.transfer import PageShape, Span, TransferError
 from mesh.messages import Job, Landing, Message, Sampling, Ticket, Token
 from mesh.rules import RULES
 from mesh.speed import Speed
-from mesh.telemetry import RecordingTelemetry
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import DecodeLink
 from prefill_svc.pages import PrefillPages
@@ -94,7 +93,7 @@ class PrefillParts:
         self.pool = PagePool(pages)
         self.decode, self.writer, self.gateway = SentMessages(), ManualWriter(), SentMessages()
         self.link = DecodeLink("decode", cast(Any, self.decode), self.writer, DECODE_INCARNATION)
-        self.telemetry, self.speed = RecordingTelemetry(), Speed()
+        self.speed = Speed()
         links = cast(Any, OneLink(self.link))
         self.pages = PrefillPages(self.pool, page_tokens=PAGE_TOKENS, numerics="a")
         self.prompts = Prompts(
@@ -107,7 +106,6 @@ class PrefillParts:
             page_tokens=PAGE_TOKENS,
             report_seconds=0.25,
             speed=self.speed,
-            telemetry=self.telemetry,
         )
         self.handoff = HandOff(
             self,
@@ -117,7 +115,6 @@ class PrefillParts:
             self.pushing,
             incarnation=OWN_INCARNATION,
             ahead_tokens=ahead_tokens,
-            telemetry=self.telemetry,
             rules=RULES,
         )
 

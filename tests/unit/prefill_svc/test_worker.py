@@ -32,7 +32,6 @@ from mesh.messages import (
     TokenOf,
     Tokens,
 )
-from mesh.telemetry import Silent
 from prefill_svc.worker import PrefillWorker
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import DECODE_INCARNATION, PAGE_TOKENS, ManualWriter, SentMessages
@@ -52,7 +51,6 @@ def make_worker(pages: int = 16) -> PrefillWorker:
         kv_hello=KvHello(5, "a", "test", SHAPE.page_bytes, "host", 0, 0),
         transports={},
         gateways=(),
-        telemetry=Silent(),
         chunk_tokens=8,
         step_tokens=12,
     )

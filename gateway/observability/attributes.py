@@ -1,0 +1,70 @@
+"""Attributes of the two outer spans: the SERVER span (what was called, how it ended) and the generation in it."""
+
+from gateway.observability.limits import Limits
+from gateway.observability.record import CANCELLED, RequestRecord
+from gateway.router import Cached, Route
+from mesh import semconv
+from mesh.telemetry import Attribute
+
+
+def root_attributes(record: RequestRecord, limits: Limits) -> dict[str, Attribute]:
+    found = dict(record.attributes)
+    found |= {semconv.REQUEST_ID: record.request_id, semconv.STATUS: record.status}
+    if record.path:
+        found[semconv.PATH] = record.path
+    if record.error:
+        found[semconv.ERROR_TYPE] = record.error
+    if missed := limits.missed(record):
+        found[semconv.SLO_VIOLATED] = missed
+    return found
+
+
+def chat_attributes(record: RequestRecord) -> dict[str, Attribute]:
+    found: dict[str, Attribute] = {
+        semconv.OPERATION: record.operation or semconv.CHAT,
+        semconv.PROVIDER: semconv.PROVIDER_NAME,
+        semconv.OUTPUT_TYPE: "text",
+        semconv.RESPONSE_ID: record.request_id,
+        **record.asked,
+    }
+    if record.model:
+        found |= {semconv.REQUEST_MODEL: record.model, semconv.RESPONSE_MODEL: record.model}
+    if record.choices:
+        sampling = record.choices[0].sampling
+        found |= {
+            semconv.REQUEST_CHOICES: len(record.choices),
+            semconv.REQUEST_MAX_TOKENS: sampling.max_tokens,
+            semconv.REQUEST_TEMPERATURE: sampling.temperature,
+            semconv.REQUEST_TOP_P: sampling.top_p,
+            semconv.REQUEST_TOP_K: sampling.top_k,
+            semconv.REQUEST_SEED: str(sampling.seed),
+            semconv.INPUT_TOKENS: record.prompt_tokens,
+            semconv.OUTPUT_TOKENS: record.completion_tokens,
+            semconv.CACHED_TOKENS: max(choice.cached_tokens for choice in record.choices),
+            semconv.ATTEMPTS: sum(len(choice.routes) for choice in record.choices),
+        }
+        # A choice that ends at a stop string is cancelled behind it.
+        found[semconv.FINISH_REASONS] = tuple(
+            "stop" if record.status == "ok" and choice.finish == CANCELLED else choice.finish
+            for choice in record.choices
+            if choice.finish
+        )
+    if record.ttft_seconds is not None:
+        found[semconv.TIME_TO_FIRST_CHUNK] = record.ttft_seconds
+    if record.error:
+        found[semconv.ERROR_TYPE] = record.error
+    return found
+
+
+def route_attributes(chosen: Route, cached: Cached, *, resumed: bool) -> dict[str, Attribute]:
+    """The decision, what it was made of, and what it costs by the router's own estimate."""
+    found: dict[str, Attribute] = {
+        semconv.DECISION: "resumed" if resumed else "remote" if chosen.prefill is not None else "local",
+        semconv.CANDIDATES: chosen.candidates,
+        semconv.COST: chosen.cost_seconds,
+        semconv.CHOSEN_DECODE: chosen.decode.name,
+        semconv.PREFIX_DECODE: cached(chosen.decode),
+    }
+    if chosen.prefill is not None:
+        found |= {semconv.CHOSEN_PREFILL: chosen.prefill.name, semconv.PREFIX_PREFILL: cached(chosen.prefill)}
+    return found

@@ -1,0 +1,207 @@
+"""What the gateway notes of a client's request while it runs: times and names, no spans yet.
+
+A `RequestRecord` lives from the request's head to its last byte; each choice has a `ChoiceRecord`, and each attempt at
+a worker an `AttemptAtWorker`, to which the worker's own report (a leg) is added when it comes. Spans are made of these
+values later (gateway/observability/tree.py), not on the request's way. A request that is not traced has its record all
+the same: the request log and `GET /debug/requests` show it."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from mesh.errors import BatonError
+from mesh.messages import Leg, Sampling, Ticket, Tier
+from mesh.telemetry import Attribute, TraceContext, make_traceparent
+
+CANCELLED, ERROR = "cancelled", "error"  # how a choice finishes that does not end by itself
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class AttemptAtWorker:
+    """One attempt of a choice at one worker, as the gateway sees it."""
+
+    ticket: Ticket
+    tier: Tier
+    worker: str  # the worker's name
+    span_id: int
+    sent_seconds: float
+    ended_seconds: float | None = None  # when the gateway saw its end: the last token, a loss, or its own Cancel
+    lost: str = ""  # why it ended before the answer; empty: it did not
+    leg: Leg | None = None  # the worker's report
+    offset_seconds: float = 0.0  # to add to the report's times
+
+
+@dataclass(slots=True)
+class RouteRecord:
+    start_seconds: float
+    end_seconds: float
+    attributes: dict[str, Attribute]
+
+
+@dataclass(slots=True)
+class ChoiceRecord:
+    """One choice of a request at the sequencer."""
+
+    request: "RequestRecord"
+    index: int
+    accepted_seconds: float
+    prompt_tokens: int
+    sampling: Sampling
+    attempts: list[AttemptAtWorker] = field(default_factory=list)
+    routes: list[RouteRecord] = field(default_factory=list)
+    waits: list[list[float]] = field(default_factory=list)  # [start, end] of each wait for a worker; [start]: it waits
+    tokens: int = 0  # new tokens shown to the client
+    cached_tokens: int = 0
+    first_token_seconds: float | None = None
+    first_from: Tier | None = None  # the tier whose message brought the first token
+    token_seconds: list[float] = field(default_factory=list)  # when tokens came, while the choice runs
+    itl_p99_seconds: float | None = None  # 99th percentile of the time between tokens, once the choice has ended
+    ended_seconds: float | None = None
+    finish: str = ""  # stop | length | cancelled | error; empty: it runs
+
+    # ---- what the sequencer reports
+
+    def waits_for_worker(self, now: float) -> None:
+        if not self.waits or len(self.waits[-1]) == 2:
+            self.waits.append([now])
+
+    def routed(self, began: float, now: float, attributes: dict[str, Attribute]) -> None:
+        """The choice has its workers for the next attempt."""
+        if not self.waits:
+            self.waits.append([self.accepted_seconds])
+        if len(self.waits[-1]) == 1:
+            self.waits[-1].append(began)
+        self.routes.append(RouteRecord(began, now, attributes))
+
+    def sends(self, ticket: Ticket, tier: Tier, worker: str, now: float) -> str:
+        """The attempt goes to this worker; returns the trace context for its job, empty if nothing is recorded."""
+        span_id = derive_id(ticket.pack(), tier.value)
+        attempt = AttemptAtWorker(ticket, tier, worker, span_id, now)
+        self.attempts.append(attempt)
+        if not self.request.recorded:
+            return ""
+        self.request.expect(attempt)
+        return make_traceparent(TraceContext(self.request.context.trace_id, span_id))
+
+    def leaves(self, now: float, why: str = "") -> None:
+        """The attempts so far are over."""
+        for attempt in self.attempts:
+            if attempt.ended_seconds is None:
+                attempt.ended_seconds, attempt.lost = now, why
+
+    def token(self, now: float, tier: Tier) -> None:
+        """The client gets another token."""
+        self.tokens += 1
+        if self.first_token_seconds is None:
+            self.first_token_seconds, self.first_from = now, tier
+        if self.request.recorded:
+            self.token_seconds.append(now)
+
+    def ends(self, now: float, finish: str) -> None:
+        self.leaves(now)
+        self.ended_seconds, self.finish = now, finish
+        times, self.token_seconds = self.token_seconds, []
+        gaps = sorted(after - before for before, after in pairwise(times))
+        self.itl_p99_seconds = gaps[min(len(gaps) - 1, len(gaps) * 99 // 100)] if gaps else None
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request of a client, over HTTP or gRPC."""
+
+    context: TraceContext  # its root span
+    parent_id: int  # the client's own span; 0: none
+    recorded: bool  # whether it is traced
+    server: str  # name of the root span
+    start_seconds: float
+    clock: Clock
+    expect: Callable[[AttemptAtWorker], None]
+    on_end: Callable[["RequestRecord"], None]
+    attributes: dict[str, Attribute] = field(default_factory=dict)  # of the root span
+    request_id: str = ""
+    model: str = ""
+    operation: str = ""  # chat | text_completion
+    asked: dict[str, Attribute] = field(default_factory=dict)  # what the client asked for, gen_ai.request.*
+    choices: list[ChoiceRecord] = field(default_factory=list)
+    answering_seconds: float | None = None  # when an error, or a whole answer without a choice, was decided
+    end_seconds: float | None = None
+    status: str = "running"  # running | ok | error | cancelled
+    error: str = ""  # reason of the error
+    server_error: bool = False  # the error is ours, not the client's
+    complete: bool = False  # every worker has reported, or had its time
+    content: dict[str, object] | None = None  # prompt and output, where the log is to show them
+    blocked: tuple[tuple[float, float], ...] = ()  # when the gateway's event loop stood still meanwhile
+
+    def choice(self, now: float, prompt_tokens: int, sampling: Sampling) -> ChoiceRecord:
+        choice = ChoiceRecord(self, len(self.choices), now, prompt_tokens, sampling)
+        self.choices.append(choice)
+        return choice
+
+    def fails(self, error: BatonError) -> None:
+        """The request ends with this error; its bytes are not sent yet."""
+        if not self.error:
+            self.error = error.reason
+            self.server_error = error.http_status >= 500
+            self.answering_seconds = self.clock()
+
+    def ends(self, *, cancelled: bool = False) -> None:
+        """The last byte is handed to the transport, or the client is gone; only the first call counts."""
+        if self.end_seconds is None:
+            self.end_seconds = self.clock()
+            self.status = "cancelled" if cancelled else "error" if self.error else "ok"
+            self.on_end(self)
+
+    # ---- questions
+
+    @property
+    def traceparent(self) -> str:
+        return make_traceparent(self.context)
+
+    @property
+    def path(self) -> str:
+        """How the answer was made: remote | local | resumed; empty before the request has a worker."""
+        if any(len(choice.routes) > 1 for choice in self.choices):
+            return "resumed"
+        tiers = {attempt.tier for choice in self.choices for attempt in choice.attempts}
+        return "" if not tiers else "remote" if Tier.PREFILL in tiers else "local"
+
+    @property
+    def prompt_tokens(self) -> int:
+        return max((choice.prompt_tokens for choice in self.choices), default=0)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(choice.tokens for choice in self.choices)
+
+    @property
+    def ttft_seconds(self) -> float | None:
+        firsts = [choice.first_token_seconds for choice in self.choices if choice.first_token_seconds is not None]
+        return min(firsts) - self.start_seconds if firsts else None
+
+    @property
+    def seconds(self) -> float:
+        """Time since the request's head arrived, up to its last byte."""
+        return (self.clock() if self.end_seconds is None else self.end_seconds) - self.start_seconds
+
+
+def derive_id(*parts: bytes | str) -> int:
+    """A span id of 64 bits that follows from what it names."""
+    joined = b"/".join(part if isinstance(part, bytes) else part.encode() for part in parts)
+    return int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "big") or 1
+
+
+def unrecorded() -> RequestRecord:
+    """A record that no front door keeps: for choices that are submitted directly."""
+    return RequestRecord(
+        context=TraceContext(1, 1, sampled=False),
+        parent_id=0,
+        recorded=False,
+        server="",
+        start_seconds=0.0,
+        clock=lambda: 0.0,
+        expect=lambda attempt: None,
+        on_end=lambda record: None,
+    )

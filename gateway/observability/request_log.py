@@ -1,0 +1,40 @@
+"""One line for each request of a client, when it ends: what it was, how it ended and how long it took.
+
+The line shows neither prompt nor output, unless the setting `log_content` asks for them."""
+
+import logging
+
+from gateway.observability.record import RequestRecord
+
+log = logging.getLogger("baton.request")
+
+
+def log_request(record: RequestRecord) -> None:
+    ttft = record.ttft_seconds
+    fields: dict[str, object] = {
+        "request_id": record.request_id,
+        "trace_id": f"{record.context.trace_id:032x}",
+        "span_id": f"{record.context.span_id:016x}",
+        "model": record.model,
+        "status": record.status,
+        "error": record.error,
+        "path": record.path,
+        "prompt_tokens": record.prompt_tokens,
+        "completion_tokens": record.completion_tokens,
+        "ttft_seconds": None if ttft is None else round(ttft, 6),
+        "seconds": round(record.seconds, 6),
+        **(record.content or {}),
+    }
+    log.info(
+        "request %s trace %s %s%s %s %d+%d tokens, first after %s, %.3f s",
+        record.request_id,
+        fields["trace_id"],
+        record.status,
+        f" {record.error}" if record.error else "",
+        record.path or "-",
+        record.prompt_tokens,
+        record.completion_tokens,
+        "-" if ttft is None else f"{ttft:.3f} s",
+        record.seconds,
+        extra={"event": "request", **fields},
+    )

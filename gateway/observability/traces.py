@@ -1,0 +1,123 @@
+"""The traces of the last requests: begins a record for each request, adds what workers report, exports finished trees.
+
+A request is finished when its last byte is sent and every worker of its attempts has reported, or has had
+`SETTLE_SECONDS` for it. Spans are made when somebody looks, or in the exporter's thread."""
+
+import asyncio
+from collections import OrderedDict
+from random import Random
+
+from gateway.observability.limits import NO_LIMITS, Limits
+from gateway.observability.record import AttemptAtWorker, RequestRecord
+from gateway.observability.request_log import log_request
+from gateway.observability.tree import assemble, step_spans
+from mesh.loop_monitor import LoopMonitor
+from mesh.messages import Phases, Ticket, Tier
+from mesh.telemetry import Attributes, KeptHere, SpanRecord, Telemetry, TraceContext, parse_traceparent
+
+KEPT_REQUESTS = 512
+SETTLE_SECONDS = 2.0  # so long after a request's end a worker's report still belongs to its trace
+
+
+class RecentTraces:
+    def __init__(
+        self,
+        telemetry: Telemetry | None = None,
+        *,
+        random: Random,
+        service: str = "gateway",
+        limits: Limits = NO_LIMITS,
+    ) -> None:
+        self._telemetry = telemetry or KeptHere()
+        self._random, self._service, self._limits = random, service, limits
+        self._loop = asyncio.get_running_loop()
+        self._monitor = LoopMonitor()
+        self._records: OrderedDict[int, RequestRecord] = OrderedDict()  # by the root's span id, the oldest first
+        self._awaited: dict[tuple[Ticket, Tier], tuple[RequestRecord, AttemptAtWorker]] = {}
+
+    @property
+    def records_phases(self) -> bool:
+        """Whether any request is recorded: otherwise workers' clocks need not be measured."""
+        return self._telemetry.share >= 0
+
+    def begin(self, server: str, traceparent: str, attributes: Attributes, *, operation: str = "") -> RequestRecord:
+        """The head of a request has arrived. A client's own trace context decides whether the request is recorded."""
+        parent = parse_traceparent(traceparent)
+        share = self._telemetry.share
+        chosen = parent.sampled if parent is not None else share >= 1 or self._random.random() < share
+        trace_id = parent.trace_id if parent is not None else self._random.getrandbits(128) or 1
+        recorded = chosen and self.records_phases
+        record = RequestRecord(
+            context=TraceContext(trace_id, self._random.getrandbits(64) or 1, sampled=recorded),
+            parent_id=parent.span_id if parent is not None else 0,
+            recorded=recorded,
+            server=server,
+            start_seconds=self._loop.time(),
+            clock=self._loop.time,
+            expect=lambda attempt: self._expect(record, attempt),
+            on_end=self._ended,
+            attributes=dict(attributes),
+            operation=operation,
+        )
+        if recorded:
+            self._monitor.begin()
+        self._records[record.context.span_id] = record
+        while len(self._records) > KEPT_REQUESTS:
+            self._records.popitem(last=False)
+        return record
+
+    # ---- what workers report
+
+    def on_phases(self, worker: str, phases: Phases, offset_seconds: float) -> None:
+        for leg in phases.legs:
+            for tier in Tier:
+                awaited = self._awaited.get((leg.ticket, tier))
+                if awaited is not None and awaited[1].worker == worker:
+                    record, attempt = awaited
+                    del self._awaited[leg.ticket, tier]
+                    attempt.leg, attempt.offset_seconds = leg, offset_seconds
+                    self._settle(record)
+        if phases.steps:
+            trace_ids = [self._random.getrandbits(128) or 1 for _ in phases.steps]
+            self._telemetry.export(lambda: step_spans(worker, phases.steps, trace_ids, offset_seconds))
+
+    # ---- a request ends
+
+    def _expect(self, record: RequestRecord, attempt: AttemptAtWorker) -> None:
+        self._awaited[attempt.ticket, attempt.tier] = (record, attempt)
+
+    def _ended(self, record: RequestRecord) -> None:
+        if record.recorded:
+            record.blocked = tuple(self._monitor.end(record.start_seconds))
+            self._loop.call_later(SETTLE_SECONDS, self._finish, record)
+        log_request(record)
+        self._settle(record)
+
+    def _settle(self, record: RequestRecord) -> None:
+        attempts = [attempt for choice in record.choices for attempt in choice.attempts]
+        if record.end_seconds is not None and (not record.recorded or all(a.leg is not None for a in attempts)):
+            self._finish(record)
+
+    def _finish(self, record: RequestRecord) -> None:
+        """Every worker has reported, or had its time: the tree does not change any more."""
+        if record.complete:
+            return
+        record.complete = True
+        for choice in record.choices:
+            for attempt in choice.attempts:
+                self._awaited.pop((attempt.ticket, attempt.tier), None)
+        if record.recorded:
+            self._telemetry.export(lambda: assemble(record, self._service, self._limits))
+
+    # ---- questions
+
+    def latest(self, limit: int) -> list[RequestRecord]:
+        """The last requests, the newest first."""
+        return [record for record, _ in zip(reversed(self._records.values()), range(limit), strict=False)]
+
+    def find(self, request_id: str) -> RequestRecord | None:
+        """The newest request of this name."""
+        return next((r for r in reversed(self._records.values()) if r.request_id == request_id), None)
+
+    def spans(self, record: RequestRecord) -> list[SpanRecord]:
+        return assemble(record, self._service, self._limits) if record.recorded else []

@@ -1,0 +1,243 @@
+"""Makes a finished request's span tree from what the gateway noted and what the workers reported. Pure functions.
+
+Leaves tile the request: at the gateway each phase begins where the one before ended, a worker's leg has no gaps, and
+the ways between them are spans of their own, `dispatch` and `deliver`. Whatever a clock's error or a worker's late end
+would put outside its parent is cut off. Ids follow from the trace and the tickets, so a tree made twice is equal, and
+`kv.receive` can link to `kv.send`."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from gateway.observability import blocked
+from gateway.observability.attributes import chat_attributes, root_attributes
+from gateway.observability.limits import Limits
+from gateway.observability.record import AttemptAtWorker, ChoiceRecord, RequestRecord, derive_id
+from mesh import semconv
+from mesh.messages import Phase, Tier
+from mesh.telemetry import Attribute, SpanEvent, SpanKind, SpanRecord, TraceContext, parse_traceparent
+
+
+def assemble(record: RequestRecord, service: str, limits: Limits) -> list[SpanRecord]:
+    """All spans of a request, parents before their children. One that still runs is shown up to now."""
+    return _Tree(record, service, limits).spans
+
+
+def step_spans(
+    worker: str, steps: Sequence[Phase], trace_ids: Sequence[int], offset_seconds: float
+) -> list[SpanRecord]:
+    """Sampled steps of a worker: each is a trace of its own with links to the requests in the step."""
+    return [
+        SpanRecord(
+            worker,
+            step.name,
+            trace_id,
+            derive_id(f"{trace_id:x}"),
+            0,
+            step.start_seconds + offset_seconds,
+            step.end_seconds + offset_seconds,
+            _attributes(step.attributes),
+            links=tuple(context for text in step.links if (context := parse_traceparent(text)) is not None),
+        )
+        for step, trace_id in zip(steps, trace_ids, strict=True)
+    ]
+
+
+class _Tree:
+    def __init__(self, record: RequestRecord, service: str, limits: Limits) -> None:
+        self._record, self._service = record, service
+        self._start = record.start_seconds
+        self._end = record.clock() if record.end_seconds is None else record.end_seconds
+        self._trace_id, root_id = record.context.trace_id, record.context.span_id
+        error = record.error if record.server_error else ""
+        root = SpanRecord(
+            service,
+            record.server,
+            self._trace_id,
+            root_id,
+            record.parent_id,
+            self._start,
+            self._end,
+            root_attributes(record, limits),
+            kind=SpanKind.SERVER,
+            error=error,
+        )
+        self.spans = [root]
+        self._used: dict[str, int] = {}
+        name = f"{record.operation or semconv.CHAT} {record.model}".strip()
+        self._chat = self._own(name, root_id, self._start, self._end, chat_attributes(record))
+        accepted = [choice.accepted_seconds for choice in record.choices]
+        begun = min(accepted, default=self._end if record.answering_seconds is None else record.answering_seconds)
+        self._own(semconv.PREPROCESS, self._chat, self._start, begun)
+        for choice in record.choices:
+            self._choice(choice)
+        decided = self._decided(begun)
+        if record.end_seconds is not None:
+            self._own(semconv.POSTPROCESS, self._chat, decided, self._end)
+        self.spans += blocked.spans(self.spans, service, record.blocked, self._id)
+
+    def _decided(self, begun: float) -> float:
+        """When the last token had come, or the error was decided."""
+        ends = [self._end if choice.ended_seconds is None else choice.ended_seconds for choice in self._record.choices]
+        return max(ends, default=begun)
+
+    # ---- the gateway's own spans
+
+    def _choice(self, choice: ChoiceRecord) -> None:
+        end = self._end if choice.ended_seconds is None else min(choice.ended_seconds, self._end)
+        which: dict[str, Attribute] = {semconv.CHOICE: choice.index} if len(self._record.choices) > 1 else {}
+        for wait in choice.waits or [[choice.accepted_seconds]]:
+            self._own(semconv.ADMISSION, self._chat, wait[0], wait[1] if len(wait) == 2 else end, which)
+        for route in choice.routes:
+            self._own(semconv.ROUTE, self._chat, route.start_seconds, route.end_seconds, {**which, **route.attributes})
+        for attempt in choice.attempts:
+            self._attempt(choice, attempt, end, which)
+
+    def _own(
+        self, name: str, parent: int, start: float, end: float, attributes: dict[str, Attribute] | None = None
+    ) -> int:
+        """A span of the gateway; returns its id."""
+        start, end = self._within(start, end, self._start, self._end)
+        ids = self._trace_id, self._id(name), parent
+        self.spans.append(SpanRecord(self._service, name, *ids, start, end, attributes or {}))
+        return ids[1]
+
+    def _id(self, name: str) -> int:
+        count = self._used[name] = self._used.get(name, 0) + 1
+        return derive_id(f"{self._trace_id:x}", f"{self._record.context.span_id:x}", name, str(count))
+
+    @staticmethod
+    def _within(start: float, end: float, low: float, high: float) -> tuple[float, float]:
+        start = min(max(start, low), high)
+        return start, min(max(end, start), high)
+
+    # ---- an attempt at a worker: the gateway's span, and the worker's spans below it
+
+    def _attempt(
+        self, choice: ChoiceRecord, attempt: AttemptAtWorker, choice_end: float, which: dict[str, Attribute]
+    ) -> None:
+        closed = choice_end if attempt.ended_seconds is None else min(attempt.ended_seconds, choice_end)
+        end = self._end_of(choice, attempt, closed)
+        attributes: dict[str, Attribute] = {
+            **which,
+            semconv.WORKER: attempt.worker,
+            semconv.ATTEMPT: attempt.ticket.attempt,
+        }
+        if attempt.lost:
+            attributes[semconv.LOST] = attempt.lost
+        start, end = self._within(attempt.sent_seconds, end, self._start, self._end)
+        name = semconv.PREFILL if attempt.tier is Tier.PREFILL else semconv.DECODE
+        ids = self._trace_id, attempt.span_id, self._chat
+        self.spans.append(SpanRecord(self._service, name, *ids, start, end, attributes, kind=SpanKind.CLIENT))
+        if attempt.leg is None:
+            return
+        arrived = attempt.leg.start_seconds + attempt.offset_seconds
+        self._own(semconv.DISPATCH, attempt.span_id, start, min(arrived, end))
+        self._leg(attempt, start, end)
+        self._deliver(choice, attempt, end, closed)
+
+    def _end_of(self, choice: ChoiceRecord, attempt: AttemptAtWorker, closed: float) -> float:
+        """When the attempt's work for this request ended."""
+        if attempt.leg is not None:
+            done = [phase.end_seconds for phase in attempt.leg.phases if phase.name != semconv.LOOP_BLOCKED]
+            return min(max(done, default=attempt.leg.end_seconds) + attempt.offset_seconds, closed)
+        if (
+            attempt.tier is Tier.PREFILL
+            and choice.first_from is Tier.PREFILL
+            and choice.first_token_seconds is not None
+        ):
+            return min(max(choice.first_token_seconds, attempt.sent_seconds), closed)
+        return closed
+
+    def _leg(self, attempt: AttemptAtWorker, start: float, end: float) -> None:
+        assert attempt.leg is not None
+        offset, mine = attempt.offset_seconds, list[SpanRecord]()
+        intervals = list[tuple[float, float]]()
+        used: dict[str, int] = {}
+        for phase in attempt.leg.phases:
+            begins, ends = phase.start_seconds + offset, phase.end_seconds + offset
+            if phase.name == semconv.LOOP_BLOCKED:
+                intervals.append((begins, ends))
+                continue
+            if begins > end and mine:
+                continue  # the worker went on until it got the Cancel: that is no part of the request
+            used[phase.name] = used.get(phase.name, 0) + 1
+            mine.append(
+                SpanRecord(
+                    attempt.worker,
+                    phase.name,
+                    self._trace_id,
+                    _phase_id(attempt, phase.name, used[phase.name]),
+                    attempt.span_id,
+                    *self._within(begins, ends, start, end),
+                    _attributes(phase.attributes),
+                    tuple(_events(phase, offset, start, end)),
+                    self._links(attempt, phase),
+                )
+            )
+
+        def new_id(name: str) -> int:
+            used[name] = used.get(name, 0) + 1
+            return _phase_id(attempt, name, used[name])
+
+        self.spans += mine
+        self.spans += blocked.spans(mine, attempt.worker, intervals, new_id)
+
+    def _links(self, attempt: AttemptAtWorker, phase: Phase) -> tuple[TraceContext, ...]:
+        """From kv.receive to the kv.send of the same ticket."""
+        if phase.name != semconv.KV_RECEIVE:
+            return ()
+        senders = [
+            other
+            for choice in self._record.choices
+            for other in choice.attempts
+            if other.ticket == attempt.ticket and other.tier is Tier.PREFILL and other.leg is not None
+        ]
+        return tuple(
+            TraceContext(self._trace_id, _phase_id(sender, semconv.KV_SEND, 1))
+            for sender in senders
+            if sender.leg is not None and any(p.name == semconv.KV_SEND for p in sender.leg.phases)
+        )
+
+    def _deliver(self, choice: ChoiceRecord, attempt: AttemptAtWorker, end: float, closed: float) -> None:
+        """The ways of the first token, and of the last token or the loss, from the worker to the gateway."""
+        first = choice.first_token_seconds
+        if first is not None and choice.first_from is attempt.tier and attempt.leg is not None:
+            left = _first_token_left(attempt)
+            if left is not None and left <= first <= closed and attempt is self._first_attempt(choice, attempt.tier):
+                self._own(semconv.DELIVER, self._chat, left, first)
+        ends_here = attempt.tier is Tier.DECODE or attempt.lost or choice.tokens == 1
+        if ends_here and end < closed and first != closed:
+            self._own(semconv.DELIVER, self._chat, end, closed)
+
+    @staticmethod
+    def _first_attempt(choice: ChoiceRecord, tier: Tier) -> AttemptAtWorker | None:
+        return next((attempt for attempt in choice.attempts if attempt.tier is tier and attempt.leg is not None), None)
+
+
+def _phase_id(attempt: AttemptAtWorker, name: str, count: int) -> int:
+    return derive_id(attempt.ticket.pack(), attempt.tier.value, name, str(count))
+
+
+def _first_token_left(attempt: AttemptAtWorker) -> float | None:
+    assert attempt.leg is not None
+    for phase in attempt.leg.phases:
+        for event in phase.events:
+            if event.name == semconv.FIRST_TOKEN:
+                return event.seconds + attempt.offset_seconds
+    return None
+
+
+def _events(phase: Phase, offset: float, low: float, high: float) -> Iterator[SpanEvent]:
+    for event in phase.events:
+        seconds = event.seconds + offset
+        if low <= seconds <= high:
+            yield SpanEvent(event.name, seconds, _attributes(event.attributes))
+
+
+def _attributes(text: str) -> dict[str, Attribute]:
+    """A worker's attributes. It is one of ours, but a damaged text must not cost the trace."""
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
