@@ -12,10 +12,10 @@ from gateway.assets import load_assets
 from gateway.grpc_api import services
 from gateway.http import HttpApi
 from gateway.http_server import serve_http
-from gateway.observability.ui import Ui
 from gateway.observability.debug import debug_routes
 from gateway.observability.limits import Limits
 from gateway.observability.traces import RecentTraces
+from gateway.observability.ui import Ui
 from gateway.router import Local
 from gateway.service import Gateway
 from mesh.config import ConfigError, GatewayConfig

@@ -47,7 +47,7 @@ def worker_state(worker: AttachedWorker) -> State:
     hello, load = worker.hello, worker.load
     return {
         "id": name_of(worker.incarnation),
-        "name": f"{worker.tier.value} {worker.incarnation:016x}"[:12],
+        "name": worker.name,
         "tier": worker.tier.value,
         "address": hello.address,
         "class": hello.numerics,

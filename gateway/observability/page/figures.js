@@ -1,7 +1,10 @@
 // The key figures above the mesh: in flight, tokens per second, first token, hand-off, paths.
 
 import { byId, h, s, setText } from "./dom.js";
-import { count, duration, median, percent, rate } from "./format.js";
+import { bytes, count, duration, median, percent, rate } from "./format.js";
+
+const SAMPLE_MS = 3000; // between two requests whose spans are read for the hand-off
+const SAMPLES = 16;
 
 const PHASES = [
   ["waiting", "waiting", "queue"],
@@ -22,7 +25,9 @@ export class Figures {
     this.inFlight = tile("In flight", "Requests that the gateway has accepted and not ended");
     this.tokens = tile("Tokens per second", "Tokens that clients got in the last seconds; below, the last minute");
     this.first = tile("First token", "Median time to the first token of the last requests");
-    this.handoff = tile("Hand-off exposed", "Median time between the first token and the moment at which decode went on: what of the hand-off was not hidden behind prefill");
+    this.handoff = tile("Hand-off exposed", "Median time between the first token and the moment at which decode went on: what of the hand-off was not hidden behind prefill. Below, the hidden share of the pages' bytes");
+    this.sends = []; // of the last requests: { hidden, bytes }
+    this.sampled = 0;
     this.paths = tile("Paths", "How requests were served since the gateway started: prefill and decode apart (remote), by decode alone (local), or with a second attempt (resumed)");
     this.spark = s("polyline", { class: "spark-line", points: "" });
     this.tokens.extra.append(s("svg", { class: "spark", viewBox: "0 0 120 24", preserveAspectRatio: "none", "aria-hidden": "true" }, this.spark));
@@ -42,11 +47,29 @@ export class Figures {
     setText(this.first.note, served.length ? `median of the last ${served.length}` : "no request yet");
     const remote = served.filter((request) => request.path === "remote" && request.exposed_seconds !== null);
     setText(this.handoff.value, duration(median(remote.map((request) => request.exposed_seconds))));
-    const share = median(remote.map((request) => request.exposed_seconds / request.seconds));
-    setText(this.handoff.note, remote.length ? `${percent(share)} of a request's time` : "no hand-off yet");
+    setText(this.handoff.note, remote.length ? this.handoffNote(remote) : "no hand-off yet");
+    if (remote.length && performance.now() - this.sampled > SAMPLE_MS) this.sampleHandoff(remote.at(-1).request_id);
     const total = Object.values(totals.paths).reduce((sum, number) => sum + number, 0);
     setText(this.paths.value, count(total));
     this.pathBar(totals.paths, "no request yet");
+  }
+
+  handoffNote(remote) {
+    const hidden = median(this.sends.map((send) => send.hidden));
+    if (hidden !== null) return `${percent(hidden)} hidden · ${bytes(median(this.sends.map((send) => send.bytes)))} moved`;
+    return `${percent(median(remote.map((request) => request.exposed_seconds / request.seconds)))} of a request's time`;
+  }
+
+  /** Reads what the hand-off of one request carried from its spans. */
+  async sampleHandoff(requestId) {
+    if (this.asked === requestId) return;
+    this.asked = requestId;
+    this.sampled = performance.now();
+    const answer = await fetch(`/debug/requests/${encodeURIComponent(requestId)}`, { cache: "no-store" }).catch(() => null);
+    if (!answer?.ok) return;
+    const sends = (await answer.json()).spans.filter((span) => span.name === "kv.send" && span.attributes["baton.kv.bytes"]);
+    this.sends.push(...sends.map(({ attributes }) => ({ hidden: attributes["baton.kv.hidden_share"], bytes: attributes["baton.kv.bytes"] })));
+    this.sends = this.sends.slice(-SAMPLES);
   }
 
   /** Once a second: the minute moves on even when nothing happens. */

@@ -42,7 +42,7 @@ export class Waterfall {
     if (mine !== this.open) return "stop";
     const body = await answer.json().catch(() => null);
     if (!answer.ok || !body) {
-      this.say(`No spans of ${requestId}: ${body?.error?.message ?? `the gateway answered ${answer.status}`}`);
+      this.say(`No spans of ${requestId}: ${body?.error?.message ?? body?.error ?? `the gateway answered ${answer.status}`}`);
       return answer.status === 404 ? "again" : "stop";
     }
     if (!body.spans?.length) {
@@ -50,7 +50,7 @@ export class Waterfall {
       return "again";
     }
     this.draw(body);
-    return body.status === "running" || body.spans.length < 3 ? "again" : "stop";
+    return body.complete ? "stop" : "again";
   }
 
   draw(request) {

@@ -134,7 +134,8 @@ def test_negative_control_a_reader_that_is_not_slow_sees_every_change() -> None:
         seen = [await anext(events)]
         for value in (1, 2, 3):
             topic.value = value
-            assert (data := await within(events, 2 * PERIOD_SECONDS)) is not None
+            data = await within(events, 2 * PERIOD_SECONDS)
+            assert data is not None
             seen.append(data)
         assert seen == [event(value) for value in range(4)]
 

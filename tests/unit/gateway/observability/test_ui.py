@@ -20,7 +20,6 @@ from gateway.observability.ui_state import state_of
 from gateway.service import Gateway
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Hello, Load, PageMap, PrefixChange, Sampling, Tier, Watch
-from mesh.telemetry import Silent
 
 SECRET = 987_654  # a token id of a prompt that no watcher may see
 
@@ -49,7 +48,7 @@ def add_worker(gateway: Gateway, tier: Tier, incarnation: int) -> list[Any]:
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[Gateway]:
-    made = Gateway(MemoryNetwork(Random(1)).host("gateway"), random=Random(1), telemetry=Silent(), model="tiny")
+    made = Gateway(MemoryNetwork(Random(1)).host("gateway"), random=Random(1), model="tiny")
     yield made
     await made.aclose()
 
