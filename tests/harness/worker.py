@@ -19,7 +19,7 @@ from cli.orphan import die_with
 from mesh.errors import WorkersDied
 from mesh.serving import run_together
 from mesh.settings import read_settings
-from mesh.telemetry import Silent
+from mesh.telemetry import KeptHere
 from tests.harness.events import EventHandler
 from tests.harness.orders import Orders
 from tests.harness.window import Window, decode_commands, prefill_commands, write_fact
@@ -32,7 +32,7 @@ async def gateway(orders: Orders) -> None:
         _end_at_first_loss()
     config = with_model(read_settings(overrides=orders.settings).gateway())
     write_fact("ready", address=config.grpc_address)
-    await run_together(serve(config, Silent(), rules=orders.changed_rules()), Window({}).run())
+    await run_together(serve(config, KeptHere(), rules=orders.changed_rules()), Window({}).run())
 
 
 async def prefill(orders: Orders) -> None:

@@ -39,6 +39,8 @@ store.onChange((state, news, ended) => {
   figures.update(state);
   requests.update(state);
   flows.update(state, ended);
+  const newest = state.ended.findLast((request) => request.status === "ok");
+  if (newest && !chosenRequest()) waterfall.follow(newest.request_id);
   news.forEach(tell);
   status();
 });
@@ -85,8 +87,10 @@ function tell({ kind, text }) {
   while (feed.childElementCount > MOST_EVENTS) feed.lastElementChild.remove();
 }
 
+const chosenRequest = () => new URLSearchParams(location.hash.slice(1)).get("request");
+
 function openFromAddress() {
-  const id = new URLSearchParams(location.hash.slice(1)).get("request");
+  const id = chosenRequest();
   requests.choose(id);
   if (!id) return;
   waterfall.show(id);

@@ -108,12 +108,15 @@ export class Flows {
     const pen = this.canvas.getContext("2d");
     pen.setTransform(this.scale, 0, 0, this.scale, 0, 0);
     pen.clearRect(0, 0, this.lanes.width, this.lanes.height);
+    this.step = Math.min(200, now - (this.drawn ?? now)); // milliseconds since the last frame
+    this.drawn = now;
     let moving = this.drawSparks(pen, now);
     const slots = new Map();
     for (const baton of this.batons.values()) moving = this.drawBaton(pen, baton, now, slots) || moving;
     for (const [lane, at] of this.lit) if (now - at > LIT_MS) this.lit.delete(lane);
     this.lanes.light(new Set(this.lit.keys()));
     if (moving || this.lit.size) this.wake();
+    else this.drawn = null;
   }
 
   drawSparks(pen, now) {
@@ -163,14 +166,14 @@ export class Flows {
     if (!target) {
       target = this.rest(baton, slots);
       if (!target) return this.forget(baton);
-      const near = baton.x === null || isStill() ? 1 : 0.25;
+      const near = isStill() ? 1 : soft(this.step, 60);
       baton.x = baton.x === null ? target[0] : baton.x + (target[0] - baton.x) * near;
       baton.y = baton.y === null ? target[1] : baton.y + (target[1] - baton.y) * near;
       moving = Math.hypot(target[0] - baton.x, target[1] - baton.y) > 0.5;
     }
     const gone = baton.leaving && !baton.trip && !baton.next.length;
     const alpha = gone ? 0 : 1;
-    baton.alpha = isStill() ? alpha : baton.alpha + (alpha - baton.alpha) * 0.12;
+    baton.alpha = isStill() ? alpha : baton.alpha + (alpha - baton.alpha) * soft(this.step, 130);
     if (gone && baton.alpha < 0.03) return this.forget(baton);
     moving ||= Math.abs(alpha - baton.alpha) > 0.02;
     this.capsule(pen, baton, angle);
@@ -243,6 +246,9 @@ export class Flows {
     pen.globalAlpha = alpha;
   }
 }
+
+/** The part of the way that something covers in a step, when it nears its goal with this time constant. */
+const soft = (step, constant) => 1 - Math.exp(-step / constant);
 
 const ease = (share) => (share < 0.5 ? 2 * share * share : 1 - (2 - 2 * share) ** 2 / 2);
 

@@ -108,7 +108,7 @@ export class Requests {
       const lead = row.first_token_seconds ?? row.seconds ?? 0;
       const exposed = Math.max(0, row.exposed_seconds ?? 0);
       const shares = [lead, exposed, Math.max(0, (row.seconds ?? 0) - lead - exposed)];
-      [...mini.children].forEach((part, i) => (part.style.flexGrow = shares[i]));
+      [...mini.children].forEach((part, i) => (part.style.flexGrow = 1000 * shares[i]));
     }
     const state = row.running ? `in ${WHERE[row.phase] ?? row.phase}` : `${row.status}, ${row.path}`;
     button.setAttribute("aria-label", `Request ${row.request_id}: ${state}, ${count(row.tokens ?? 0)} tokens, ${duration(age)}. Open its waterfall`);

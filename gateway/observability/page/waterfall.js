@@ -5,20 +5,32 @@ import { bytes, count, duration, percent, plural } from "./format.js";
 import { STAGE_WORDS, shares, stageOf, treeOf, verdict } from "./spans.js";
 
 const AGAIN_MS = [300, 700, 1500, 3000]; // the last spans of a request arrive a moment after its end
+const FOLLOW_MS = 5000;
 const FORMAT = { bytes, count, duration, percent, plural };
 
 export class Waterfall {
   constructor() {
     this.root = byId("waterfall");
     this.open = 0; // counts openings: answers to an older one are dropped
+    this.followed = -FOLLOW_MS;
     this.say("Choose a request to see where its time went.");
   }
 
+  /** Shows the newest request while the reader has chosen none; not more often than one can read. */
+  follow(requestId) {
+    if (requestId === this.shown || performance.now() - this.followed < FOLLOW_MS || this.root.contains(document.activeElement)) return;
+    this.followed = performance.now();
+    this.show(requestId, { quietly: true });
+  }
+
   say(text) {
+    if (this.quietly) return;
     this.root.replaceChildren(h("p", { class: "hint", text }));
   }
 
-  async show(requestId) {
+  async show(requestId, { quietly = false } = {}) {
+    this.quietly = quietly;
+    this.shown = requestId;
     const mine = ++this.open;
     this.root.setAttribute("aria-busy", "true");
     for (const wait of [0, ...AGAIN_MS]) {
@@ -71,14 +83,16 @@ export class Waterfall {
     const strip = h("div", { class: "bar big", role: "img", "aria-label": parts.map(([stage, ms]) => `${STAGE_WORDS[stage]} ${percent(ms / total)}`).join(", ") });
     for (const [stage, ms] of parts) {
       const piece = h("i", { class: stage, title: `${STAGE_WORDS[stage]}: ${duration(ms / 1000)}, ${percent(ms / total)}` });
-      piece.style.flexGrow = ms;
+      piece.style.flexGrow = 1000 * ms;
       strip.append(piece);
     }
     const words = h("ul", { class: "shares" }, parts.sort((a, b) => b[1] - a[1]).map(([stage, ms]) => h("li", {}, h("i", { class: stage }), `${STAGE_WORDS[stage]} `, h("b", { text: percent(ms / total) }), ` ${duration(ms / 1000)}`)));
     this.detail = h("dl", { class: "details" });
     const tree = h("div", { class: "tree", role: "tree", "aria-label": "Spans" });
     this.rows(root, tree, root, total);
+    const follow = this.quietly ? "The newest request. Choose another in the list." : h("a", { href: "#", text: "Follow the newest request" });
     this.root.replaceChildren(
+      h("p", { class: "note", "data-follows": String(this.quietly) }, follow),
       h("p", { class: "verdict", text: verdict(request, root, FORMAT) }),
       strip,
       words,
