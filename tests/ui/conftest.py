@@ -87,7 +87,7 @@ def made_up() -> Callable[[], Awaitable[MadeUpMesh]]:
 
 @asynccontextmanager
 async def traffic(http: str, clients: int, *, most_tokens: int = 120) -> AsyncIterator[None]:
-    """So many clients that each ask again and again."""
+    """Clients that ask again and again, each one request at a time."""
 
     async def ask(number: int) -> None:
         async with httpx.AsyncClient(timeout=120, trust_env=False) as client:

@@ -25,7 +25,7 @@ export class Figures {
     this.inFlight = tile("In flight", "Requests that the gateway has accepted and not ended");
     this.tokens = tile("Tokens per second", "Tokens that clients got in the last seconds; below, the last minute");
     this.first = tile("First token", "Median time to the first token of the last requests");
-    this.handoff = tile("Hand-off exposed", "Median time between the first token and the moment at which decode went on: what of the hand-off was not hidden behind prefill. Below, the hidden share of the pages' bytes");
+    this.handoff = tile("Hand-off exposed", "Median time between the first token and the moment at which decode went on: what of the hand-off was not hidden behind prefill. Below, the hidden share and the size of a hand-off");
     this.sends = []; // of the last requests: { hidden, bytes }
     this.sampled = 0;
     this.paths = tile("Paths", "How requests were served since the gateway started: prefill and decode apart (remote), by decode alone (local), or with a second attempt (resumed)");
@@ -56,7 +56,7 @@ export class Figures {
 
   handoffNote(remote) {
     const hidden = median(this.sends.map((send) => send.hidden));
-    if (hidden !== null) return `${percent(hidden)} hidden · ${bytes(median(this.sends.map((send) => send.bytes)))} moved`;
+    if (hidden !== null) return `${percent(hidden)} hidden · ${bytes(median(this.sends.map((send) => send.bytes)))}`;
     return `${percent(median(remote.map((request) => request.exposed_seconds / request.seconds)))} of a request's time`;
   }
 

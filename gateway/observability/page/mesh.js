@@ -101,7 +101,7 @@ export class Mesh {
   describePages(card) {
     const { worker, map } = card;
     const used = worker.pages ? 1 - worker.available / worker.pages : 0;
-    setText(card.note, worker.tier === "prefill" && worker.queued_tokens ? `${count(worker.queued_tokens)} tokens to read` : `${percent(used)} of ${count(worker.pages)} pages`);
+    setText(card.note, worker.tier === "prefill" && worker.queued_tokens ? `${count(worker.queued_tokens)} tokens to read` : `${percent(used)} of ${count(worker.pages)} in use`);
     card.canvas.setAttribute("aria-label", `Pages of ${worker.name}: ${pageWords(map, worker)}`);
     if (!card.details.hidden) fillDetails(card);
   }

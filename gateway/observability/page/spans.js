@@ -47,8 +47,8 @@ export function covered(spans, from, to) {
   return sum;
 }
 
-/** Milliseconds of each stage. They add up to the request's time: each moment belongs to one span, the deepest that runs;
- * a hand-off that runs beside computing is hidden and gets none. */
+/** Milliseconds of each stage. They add up to the request's time: each moment belongs to one of the spans that run. Work
+ * goes first, so a hand-off beside computing is hidden and gets none; a span with parts goes last. */
 export function shares(root) {
   const all = [];
   const collect = (node) => {
@@ -63,10 +63,17 @@ export function shares(root) {
   for (let i = 0; i + 1 < marks.length; i++) {
     const middle = (marks[i] + marks[i + 1]) / 2;
     const active = all.filter((node) => node.start_ms <= middle && node.end_ms >= middle);
-    const owner = active.find((node) => HIDES.includes(node.name)) ?? active.reduce((a, b) => (b.depth >= a.depth ? b : a), root);
+    const owner = active.reduce((a, b) => (rank(b) >= rank(a) ? b : a), root);
     sums[stageOf(owner.name)] += marks[i + 1] - marks[i];
   }
   return sums;
+}
+
+function rank(node) {
+  if (HIDES.includes(node.name)) return 400;
+  if (node.name === "loop.blocked") return 300;
+  if (node.children.some((child) => child.name !== "loop.blocked")) return node.depth;
+  return stageOf(node.name) === "handoff" ? 100 : 200;
 }
 
 /** Share of the hand-off that ran beside computing, or null without a hand-off. */
