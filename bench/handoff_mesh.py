@@ -9,19 +9,20 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
 from bench.handoff_figures import MeshRun
 from bench.handoff_prefill import LINE_BYTES
+from cli.health import get_json
 from cli.mesh import services_of
 from cli.ports import free_address
 from cli.running import running_mesh
 from cli.supervisor import OnLine, Service
-from cli.traces import Collector
+from mesh import semconv
 from mesh.settings import read_settings
-from mesh.telemetry import SpanRecord
 
 START_SECONDS = 300.0  # includes packing the weights of a new model
 TRACE_SECONDS = 10.0
@@ -49,19 +50,19 @@ class About:
 class Sent:
     """A run whose spans may not have arrived yet."""
 
-    trace_id: int
+    request_id: str
     first_token_ms: float
 
 
 class Mesh:
     def __init__(
         self,
-        collector: Collector,
+        http_address: str,
         stub: inference_pb2_grpc.InferenceServiceStub,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        self._collector, self._stub, self._reader, self._writer = collector, stub, reader, writer
+        self._http_address, self._stub, self._reader, self._writer = http_address, stub, reader, writer
         self._loop = asyncio.get_running_loop()
 
     async def about(self, prompt_tokens: int) -> About:
@@ -82,8 +83,8 @@ class Mesh:
         request.sampling.temperature = 0
         request.stop.max_tokens = MAX_TOKENS
         request.stop.ignore_eos = True
-        trace_id = secrets.randbits(127) + 1
-        metadata = (("traceparent", f"00-{trace_id:032x}-{secrets.randbits(63) + 1:016x}-01"),)
+        request_id = secrets.token_hex(16)
+        metadata = (("x-request-id", request_id),)
         began, first = self._loop.time(), None
         call = self._stub.StreamGenerate(inference_pb2.StreamGenerateRequest(request=request), metadata=metadata)
         async for event in call:
@@ -92,15 +93,10 @@ class Mesh:
         if first is None:
             raise RuntimeError("an answer ended without a token")
         await asyncio.sleep(QUIET_SECONDS)
-        return Sent(trace_id, (first - began) * 1000)
+        return Sent(request_id, (first - began) * 1000)
 
     async def result(self, sent: Sent) -> MeshRun:
-        deadline = self._loop.time() + TRACE_SECONDS
-        while len(spans := spans_by_name(self._collector.traces.get(sent.trace_id, []))) < len(NEEDED):
-            if self._loop.time() > deadline:
-                raise RuntimeError(f"of a request's trace only {sorted(spans)} arrived in {TRACE_SECONDS} s")
-            await asyncio.sleep(0.1)
-        return measure(spans, sent.first_token_ms)
+        return measure(await needed_spans(self._http_address, sent.request_id), sent.first_token_ms)
 
     async def _control(self, verb: str, argument: float | list[int]) -> bytes:
         self._writer.write(json.dumps({verb: argument}).encode() + b"\n")
@@ -110,21 +106,34 @@ class Mesh:
         return line
 
 
-NEEDED = ("prefill.compute", "kv.push", "kv.land")
+NEEDED = (semconv.COMPUTE, semconv.KV_SEND, semconv.KV_RECEIVE)
+
+JsonSpan = dict[str, Any]
 
 
-def spans_by_name(spans: Sequence[SpanRecord]) -> dict[str, SpanRecord]:
-    return {span.name: span for span in spans if span.name in NEEDED}
+async def needed_spans(http_address: str, request_id: str) -> dict[str, JsonSpan]:
+    """The spans of a request that say how its hand-off went, from the gateway's own record of it."""
+    loop = asyncio.get_running_loop()
+    deadline, spans = loop.time() + TRACE_SECONDS, dict[str, JsonSpan]()
+    while loop.time() < deadline:
+        answer = await get_json(http_address, f"/debug/requests/{request_id}")
+        spans = {span["name"]: span for span in (answer or {}).get("spans", ()) if span["name"] in NEEDED}
+        if len(spans) == len(NEEDED):
+            return spans
+        await asyncio.sleep(0.1)
+    raise RuntimeError(f"of a request's trace only {sorted(spans)} arrived in {TRACE_SECONDS} s")
 
 
-def measure(spans: dict[str, SpanRecord], first_token_ms: float) -> MeshRun:
-    compute, push, land = (spans[name] for name in NEEDED)
+def measure(spans: dict[str, JsonSpan], first_token_ms: float) -> MeshRun:
+    compute, send, receive = (spans[name] for name in NEEDED)
+    sent = send["attributes"]
+    computed_ms = compute["start_ms"] + compute["duration_ms"]
     return MeshRun(
         first_token_ms=first_token_ms,
-        compute_ms=(compute.end_seconds - compute.start_seconds) * 1000,
-        exposed_ms=(land.end_seconds - compute.end_seconds) * 1000,
-        bytes=int(push.attributes["bytes"]),
-        bytes_before_first=int(push.attributes["bytes_before_first"]),
+        compute_ms=compute["duration_ms"],
+        exposed_ms=receive["start_ms"] + receive["duration_ms"] - computed_ms,
+        bytes=int(sent[semconv.KV_BYTES]),
+        bytes_before_first=round(sent[semconv.KV_BYTES] * sent[semconv.KV_HIDDEN]),
     )
 
 
@@ -132,8 +141,6 @@ def measure(spans: dict[str, SpanRecord], first_token_ms: float) -> MeshRun:
 async def running(
     model: Path, cache: Path, *, threads: int, transport: str, bytes_per_second: float | None, on_line: OnLine
 ) -> AsyncIterator[Mesh]:
-    collector = Collector()
-    await collector.start()
     overrides = {
         "model": str(model),
         "cache_folder": str(cache),
@@ -146,19 +153,16 @@ async def running(
         "mesh.decode_workers": "1",
     }
     mesh = read_settings(None, {}, overrides).mesh()
-    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint=f"http://{collector.address}")
-    try:
-        with tempfile.TemporaryDirectory(prefix="baton-handoff-") as folder:
-            control = Path(folder) / "control"
-            prefill = next(at for at, service in enumerate(services) if service.name == "prefill-0")
-            services[prefill] = with_control(services[prefill], control, bytes_per_second)
-            async with running_mesh(mesh, services, on_line, START_SECONDS):
-                reader, writer = await asyncio.open_unix_connection(control, limit=LINE_BYTES)
-                async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
-                    yield Mesh(collector, inference_pb2_grpc.InferenceServiceStub(channel), reader, writer)
-                writer.close()
-    finally:
-        await collector.close()
+    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint="")
+    with tempfile.TemporaryDirectory(prefix="baton-handoff-") as folder:
+        control = Path(folder) / "control"
+        prefill = next(at for at, service in enumerate(services) if service.name == "prefill-0")
+        services[prefill] = with_control(services[prefill], control, bytes_per_second)
+        async with running_mesh(mesh, services, on_line, START_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(control, limit=LINE_BYTES)
+            async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
+                yield Mesh(mesh.gateway.http_address, inference_pb2_grpc.InferenceServiceStub(channel), reader, writer)
+            writer.close()
 
 
 def with_control(service: Service, control: Path, bytes_per_second: float | None) -> Service:

@@ -18,7 +18,6 @@ from engine.runner import CpuRunner
 from kvtransfer.tcp_writer import TcpWriter
 from mesh.config import PrefillConfig
 from mesh.messages import Sampling
-from mesh.otlp import open_telemetry
 from mesh.serving import run_together
 from mesh.settings import read_settings
 from prefill_svc.main import open_worker
@@ -89,8 +88,7 @@ GREEDY = Sampling(max_tokens=2, temperature=0.0)
 
 
 async def serve(config: PrefillConfig, control: Path, bytes_per_second: float | None) -> None:
-    telemetry = open_telemetry(config.name, config.otlp_endpoint)
-    async with open_worker(config, telemetry, bytes_per_second=bytes_per_second) as worker:
+    async with open_worker(config, bytes_per_second=bytes_per_second) as worker:
         server = await asyncio.start_unix_server(EngineAlone(worker, config).serve, control, limit=LINE_BYTES)
         async with server:
             await run_together(worker.run(), worker.attachments.register(), server.serve_forever())

@@ -1,7 +1,7 @@
 """`baton demo`: a real mesh on free ports, one question, its answer, and a picture of where the time went.
 
 Everything is as in production: five processes, gRPC between them, pages over a real transport, and a timeline from the
-OpenTelemetry spans that the services export. At the end all processes are gone."""
+request's trace, which the gateway keeps. At the end all processes are gone."""
 
 import os
 import shutil
@@ -13,11 +13,11 @@ from cli.client import chat_request, sampling, stream
 from cli.errors import readable_errors
 from cli.mesh import services_of
 from cli.output import say, write
-from cli.ports import free_address
+from cli.ports import dialable, free_address
+from cli.recent import last_finished
 from cli.running import running_mesh
 from cli.supervisor import READY, MeshFailed
 from cli.timeline import draw
-from cli.traces import Collector
 from cli.up import run_until_signal
 from mesh.settings import read_settings
 from mesh.tls import TlsFiles, tls_files
@@ -40,27 +40,22 @@ def demo(
 
 
 async def _demo(question: str, max_tokens: int) -> None:
-    collector = Collector()
-    await collector.start()
     overrides = {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
         "gateway.local": "never",
     }
-    try:
-        mesh = read_settings(None, os.environ, overrides).mesh()
-        services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint=f"http://{collector.address}")
-        say(f"starting {', '.join(service.name for service in services)}")
-        async with running_mesh(mesh, services, _on_line, START_SECONDS):
-            say(f"\nyou › {question}", style="bold")
-            await _ask(mesh.gateway.grpc_address, tls_files(mesh.gateway), question, max_tokens)
-            spans = await collector.finished(set(), TRACE_SECONDS)
-            if not spans:
-                raise MeshFailed(f"no trace of the request arrived within {TRACE_SECONDS} s")
-    finally:
-        await collector.close()
+    mesh = read_settings(None, os.environ, overrides).mesh()
+    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint=mesh.gateway.otlp_endpoint)
+    say(f"starting {', '.join(service.name for service in services)}")
+    async with running_mesh(mesh, services, _on_line, START_SECONDS):
+        say(f"\nyou › {question}", style="bold")
+        await _ask(mesh.gateway.grpc_address, tls_files(mesh.gateway), question, max_tokens)
+        request = await last_finished(dialable(mesh.gateway.http_address), TRACE_SECONDS)
+        if request is None:
+            raise MeshFailed(f"the gateway has no trace of the request after {TRACE_SECONDS} s")
     say("\nWhere the time went, from the request's trace:\n")
-    for line in draw(spans, shutil.get_terminal_size((100, 24)).columns):
+    for line in draw(request, shutil.get_terminal_size((100, 24)).columns):
         print(line)
 
 

@@ -1,4 +1,4 @@
-"""Reads the numbers of attached workers from the gateway's GET /health, with the standard library only."""
+"""Reads JSON from the gateway over HTTP, with the standard library only: above all the attached workers of /health."""
 
 import asyncio
 import json
@@ -11,18 +11,23 @@ ANSWER_SECONDS = 2.0
 
 async def health(http_address: str) -> dict[str, Any] | None:
     """The gateway's answer while it can serve, else None."""
+    return await get_json(http_address, "/health")
+
+
+async def get_json(http_address: str, path: str) -> dict[str, Any] | None:
+    """The object with which the gateway answers this path; None if it gives none."""
     try:
         # wait_for of Python 3.11 can swallow a cancellation, and with it the time limit of the caller.
         async with asyncio.timeout(ANSWER_SECONDS):
-            return await _get(http_address)
+            return await _get(http_address, path)
     except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError):
         return None
 
 
-async def _get(http_address: str) -> dict[str, Any] | None:
+async def _get(http_address: str, path: str) -> dict[str, Any] | None:
     reader, writer = await asyncio.open_connection(*split_address(http_address))
     try:
-        writer.write(f"GET /health HTTP/1.1\r\nHost: {http_address}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {http_address}\r\nConnection: close\r\n\r\n".encode())
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()

@@ -1,21 +1,26 @@
 """A request's trace as a small picture for a terminal: one row per phase, bars on one time axis.
 
-Pure functions from spans to lines. Phases of one service that repeat (the chunks of a prompt) share a row."""
+Pure functions from the JSON of `GET /debug/requests/{request_id}` to lines. Phases of one service that repeat (the
+attempts of a resumed request) share a row; what holds other spans, or took no time, is left out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from mesh.telemetry import SpanRecord
+from mesh import semconv
 
-ROOT = "request"
+Json = dict[str, Any]
 LABELS = {
-    "first_token": "first token",
-    "prefill.queue": "queue",
-    "prefill.compute": "prefill",
-    "kv.push": "hand-off",
-    "kv.land": "landing",
+    semconv.DISPATCH: "to worker",
+    semconv.KV_RESERVE: "pages reserved",
+    semconv.COMPUTE: "prefill",
+    semconv.KV_SEND: "hand-off",
+    semconv.KV_RECEIVE: "landing",
+    semconv.GENERATE: "decode",
+    semconv.DELIVER: "to gateway",
 }
-MARKS = frozenset({"first_token"})  # drawn as a point at their end
+WHOLE, FIRST_TOKEN = "request", "first token"
+SHORTEST_SHARE = 0.001  # rows that took less of the request are left out
 LEAST_COLUMNS = 16
 
 
@@ -24,35 +29,38 @@ class Row:
     service: str
     label: str
     pieces: tuple[tuple[float, float], ...]  # seconds after the request's start
-    mark: bool
+    mark: bool = False  # drawn as a point at its end
 
     @property
     def seconds(self) -> float:
         return sum(stop - start for start, stop in self.pieces)
 
 
-def rows_of(spans: Sequence[SpanRecord]) -> list[Row]:
+def rows_of(request: Json) -> list[Row]:
     """Rows in the order in which their phases began, the whole request first."""
-    start = min(span.start_seconds for span in spans)
-    grouped: dict[tuple[str, str], list[SpanRecord]] = {}
-    for span in sorted(spans, key=lambda span: (span.name != ROOT, span.start_seconds, span.end_seconds)):
-        grouped.setdefault((span.service, span.name), []).append(span)
-    return [
-        Row(
-            service=service,
-            label=LABELS.get(name, name),
-            pieces=tuple((span.start_seconds - start, span.end_seconds - start) for span in group),
-            mark=name in MARKS,
-        )
-        for (service, name), group in grouped.items()
-    ]
-
-
-def draw(spans: Sequence[SpanRecord], columns: int = 100) -> list[str]:
-    """The picture as lines of at most `columns` characters."""
+    spans: Sequence[Json] = request["spans"]
     if not spans:
-        return ["no spans have arrived"]
-    rows = rows_of(spans)
+        return []
+    inner = {span["parent_id"] for span in spans if span["name"] != semconv.LOOP_BLOCKED}
+    root = spans[0]
+    total = root["duration_ms"] / 1000
+    rows = [Row(root["service"], WHOLE, ((0.0, total),))]
+    if request["ttft_seconds"] is not None:
+        rows.append(Row(root["service"], FIRST_TOKEN, ((0.0, request["ttft_seconds"]),), mark=True))
+    grouped: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for span in sorted(spans, key=lambda span: (span["start_ms"], span["duration_ms"])):
+        if span["span_id"] not in inner and span is not root:
+            start = span["start_ms"] / 1000
+            grouped.setdefault((span["service"], span["name"]), []).append((start, start + span["duration_ms"] / 1000))
+    found = [Row(service, LABELS.get(name, name), tuple(pieces)) for (service, name), pieces in grouped.items()]
+    return rows + [row for row in found if row.seconds >= total * SHORTEST_SHARE]
+
+
+def draw(request: Json, columns: int = 100) -> list[str]:
+    """The picture as lines of at most `columns` characters."""
+    rows = rows_of(request)
+    if not rows:
+        return ["this request was not traced"]
     total = max(stop for row in rows for _, stop in row.pieces) or 1e-9
     names = max(len(row.service) for row in rows)
     labels = max(len(row.label) for row in rows)

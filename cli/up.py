@@ -14,7 +14,9 @@ from cli.errors import readable_errors
 from cli.mesh import parse_settings, services_of
 from cli.output import say
 from cli.ports import dialable
+from cli.recent import finished
 from cli.running import running_mesh
+from cli.timeline import draw
 from cli.tls_options import tls_arguments
 from mesh.config import MeshConfig
 from mesh.settings import read_settings
@@ -68,17 +70,11 @@ def up(
 
 async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], trace: bool) -> None:
     begun = time.monotonic()
-    collector = None
-    if trace and not mesh.gateway.otlp_endpoint:
-        from cli.traces import Collector
-
-        collector = Collector()
-        await collector.start()
-    endpoint = f"http://{collector.address}" if collector else mesh.gateway.otlp_endpoint
-    services = services_of(mesh, file=file, overrides=overrides, otlp_endpoint=endpoint)
+    services = services_of(mesh, file=file, overrides=overrides, otlp_endpoint=mesh.gateway.otlp_endpoint)
     width = max(len(service.name) for service in services)
     say(f"starting {', '.join(service.name for service in services)}")
-    async with running_mesh(mesh, services, lambda name, line: say(f"{name:<{width}}  {line}")):
+    as_json = mesh.gateway.log_format == "json"  # such a line names its service itself
+    async with running_mesh(mesh, services, lambda name, line: say(line if as_json else f"{name:<{width}}  {line}")):
         http, grpc = dialable(mesh.gateway.http_address), dialable(mesh.gateway.grpc_address)
         say(f"\nThe mesh serves {mesh.gateway.model_name} after {time.monotonic() - begun:.1f} s. Ctrl-C stops it.")
         say(f"  HTTP   curl http://{http}/v1/models")
@@ -86,17 +82,14 @@ async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], tr
         say(f"  gRPC   baton generate --address {grpc}{tls} 'Once upon a time'")
         say(f"  chat   baton chat --address {grpc}{tls}")
         say(f"  look   http://{http}/ui\n" if mesh.gateway.ui else "")
-        if collector is not None:
-            await _draw_all(collector)
+        if trace:
+            await _draw_all(http)
         await asyncio.Event().wait()
 
 
-async def _draw_all(collector: Any) -> None:
-    from cli.timeline import draw
-
-    seen: set[int] = set()
-    while True:
-        for line in draw(await collector.finished(seen)):
+async def _draw_all(http: str) -> None:
+    async for request in finished(http):
+        for line in draw(request):
             say(line)
         say("")
 

@@ -44,6 +44,8 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         service=config.name,
         limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
     )
+    if config.log_content:
+        traces.show_content(assets.tokenizer.decode)
     gateway = Gateway(
         GrpcNetwork(tls=tls_files(config), setting="gateway.grpc_address", also=add_public),
         random=random,

@@ -65,7 +65,7 @@ class Sequencer:
     def accept(self, choice: ChoiceRequest) -> GatewayRequest:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        trace = choice.trace.choice(now, len(choice.prompt), choice.sampling)
+        trace = choice.trace.choice(now, choice.prompt, choice.sampling)
         request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, numerics=choice.numerics)
         self.requests[request.id] = request
         if choice.deadline_seconds is not None:
@@ -264,7 +264,8 @@ class Sequencer:
         self._cancel(request, {request.decode, request.prefill})
         if error is not None:
             request.events.put_nowait(error)
-        request.trace.ends(request.ended_seconds, stopped.value if error else request.shown[-1].end.value)
+        finish = stopped.value if error else request.shown[-1].end.value
+        request.trace.ends(request.ended_seconds, finish, lambda: request.emitted)
 
     def _cancel(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """Make these workers forget the current attempt and all earlier ones."""

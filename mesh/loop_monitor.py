@@ -43,6 +43,7 @@ class LoopMonitor:
         """The timer may be late at this moment: a callback that ends a request can run before it."""
         now, due = self._loop.time(), self._before + TICK_SECONDS
         if now - due >= BLOCKED_SECONDS:
-            self.blocked.append((due, now))
-            self.blocked_seconds += now - due
+            began = due - TICK_SECONDS / 2  # at some time since the timer went off last
+            self.blocked.append((began, now))
+            self.blocked_seconds += now - began
         self._before = max(self._before, now)

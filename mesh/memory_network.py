@@ -12,6 +12,7 @@ from mesh.messages import Message, Register
 from mesh.network import Accept, Channel, OnRegister, StreamClosed
 
 Held = Callable[[str, str, Message], bool]  # (sender, receiver, message) -> whether to keep the message back
+Rewrite = Callable[[str, Message], Message]  # (sender, message) -> the message that travels in its place
 
 
 class MemoryStream:
@@ -25,7 +26,7 @@ class MemoryStream:
 
     def send(self, message: Message) -> None:
         if not self._closed and self.other is not None:
-            self.other.travel(message)
+            self.other.travel(self._network.rewrite(self.here, message))
 
     def travel(self, message: Message | None) -> None:
         self._way.append(message)
@@ -83,6 +84,7 @@ class MemoryNetwork:
     def __init__(self, random: Random, *, latency_seconds: tuple[float, float] = (0.0001, 0.001)) -> None:
         self.streams: list[MemoryStream] = []
         self.holding: list[Held] = []
+        self.rewrite: Rewrite = lambda source, message: message
         self.log: list[tuple[float, str, str, str]] = []
         self._random, self._latency = random, latency_seconds
         self._accept: dict[str, tuple[dict[Channel, Accept], OnRegister | None]] = {}

@@ -38,7 +38,7 @@ class OtlpTelemetry:
         """`clock` is the one by which spans are measured."""
         self.share = share
         self.exported_spans = self.dropped_spans = 0  # since the start; dropped ones as far as they were made
-        self.dropped_traces = 0  # traces that found the queue full
+        self.dropped_traces = 0  # traces that found the queue full, or could not be assembled
         self._send, self._offset_seconds = send, offset_seconds(clock, time.time)
         self._queue: deque[Assemble] = deque()
         self._wake, self._closing = threading.Event(), False
@@ -67,7 +67,11 @@ class OtlpTelemetry:
             self._wake.clear()
             spans = list[SpanRecord]()
             while self._queue:
-                spans.extend(self._queue.popleft()())
+                try:
+                    spans.extend(self._queue.popleft()())
+                except Exception:
+                    self.dropped_traces += 1
+                    log.exception("a trace cannot be assembled")
             if spans:
                 self._deliver(spans)
             if self._closing and not self._queue:

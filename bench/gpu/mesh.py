@@ -26,15 +26,14 @@ from bench.gpu import room
 from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, a_peers, note, show
 from bench.gpu.random_model import DRY, LLAMA_8B, as_folder
-from bench.handoff_mesh import NEEDED, spans_by_name
 from bench.handoff_mesh import measure as of_trace
+from bench.handoff_mesh import needed_spans
 from cli.mesh import services_of
 from cli.ports import free_address
 from cli.running import running_mesh
-from cli.traces import Collector
 from mesh.settings import read_settings
 
-START_SECONDS, TRACE_SECONDS = 120.0, 10.0
+START_SECONDS = 120.0
 POOL_BYTES = 12 * 2**30
 HANDOFF_TOKENS, HANDOFFS = 4096, 7
 CLIENTS, PROMPT_TOKENS, ANSWER_TOKENS = 64, 256, 128
@@ -71,37 +70,27 @@ class ClientLoad:
 
 
 class GpuMeshClient:
-    def __init__(self, stub: inference_pb2_grpc.InferenceServiceStub, collector: Collector) -> None:
-        self._stub, self._collector = stub, collector
+    def __init__(self, stub: inference_pb2_grpc.InferenceServiceStub, http_address: str) -> None:
+        self._stub, self._http_address = stub, http_address
 
-    async def answer(self, tokens: Sequence[int], count: int, trace: int = 0) -> int:
+    async def answer(self, tokens: Sequence[int], count: int, request_id: str = "") -> int:
         """Sends one prompt and returns how many tokens the answer has."""
         request = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=tokens))
         request.sampling.temperature = 0
         request.stop.max_tokens, request.stop.ignore_eos = count, True
-        parent = (("traceparent", f"00-{trace:032x}-{secrets.randbits(63) + 1:016x}-01"),) if trace else ()
-        reply = await self._stub.Generate(request, metadata=parent)
+        reply = await self._stub.Generate(request, metadata=(("x-request-id", request_id),) if request_id else ())
         return int(reply.finished.usage.completion_tokens)
 
     async def handoff(self, length: int) -> tuple[float, float]:
         """Sends one prompt that no cache knows; returns its hand-off's (hidden share, exposed milliseconds)."""
-        trace, loop = secrets.randbits(127) + 1, asyncio.get_running_loop()
-        await self.answer(list(secrets.token_bytes(length)), 2, trace)
-        deadline = loop.time() + TRACE_SECONDS
-        while len(spans := spans_by_name(self._collector.traces.get(trace, []))) < len(NEEDED):
-            if loop.time() > deadline:
-                raise RuntimeError(
-                    f"only the spans {sorted(spans)} of a request's trace arrived within {TRACE_SECONDS} s"
-                )
-            await asyncio.sleep(0.05)
-        run = of_trace(spans, 0.0)
+        request_id = secrets.token_hex(16)
+        await self.answer(list(secrets.token_bytes(length)), 2, request_id)
+        run = of_trace(await needed_spans(self._http_address, request_id), 0.0)
         return run.hidden_share, run.exposed_ms
 
 
 @asynccontextmanager
 async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[GpuMeshClient]:
-    collector = Collector()
-    await collector.start()
     said = {
         "model": str(model),
         "cache_folder": str(cache),
@@ -117,15 +106,12 @@ async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[GpuMe
         "mesh.decode_workers": "1",
     }
     mesh = read_settings(None, {}, said).mesh()
-    services = services_of(mesh, file=None, overrides=said, otlp_endpoint=f"http://{collector.address}")
-    try:
-        async with running_mesh(
-            mesh, services, lambda name, line: print(f"{name}: {line}", file=sys.stderr), START_SECONDS
-        ):
-            async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
-                yield GpuMeshClient(inference_pb2_grpc.InferenceServiceStub(channel), collector)
-    finally:
-        await collector.close()
+    services = services_of(mesh, file=None, overrides=said, otlp_endpoint="")
+    async with running_mesh(
+        mesh, services, lambda name, line: print(f"{name}: {line}", file=sys.stderr), START_SECONDS
+    ):
+        async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
+            yield GpuMeshClient(inference_pb2_grpc.InferenceServiceStub(channel), mesh.gateway.http_address)
 
 
 async def _serve(model: Path, cache: Path, load: ClientLoad, *, device: str) -> float:

@@ -37,12 +37,13 @@ def chat_attributes(record: RequestRecord) -> dict[str, Attribute]:
             semconv.REQUEST_TEMPERATURE: sampling.temperature,
             semconv.REQUEST_TOP_P: sampling.top_p,
             semconv.REQUEST_TOP_K: sampling.top_k,
-            semconv.REQUEST_SEED: str(sampling.seed),
             semconv.INPUT_TOKENS: record.prompt_tokens,
             semconv.OUTPUT_TOKENS: record.completion_tokens,
             semconv.CACHED_TOKENS: max(choice.cached_tokens for choice in record.choices),
             semconv.ATTEMPTS: sum(len(choice.routes) for choice in record.choices),
         }
+        if sampling.seed < 2**63:  # attributes are signed
+            found[semconv.REQUEST_SEED] = sampling.seed
         # A choice that ends at a stop string is cancelled behind it.
         found[semconv.FINISH_REASONS] = tuple(
             "stop" if record.status == "ok" and choice.finish == CANCELLED else choice.finish

@@ -17,7 +17,6 @@ class WorkerClock:
         self.offset_seconds = 0.0  # to add to the worker's times
         self.error_seconds: float | None = None  # at most so wrong; None: not measured yet
         self._send = send
-        self._loop = asyncio.get_running_loop()
         self._number = 0
         self._sent_seconds = 0.0
         self._readings: list[tuple[float, float]] = []  # (round trip, offset) of this measurement
@@ -27,7 +26,7 @@ class WorkerClock:
         """Measure now, and again and again."""
         self._readings = []
         self._probe()
-        self._timer = self._loop.call_later(REPEAT_SECONDS, self.start)
+        self._timer = asyncio.get_running_loop().call_later(REPEAT_SECONDS, self.start)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -37,7 +36,7 @@ class WorkerClock:
         """A probe is answered."""
         if reading.number != self._number:
             return  # the answer to a probe of the measurement before
-        now = self._loop.time()
+        now = asyncio.get_running_loop().time()
         self._readings.append((now - self._sent_seconds, (now + self._sent_seconds) / 2 - reading.seconds))
         if self.error_seconds is None or len(self._readings) == PROBES:
             round_trip, self.offset_seconds = min(self._readings)
@@ -47,5 +46,5 @@ class WorkerClock:
 
     def _probe(self) -> None:
         self._number += 1
-        self._sent_seconds = self._loop.time()
+        self._sent_seconds = asyncio.get_running_loop().time()
         self._send(ClockProbe(self._number))

@@ -6,7 +6,7 @@ values later (gateway/observability/tree.py), not on the request's way. A reques
 the same: the request log and `GET /debug/requests` show it."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -50,6 +50,8 @@ class ChoiceRecord:
     accepted_seconds: float
     prompt_tokens: int
     sampling: Sampling
+    prompt: tuple[int, ...] = ()  # kept only where the log shows content, as the next
+    output: tuple[int, ...] = ()
     attempts: list[AttemptAtWorker] = field(default_factory=list)
     routes: list[RouteRecord] = field(default_factory=list)
     waits: list[list[float]] = field(default_factory=list)  # [start, end] of each wait for a worker; [start]: it waits
@@ -100,8 +102,10 @@ class ChoiceRecord:
         if self.request.recorded:
             self.token_seconds.append(now)
 
-    def ends(self, now: float, finish: str) -> None:
+    def ends(self, now: float, finish: str, output: Callable[[], tuple[int, ...]] = tuple) -> None:
         self.leaves(now)
+        if self.request.decode is not None:
+            self.output = output()
         self.ended_seconds, self.finish = now, finish
         times, self.token_seconds = self.token_seconds, []
         gaps = sorted(after - before for before, after in pairwise(times))
@@ -132,11 +136,13 @@ class RequestRecord:
     error: str = ""  # reason of the error
     server_error: bool = False  # the error is ours, not the client's
     complete: bool = False  # every worker has reported, or had its time
-    content: dict[str, object] | None = None  # prompt and output, where the log is to show them
+    decode: Callable[[Sequence[int]], str] | None = None  # makes text of tokens; None: the log shows no content
     blocked: tuple[tuple[float, float], ...] = ()  # when the gateway's event loop stood still meanwhile
 
-    def choice(self, now: float, prompt_tokens: int, sampling: Sampling) -> ChoiceRecord:
-        choice = ChoiceRecord(self, len(self.choices), now, prompt_tokens, sampling)
+    def choice(self, now: float, prompt: tuple[int, ...], sampling: Sampling) -> ChoiceRecord:
+        choice = ChoiceRecord(self, len(self.choices), now, len(prompt), sampling)
+        if self.decode is not None:
+            choice.prompt = prompt
         self.choices.append(choice)
         return choice
 

@@ -23,10 +23,12 @@ def log_request(record: RequestRecord) -> None:
         "completion_tokens": record.completion_tokens,
         "ttft_seconds": None if ttft is None else round(ttft, 6),
         "seconds": round(record.seconds, 6),
-        **(record.content or {}),
     }
+    if record.decode is not None:
+        fields["prompts"] = [record.decode(choice.prompt) for choice in record.choices]
+        fields["outputs"] = [record.decode(choice.output) for choice in record.choices]
     log.info(
-        "request %s trace %s %s%s %s %d+%d tokens, first after %s, %.3f s",
+        "request %s trace %s %s%s %s %d+%d tokens, first after %s, %.3f s%s",
         record.request_id,
         fields["trace_id"],
         record.status,
@@ -36,5 +38,6 @@ def log_request(record: RequestRecord) -> None:
         record.completion_tokens,
         "-" if ttft is None else f"{ttft:.3f} s",
         record.seconds,
+        f" {fields['prompts']} -> {fields['outputs']}" if record.decode is not None else "",
         extra={"event": "request", **fields},
     )

@@ -5,6 +5,7 @@ A request is finished when its last byte is sent and every worker of its attempt
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from random import Random
 
 from gateway.observability.limits import NO_LIMITS, Limits
@@ -18,6 +19,8 @@ from mesh.telemetry import Attributes, KeptHere, SpanRecord, Telemetry, TraceCon
 KEPT_REQUESTS = 512
 SETTLE_SECONDS = 2.0  # so long after a request's end a worker's report still belongs to its trace
 
+Decode = Callable[[Sequence[int]], str]
+
 
 class RecentTraces:
     def __init__(
@@ -30,10 +33,15 @@ class RecentTraces:
     ) -> None:
         self._telemetry = telemetry or KeptHere()
         self._random, self._service, self._limits = random, service, limits
+        self._decode: Decode | None = None
         self._loop = asyncio.get_running_loop()
         self._monitor = LoopMonitor()
         self._records: OrderedDict[int, RequestRecord] = OrderedDict()  # by the root's span id, the oldest first
         self._awaited: dict[tuple[Ticket, Tier], tuple[RequestRecord, AttemptAtWorker]] = {}
+
+    def show_content(self, decode: Decode) -> None:
+        """The log line of each request shows prompts and outputs from now on; `decode` makes text of tokens."""
+        self._decode = decode
 
     @property
     def records_phases(self) -> bool:
@@ -58,6 +66,7 @@ class RecentTraces:
             on_end=self._ended,
             attributes=dict(attributes),
             operation=operation,
+            decode=self._decode,
         )
         if recorded:
             self._monitor.begin()

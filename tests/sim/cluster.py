@@ -15,6 +15,7 @@ from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.pages import PagePool
 from gateway.core import ChoiceRequest, TokenStream
+from gateway.observability.limits import Limits
 from gateway.observability.traces import RecentTraces
 from gateway.router import Local
 from gateway.service import Gateway
@@ -86,6 +87,8 @@ class Cluster:
         accept: Accept = accepted,
         ahead: bool = False,  # decode launches steps before the ones in front are read
         telemetry: Telemetry | None = None,  # where traces go; None: nothing is recorded
+        trace_steps: int = 0,
+        limits: Limits | None = None,
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
@@ -93,7 +96,8 @@ class Cluster:
         self.numerics = numerics or {}
         self.patience_seconds, self.max_batch = patience_seconds, max_batch
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
-        self.acceptance, self.ahead = acceptance, ahead
+        self.acceptance, self.ahead, self.trace_steps = acceptance, ahead, trace_steps
+        self.limits = limits or Limits()
         self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is DraftSource.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
@@ -110,7 +114,7 @@ class Cluster:
         return Gateway(
             self.network.host("gateway"),
             random=random,
-            traces=RecentTraces(self.telemetry, random=Random(7)),
+            traces=RecentTraces(self.telemetry, random=Random(7), limits=self.limits),
             model="sim",
             local=self.local,
             patience_seconds=self.patience_seconds,
@@ -181,6 +185,7 @@ class Cluster:
                 chunk_tokens=self.chunk_tokens,
                 step_tokens=2 * self.chunk_tokens,
                 drafts=self.source is DraftSource.DRAFT,
+                trace_steps=self.trace_steps,
                 rules=self.rules,
             )
             await worker.attachments.listen(name)
@@ -208,6 +213,7 @@ class Cluster:
                 ),
                 chunk_tokens=self.chunk_tokens,
                 max_batch=self.max_batch,
+                trace_steps=self.trace_steps,
                 rules=self.rules,
             )
             await worker.listen(name)

@@ -20,6 +20,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now
 
+    def stand_still(self, seconds: float) -> None:
+        """A callback that computes for so long: time passes and nothing else runs."""
+        self._now += seconds
+
     def _jump(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise Stuck("nothing is ready and no timer is left")

@@ -55,7 +55,6 @@ SOCKET_FILES = {
     "cli/ports.py": "looks for free ports",
     "cli/health.py": "asks the gateway whether the mesh is complete",
     "cli/client.py": "a client like any other",
-    "cli/traces.py": "the collector of the demo",
 }
 
 Ban = tuple[str, set[str], dict[str, str]]

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPUTES = {"torch", "numpy", "transformers", "safetensors", "engine", "kvtransfer", "baton_kernels"}
-SDK = {"opentelemetry.sdk"}  # loaded only where spans are exported
+OTLP = {"opentelemetry.proto"}  # loaded only where spans are exported
 
 
 def loaded(*modules: str) -> set[str]:
@@ -30,10 +30,10 @@ def loaded(*modules: str) -> set[str]:
 @pytest.mark.parametrize(
     ("modules", "unwanted"),
     [
-        (("cli.serve", "cli.loop", "gateway.main"), COMPUTES | SDK),
-        (("cli.serve", "cli.loop", "prefill_svc.main"), {"torch", "transformers", "safetensors"} | SDK),
-        (("cli.serve", "cli.loop", "decode_svc.main"), {"torch", "transformers", "safetensors"} | SDK),
-        (("cli.up",), COMPUTES | SDK | {"grpc"}),
+        (("cli.serve", "cli.loop", "gateway.main"), COMPUTES | OTLP),
+        (("cli.serve", "cli.loop", "prefill_svc.main"), {"torch", "transformers", "safetensors"} | OTLP),
+        (("cli.serve", "cli.loop", "decode_svc.main"), {"torch", "transformers", "safetensors"} | OTLP),
+        (("cli.up",), COMPUTES | OTLP | {"grpc"}),
     ],
     ids=["gateway", "prefill", "decode", "up"],
 )
@@ -42,4 +42,4 @@ def test_a_process_loads_only_what_it_needs(modules: tuple[str, ...], unwanted: 
 
 
 def test_what_a_process_loads_would_be_noticed() -> None:
-    assert loaded("mesh.otlp") >= SDK and loaded("engine.loaded") >= {"numpy", "engine", "baton_kernels"}
+    assert loaded("mesh.otlp") >= OTLP and loaded("engine.loaded") >= {"numpy", "engine", "baton_kernels"}

@@ -1,4 +1,4 @@
-"""`up` and `demo` with stand-ins for the three services: real processes, real gRPC and HTTP, real traces, no model."""
+"""`up` and `demo` with stand-ins for the three services: real processes, real gRPC and HTTP, no model."""
 
 import os
 import re
@@ -21,31 +21,31 @@ import asyncio, json, logging
 import grpc
 from baton.inference.v1 import inference_pb2 as pb, inference_pb2_grpc as rpc
 
-class FakeInference(rpc.InferenceServiceServicer):
-    def __init__(self, telemetry):
-        self.telemetry = telemetry
+answered = []
 
+class FakeInference(rpc.InferenceServiceServicer):
     async def StreamGenerate(self, request, context):
-        now = asyncio.get_running_loop().time
-        begun = now()
-        root = self.telemetry.begin("request", None, begun)
         await asyncio.sleep(0.05)
         for word in ("hello", " there"):
             yield pb.StreamGenerateResponse(delta=pb.Delta(text=word))
-        self.telemetry.record("first_token", root.traceparent, begun, now())
         yield pb.StreamGenerateResponse(finished=pb.Finished(usage=pb.Usage(prompt_tokens=3, completion_tokens=2)))
-        root.end(now())
+        times = {"start_ms": 0, "duration_ms": 50}
+        root = {"service": "gateway", "name": "rpc", "span_id": "1", "parent_id": "", **times}
+        name = {"request_id": "r", "trace_id": "t", "complete": True}
+        answered.append({**name, "ttft_seconds": 0.04, "spans": [root]})
 
 async def serve(config, telemetry):
     async def answer(reader, writer):
-        await reader.readuntil(b"\\r\\n\\r\\n")
+        path = (await reader.readuntil(b"\\r\\n\\r\\n")).split()[1]
         body = json.dumps({"status": "ok", "prefill": 2, "decode": 2})
+        if path.startswith(b"/debug/requests"):
+            body = json.dumps(answered[-1] if path == b"/debug/requests/r" else {"requests": answered[::-1]})
         writer.write(f"HTTP/1.1 200 OK\\r\\n\\r\\n{body}".encode())
         writer.close()
     host, port = config.http_address.split(":")
     http = await asyncio.start_server(answer, host, int(port))
     server = grpc.aio.server()
-    rpc.add_InferenceServiceServicer_to_server(FakeInference(telemetry), server)
+    rpc.add_InferenceServiceServicer_to_server(FakeInference(), server)
     server.add_insecure_port(config.grpc_address)
     await server.start()
     logging.info("gateway ready at %s", config.http_address)
@@ -59,7 +59,7 @@ async def serve(config, telemetry):
 WORKER = """
 import asyncio, logging
 
-async def serve(config, telemetry):
+async def serve(config):
     logging.info("%s ready at %s", config.name, config.gateways[0])
     await asyncio.Event().wait()
 """

@@ -9,6 +9,8 @@ import pytest
 from decode_svc.emission import Emission
 from decode_svc.intake import Intake
 from decode_svc.requests import DecodePhase
+from mesh.legs import Outbox
+from mesh.loop_monitor import LoopMonitor
 from mesh.messages import Cancel, Full, FullKind, Job, Open, Token, Tokens
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import PAGE, WRITER, FakeSession, Surroundings, job
@@ -31,6 +33,7 @@ class Door:
             around.room,
             self.quarantine,
             Emission(),
+            Outbox(LoopMonitor()),
             host=around.host,
             rules=around.rules,
         )

@@ -89,7 +89,8 @@ async def test_metadata_name_the_request_and_its_trace(stub: Any, core: Any) -> 
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     whole = await stub.Generate(ask(), metadata=(("x-request-id", "r5"), ("traceparent", parent)))
     assert whole.request_id == "r5"
-    assert core.streams[0].choice.traceparent == parent
+    trace = core.streams[0].choice.trace
+    assert (f"{trace.context.trace_id:032x}", f"{trace.parent_id:016x}") == (parent[3:35], parent[36:52])
 
 
 async def test_models_are_listed(channel: grpc.aio.Channel, core: Any) -> None:

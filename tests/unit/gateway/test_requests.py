@@ -24,9 +24,7 @@ EXPECTED = {
 def request(*, deadline_seconds: float | None = None, priority: int = 0) -> GatewayRequest:
     sampling = Sampling(max_tokens=9)
     choice = ChoiceRequest("r", "m", (1, 2), (7,), sampling, deadline_seconds, priority=priority)
-    return GatewayRequest(
-        choice, 5, 100.0, choice.trace.choice(100.0, len(choice.prompt), choice.sampling), asyncio.Queue()
-    )
+    return GatewayRequest(choice, 5, 100.0, choice.trace.choice(100.0, choice.prompt, choice.sampling), asyncio.Queue())
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(RequestPhase, RequestPhase)))

@@ -81,6 +81,9 @@ class OneLink:
     def to(self, address: str) -> DecodeLink:
         return self.link
 
+    def transport(self, address: str) -> str:
+        return self.link.writer.name if self.link.writer is not None else ""
+
     def get(self, address: str) -> DecodeLink | None:
         return self.link if address == self.link.address else None
 

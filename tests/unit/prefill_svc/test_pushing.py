@@ -1,9 +1,14 @@
 """Pushing: which spans a step fills, what decode hears of them, and Commit behind the last write."""
 
 import asyncio
+import json
+from typing import Any, cast
 
 from kvtransfer.transfer import TransferError
-from mesh.messages import Commit, Computing, Lost, Reason, Resend, Token, Written
+from mesh.legs import Outbox
+from mesh.loop_monitor import LoopMonitor
+from mesh.messages import Commit, Computing, Lost, Phases, Reason, Resend, Token, Written
+from prefill_svc.observed import PromptRecord
 from prefill_svc.prompts import PromptPhase
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import LAYER_BYTES, LAYERS, PrefillParts
@@ -180,12 +185,28 @@ def test_a_commit_records_the_spans_of_computing_and_pushing() -> None:
     async def main() -> None:
         parts = PrefillParts()
         prompt = parts.pushing_prompt()
-        prompt.job = type(prompt.job)(prompt.ticket, prompt.job.prompt, (), prompt.job.sampling, None, TRACEPARENT)
+        job = type(prompt.job)(prompt.ticket, prompt.job.prompt, (), prompt.job.sampling, None, TRACEPARENT)
+        session = cast(Any, parts.gateway)
+        prompt.record = PromptRecord(Outbox(LoopMonitor()).recorder(session, job, 0.0))
+        prompt.record.step_begins(0.0)
         parts.compute(prompt)
         await parts.writer.complete()
+        prompt.bytes_before_first = 128
+        prompt.record.first_token(0.0, 8, 0)
+        await asyncio.sleep(0.25)
         parts.sample(prompt)
-        spans = {span.name: span.attributes for span in parts.telemetry.spans}
-        assert spans["prefill.compute"] == {"tokens": 8, "cached": 0}
-        assert spans["kv.push"] == {"bytes": 2 * LAYERS * LAYER_BYTES, "bytes_before_first": 0}
+        parts.prompts.stop(prompt, quiet=False)
+        await asyncio.sleep(0)
+        (report,) = [message for message in parts.gateway.taken() if isinstance(message, Phases)]
+        phases = {phase.name: json.loads(phase.attributes) for phase in report.legs[0].phases}
+        assert phases["compute"] == {"baton.tokens": 8, "baton.cached_tokens": 0}
+        assert phases["kv.send"] == {
+            "baton.kv.bytes": 2 * LAYERS * LAYER_BYTES,
+            "baton.kv.pages": 2,
+            "baton.kv.transport": "manual",
+            "baton.kv.hidden_share": 128 / (2 * LAYERS * LAYER_BYTES),
+            "baton.kv.exposed_seconds": 0.25,
+            "baton.kv.resends": 0,
+        }
 
     run_virtual(main())

@@ -1,26 +1,25 @@
-"""A small OpenTelemetry collector in the process of `baton up` and `baton demo`: OTLP over gRPC in, traces out.
-
-It keeps the spans of the last requests, so that a timeline shows what the services really exported. Where the user
-configured an endpoint of their own, it is not started."""
+"""A small OpenTelemetry collector inside a test: OTLP over gRPC in, traces out."""
 
 import asyncio
-from collections import OrderedDict
 from typing import Any
 
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
-from mesh.telemetry import Attribute, SpanRecord
+from mesh.telemetry import Attribute, SpanEvent, SpanKind, SpanRecord, TraceContext
 
-KEPT_TRACES = 256
-SETTLE_SECONDS = 0.7  # wait after a request's end: workers export their spans in batches
+_KINDS = {
+    Span.SPAN_KIND_INTERNAL: SpanKind.INTERNAL,
+    Span.SPAN_KIND_SERVER: SpanKind.SERVER,
+    Span.SPAN_KIND_CLIENT: SpanKind.CLIENT,
+}
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     def __init__(self) -> None:
-        self.traces: OrderedDict[int, list[SpanRecord]] = OrderedDict()
+        self.traces: dict[int, list[SpanRecord]] = {}  # by trace id; times are seconds since 1970
         self.address = ""
         self._server: grpc.aio.Server | None = None
         self._arrived = asyncio.Event()
@@ -40,28 +39,19 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         for resource_spans in request.resource_spans:
             for span in spans_of(resource_spans):
                 self.traces.setdefault(span.trace_id, []).append(span)
-                self.traces.move_to_end(span.trace_id)
-        while len(self.traces) > KEPT_TRACES:
-            self.traces.popitem(last=False)
         self._arrived.set()
         return trace_service_pb2.ExportTraceServiceResponse()
 
-    async def finished(self, seen: set[int], timeout_seconds: float = 1e9) -> list[SpanRecord]:
-        """The spans of the oldest finished request that is not in `seen`, once all have arrived; empty on time-out."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_seconds
-        while loop.time() < deadline:
-            self._arrived.clear()
-            for trace_id, spans in self.traces.items():
-                if trace_id not in seen and any(span.name == "request" for span in spans):
-                    await asyncio.sleep(SETTLE_SECONDS)
-                    seen.add(trace_id)
-                    return sorted(spans, key=lambda span: (span.start_seconds, -span.end_seconds))
-            try:
-                await asyncio.wait_for(self._arrived.wait(), deadline - loop.time())
-            except TimeoutError:
-                break
-        return []
+    async def wait_for(self, traces: int, timeout_seconds: float) -> dict[int, list[SpanRecord]]:
+        """All traces, once there are so many, or after the time-out. A trace arrives whole."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while len(self.traces) < traces:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            pass
+        return self.traces
 
 
 def spans_of(resource_spans: ResourceSpans) -> list[SpanRecord]:
@@ -76,6 +66,16 @@ def spans_of(resource_spans: ResourceSpans) -> list[SpanRecord]:
             start_seconds=span.start_time_unix_nano / 1e9,
             end_seconds=span.end_time_unix_nano / 1e9,
             attributes=_attributes(span.attributes),
+            events=tuple(
+                SpanEvent(event.name, event.time_unix_nano / 1e9, _attributes(event.attributes))
+                for event in span.events
+            ),
+            links=tuple(
+                TraceContext(int.from_bytes(link.trace_id, "big"), int.from_bytes(link.span_id, "big"))
+                for link in span.links
+            ),
+            kind=_KINDS[span.kind],
+            error=span.status.message if span.status.code == Status.STATUS_CODE_ERROR else "",
         )
         for scope_spans in resource_spans.scope_spans
         for span in scope_spans.spans
@@ -87,6 +87,8 @@ def _attributes(pairs: Any) -> dict[str, Attribute]:
     pair: KeyValue
     for pair in pairs:
         kind = pair.value.WhichOneof("value")
-        if kind in ("string_value", "bool_value", "int_value", "double_value"):
+        if kind == "array_value":
+            found[pair.key] = tuple(value.string_value for value in pair.value.array_value.values)
+        elif kind in ("string_value", "bool_value", "int_value", "double_value"):
             found[pair.key] = getattr(pair.value, kind)
     return found

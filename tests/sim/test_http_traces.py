@@ -1,0 +1,330 @@
+"""The trace of a request over HTTP, from its head to its last byte, in a mesh under virtual time.
+
+The application is called as uvicorn calls it; tokens come from the simulated workers."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+
+from engine.builtin import MODEL
+from gateway.assets import Assets, load_assets
+from gateway.http import HttpApi
+from gateway.observability.debug import debug_routes
+from gateway.observability.limits import Limits
+from gateway.observability.traces import SETTLE_SECONDS
+from mesh import semconv
+from mesh.logs import JsonFormatter
+from mesh.telemetry import RecordingTelemetry, SpanKind, SpanRecord
+from tests.harness.trees import by_trace, orphans, own_seconds, picture, root_of, spans_of, tiled_share
+from tests.sim.cluster import Cluster
+from tests.sim.loop import run_virtual
+
+CLIENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+HELLO = {"model": "sim", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "seed": 1}
+
+
+@cache
+def assets() -> Assets:
+    return load_assets(MODEL, "sim")
+
+
+class HttpMesh:
+    def __init__(self, *, limits: Limits | None = None, telemetry: RecordingTelemetry | None = None) -> None:
+        self.telemetry = telemetry or RecordingTelemetry()
+        self.cluster = Cluster(1, telemetry=self.telemetry, limits=limits)
+        traces = self.cluster.gateway.traces
+        also = debug_routes(traces, lambda: 1000.0 + asyncio.get_running_loop().time())
+        self.api = HttpApi(
+            self.cluster.gateway, assets(), random=Random(5), clock=lambda: 0.0, traces=traces, also=also
+        )
+
+    async def post(
+        self,
+        body: Any,
+        *,
+        path: str = "/v1/chat/completions",
+        headers: Sequence[tuple[bytes, bytes]] = (),
+        leaves_after: float | None = None,
+        slow: float = 0.0,
+    ) -> tuple[int, bytes]:
+        """Status and body. `leaves_after`: the client hangs up; `slow`: it takes so long to read each part."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": "POST" if raw else "GET",
+            "path": path.partition("?")[0],
+            "query_string": path.partition("?")[2].encode(),
+            "headers": [(b"content-type", b"application/json"), *headers],
+        }
+        inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        inbox.put_nowait({"type": "http.request", "body": raw, "more_body": False})
+        if leaves_after is not None:
+            asyncio.get_running_loop().call_later(leaves_after, inbox.put_nowait, {"type": "http.disconnect"})
+        status, parts = 0, list[bytes]()
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal status
+            await asyncio.sleep(slow)
+            status = message.get("status", status)
+            parts.append(message.get("body", b""))
+
+        await self.api.app(scope, inbox.get, send)  # type: ignore[arg-type]
+        return status, b"".join(parts)
+
+    async def trees(self) -> list[list[SpanRecord]]:
+        await asyncio.sleep(SETTLE_SECONDS + 0.1)
+        return list(by_trace(self.telemetry.spans).values())
+
+    async def tree(self) -> list[SpanRecord]:
+        (tree,) = await self.trees()
+        assert orphans(tree) == [] and tiled_share(tree) >= 0.98, picture(tree)
+        return tree
+
+
+def attributes(tree: list[SpanRecord], name: str) -> dict[str, Any]:
+    return dict(next(span for span in tree if span.name == name).attributes)
+
+
+def test_the_server_span_and_the_generation_follow_the_conventions() -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 1)
+        status, _ = await mesh.post(HELLO, headers=[(b"traceparent", CLIENT.encode()), (b"x-request-id", b"mine")])
+        assert status == 200
+        tree = await mesh.tree()
+        root = root_of(tree)
+        assert (root.name, root.kind) == ("POST /v1/chat/completions", SpanKind.SERVER)
+        assert (f"{root.trace_id:032x}", f"{root.parent_id:016x}") == (CLIENT[3:35], CLIENT[36:52])
+        assert root.attributes == {
+            "http.request.method": "POST",
+            "http.route": "/v1/chat/completions",
+            "url.path": "/v1/chat/completions",
+            "url.scheme": "http",
+            "http.response.status_code": 200,
+            "baton.request_id": "mine",
+            "baton.status": "ok",
+            "baton.path": "remote",
+        }
+        chat = attributes(tree, "chat sim")
+        wanted = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "baton",
+            "gen_ai.request.model": "sim",
+            "gen_ai.request.max_tokens": 12,
+            "gen_ai.request.seed": 1,
+            "gen_ai.request.stream": False,
+            "gen_ai.response.id": "mine",
+            "gen_ai.usage.output_tokens": 12,
+            "gen_ai.usage.cache_read.input_tokens": 0,
+        }
+        assert chat.items() >= wanted.items()
+        assert chat["gen_ai.response.finish_reasons"] == ("length",)
+        assert 0.0 < chat["gen_ai.response.time_to_first_chunk"] < root.end_seconds - root.start_seconds
+
+    run_virtual(main())
+
+
+def test_a_client_that_wants_no_trace_gets_none() -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 1)
+        await mesh.post(HELLO, headers=[(b"traceparent", CLIENT[:-2].encode() + b"00")])
+        assert await mesh.trees() == []
+        await mesh.post(HELLO)
+        assert len(await mesh.trees()) == 1
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("share", "recorded"), [(0.0, 0), (0.5, 15), (1.0, 30)])
+def test_the_share_decides_where_no_context_comes_in(share: float, recorded: int) -> None:
+    async def main() -> None:
+        mesh = HttpMesh(telemetry=RecordingTelemetry(share))
+        for _ in range(30):
+            await mesh.post(b"{}")
+        assert len(await mesh.trees()) == pytest.approx(recorded, abs=0 if share in (0.0, 1.0) else 9)
+        await mesh.post(b"{}", headers=[(b"traceparent", CLIENT.encode())])
+        assert int(CLIENT[3:35], 16) in {tree[0].trace_id for tree in await mesh.trees()}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        (b"{broken", 400, "INVALID_REQUEST"),
+        (HELLO | {"model": "other"}, 404, "UNKNOWN_MODEL"),
+        (HELLO | {"temperature": -1}, 400, "INVALID_REQUEST"),
+        (HELLO | {"max_tokens": 10**6}, 400, "CONTEXT_TOO_LONG"),
+    ],
+)
+def test_a_refused_request_is_a_tree_too(body: Any, status: int, error: str) -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 1)
+        assert (await mesh.post(body, slow=0.004))[0] == status
+        tree = await mesh.tree()
+        root = root_of(tree)
+        assert root.attributes[semconv.ERROR_TYPE] == error and root.attributes[semconv.STATUS] == "error"
+        assert root.error == "", "the error is the client's"
+        assert own_seconds(tree)[semconv.POSTPROCESS] == pytest.approx(0.008)
+
+    run_virtual(main())
+
+
+def test_several_choices_share_one_generation() -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 2)
+        await mesh.post(HELLO | {"n": 3, "temperature": 1.0})
+        tree = await mesh.tree()
+        names = [span.name for span in tree]
+        assert names.count("chat sim") == 1 and names.count("decode") == names.count("route") == 3
+        assert {span.attributes[semconv.CHOICE] for span in tree if span.name == "decode"} == {0, 1, 2}
+        assert len(attributes(tree, "chat sim")["gen_ai.response.finish_reasons"]) == 3
+
+    run_virtual(main())
+
+
+def test_a_completion_of_several_prompts_is_one_request() -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 1)
+        await mesh.post({"model": "sim", "prompt": ["one", "two"], "max_tokens": 4}, path="/v1/completions")
+        tree = await mesh.tree()
+        assert [span.name for span in tree].count("decode") == 2
+        assert attributes(tree, "text_completion sim")["gen_ai.operation.name"] == "text_completion"
+
+    run_virtual(main())
+
+
+def test_a_client_that_hangs_up_ends_its_trace() -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 1)
+        await mesh.post(HELLO | {"stream": True, "max_tokens": 150}, leaves_after=0.1)
+        root = root_of(await mesh.tree())
+        assert root.attributes[semconv.STATUS] == "cancelled"
+        assert root.end_seconds - root.start_seconds == pytest.approx(0.1, abs=0.01)
+
+    run_virtual(main())
+
+
+def test_a_slow_client_shows_in_postprocess() -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 1)
+        await mesh.post(HELLO | {"stream": True}, slow=0.02)
+        tree = await mesh.tree()
+        assert own_seconds(tree)[semconv.POSTPROCESS] > 0.1
+
+    run_virtual(main())
+
+
+def test_missed_limits_are_flagged_on_the_root() -> None:
+    async def main() -> None:
+        mesh = HttpMesh(limits=Limits(ttft_seconds=0.001, itl_seconds=0.001))
+        await mesh.cluster.start(1, 1)
+        await mesh.post(HELLO)
+        assert root_of(await mesh.tree()).attributes[semconv.SLO_VIOLATED] == ("ttft", "itl")
+        kept = HttpMesh(limits=Limits(ttft_seconds=10.0, itl_seconds=10.0))
+        await kept.cluster.start(1, 1)
+        await kept.post(HELLO)
+        assert semconv.SLO_VIOLATED not in root_of(await kept.tree()).attributes
+
+    run_virtual(main())
+
+
+def test_the_debug_pages_show_the_last_requests_and_their_spans() -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 1)
+        for name in (b"first", b"second/with a slash".replace(b" ", b"-")):
+            await mesh.post(HELLO, headers=[(b"x-request-id", name)])
+        tree = (await mesh.trees())[1]
+        status, raw = await mesh.post(b"", path="/debug/requests?limit=1")
+        (newest,) = json.loads(raw)["requests"]
+        assert status == 200 and newest["request_id"] == "second/with-a-slash"
+        known = {"model": "sim", "path": "local", "status": "ok", "error": "", "completion_tokens": 12}
+        assert newest.items() >= known.items() and newest["complete"]
+        assert newest["started_at"] == pytest.approx(1000.0 + root_of(tree).start_seconds)
+        assert newest["trace_id"] == f"{tree[0].trace_id:032x}"
+        status, raw = await mesh.post(b"", path="/debug/requests/second/with-a-slash")
+        shown = spans_of(json.loads(raw))
+        assert [span.name for span in shown] == [span.name for span in tree]
+        exact, read = own_seconds(tree), own_seconds(shown)
+        assert all(read.get(name, 0.0) == pytest.approx(seconds, abs=1e-9) for name, seconds in exact.items())
+        assert "hello" not in raw.decode()
+
+    run_virtual(main())
+
+
+def test_a_running_request_is_shown_up_to_now() -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 1)
+        task = asyncio.ensure_future(mesh.post(HELLO | {"max_tokens": 100}, headers=[(b"x-request-id", b"r")]))
+        await asyncio.sleep(0.1)
+        running = json.loads((await mesh.post(b"", path="/debug/requests/r"))[1])
+        assert running["status"] == "running" and not running["complete"]
+        assert running["seconds"] == pytest.approx(0.1, abs=0.01) and running["ttft_seconds"] is not None
+        assert tiled_share(spans_of(running)) >= 0.98
+        await task
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [("/debug/requests/unknown", 404, "no request 'unknown' here"), ("/debug/requests?limit=x", 400, "limit is 'x'")],
+)
+def test_a_wrong_question_to_the_debug_pages_gets_a_clear_answer(path: str, status: int, words: str) -> None:
+    async def main() -> None:
+        got, raw = await HttpMesh().post(b"", path=path)
+        assert got == status and words in json.loads(raw)["error"]
+
+    run_virtual(main())
+
+
+def test_each_request_is_one_line_of_the_log_without_its_content(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> set[str]:
+        mesh = HttpMesh()
+        await mesh.cluster.start(1, 1)
+        await mesh.post(HELLO, headers=[(b"x-request-id", b"mine")])
+        await mesh.post(b"{broken")
+        return {f"{tree[0].trace_id:032x}" for tree in await mesh.trees()}
+
+    with caplog.at_level(logging.INFO, "baton.request"):
+        trace_ids = run_virtual(main())
+    first, second = (record for record in caplog.records if record.name == "baton.request")
+    assert "request mine" in first.getMessage() and "hello" not in first.getMessage()
+    line = json.loads(JsonFormatter("gateway").format(first))
+    wanted = {"service": "gateway", "event": "request", "request_id": "mine", "status": "ok", "path": "remote"}
+    assert line.items() >= wanted.items()
+    assert line["completion_tokens"] == 12 and 0 < line["ttft_seconds"] < line["seconds"]
+    refused = json.loads(JsonFormatter("gateway").format(second))
+    assert (refused["status"], refused["error"], refused["ttft_seconds"]) == ("error", "INVALID_REQUEST", None)
+    assert {line["trace_id"], refused["trace_id"]} == trace_ids
+
+
+def test_prompts_and_outputs_are_logged_only_where_the_setting_asks_for_them(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        mesh.cluster.gateway.traces.show_content(assets().tokenizer.decode)
+        await mesh.cluster.start(1, 1)
+        await mesh.post(HELLO)
+
+    with caplog.at_level(logging.INFO, "baton.request"):
+        run_virtual(main())
+    (record,) = (record for record in caplog.records if record.name == "baton.request")
+    assert "hello" in record.getMessage()
+    line = json.loads(JsonFormatter("gateway").format(record))
+    assert "hello" in line["prompts"][0] and line["outputs"][0]

@@ -1,0 +1,74 @@
+"""An event loop that stands still is noticed, while somebody wants to know."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mesh.loop_monitor import BLOCKED_SECONDS, TICK_SECONDS, LoopMonitor
+from tests.sim.loop import run_virtual
+
+
+async def blocked(seconds: float, *, after: float = 0.1, users: int = 1) -> list[tuple[float, float]]:
+    """What a monitor reports of a loop that stands still for so long, 0.3 s after its start."""
+    loop: Any = asyncio.get_running_loop()
+    monitor = LoopMonitor()
+    for _ in range(users):
+        monitor.begin()
+    await asyncio.sleep(after)
+    loop.call_soon(loop.stand_still, seconds)
+    await asyncio.sleep(0.1)
+    return monitor.end(0.0)
+
+
+def test_an_interval_is_as_long_as_the_loop_stood_still() -> None:
+    ((start, end),) = run_virtual(blocked(0.08))
+    assert start == pytest.approx(0.1, abs=TICK_SECONDS) and end == pytest.approx(0.18)
+
+
+def test_a_short_delay_is_none() -> None:
+    assert run_virtual(blocked(BLOCKED_SECONDS * 0.9)) == []
+
+
+def test_an_idle_monitor_has_no_timer() -> None:
+    async def main() -> None:
+        monitor = LoopMonitor()
+        loop: Any = asyncio.get_running_loop()
+        monitor.begin()
+        monitor.end(0.0)
+        await asyncio.sleep(0.1)
+        assert not [handle for handle in loop._scheduled if not handle.cancelled()]
+        loop.stand_still(0.5)
+        monitor.begin()
+        await asyncio.sleep(0.05)
+        assert monitor.end(0.0) == [], "nobody watched when the loop stood still"
+
+    run_virtual(main())
+
+
+def test_a_request_that_ends_in_the_blocking_callback_still_sees_it() -> None:
+    async def main() -> None:
+        monitor = LoopMonitor()
+        loop: Any = asyncio.get_running_loop()
+        monitor.begin()
+        await asyncio.sleep(0.1)
+        loop.stand_still(0.08)
+        ((start, end),) = monitor.end(0.0)
+        assert end - start == pytest.approx(0.08, abs=TICK_SECONDS)
+        assert monitor.blocked_seconds == pytest.approx(end - start)
+
+    run_virtual(main())
+
+
+def test_only_intervals_since_the_request_began_are_its_own() -> None:
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        monitor = LoopMonitor()
+        monitor.begin()
+        loop.call_soon(loop.stand_still, 0.05)
+        await asyncio.sleep(0.1)
+        later = loop.time()
+        monitor.begin()
+        assert monitor.end(later) == [] and len(monitor.end(0.0)) == 1
+
+    run_virtual(main())
