@@ -40,13 +40,13 @@ def state_of(gateway: Gateway) -> State:
 
 def maps_of(gateway: Gateway) -> State:
     """The page map of each worker that has sent one."""
-    return {name_of(w.incarnation): spell(w.page_map) for w in gateway.workers if w.page_map is not None}
+    return {hex_of(w.incarnation): spell(w.page_map) for w in gateway.workers if w.page_map is not None}
 
 
 def worker_state(worker: AttachedWorker) -> State:
     hello, load = worker.hello, worker.load
     return {
-        "id": name_of(worker.incarnation),
+        "id": hex_of(worker.incarnation),
         "name": worker.name,
         "tier": worker.tier.value,
         "address": hello.address,
@@ -94,9 +94,13 @@ def phase_of(request: GatewayRequest) -> str:
     return "handoff" if request.first_token_seconds is not None and attempts_of(request) == 1 else "prefill"
 
 
-def name_of(number: int | None) -> str | None:
+def hex_of(number: int) -> str:
     """A number of 64 bits as text: browsers round such numbers."""
-    return None if number is None else f"{number:016x}"
+    return f"{number:016x}"
+
+
+def name_of(number: int | None) -> str | None:
+    return None if number is None else hex_of(number)
 
 
 def now_seconds() -> float:
