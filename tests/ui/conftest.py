@@ -92,8 +92,8 @@ async def traffic(http: str, clients: int, *, most_tokens: int = 120) -> AsyncIt
     async def ask(number: int) -> None:
         async with httpx.AsyncClient(timeout=120, trust_env=False) as client:
             for round in range(10_000):
-                count = 150 + 60 * ((number + round) % 5)
-                text = " ".join(WORDS[(number * 7 + round * 3 + i * i) % len(WORDS)] for i in range(count))
+                words = Random(1000 * number + round)
+                text = " ".join(words.choices(WORDS, k=150 + 60 * ((number + round) % 5)))
                 body = {
                     "prompt": text,
                     "max_tokens": most_tokens,
