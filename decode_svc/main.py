@@ -88,6 +88,7 @@ async def open_worker(
         ),
         chunk_tokens=config.chunk_tokens,
         max_batch=config.max_batch,
+        metrics=config.metrics,
         trace_steps=config.trace_steps,
         rules=rules,
     )

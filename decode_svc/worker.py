@@ -20,6 +20,7 @@ from decode_svc.handoff.landings import Landings
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Choose, Sessions
 from decode_svc.intake import Intake
+from decode_svc.measures import DecodeMeasures
 from decode_svc.planning import Planning
 from decode_svc.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
@@ -54,6 +55,7 @@ class DecodeWorker:
         speculation: Speculation,
         chunk_tokens: int,
         max_batch: int,
+        metrics: bool = False,  # gateways get what this worker measures
         trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
         rules: Rules = RULES,
     ) -> None:
@@ -63,7 +65,8 @@ class DecodeWorker:
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._flights, self._emission, outbox = Flights(), Emission(), Outbox(LoopMonitor())
         self._sampler = StepSampler(outbox, trace_steps)
-        self._read_seconds = 0.0  # when the last step was read
+        self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
+        self._measures = DecodeMeasures(max_batch=max_batch)
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
         self._room = Room(
             requests,
@@ -89,6 +92,7 @@ class DecodeWorker:
             on_message=self._intake.on_message,
             on_end=self._intake.gateway_ended,
             pages=pages,
+            measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
 
     async def listen(self, address: str) -> str:
@@ -142,7 +146,8 @@ class DecodeWorker:
         began = self._loop.time()
         result = await flight.result
         began, self._read_seconds = max(began, self._read_seconds), self._loop.time()
-        self._planning.measure(flight.plan, self._read_seconds - began)
+        self._step_seconds = self._read_seconds - began
+        self._planning.measure(flight.plan, self._step_seconds)
         if self._sampler.due():
             plan, jobs = flight.plan, [(request.gateway, request.job) for request in flight.requests.values()]
             self._sampler.record(began, self._read_seconds, jobs, step=plan.step, rows=plan.rows)
@@ -150,7 +155,7 @@ class DecodeWorker:
 
     def emit(self, flight: Flight, result: Result) -> None:
         """Append the tokens that count to each request's text, and send each gateway one message with all of them."""
-        plan, proposals = flight.plan, result.proposed or repeat(())
+        plan, proposals, emitted = flight.plan, result.proposed or repeat(()), 0
         for piece, sampled, proposed in zip(plan.pieces, result.sampled, proposals, strict=False):
             request = self.requests.get(piece.key)
             if request is None or request is not flight.requests[piece.key]:
@@ -160,6 +165,7 @@ class DecodeWorker:
             request.record.step_ends(self._read_seconds, piece, len(tokens), request.cached)
             self._speculation.settle(request, piece, len(tokens), proposed)
             self._publish(request)
+            emitted += len(tokens)
             if tokens and request.prefill is None and tokens[0].position == request.job.base:
                 request.gateway.send(prefilled_here(request, self._loop.time()))
             for token in tokens:
@@ -167,6 +173,7 @@ class DecodeWorker:
             if tokens and tokens[-1].end is not End.NONE:
                 self.drop(request)
         self._emission.flush()
+        self._measures.step(plan, self._step_seconds, emitted)
 
     def retire(self, flight: Flight) -> None:
         """The step is over: pages that were kept for it are free."""
@@ -182,6 +189,8 @@ class DecodeWorker:
         self._publish(request)
         request.running_seconds = self._loop.time()
         request.record.admitted(request.running_seconds)
+        if request.landing_began_seconds is not None:
+            self._measures.landed(request.running_seconds - request.landing_began_seconds)
         first = self._emission.show_first(request)
         if first is not None and first.end is not End.NONE:
             self.drop(request)
@@ -222,6 +231,9 @@ class DecodeWorker:
         prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
         return self._hello.at(address, self._room.load(self._planning.tokens_per_second), prefix)
 
+    async def measure(self) -> None:
+        await self.attachments.push_measures(self._measures.loop_delay.observe)
+
     @property
     def busy(self) -> bool:
         return bool(self.requests)
@@ -235,6 +247,7 @@ class DecodeWorker:
             **self._speculation.counts(),
             **{f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()},
             **self.sessions.counts(),
+            **self.attachments.counts(),
         }
 
     async def aclose(self) -> None:

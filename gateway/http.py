@@ -58,7 +58,7 @@ class HttpApi:
     ) -> None:
         self._core, self._assets, self._random, self._clock = core, assets, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
-        self._created = int(clock())
+        self._created, self.count_error = int(clock()), core.count_error
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
@@ -150,7 +150,7 @@ class _Generate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._api.caller(scope, self._operation)
-        out = _Out(send, caller.request_id, caller.trace)
+        out = _Out(send, caller.request_id, caller.trace, self._api.count_error)
         try:
             await self._answer(out, caller, scope, receive)
         finally:
@@ -189,8 +189,10 @@ class _Generate:
 class _Out:
     """Sends the answer's bytes; knows whether they have begun."""
 
-    def __init__(self, send: Send, request_id: str, trace: RequestRecord) -> None:
-        self._send, self._trace = send, trace
+    def __init__(
+        self, send: Send, request_id: str, trace: RequestRecord, count_error: Callable[[BatonError], None]
+    ) -> None:
+        self._send, self._trace, self._count_error = send, trace, count_error
         self.request_id = request_id
         self.complete = False  # the last byte is sent
         self._begun = False
@@ -207,6 +209,7 @@ class _Out:
         self.complete = last
 
     async def error(self, error: BatonError) -> None:
+        self._count_error(error)
         self._trace.fails(error)
         if self._begun:
             await self.event(frame(http_errors.error_body(error)) + DONE, last=True)

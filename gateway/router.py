@@ -34,10 +34,21 @@ class Need:
     numerics: str  # numerics class of the tokens that the client has; empty: any class
 
 
+class RouteDecision(Enum):
+    """Why a route is as it is."""
+
+    REMOTE = "remote"  # a prefill worker computes the prompt
+    LOCAL_CACHED = "local_cached"  # decode lacks at most a page of the prompt
+    LOCAL_SETTING = "local_setting"  # the setting `local` wants it
+    LOCAL_NO_PREFILL = "local_no_prefill"  # no usable prefill worker
+    WAIT = "wait"  # no usable decode worker: the request waits
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     decode: AttachedWorker
     prefill: AttachedWorker | None  # None: local
+    decision: RouteDecision
     cost_seconds: float = field(default=0.0, compare=False)
     candidates: int = field(default=1, compare=False)  # routes that it was chosen from
 
@@ -77,14 +88,16 @@ def route(
         partners = partners_of(decode)
         if local is Local.ALWAYS or not partners:
             cost = decode_cost(need, decode, cached) + local_cost(need, decode, cached)
-            routes.append(Route(decode, None, cost))
+            why = RouteDecision.LOCAL_SETTING if local is Local.ALWAYS else RouteDecision.LOCAL_NO_PREFILL
+            routes.append(Route(decode, None, why, cost))
             continue
         if local is Local.AUTO and need.tokens - cached(decode) <= decode.hello.page_tokens and last is None:
-            routes.append(Route(decode, None, decode_cost(need, decode, cached)))
+            routes.append(Route(decode, None, RouteDecision.LOCAL_CACHED, decode_cost(need, decode, cached)))
         chosen = [p for p in partners if p.incarnation == first] or [p for p in partners if p.incarnation != last]
         for prefill in chosen or partners:
             cost = decode_cost(need, decode, cached) + prefill_cost(need, prefill, decode, cached)
-            routes.append(Route(decode, prefill, cost + failures(prefill, decode) * CANNOT_PUSH_SECONDS))
+            cost += failures(prefill, decode) * CANNOT_PUSH_SECONDS
+            routes.append(Route(decode, prefill, RouteDecision.REMOTE, cost))
     cheapest = min(routes, key=lambda each: each.cost_seconds, default=None)
     return replace(cheapest, candidates=len(routes)) if cheapest is not None else None
 

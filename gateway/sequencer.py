@@ -11,8 +11,9 @@ from random import Random
 
 from gateway.core import ChoiceRequest
 from gateway.observability.attributes import route_attributes
+from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import GatewayRequest, RequestPhase
-from gateway.router import Local, Need, Route, route
+from gateway.router import Local, Need, Route, RouteDecision, route
 from gateway.tally import Tally
 from gateway.workers import AttachedWorker, Workers
 from mesh.errors import (
@@ -53,8 +54,9 @@ class Sequencer:
         random: Random,
         local: Local,
         patience_seconds: float,
+        observer: RequestObserver = UNOBSERVED,
     ) -> None:
-        self.workers = workers
+        self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
         self.tally = Tally()
         self._rules, self._random, self._local = rules, random, local
@@ -68,6 +70,7 @@ class Sequencer:
         trace = choice.trace.choice(now, choice.prompt, choice.sampling)
         request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, numerics=choice.numerics)
         self.requests[request.id] = request
+        self.observer.accepted(request)
         if choice.deadline_seconds is not None:
             late = DeadlineExceeded(f"the deadline of {choice.deadline_seconds:.3f} s passed")
             request.deadline = loop.call_later(choice.deadline_seconds, self.end, request, late)
@@ -76,8 +79,10 @@ class Sequencer:
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
-        began = asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         chosen = self._route(request, decode_lost)
+        self.observer.routed(chosen.decision if chosen else RouteDecision.WAIT, clock() - began)
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self._cancel(request, {request.decode, request.prefill} - kept)
         if chosen is None:
@@ -114,6 +119,7 @@ class Sequencer:
         """Begin the next attempt: decode gets Open and prefill gets Prefill, both with the same new ticket."""
         now = asyncio.get_running_loop().time()
         request.enter(RequestPhase.OPEN)
+        self.observer.attempted()
         request.ticket = ticket = request.next_ticket(self._random.randbytes(16))
         request.handed = False
         request.decode = chosen.decode.incarnation
@@ -166,6 +172,7 @@ class Sequencer:
         request = self._current(prefilled.ticket)
         if request is not None and request.prefilled is None:
             request.prefilled, request.trace.cached_tokens = prefilled, prefilled.cached_tokens
+            self.observer.prefilled(request, prefilled)
 
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
         now = asyncio.get_running_loop().time()
@@ -175,6 +182,7 @@ class Sequencer:
                 continue
             if worker.tier is Tier.DECODE and not request.handed:
                 request.handed, request.handed_seconds = True, now
+                self.observer.handed(request, now)
             if request.is_next(item.token):
                 self._show(request, worker, item.token, now)
 
@@ -188,6 +196,10 @@ class Sequencer:
     def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token, now: float) -> None:
         if request.first_token_seconds is None:
             request.first_token_seconds = now
+            self.observer.first_token(request, now)
+        elif now != request.shown_seconds:  # tokens of one message count once
+            self.observer.next_tokens(request, now - request.shown_seconds, now)
+        request.shown_seconds = now
         request.trace.token(now, worker.tier)
         request.shown.append(token)
         request.numerics = worker.numerics
@@ -207,6 +219,7 @@ class Sequencer:
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:
             pair = worker.incarnation, request.decode
             request.failed[pair] = request.failed.get(pair, 0) + 1
+        self.observer.resumed(lost.reason.value)
         request.trace.leaves(asyncio.get_running_loop().time(), lost.reason.value)
         self.raise_attempt(request, decode_lost=lost.reason is Reason.PREEMPTED)
 
@@ -214,6 +227,7 @@ class Sequencer:
         request = self._current(full.ticket)
         if request is not None:
             request.refused[worker.incarnation] = full.kind
+            self.observer.resumed(f"full_{full.kind.value}")
             request.trace.leaves(asyncio.get_running_loop().time(), f"full_{full.kind.value}")
             self.raise_attempt(request, decode_lost=True)
 
@@ -236,6 +250,7 @@ class Sequencer:
                 if request.deaths >= self._rules.deaths:
                     self.end(request, WorkersDied(f"{request.deaths} workers ended while they served this request"))
                 else:
+                    self.observer.resumed("decode_gone" if decode_lost else "prefill_gone")
                     self.raise_attempt(request, decode_lost=decode_lost)
 
     def _in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
@@ -266,6 +281,7 @@ class Sequencer:
             request.events.put_nowait(error)
         finish = stopped.value if error else request.shown[-1].end.value
         request.trace.ends(request.ended_seconds, finish, lambda: request.emitted)
+        self.observer.ended(request, error)
 
     def _cancel(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """Make these workers forget the current attempt and all earlier ones."""

@@ -16,7 +16,7 @@ class EndedRequest:
     number: int  # counts ended requests, from 1
     id: int  # the request's number in tickets
     request_id: str
-    path: str  # remote: prefill and decode apart; local: decode prefilled; resumed: it took a second attempt
+    path: str  # remote | local | resumed | none, as in GatewayRequest.path
     status: str  # ok | error | cancelled
     error: str  # class of the error; empty without one
     prefill: int | None  # incarnation of its last prefill worker
@@ -32,7 +32,7 @@ class EndedRequest:
 class Tally:
     def __init__(self) -> None:
         self.last: deque[EndedRequest] = deque(maxlen=KEPT)  # the newest at the end
-        self.paths: Counter[str] = Counter()  # requests that got a worker, by path
+        self.paths: Counter[str] = Counter()  # requests by path
         self.statuses: Counter[str] = Counter()
         self.tokens = 0  # of ended requests
 
@@ -40,16 +40,15 @@ class Tally:
         assert request.ended_seconds is not None, "only an ended request is counted"
         first, handed, attempts = request.first_token_seconds, request.handed_seconds, attempts_of(request)
         status = "ok" if error is None else "cancelled" if isinstance(error, Cancelled) else "error"
-        path = path_of(request)
         self.statuses[status] += 1
-        self.paths[path] += attempts > 0
+        self.paths[request.path] += 1
         self.tokens += len(request.shown)
         self.last.append(
             EndedRequest(
                 number=sum(self.statuses.values()),
                 id=request.id,
                 request_id=request.choice.request_id,
-                path=path,
+                path=request.path,
                 status=status,
                 error=type(error).__name__ if error else "",
                 prefill=request.prefill,
@@ -66,9 +65,3 @@ class Tally:
 
 def attempts_of(request: GatewayRequest) -> int:
     return request.ticket.attempt if request.ticket else 0
-
-
-def path_of(request: GatewayRequest) -> str:
-    if attempts_of(request) > 1:
-        return "resumed"
-    return "remote" if request.prefill is not None else "local"

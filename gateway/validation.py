@@ -208,6 +208,7 @@ def _per_choice(
                 trace=request.trace,
                 salt=salt,
                 priority=priority,
+                choices=count,
                 prompt_field=fields.name("prompt"),
                 max_tokens_field=fields.name("max_tokens"),
             )

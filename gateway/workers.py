@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gateway.observability.clocks import WorkerClock
-from mesh.messages import Down, Hello, Load, PageMap, PrefixChange, Snapshot, Tier
+from mesh.messages import Distribution, Down, Hello, Load, Measures, PageMap, PrefixChange, Snapshot, Tier
 from mesh.session import Session
 
 
@@ -22,6 +22,9 @@ class AttachedWorker:
     unreported_requests: int = 0  # requests sent to it since its last Load
     draining: bool = False  # it takes no new requests
     page_map: PageMap | None = None  # the last one; the worker sends none while nobody watches
+    measures: dict[str, float] = field(default_factory=dict)  # what it counted, as of its last Measures
+    distributions: dict[str, Distribution] = field(default_factory=dict)  # its histograms
+    measured_seconds: float | None = None  # when its last Measures came
     clock: WorkerClock = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,6 +57,11 @@ class AttachedWorker:
 
     def report(self, load: Load) -> None:
         self.load, self.unreported_tokens, self.unreported_requests = load, 0, 0
+
+    def measure(self, measures: Measures, now: float) -> None:
+        self.measures = {each.name: each.value for each in measures.values}
+        self.distributions = {each.name: each for each in measures.distributions}
+        self.measured_seconds = now
 
     def change(self, change: PrefixChange) -> None:
         """Apply a prefix change. After a gap the prefixes count as unknown until the worker sends a snapshot."""

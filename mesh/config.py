@@ -11,6 +11,7 @@ from pathlib import Path
 
 LOG_FORMATS = ("text", "json")
 LOCAL_MODES = ("auto", "never", "always")
+METRICS_COMPAT = ("vllm", "none")
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
@@ -52,6 +53,7 @@ class CommonConfig(TlsConfig):
     served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector of the gateway, http://host:4317; empty: traces stay at the gateway
+    metrics: bool = True  # workers measure for their gateways; the gateway serves /metrics
     log_format: str = "text"  # text | json: JSON lines with the ids of traces
 
     def __post_init__(self) -> None:
@@ -74,6 +76,7 @@ class GatewayConfig(CommonConfig):
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
     ui: bool = True  # serve the page /ui, which shows the mesh at work
+    metrics_compat: str = "vllm"  # vllm: /metrics has the names of vLLM besides our own | none
     tracing: bool = True  # record a trace of each request; false: nothing is recorded
     trace_share: float = 1.0  # share of the requests without an incoming trace context that are recorded
     slo_ttft_ms: int = 0  # limit of the time to the first token; traces flag requests that miss it; 0: none
@@ -85,6 +88,7 @@ class GatewayConfig(CommonConfig):
         check_address("http_address", self.http_address)
         check_address("grpc_address", self.grpc_address)
         _check_choice("local", self.local, LOCAL_MODES)
+        _check_choice("metrics_compat", self.metrics_compat, METRICS_COMPAT)
         _check_range("max_waiting", self.max_waiting, 0, 1_000_000)
         if not 0.0 <= self.trace_share <= 1.0:
             raise ConfigError(f"trace_share: {self.trace_share} is not between 0 and 1")

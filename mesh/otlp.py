@@ -8,15 +8,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from mesh.semconv import SERVICE_NAME
-from mesh.telemetry import Assemble, Attribute, Attributes, SpanKind, SpanRecord
+from mesh.telemetry import Assemble, Attributes, SpanKind, SpanRecord
 
 log = logging.getLogger("baton.traces")
 
@@ -109,57 +109,50 @@ def offset_seconds(clock: Callable[[], float], wall: Callable[[], float]) -> flo
 
 def encode(spans: Iterable[SpanRecord], offset: float) -> ExportTraceServiceRequest:
     """The spans in OTLP; `offset`: seconds to add to their times for the wall clock."""
-    by_service: dict[str, ResourceSpans] = {}
+    by_service: dict[str, ScopeSpans] = {}
     request = ExportTraceServiceRequest()
     for span in spans:
         if span.service not in by_service:
-            resource = by_service[span.service] = request.resource_spans.add()
-            resource.resource.attributes.extend(_attributes({SERVICE_NAME: span.service}))
-            resource.scope_spans.add().scope.name = "baton"
-        by_service[span.service].scope_spans[0].spans.append(_span(span, offset))
+            resource = request.resource_spans.add()
+            _add(resource.resource.attributes, {SERVICE_NAME: span.service})
+            by_service[span.service] = resource.scope_spans.add()
+            by_service[span.service].scope.name = "baton"
+        _fill(by_service[span.service].spans.add(), span, offset)
     return request
 
 
-def _span(span: SpanRecord, offset: float) -> Span:
-    def nanoseconds(seconds: float) -> int:
-        return int((seconds + offset) * 1e9)
-
-    return Span(
-        trace_id=span.trace_id.to_bytes(16, "big"),
-        span_id=span.span_id.to_bytes(8, "big"),
-        parent_span_id=span.parent_id.to_bytes(8, "big") if span.parent_id else b"",
-        name=span.name,
-        kind=_KINDS[span.kind],
-        start_time_unix_nano=nanoseconds(span.start_seconds),
-        end_time_unix_nano=nanoseconds(span.end_seconds),
-        attributes=_attributes(span.attributes),
-        events=[
-            Span.Event(
-                name=event.name,
-                time_unix_nano=nanoseconds(event.seconds),
-                attributes=_attributes(event.attributes),
-            )
-            for event in span.events
-        ],
-        links=[
-            Span.Link(trace_id=link.trace_id.to_bytes(16, "big"), span_id=link.span_id.to_bytes(8, "big"))
-            for link in span.links
-        ],
-        status=Status(code=Status.STATUS_CODE_ERROR, message=span.error) if span.error else None,
-    )
+def _fill(made: Span, span: SpanRecord, offset: float) -> None:
+    """Fields are filled in place: that takes a third of the time of building messages and copying them."""
+    made.trace_id, made.span_id = span.trace_id.to_bytes(16, "big"), span.span_id.to_bytes(8, "big")
+    if span.parent_id:
+        made.parent_span_id = span.parent_id.to_bytes(8, "big")
+    made.name, made.kind = span.name, _KINDS[span.kind]
+    made.start_time_unix_nano = int((span.start_seconds + offset) * 1e9)
+    made.end_time_unix_nano = int((span.end_seconds + offset) * 1e9)
+    _add(made.attributes, span.attributes)
+    for event in span.events:
+        added = made.events.add()
+        added.name, added.time_unix_nano = event.name, int((event.seconds + offset) * 1e9)
+        _add(added.attributes, event.attributes)
+    for link in span.links:
+        linked = made.links.add()
+        linked.trace_id, linked.span_id = link.trace_id.to_bytes(16, "big"), link.span_id.to_bytes(8, "big")
+    if span.error:
+        made.status.code, made.status.message = Status.STATUS_CODE_ERROR, span.error
 
 
-def _attributes(attributes: Attributes) -> list[KeyValue]:
-    return [KeyValue(key=key, value=_value(value)) for key, value in attributes.items()]
-
-
-def _value(value: Attribute) -> AnyValue:
-    if isinstance(value, bool):
-        return AnyValue(bool_value=value)
-    if isinstance(value, int):
-        return AnyValue(int_value=value)
-    if isinstance(value, float):
-        return AnyValue(double_value=value)
-    if isinstance(value, str):
-        return AnyValue(string_value=value)
-    return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=item) for item in value]))
+def _add(pairs: Any, attributes: Attributes) -> None:
+    for key, value in attributes.items():
+        pair = pairs.add()
+        pair.key = key
+        if isinstance(value, bool):
+            pair.value.bool_value = value
+        elif isinstance(value, int):
+            pair.value.int_value = value
+        elif isinstance(value, float):
+            pair.value.double_value = value
+        elif isinstance(value, str):
+            pair.value.string_value = value
+        else:
+            for item in value:
+                pair.value.array_value.values.add().string_value = item

@@ -38,6 +38,7 @@ from mesh.session import Session
 from mesh.speed import Speed
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import DecodeLink, Links
+from prefill_svc.measures import PrefillMeasures
 from prefill_svc.observed import PromptRecord
 from prefill_svc.pages import PrefillPages
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
@@ -61,6 +62,7 @@ class PrefillWorker:
         chunk_tokens: int,
         step_tokens: int,
         drafts: bool = False,  # the model has a draft, which reads every prompt too
+        metrics: bool = False,  # gateways get what this worker measures
         trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
         rules: Rules = RULES,
     ) -> None:
@@ -70,6 +72,7 @@ class PrefillWorker:
         self._chunk_tokens, self._step_tokens = chunk_tokens, step_tokens
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._keys, self._steps, self._speed = 0, 0, Speed()
+        self._measures = PrefillMeasures(step_tokens=step_tokens)
         self._outbox = Outbox(LoopMonitor())
         self._sampler = StepSampler(self._outbox, trace_steps)
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
@@ -83,10 +86,16 @@ class PrefillWorker:
             on_message=self._from_gateway,
             on_end=self._gateway_ended,
             pages=pages,
+            measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
         self.links = Links(self, network, hello=kv_hello, transports=transports, pool=pool, rules=rules)
         self.prompts = Prompts(
-            self, self.links, own, incarnation=hello.incarnation, priority_seconds=rules.priority_seconds
+            self,
+            self.links,
+            own,
+            measures=self._measures,
+            incarnation=hello.incarnation,
+            priority_seconds=rules.priority_seconds,
         )
         self._pushing = Pushing(
             self.links,
@@ -116,7 +125,9 @@ class PrefillWorker:
             while (plan := self.plan()).pieces:
                 began = self._loop.time()
                 result = await self.step(plan)
-                self._speed.measure(plan.rows, self._loop.time() - began)
+                seconds = self._loop.time() - began
+                self._speed.measure(plan.rows, seconds)
+                self._measures.step(plan, seconds)
                 if self._sampler.due():
                     jobs = [(prompt.gateway, prompt.job) for prompt in self._stepped(plan)]
                     self._sampler.record(began, self._loop.time(), jobs, step=plan.step, rows=plan.rows)
@@ -243,6 +254,9 @@ class PrefillWorker:
         prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
         return self._hello.at(address, self._load(), prefix)
 
+    async def measure(self) -> None:
+        await self.attachments.push_measures(self._measures.loop_delay.observe)
+
     @property
     def busy(self) -> bool:
         return len(self.prompts) > 0
@@ -250,7 +264,8 @@ class PrefillWorker:
     def counts(self) -> dict[str, int]:
         """Since the start: commits, repeated bytes, all page bytes written, steps. Now: pages by state."""
         pages = {f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()}
-        return {**self._pushing.counts(), "bytes_written": self.links.bytes_written, "steps": self._steps, **pages}
+        parts = {**self._pushing.counts(), **self.links.counts(), **self.attachments.counts()}
+        return {**parts, "steps": self._steps, **pages}
 
     async def aclose(self) -> None:
         await self.links.aclose()

@@ -17,6 +17,9 @@ def spans(
     new_id: Callable[[str], int],
 ) -> list[SpanRecord]:
     """The `loop.blocked` spans of one service."""
+    intervals = list(intervals)
+    if not intervals:
+        return []
     mine = [span for span in of_service if span.service == service]
     depth = _depths(mine)
     found = list[SpanRecord]()

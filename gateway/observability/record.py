@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from zlib import crc32
 
 from mesh.errors import BatonError
 from mesh.messages import Leg, Sampling, Ticket, Tier
@@ -17,6 +18,8 @@ from mesh.telemetry import Attribute, TraceContext, make_traceparent
 CANCELLED, ERROR = "cancelled", "error"  # how a choice finishes that does not end by itself
 
 Clock = Callable[[], float]
+
+_SPREAD, _SIXTY_FOUR_BITS = 0x9E3779B97F4A7C15, 2**64 - 1
 
 
 @dataclass(slots=True)
@@ -80,7 +83,7 @@ class ChoiceRecord:
 
     def sends(self, ticket: Ticket, tier: Tier, worker: str, now: float) -> str:
         """The attempt goes to this worker; returns the trace context for its job, empty if nothing is recorded."""
-        span_id = derive_id(ticket.pack(), tier.value)
+        span_id = attempt_id(ticket, tier)
         attempt = AttemptAtWorker(ticket, tier, worker, span_id, now)
         self.attempts.append(attempt)
         if not self.request.recorded:
@@ -193,10 +196,15 @@ class RequestRecord:
         return (self.clock() if self.end_seconds is None else self.end_seconds) - self.start_seconds
 
 
-def derive_id(*parts: bytes | str) -> int:
-    """A span id of 64 bits that follows from what it names."""
-    joined = b"/".join(part if isinstance(part, bytes) else part.encode() for part in parts)
-    return int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "big") or 1
+def attempt_id(ticket: Ticket, tier: Tier) -> int:
+    """The span id of an attempt at a worker: 64 bits that follow from its ticket."""
+    digest = hashlib.blake2b(ticket.pack() + tier.value.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+def child_id(base: int, name: str, count: int = 1) -> int:
+    """The id of the span of this name below the one of id `base`; `count` numbers those of one name."""
+    return (base ^ crc32(f"{name}/{count}".encode()) * _SPREAD) & _SIXTY_FOUR_BITS or 1
 
 
 def unrecorded() -> RequestRecord:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from gateway.observability import blocked
 from gateway.observability.attributes import chat_attributes, root_attributes
 from gateway.observability.limits import Limits
-from gateway.observability.record import AttemptAtWorker, ChoiceRecord, RequestRecord, derive_id
+from gateway.observability.record import AttemptAtWorker, ChoiceRecord, RequestRecord, child_id
 from mesh import semconv
 from mesh.messages import Phase, Tier
 from mesh.telemetry import Attribute, SpanEvent, SpanKind, SpanRecord, TraceContext, parse_traceparent
@@ -31,7 +31,7 @@ def step_spans(
             worker,
             step.name,
             trace_id,
-            derive_id(f"{trace_id:x}"),
+            child_id(trace_id, step.name),
             0,
             step.start_seconds + offset_seconds,
             step.end_seconds + offset_seconds,
@@ -103,7 +103,7 @@ class _Tree:
 
     def _id(self, name: str) -> int:
         count = self._used[name] = self._used.get(name, 0) + 1
-        return derive_id(f"{self._trace_id:x}", f"{self._record.context.span_id:x}", name, str(count))
+        return child_id(self._record.context.span_id, name, count)
 
     @staticmethod
     def _within(start: float, end: float, low: float, high: float) -> tuple[float, float]:
@@ -166,7 +166,7 @@ class _Tree:
                     attempt.worker,
                     phase.name,
                     self._trace_id,
-                    _phase_id(attempt, phase.name, used[phase.name]),
+                    child_id(attempt.span_id, phase.name, used[phase.name]),
                     attempt.span_id,
                     *self._within(begins, ends, start, end),
                     _attributes(phase.attributes),
@@ -177,7 +177,7 @@ class _Tree:
 
         def new_id(name: str) -> int:
             used[name] = used.get(name, 0) + 1
-            return _phase_id(attempt, name, used[name])
+            return child_id(attempt.span_id, name, used[name])
 
         self.spans += mine
         self.spans += blocked.spans(mine, attempt.worker, intervals, new_id)
@@ -193,7 +193,7 @@ class _Tree:
             if other.ticket == attempt.ticket and other.tier is Tier.PREFILL and other.leg is not None
         ]
         return tuple(
-            TraceContext(self._trace_id, _phase_id(sender, semconv.KV_SEND, 1))
+            TraceContext(self._trace_id, child_id(sender.span_id, semconv.KV_SEND))
             for sender in senders
             if sender.leg is not None and any(p.name == semconv.KV_SEND for p in sender.leg.phases)
         )
@@ -212,10 +212,6 @@ class _Tree:
     @staticmethod
     def _first_attempt(choice: ChoiceRecord, tier: Tier) -> AttemptAtWorker | None:
         return next((attempt for attempt in choice.attempts if attempt.tier is tier and attempt.leg is not None), None)
-
-
-def _phase_id(attempt: AttemptAtWorker, name: str, count: int) -> int:
-    return derive_id(attempt.ticket.pack(), attempt.tier.value, name, str(count))
 
 
 def _first_token_left(attempt: AttemptAtWorker) -> float | None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.service import Gateway
-from gateway.tally import EndedRequest, attempts_of, path_of
+from gateway.tally import EndedRequest, attempts_of
 from gateway.workers import AttachedWorker
-from mesh.page_map import spell
+from mesh.page_map import PAGE_STATES, spell
 
 MOST_REQUESTS = 200  # requests in flight that are listed one by one, the oldest first
 
@@ -60,6 +60,7 @@ def worker_state(worker: AttachedWorker) -> State:
         "tokens_per_second": round(load.tokens_per_second, 1),
         "pages": load.total_pages,
         "available": load.free_pages,
+        "states": [int(worker.measures.get(f"pages_{state}", 0)) for state in PAGE_STATES] if worker.measures else None,
     }
 
 
@@ -68,7 +69,7 @@ def request_state(request: GatewayRequest, phase: str) -> State:
         "id": name_of(request.id),
         "request_id": request.choice.request_id,
         "phase": phase,
-        "path": path_of(request),
+        "path": request.path,
         "prefill": name_of(request.prefill),
         "decode": name_of(request.decode),
         "attempt": attempts_of(request),

@@ -129,7 +129,9 @@ function summary(workers) {
 
 function pageWords(map, worker) {
   if (!map.counts) return `${count(worker.available)} of ${count(worker.pages)} can be handed out`;
-  return STATES.map((state, i) => `${count(map.counts[i] * map.perCell)} ${WORDS[state]}`).join(", ");
+  // A cell of several pages shows one state for all: then the worker's own count is exact, though up to a second old.
+  const counts = map.perCell > 1 && worker.states ? worker.states : map.counts;
+  return STATES.map((state, i) => `${count(counts[i])} ${WORDS[state]}`).join(", ");
 }
 
 function fillDetails(card) {

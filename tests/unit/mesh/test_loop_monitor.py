@@ -10,7 +10,7 @@ from tests.sim.loop import run_virtual
 
 
 async def blocked(seconds: float, *, after: float = 0.1, users: int = 1) -> list[tuple[float, float]]:
-    """What a monitor reports of a loop that stands still for so long, 0.3 s after its start."""
+    """The report of a monitor whose loop stands still for so long, some time after its start."""
     loop: Any = asyncio.get_running_loop()
     monitor = LoopMonitor()
     for _ in range(users):

@@ -101,7 +101,7 @@ class AttachRequest(_message.Message):
     def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases")
+    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases", "measures")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +114,7 @@ class AttachResponse(_message.Message):
     PAGE_MAP_FIELD_NUMBER: _ClassVar[int]
     CLOCK_READING_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
+    MEASURES_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     hello: Hello
     tokens: Tokens
@@ -126,7 +127,8 @@ class AttachResponse(_message.Message):
     page_map: PageMap
     clock_reading: ClockReading
     phases: Phases
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ...) -> None: ...
+    measures: Measures
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ...) -> None: ...
 
 class Prefilled(_message.Message):
     __slots__ = ("ticket", "cached_tokens", "queued_seconds", "computed_seconds")
@@ -379,6 +381,32 @@ class Tokens(_message.Message):
     drafted: _containers.RepeatedScalarFieldContainer[int]
     accepted: _containers.RepeatedScalarFieldContainer[bool]
     def __init__(self, tickets: _Optional[_Iterable[bytes]] = ..., positions: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., ends: _Optional[_Iterable[_Union[End, str]]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., drafted: _Optional[_Iterable[int]] = ..., accepted: _Optional[_Iterable[bool]] = ...) -> None: ...
+
+class Measures(_message.Message):
+    __slots__ = ("values", "distributions")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[Measure]
+    distributions: _containers.RepeatedCompositeFieldContainer[Distribution]
+    def __init__(self, values: _Optional[_Iterable[_Union[Measure, _Mapping]]] = ..., distributions: _Optional[_Iterable[_Union[Distribution, _Mapping]]] = ...) -> None: ...
+
+class Measure(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class Distribution(_message.Message):
+    __slots__ = ("name", "counts", "sum")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sum: float
+    def __init__(self, name: _Optional[str] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[float] = ...) -> None: ...
 
 class Lost(_message.Message):
     __slots__ = ("ticket", "reason")
