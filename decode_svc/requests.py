@@ -113,6 +113,7 @@ class DecodeRequest:
     produced: dict[int, Token] = field(default_factory=dict)  # position -> token; a later attempt emits them again
     passed: int | None = None  # younger requests that got pages since this one got Later; None: it never did
     landing: OpenLanding | None = None
+    landing_began_seconds: float | None = None  # when the landing began that it was admitted from
     running_seconds: float = 0.0  # when it was admitted
     cached: int = 0  # tokens found in the prefix cache when it was prefilled here
     steps: int = 0  # steps that have computed it

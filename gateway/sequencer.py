@@ -213,7 +213,8 @@ class Sequencer:
         request = self._current(lost.ticket)
         if request is None:
             return
-        log.info("request %s attempt %d: %s", request.choice.request_id, lost.ticket.attempt, lost.reason.value)
+        name, why, ids = request.choice.request_id, lost.reason.value, request.choice.trace.log_fields
+        log.info("request %s attempt %d: %s", name, lost.ticket.attempt, why, extra=ids)
         if lost.reason is Reason.TOO_LARGE:
             request.refused[worker.incarnation] = FullKind.EVER
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:

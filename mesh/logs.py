@@ -5,6 +5,8 @@
 import json
 import logging
 
+from mesh.telemetry import parse_traceparent
+
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
@@ -25,6 +27,12 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def trace_fields(traceparent: str) -> dict[str, str]:
+    """The ids of a trace for `extra` of a log call; none where nothing is recorded."""
+    context = parse_traceparent(traceparent)
+    return {} if context is None else {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
 def log_json(service: str) -> None:

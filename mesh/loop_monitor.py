@@ -6,7 +6,7 @@ Traces show each such interval as a span `loop.blocked` inside the span that it 
 import asyncio
 from collections import deque
 
-TICK_SECONDS = 0.005
+TICK_SECONDS = 0.010
 BLOCKED_SECONDS = 0.010  # shorter delays are not shown
 KEPT_INTERVALS = 256
 

@@ -54,6 +54,13 @@ class OtlpTelemetry:
         if not self._wake.is_set():
             self._wake.set()
 
+    def counts(self) -> dict[str, int]:
+        return {
+            "spans_exported": self.exported_spans,
+            "spans_dropped": self.dropped_spans,
+            "traces_dropped": self.dropped_traces,
+        }
+
     def close(self) -> None:
         self._closing = True
         self._wake.set()

@@ -84,6 +84,9 @@ class Telemetry(Protocol):
     def export(self, assemble: Assemble) -> None:
         """Take a finished trace. `assemble` makes its spans, in another thread if that is better."""
 
+    def counts(self) -> dict[str, int]:
+        """Since the start: spans_exported, spans_dropped and traces_dropped; nothing where nothing is exported."""
+
     def close(self) -> None:
         """Send the spans that are still buffered; waits a second or two at most."""
 
@@ -95,6 +98,9 @@ class Silent:
 
     def export(self, assemble: Assemble) -> None:
         pass
+
+    def counts(self) -> dict[str, int]:
+        return {}
 
     def close(self) -> None:
         pass
@@ -109,6 +115,9 @@ class KeptHere:
     def export(self, assemble: Assemble) -> None:
         pass
 
+    def counts(self) -> dict[str, int]:
+        return {}
+
     def close(self) -> None:
         pass
 
@@ -122,6 +131,9 @@ class RecordingTelemetry:
 
     def export(self, assemble: Assemble) -> None:
         self.spans.extend(assemble())
+
+    def counts(self) -> dict[str, int]:
+        return {}
 
     def close(self) -> None:
         pass

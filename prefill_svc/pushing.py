@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from engine.batch import Chunk, pages_filled
 from engine.plan import Plan
 from kvtransfer.transfer import PageShape, Span, TransferError
+from mesh.logs import trace_fields
 from mesh.messages import Commit, Computing, Written
 from mesh.speed import Speed
 from prefill_svc.links import Links
@@ -85,7 +86,8 @@ class Pushing:
             one_sided = link.writer.one_sided
             checksums = await link.writer.write(prompt.ticket.pack(), spans, round)
         except TransferError as error:
-            log.warning("request %d: this worker cannot push its pages: %s", prompt.ticket.request, error)
+            ids = trace_fields(prompt.job.traceparent)
+            log.warning("request %d: this worker cannot push its pages: %s", prompt.ticket.request, error, extra=ids)
             prompt.in_flight -= 1
             measures.write_failed(prompt.transport, size)
             if prompt.phase is PromptPhase.PUSHING:

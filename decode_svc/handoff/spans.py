@@ -12,6 +12,7 @@ from decode_svc.handoff.sessions import Sessions
 from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding
 from engine.pages import PagePool
 from kvtransfer.transfer import Pool
+from mesh.logs import trace_fields
 from mesh.messages import Commit, Landed, Resend
 from mesh.rules import Rules
 
@@ -57,7 +58,8 @@ class Spans:
                 index = landing.first_page + place
                 landing.valid[place] &= ~mask
                 self.damaged += 1
-                log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers)
+                ids = trace_fields(request.job.traceparent)
+                log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers, extra=ids)
                 if landing.round < REPAIRS:  # else decode computes the page, once Commit of this round has come
                     self._resend(landing, [index], first, layers)
         if landing.commit is not None and landing.complete:
@@ -99,7 +101,7 @@ class Spans:
                 self.whole += 1
         self.admitted += 1
         request.enter(DecodePhase.RUNNING)
-        request.landing = None
+        request.landing, request.landing_began_seconds = None, landing.began_seconds
         self._sessions.send(landing.writer, Landed(landing.ticket))
         self._host.admitted(request)
         self._host.wake()

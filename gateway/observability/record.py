@@ -166,8 +166,10 @@ class RequestRecord:
     # ---- questions
 
     @property
-    def traceparent(self) -> str:
-        return make_traceparent(self.context)
+    def log_fields(self) -> dict[str, str]:
+        """Ids for `extra` of a log call about this request."""
+        trace_id, span_id = f"{self.context.trace_id:032x}", f"{self.context.span_id:016x}"
+        return {"request_id": self.request_id, "trace_id": trace_id, "span_id": span_id}
 
     @property
     def path(self) -> str:

@@ -12,9 +12,7 @@ log = logging.getLogger("baton.request")
 def log_request(record: RequestRecord) -> None:
     ttft = record.ttft_seconds
     fields: dict[str, object] = {
-        "request_id": record.request_id,
-        "trace_id": f"{record.context.trace_id:032x}",
-        "span_id": f"{record.context.span_id:016x}",
+        **record.log_fields,
         "model": record.model,
         "status": record.status,
         "error": record.error,

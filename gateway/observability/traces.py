@@ -120,6 +120,11 @@ class RecentTraces:
 
     # ---- questions
 
+    def counts(self) -> dict[str, int]:
+        """What the export has counted since the start, and for how long the gateway's event loop stood still while
+        requests were recorded."""
+        return {**self._telemetry.counts(), "loop_blocked_ms": round(self._monitor.blocked_seconds * 1000)}
+
     def latest(self, limit: int) -> list[RequestRecord]:
         """The last requests, the newest first."""
         return [record for record, _ in zip(reversed(self._records.values()), range(limit), strict=False)]

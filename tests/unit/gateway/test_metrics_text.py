@@ -164,7 +164,7 @@ def test_workers_of_one_name_are_told_apart() -> None:
     ]
 
 
-def test_every_metric_has_a_source_and_a_row_in_the_manual() -> None:
+async def test_every_metric_has_a_source_and_a_row_in_the_manual() -> None:
     collector = collector_of(gateway_with([]), GatewayMetrics())
     assert collector.names == set(TABLE)
     text = (ROOT / "docs/metrics.md").read_text()
