@@ -92,6 +92,12 @@ envoy-check: $(DEV) ## real Envoys: configurations, identities, a worker's death
 model: $(DEV) ## explore the hand-off protocol: every state of small worlds, and each rule removed
 	@$(BIN)/python -m tests.protocol --json $(ARGS)
 
+.PHONY: ui-check
+ui-check: $(DEV) ## the page /ui in headless Chromium, with screenshots in build/ui
+	@command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null \
+		|| { echo "these tests need Chromium: apt-get install chromium" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/ui -m ui $(ARGS)
+
 .PHONY: sanitize
 sanitize: ## the kernels' C++ tests under ASan and UBSan
 	bash tests/unit/kernels_cpp/sanitize.sh

@@ -80,7 +80,8 @@ async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], tr
         say(f"  HTTP   curl http://{http}/v1/models")
         tls = tls_arguments(mesh.gateway)
         say(f"  gRPC   baton generate --address {grpc}{tls} 'Once upon a time'")
-        say(f"  chat   baton chat --address {grpc}{tls}\n")
+        say(f"  chat   baton chat --address {grpc}{tls}")
+        say(f"  look   http://{http}/ui\n" if mesh.gateway.ui else "")
         if trace:
             await _draw_all(http)
         await asyncio.Event().wait()

@@ -93,6 +93,7 @@ class DecodeWorker:
             hello=self._hello_at,
             on_message=self._intake.on_message,
             on_end=self._intake.gateway_ended,
+            pages=pages,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
 

@@ -60,6 +60,10 @@ class PagePool:
     def state(self, page: int) -> PageState:
         return self._state[page]
 
+    def states(self, first: int, stop: int) -> list[str]:
+        """Names of the states of the pages from `first` up to, but not including, `stop`."""
+        return [state.value for state in self._state[first:stop]]
+
     def owner(self, page: int) -> Hashable:
         """Owner of a landing or quarantined page: it may write the page. None for a page in another state."""
         return self._owner.get(page)

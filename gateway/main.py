@@ -21,6 +21,7 @@ from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import metrics_routes
 from gateway.observability.observer import UNOBSERVED
 from gateway.observability.traces import RecentTraces
+from gateway.observability.ui import Ui
 from gateway.router import Local
 from gateway.service import Gateway
 from mesh.config import ConfigError, GatewayConfig
@@ -64,6 +65,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         rules=rules,
     )
     listening = await gateway.listen(config.grpc_address)
+    ui = Ui(gateway)
     pages, watch = list[BaseRoute](debug_routes(traces, time.time)), list[Coroutine[Any, Any, None]]()
     if metrics is not None:
         collector = MeshCollector(
@@ -77,12 +79,14 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         )
         pages += metrics_routes(collector, wall=time.time)
         watch.append(watch_delay(metrics.loop_delay.of().observe))
+    pages += ui.routes() if config.ui else ()
     api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
     http = await serve_http(api.app, config.http_address, setting="gateway.http_address")
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
         await run_together(report_health(gateway, listening), *watch)
     finally:
+        ui.close()
         await http.close()
         await gateway.aclose()
         await listening.close()

@@ -14,6 +14,7 @@ from gateway.observability.attributes import route_attributes
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local, Need, Route, RouteDecision, route
+from gateway.tally import Tally
 from gateway.workers import AttachedWorker, Workers
 from mesh.errors import (
     BatonError,
@@ -57,6 +58,7 @@ class Sequencer:
     ) -> None:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
+        self.tally = Tally()
         self._rules, self._random, self._local = rules, random, local
         self._patience_seconds = patience_seconds
 
@@ -271,6 +273,7 @@ class Sequencer:
         request.enter(stopped if error else RequestPhase.DONE)
         request.ended_seconds = asyncio.get_running_loop().time()
         self.requests.pop(request.id, None)
+        self.tally.ended(request, error)
         for timer in (request.deadline, request.patience):
             if timer is not None:
                 timer.cancel()

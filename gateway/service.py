@@ -26,6 +26,7 @@ from mesh.messages import (
     Lost,
     Measures,
     Message,
+    PageMap,
     Phases,
     Prefilled,
     PrefixChange,
@@ -189,6 +190,8 @@ class Gateway:
             case Drain():
                 worker.draining = True
                 self.changed.set()
+            case PageMap():
+                worker.page_map = message
             case _:
                 raise TypeError(f"{type(message).__name__} is no message of a worker")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gateway.observability.clocks import WorkerClock
-from mesh.messages import Distribution, Down, Hello, Load, Measures, PrefixChange, Snapshot, Tier
+from mesh.messages import Distribution, Down, Hello, Load, Measures, PageMap, PrefixChange, Snapshot, Tier
 from mesh.session import Session
 
 
@@ -21,6 +21,7 @@ class AttachedWorker:
     unreported_tokens: int = 0  # prompt tokens sent to it since its last Load
     unreported_requests: int = 0  # requests sent to it since its last Load
     draining: bool = False  # it takes no new requests
+    page_map: PageMap | None = None  # the last one; the worker sends none while nobody watches
     measures: dict[str, float] = field(default_factory=dict)  # what it counted, as of its last Measures
     distributions: dict[str, Distribution] = field(default_factory=dict)  # its histograms
     measured_seconds: float | None = None  # when its last Measures came

@@ -21,8 +21,10 @@ from mesh.messages import (
     Snapshot,
     Tier,
     Up,
+    Watch,
 )
 from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClosed
+from mesh.page_map import PageStates, PageWatch
 from mesh.reach_log import ReachLog
 from mesh.rules import Rules
 from mesh.session import Session
@@ -45,6 +47,7 @@ class Attachments:
         hello: Callable[[str], Hello],  # makes Hello from the address that others dial; its prefix is a snapshot
         on_message: Callable[[Session, Message], None],
         on_end: Callable[[Session], None],
+        pages: PageStates,  # what a gateway that watches gets maps of
         measures: Callable[[], Measures] | None = None,  # None: gateways get no Measures
     ) -> None:
         self.sessions: list[Session] = []
@@ -53,6 +56,7 @@ class Attachments:
         self._measures, self._measured = measures, Measures((), ())
         self._expired = 0  # sessions that ended because the gateway was silent
         self._reach_log = ReachLog(log)
+        self._page_watch = PageWatch(pages)
         self._sequence = 0
         self._load: Load | None = None
         self._draining = False
@@ -102,6 +106,8 @@ class Attachments:
     def _receive(self, session: Session, message: Message) -> None:
         if isinstance(message, Snapshot):
             session.send(self._hello(self.address).prefix)
+        elif isinstance(message, Watch):
+            self._page_watch.watch(session, message.seconds)
         elif isinstance(message, ClockProbe):
             session.send(ClockReading(message.number, asyncio.get_running_loop().time()))
         else:
@@ -155,6 +161,7 @@ class Attachments:
             session.send(Drain())
 
     async def aclose(self) -> None:
+        self._page_watch.close()
         for session in list(self.sessions):
             session.close()
         if self.listening is not None:

@@ -92,6 +92,7 @@ class GatewayConfig(CommonConfig):
     grpc_address: str = "127.0.0.1:50051"  # where clients call and workers register
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
+    ui: bool = True  # serve the page /ui, which shows the mesh at work
     metrics_compat: str = "vllm"  # vllm: /metrics has the names of vLLM besides our own | none
     tracing: bool = True  # record a trace of each request; false: nothing is recorded
     trace_share: float = 1.0  # share of the requests without an incoming trace context that are recorded

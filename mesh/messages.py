@@ -450,7 +450,23 @@ class Snapshot:
     """Gateway to worker: a PrefixChange is missing, send the whole cache."""
 
 
-Down = Prefill | Open | Cancel | Snapshot | ClockProbe | Heartbeat
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Gateway to worker: a person looks at the mesh; send PageMap whenever pages changed, at most twice a second."""
+
+    seconds: int  # the worker stops so long after the last Watch
+
+
+@dataclass(frozen=True, slots=True)
+class PageMap:
+    """The state of every page of a worker's pool, as runs of equal cells; see mesh/page_map.py."""
+
+    pages_per_cell: int  # neighbouring pages that one cell stands for; 1 unless the pool is very large
+    states: bytes  # one byte for each run: the index of its state in PAGE_STATES
+    lengths: tuple[int, ...]  # cells of each run
+
+
+Down = Prefill | Open | Cancel | Snapshot | ClockProbe | Watch | Heartbeat
 Up = (
     Hello
     | Tokens
@@ -463,6 +479,7 @@ Up = (
     | ClockReading
     | Phases
     | Measures
+    | PageMap
     | Heartbeat
 )
 Kv = KvHello | Ready | Landing | Later | Written | Computing | Commit | Resend | Landed | Abort | Quiet | Heartbeat

@@ -88,6 +88,7 @@ class PrefillWorker:
             hello=self._current_hello,
             on_message=self._from_gateway,
             on_end=self._gateway_ended,
+            pages=pages,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
         self.links = Links(self, network, hello=kv_hello, transports=transports, pool=pool, rules=rules)

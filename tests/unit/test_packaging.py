@@ -66,6 +66,11 @@ def test_the_wheel_brings_the_built_in_pair(wheel: zipfile.Path, name: str) -> N
     assert {f"engine/builtin/pair/{name}/{file}" for file in files} <= set(names(wheel))
 
 
+def test_the_wheel_brings_the_page_that_shows_the_mesh(wheel: zipfile.Path) -> None:
+    page = ROOT / "gateway/observability/page"
+    assert {f"gateway/observability/page/{file.name}" for file in page.iterdir()} <= set(names(wheel))
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_the_wheel_brings_compiled_kernels_and_says_for_which_platform(wheel: zipfile.Path) -> None:
     libraries = [name for name in names(wheel) if name.startswith("baton_kernels/") and name.endswith(".so")]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.pages import PagePool
 from mesh.attach import SOON_SECONDS, Attachments
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Cancel, Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier
@@ -43,6 +44,7 @@ def attachments(network: Any) -> Attachments:
         hello=lambda address: pytest.fail("no gateway has dialed"),
         on_message=lambda session, message: None,
         on_end=lambda session: None,
+        pages=PagePool(8),
     )
     found.listening = Listens()  # type: ignore[assignment]
     return found
@@ -102,6 +104,7 @@ async def attached() -> AttachedGateway:
         hello=lambda address: CURRENT,
         on_message=lambda session, message: requests.append(message),
         on_end=ended.append,
+        pages=PagePool(8),
     )
     await worker.listen("worker")
     stream = await network.host("gateway").dial("worker", Channel.ATTACH)

@@ -83,23 +83,25 @@ class StatsResponse(_message.Message):
     def __init__(self, counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "clock_probe")
+    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "watch", "clock_probe")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    WATCH_FIELD_NUMBER: _ClassVar[int]
     CLOCK_PROBE_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     prefill: Prefill
     open: Open
     cancel: Cancel
     snapshot: Snapshot
+    watch: Watch
     clock_probe: ClockProbe
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ...) -> None: ...
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "clock_reading", "phases", "measures")
+    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases", "measures")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +111,7 @@ class AttachResponse(_message.Message):
     PREFIX_CHANGE_FIELD_NUMBER: _ClassVar[int]
     PREFILLED_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    PAGE_MAP_FIELD_NUMBER: _ClassVar[int]
     CLOCK_READING_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
@@ -121,10 +124,11 @@ class AttachResponse(_message.Message):
     prefix_change: PrefixChange
     prefilled: Prefilled
     drain: Drain
+    page_map: PageMap
     clock_reading: ClockReading
     phases: Phases
     measures: Measures
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ...) -> None: ...
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ...) -> None: ...
 
 class Prefilled(_message.Message):
     __slots__ = ("ticket", "cached_tokens", "queued_seconds", "computed_seconds")
@@ -281,6 +285,22 @@ class Cancel(_message.Message):
 class Snapshot(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Watch(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: int
+    def __init__(self, seconds: _Optional[int] = ...) -> None: ...
+
+class PageMap(_message.Message):
+    __slots__ = ("pages_per_cell", "states", "lengths")
+    PAGES_PER_CELL_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    pages_per_cell: int
+    states: bytes
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pages_per_cell: _Optional[int] = ..., states: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("waiting", "running", "queued_tokens", "free_pages", "total_pages", "tokens_per_second")

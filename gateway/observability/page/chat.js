@@ -1,0 +1,122 @@
+// The chat box: a client of the OpenAI API like any other. Answers enter the page as text, never as markup.
+
+import { byId, h } from "./dom.js";
+import { duration, plural, rate } from "./format.js";
+
+const IDEAS = ["What is the hand-off?", "Tell me a story about a relay race.", "How many decode workers run?"];
+
+export class Chat {
+  constructor(onDone) {
+    this.onDone = onDone;
+    this.messages = [];
+    this.running = null;
+    this.model = "";
+    this.log = h("div", { class: "talk", role: "log", "aria-live": "polite", "aria-label": "Conversation", tabindex: "0" });
+    this.input = h("textarea", { rows: "2", placeholder: "Ask the mesh something", "aria-label": "Message" });
+    this.most = h("input", { type: "number", min: "1", max: "100000", value: "200", "aria-label": "Most tokens of an answer" });
+    this.send = h("button", { type: "submit", class: "main", text: "Send" });
+    this.stop = h("button", { type: "button", text: "Stop", hidden: true, onclick: () => this.running?.abort() });
+    this.clear = h("button", { type: "button", class: "quiet", text: "Clear", onclick: () => this.reset() });
+    const form = h("form", { class: "ask", onsubmit: (event) => this.submit(event) }, this.input, h("div", { class: "tools" }, this.send, this.stop, this.clear, h("label", { class: "most" }, "at most ", this.most, " tokens")));
+    this.input.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.submit(event);
+    });
+    byId("chat").append(this.log, form);
+    this.reset();
+  }
+
+  reset() {
+    this.running?.abort();
+    this.messages = [];
+    const ideas = IDEAS.map((text) => h("button", { type: "button", class: "idea", text, onclick: () => this.ask(text) }));
+    this.log.replaceChildren(h("p", { class: "hint", text: "What you write here goes to the mesh like any client's request. Watch it travel above." }), h("div", { class: "ideas" }, ideas));
+  }
+
+  submit(event) {
+    event.preventDefault();
+    const text = this.input.value.trim();
+    if (!text || this.running) return;
+    this.input.value = "";
+    this.ask(text);
+  }
+
+  async ask(text) {
+    if (this.running) return;
+    if (!this.messages.length) this.log.replaceChildren();
+    this.messages.push({ role: "user", content: text });
+    const answer = h("p", { class: "said model" });
+    const note = h("p", { class: "measured", text: "waiting for the first token" });
+    this.log.append(h("p", { class: "said you", text }), answer, note);
+    this.scroll();
+    this.running = new AbortController();
+    this.send.disabled = true;
+    this.stop.hidden = false;
+    const measured = { begin: performance.now(), first: null, last: null, tokens: 0, id: null };
+    try {
+      await this.stream(answer, note, measured);
+    } catch (error) {
+      const stopped = error.name === "AbortError";
+      note.append(h("span", { class: stopped ? "" : "bad", text: stopped ? " · stopped" : ` · ${error.message}` }));
+    }
+    if (answer.textContent) this.messages.push({ role: "assistant", content: answer.textContent });
+    else this.messages.pop();
+    this.running = null;
+    this.send.disabled = false;
+    this.stop.hidden = true;
+    if (measured.id) this.onDone(measured.id);
+  }
+
+  async stream(answer, note, measured) {
+    const body = { model: this.model, messages: this.messages, stream: true, stream_options: { include_usage: true }, max_tokens: Number(this.most.value) || 200 };
+    const response = await fetch("/v1/chat/completions", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal: this.running.signal });
+    measured.id = response.headers.get("x-request-id");
+    if (!response.ok) {
+      const problem = await response.json().catch(() => null);
+      throw new Error(problem?.error?.message ?? `the gateway answered ${response.status}`);
+    }
+    for await (const event of events(response.body)) {
+      if (event.error) throw new Error(event.error.message);
+      if (event.usage) measured.tokens = event.usage.completion_tokens;
+      const delta = event.choices?.[0]?.delta ?? {};
+      const piece = delta.content || (delta.tool_calls ?? []).map((call) => `${call.function?.name ?? ""}${call.function?.arguments ?? ""}`).join("");
+      if (piece) {
+        measured.last = performance.now();
+        measured.first ??= measured.last;
+        if (!event.usage) measured.tokens += 1;
+        answer.append(piece);
+        this.scroll();
+      }
+      this.measure(note, measured);
+    }
+  }
+
+  measure(note, { begin, first, last, tokens, id }) {
+    if (first === null) return;
+    const parts = [`first token ${duration((first - begin) / 1000)}`, plural(tokens, "token")];
+    if (last > first && tokens > 1) parts.push(`${rate(((tokens - 1) / (last - first)) * 1000)} per second`);
+    note.replaceChildren(parts.join(" · "));
+    if (id) note.append(" · ", h("a", { href: `#request=${encodeURIComponent(id)}`, text: "where the time went" }));
+  }
+
+  scroll() {
+    this.log.scrollTop = this.log.scrollHeight;
+  }
+}
+
+/** The JSON of each server-sent event, up to [DONE]. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    buffer += value;
+    const lines = buffer.split("\n");
+    buffer = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ")) continue;
+      if (line === "data: [DONE]") return;
+      yield JSON.parse(line.slice(6));
+    }
+  }
+}

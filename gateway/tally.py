@@ -1,0 +1,67 @@
+"""Counts the requests that have ended, by the way they took, and keeps the last ones for those who look at the mesh.
+
+Step 9 of a request's life ends here. A record holds no prompt and no answer."""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from gateway.requests import GatewayRequest
+from mesh.errors import BatonError, Cancelled
+
+KEPT = 32  # requests that ended last
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRequest:
+    number: int  # counts ended requests, from 1
+    id: int  # the request's number in tickets
+    request_id: str
+    path: str  # remote | local | resumed | none, as in GatewayRequest.path
+    status: str  # ok | error | cancelled
+    error: str  # class of the error; empty without one
+    prefill: int | None  # incarnation of its last prefill worker
+    decode: int | None
+    attempts: int
+    prompt_tokens: int
+    tokens: int  # that the client got from this gateway
+    seconds: float
+    first_token_seconds: float | None  # None: there was none
+    exposed_seconds: float | None  # from the first token until decode went on; None: decode did not
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.last: deque[EndedRequest] = deque(maxlen=KEPT)  # the newest at the end
+        self.paths: Counter[str] = Counter()  # requests by path
+        self.statuses: Counter[str] = Counter()
+        self.tokens = 0  # of ended requests
+
+    def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
+        assert request.ended_seconds is not None, "only an ended request is counted"
+        first, handed, attempts = request.first_token_seconds, request.handed_seconds, attempts_of(request)
+        status = "ok" if error is None else "cancelled" if isinstance(error, Cancelled) else "error"
+        self.statuses[status] += 1
+        self.paths[request.path] += 1
+        self.tokens += len(request.shown)
+        self.last.append(
+            EndedRequest(
+                number=sum(self.statuses.values()),
+                id=request.id,
+                request_id=request.choice.request_id,
+                path=request.path,
+                status=status,
+                error=type(error).__name__ if error else "",
+                prefill=request.prefill,
+                decode=request.decode,
+                attempts=attempts,
+                prompt_tokens=len(request.choice.prompt),
+                tokens=len(request.shown),
+                seconds=request.ended_seconds - request.accepted_seconds,
+                first_token_seconds=None if first is None else first - request.accepted_seconds,
+                exposed_seconds=None if first is None or handed is None else max(0.0, handed - first),
+            )
+        )
+
+
+def attempts_of(request: GatewayRequest) -> int:
+    return request.ticket.attempt if request.ticket else 0
