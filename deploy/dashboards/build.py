@@ -1,6 +1,7 @@
 """Writes the dashboards' JSON files beside this program: `python -m deploy.dashboards.build`.
 
-With --check it writes nothing and fails when a committed file differs from what it would write."""
+With --check it writes nothing and fails when a committed file differs from what it would write. The committed files
+show traces from Jaeger; `--traces tempo --out FOLDER` writes files for Tempo."""
 
 import argparse
 import json
@@ -8,7 +9,7 @@ import sys
 from pathlib import Path
 
 from deploy.dashboards.capacity import CAPACITY
-from deploy.dashboards.grafana import dashboard_json
+from deploy.dashboards.grafana import TRACE_STORES, dashboard_json
 from deploy.dashboards.kv_plane import KV_PLANE
 from deploy.dashboards.mesh_overview import MESH_OVERVIEW
 from deploy.dashboards.one_request import ONE_REQUEST
@@ -17,12 +18,10 @@ FOLDER = Path(__file__).parent
 DASHBOARDS = (MESH_OVERVIEW, ONE_REQUEST, KV_PLANE, CAPACITY)
 
 
-def built() -> dict[Path, str]:
+def built(folder: Path = FOLDER, trace_store: str = TRACE_STORES[0]) -> dict[Path, str]:
     """Each dashboard's file and the text that belongs there."""
-    return {
-        FOLDER / f"{dashboard.name}.json": json.dumps(dashboard_json(dashboard), indent=2, ensure_ascii=False) + "\n"
-        for dashboard in DASHBOARDS
-    }
+    raw = {dashboard.name: dashboard_json(dashboard, trace_store) for dashboard in DASHBOARDS}
+    return {folder / f"{name}.json": json.dumps(one, indent=2, ensure_ascii=False) + "\n" for name, one in raw.items()}
 
 
 def stale() -> list[str]:
@@ -33,15 +32,23 @@ def stale() -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m deploy.dashboards.build", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.dashboards.build",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is stale")
-    if parser.parse_args().check:
+    parser.add_argument("--traces", choices=TRACE_STORES, default=TRACE_STORES[0], help="the kind of the trace store")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the files")
+    given = parser.parse_args()
+    if given.check:
         for name in (names := stale()):
             print(f"deploy/dashboards/{name} is stale: python -m deploy.dashboards.build", file=sys.stderr)
         return bool(names)
-    for path, text in built().items():
+    given.out.mkdir(parents=True, exist_ok=True)
+    for path, text in built(given.out, given.traces).items():
         path.write_text(text)
-        print(f"wrote deploy/dashboards/{path.name}", file=sys.stderr)
+        print(f"wrote {path}", file=sys.stderr)
     return 0
 
 

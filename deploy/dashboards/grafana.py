@@ -13,8 +13,9 @@ Json = dict[str, Any]
 
 SCHEMA_VERSION = 41  # Grafana 12
 COLUMNS = 24
+LISTED_TRACES = 20
+TRACE_STORES = ("jaeger", "tempo")  # kinds of data sources that show traces; compose/ runs the first
 PROMETHEUS: Json = {"type": "prometheus", "uid": "${metrics}"}
-TEMPO: Json = {"type": "tempo", "uid": "${traces}"}
 MESHES = "label_values(baton_build_info, job)"
 
 _TYPES = {
@@ -31,7 +32,7 @@ _TYPES = {
 _STACKING = {PanelKind.STACK: "normal", PanelKind.SHARES: "percent"}
 
 
-def dashboard_json(dashboard: Dashboard) -> Json:
+def dashboard_json(dashboard: Dashboard, trace_store: str = TRACE_STORES[0]) -> Json:
     return {
         "uid": f"baton-{dashboard.name}",
         "title": dashboard.title,
@@ -46,8 +47,8 @@ def dashboard_json(dashboard: Dashboard) -> Json:
         "timezone": "browser",
         "annotations": {"list": []},
         "links": [_link_to_the_others()],
-        "templating": {"list": list(_variables(dashboard))},
-        "panels": list(_panels(dashboard)),
+        "templating": {"list": list(_variables(dashboard, trace_store))},
+        "panels": list(_panels(dashboard, trace_store)),
     }
 
 
@@ -66,7 +67,7 @@ def _link_to_the_others() -> Json:
     }
 
 
-def _variables(dashboard: Dashboard) -> Iterator[Json]:
+def _variables(dashboard: Dashboard, trace_store: str) -> Iterator[Json]:
     yield _source("metrics", "Metrics", "prometheus")
     yield {
         "type": "query",
@@ -84,7 +85,7 @@ def _variables(dashboard: Dashboard) -> Iterator[Json]:
         "hide": 0,
     }
     if dashboard.asks_for_trace:
-        yield _source("traces", "Traces", "tempo")
+        yield _source("traces", "Traces", trace_store)
         yield {"type": "textbox", "name": "trace_id", "label": "Trace id", "query": "", "current": {}, "hide": 0}
 
 
@@ -101,7 +102,7 @@ def _source(name: str, label: str, kind: str) -> Json:
     }
 
 
-def _panels(dashboard: Dashboard) -> Iterator[Json]:
+def _panels(dashboard: Dashboard, trace_store: str) -> Iterator[Json]:
     """Places sections under each other, and the panels of each from left to right."""
     number, y = 1, 0
     for section in dashboard.sections:
@@ -111,12 +112,13 @@ def _panels(dashboard: Dashboard) -> Iterator[Json]:
         for panel in section.panels:
             if x + panel.width > COLUMNS:
                 x, y, tallest = 0, y + tallest, 0
-            yield _panel(panel, number, {"x": x, "y": y, "w": panel.width, "h": panel.height})
+            place = {"x": x, "y": y, "w": panel.width, "h": panel.height}
+            yield _panel(panel, number, place, trace_store)
             number, x, tallest = number + 1, x + panel.width, max(tallest, panel.height)
         y += tallest
 
 
-def _panel(panel: Panel, number: int, place: dict[str, int]) -> Json:
+def _panel(panel: Panel, number: int, place: dict[str, int], trace_store: str) -> Json:
     raw: Json = {
         "id": number,
         "type": _TYPES[panel.kind],
@@ -128,7 +130,8 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> Json:
     if panel.kind is PanelKind.TEXT:
         return raw
     if panel.kind in (PanelKind.TRACE, PanelKind.TRACE_LIST):
-        return raw | {"datasource": TEMPO, "targets": [_trace_target(panel)]}
+        traces = {"type": trace_store, "uid": "${traces}"}
+        return raw | {"datasource": traces, "targets": [_trace_target(panel, traces)]}
     targets = [_target(each, place, panel) for place, each in enumerate(panel.queries)]
     return raw | {"datasource": PROMETHEUS, "fieldConfig": _field_config(panel), "targets": targets}
 
@@ -147,11 +150,17 @@ def _target(query: PromQuery, place: int, panel: Panel) -> Json:
     }
 
 
-def _trace_target(panel: Panel) -> Json:
+def _trace_target(panel: Panel, traces: Json) -> Json:
+    """The query is a trace id, or for a list the service whose traces are wanted."""
     (query,) = panel.queries
-    kind = "traceql"
-    limits = {"limit": 20, "tableType": "traces"} if panel.kind is PanelKind.TRACE_LIST else {}
-    return {"refId": "A", "datasource": TEMPO, "queryType": kind, "query": query.expression, **limits}
+    target = {"refId": "A", "datasource": traces, "query": query.expression}
+    if traces["type"] == "jaeger":
+        listed = {"queryType": "search", "service": query.expression, "query": ""}
+        return target | (listed | {"limit": LISTED_TRACES} if panel.kind is PanelKind.TRACE_LIST else {})
+    if panel.kind is PanelKind.TRACE_LIST:
+        target["query"] = f'{{ resource.service.name = "{query.expression}" && kind = server }}'
+        target |= {"limit": LISTED_TRACES, "tableType": "traces"}
+    return target | {"queryType": "traceql"}
 
 
 def _field_config(panel: Panel) -> Json:

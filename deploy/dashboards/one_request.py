@@ -1,7 +1,7 @@
 """Dashboard One request: from a slow dot in a histogram to the waterfall of the request behind it."""
 
 from deploy.dashboards.panels import SECONDS, Dashboard, Panel, PanelKind, PromQuery, Section
-from deploy.dashboards.promql import heat, mean, percentiles, percentiles_of_workers
+from deploy.dashboards.promql import heat, mean, percentiles
 
 _HOW = Panel(
     "How to find a request",
@@ -12,7 +12,7 @@ _HOW = Panel(
     text=(
         "**Click a dot** in a histogram below: it is one request, and its trace id fills the box above. "
         "**Or copy a trace id** from the gateway's log or from the response header `x-trace-id` into that box. "
-        "**Or choose** one from the table of failed and slow requests.\n"
+        "**Or choose** one from the table of the last requests.\n"
         "In the waterfall each bar is a stage. queue means waiting, compute and generate mean work, kv.send and "
         "kv.receive are the hand-off of the KV pages, and the bars together cover the whole life of the request."
     ),
@@ -27,9 +27,9 @@ _TRACE = Panel(
     height=14,
 )
 _LIST = Panel(
-    "Failed and slow requests",
-    "The latest traces that ended with an error or took more than 2 s. Click an id to see its waterfall.",
-    (PromQuery("{ kind = server && (status = error || traceDuration > 2s) }", ""),),
+    "The last requests",
+    "The latest traces of the gateway. Click an id to see its waterfall.",
+    (PromQuery("gateway", ""),),
     kind=PanelKind.TRACE_LIST,
     width=24,
     height=7,
@@ -94,14 +94,14 @@ _HANDOFF = Panel(
 _QUEUE = Panel(
     "Waiting for the first step",
     "From a prompt's arrival at a worker until its first step, prefill and decode together.",
-    percentiles_of_workers("baton_prefill_queue_seconds"),
+    percentiles("baton_prefill_queue_seconds"),
     SECONDS,
     width=12,
 )
 _COMPUTE = Panel(
     "Computing the prompt",
     "From a prompt's first step until its first token is sampled, prefill and decode together.",
-    percentiles_of_workers("baton_prefill_compute_seconds"),
+    percentiles("baton_prefill_compute_seconds"),
     SECONDS,
     width=12,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy/dashboards"
-PROMETHEUS, TEMPO = "prometheus", "tempo"
+PROMETHEUS = "prometheus"
 WITHOUT_QUERY = ("row", "text")
 
 
@@ -18,7 +18,7 @@ WITHOUT_QUERY = ("row", "text")
 class BoardQuery:
     expression: str
     legend: str  # Grafana's template: {{label}}
-    source: str  # PROMETHEUS or TEMPO
+    source: str  # kind of the data source
     instant: bool
     exemplars: bool
 
