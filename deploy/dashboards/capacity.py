@@ -16,6 +16,9 @@ from deploy.dashboards.promql import mean_of_workers, once, percentile, query, r
 WORKERS = '{tier!="gateway"}'
 COMFORTABLE = 0.7  # share of time in steps, above which queues grow quickly
 
+_busy_mean = once("rate(baton_step_seconds_sum[$__range])")
+_busy_prefill = once('rate(baton_step_seconds_sum{tier="prefill"}[$__range])')
+_busy_decode = once('rate(baton_step_seconds_sum{tier="decode"}[$__range])')
 _busy = once(rate("baton_step_seconds_sum"))
 _tokens = once(rate("baton_step_tokens_sum"))
 _speed = f"sum by (tier) ({_tokens}) / (sum by (tier) ({_busy}) > 0)"  # tokens per second that one busy worker computes
@@ -104,7 +107,7 @@ _NEEDED = Panel(
     "Workers that the load needs",
     f"Workers that would be {COMFORTABLE:.0%} busy with this load, over the last five minutes. Compare with the "
     "workers that are attached.",
-    query(f"sum by (tier) (baton:busy:share5m) / {COMFORTABLE}", "{{tier}}"),
+    query(f"sum by (tier) ({_busy_mean}) / {COMFORTABLE}", "{{tier}}"),
     COUNT,
     PanelKind.BARS,
     width=6,
@@ -120,11 +123,11 @@ _ATTACHED = Panel(
     height=6,
 )
 _RATIO = Panel(
-    "Prefill workers for each decode worker",
-    "needed: the ratio of the time that both tiers spend in steps. attached: what you have. Where needed is larger, "
-    "move machines from decode to prefill.",
+    "Prefill workers per decode worker",
+    "needed: the ratio of the time that both tiers spent in steps, over the time shown. attached: what you have. "
+    "Where needed is larger, move machines from decode to prefill.",
     (
-        PromQuery("avg(baton:prefill_per_decode:needed5m)", "needed"),
+        PromQuery(f"sum({_busy_prefill}) / (sum({_busy_decode}) > 0)", "needed"),
         PromQuery("avg(baton:prefill_per_decode:attached)", "attached"),
     ),
     COUNT,
@@ -134,9 +137,12 @@ _RATIO = Panel(
 )
 _PREFIX = Panel(
     "Prompt tokens that were cached",
-    "Share of prompt tokens that the prefix caches had over the last five minutes. Each cached token is prefill work "
-    "saved.",
-    query("avg by (tier) (baton:prefix_hit:share5m)", "{{tier}}"),
+    "Share of prompt tokens that the prefix caches had over the time shown. Each cached token is prefill work saved.",
+    query(
+        "sum by (tier) (rate(baton_prefix_hit_tokens_total[$__range])) / (sum by (tier) "
+        "(rate(baton_prefix_query_tokens_total[$__range])) > 0)",
+        "{{tier}}",
+    ),
     SHARE,
     PanelKind.NUMBER,
     width=6,

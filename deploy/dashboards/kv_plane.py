@@ -7,6 +7,7 @@ from deploy.dashboards.panels import (
     PER_SECOND,
     SECONDS,
     SHARE,
+    TOKENS_PER_SECOND,
     Dashboard,
     Panel,
     PanelKind,
@@ -112,7 +113,7 @@ _ADMISSIONS = Panel(
 )
 
 _QUARANTINE = Panel(
-    "Quarantined pages",
+    "Quarantined now",
     "Pages that an old writer could still write into. stuck: its writer is silent and may not be killed, so a human "
     "has to end it. Both are zero in a healthy mesh.",
     (
@@ -121,12 +122,14 @@ _QUARANTINE = Panel(
     ),
     PAGES,
     alarm_at=1,
+    width=6,
 )
 _QUARANTINED = Panel(
-    "Pages put into quarantine",
+    "Newly quarantined",
     "How many pages went into quarantine within the window: a worker died or fell silent while it wrote.",
     query(f"sum by (worker) ({once(f'increase(baton_pages_quarantined_total[{WINDOW}])')})", "{{worker}}"),
     PAGES,
+    width=6,
 )
 _SESSIONS = Panel(
     "Sessions",
@@ -134,6 +137,7 @@ _SESSIONS = Panel(
     "worker that it uses.",
     query(f"sum by (tier, peer) ({once('baton_sessions')})", "{{tier}} to {{peer}}"),
     COUNT,
+    width=6,
 )
 _LEASES = Panel(
     "Expired leases",
@@ -141,9 +145,10 @@ _LEASES = Panel(
     "without processor time.",
     query(f"sum by (peer) ({once(f'increase(baton_leases_expired_total[{WINDOW}])')})", "silent {{peer}}"),
     COUNT,
+    width=6,
 )
 _HITS = Panel(
-    "Prefix cache: share of prompt tokens found",
+    "Share of prompt tokens found",
     "Prompt tokens that need not be computed, because an earlier prompt began alike.",
     query(
         f"sum by (tier) ({once(rate('baton_prefix_hit_tokens_total'))}) / (sum by (tier) "
@@ -152,6 +157,21 @@ _HITS = Panel(
     ),
     SHARE,
     most=1,
+    width=12,
+)
+
+_SAVED = Panel(
+    "Prompt tokens: found and computed",
+    "found: the prefix cache had them, so they cost nothing. computed: the rest.",
+    (
+        PromQuery(f"sum({rate('baton_prefix_hit_tokens_total')})", "found"),
+        PromQuery(
+            f"sum({rate('baton_prefix_query_tokens_total')}) - sum({rate('baton_prefix_hit_tokens_total')})", "computed"
+        ),
+    ),
+    TOKENS_PER_SECOND,
+    PanelKind.STACK,
+    width=12,
 )
 
 KV_PLANE = Dashboard(
@@ -162,6 +182,7 @@ KV_PLANE = Dashboard(
         Section("Pages", (_states("decode"), _states("prefill"), _USED)),
         Section("Hand-off", (_BYTES, _HIDDEN, _EXPOSED, _TRANSFER, _LANDING, _CLIENT)),
         Section("Repairs", (_ERRORS, _RESENT, _ADMISSIONS)),
-        Section("Quarantine, leases, prefix cache", (_QUARANTINE, _QUARANTINED, _LEASES, _SESSIONS, _HITS)),
+        Section("Quarantine and leases", (_QUARANTINE, _QUARANTINED, _LEASES, _SESSIONS)),
+        Section("Prefix cache", (_HITS, _SAVED)),
     ),
 )

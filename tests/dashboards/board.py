@@ -36,6 +36,8 @@ class BoardPanel:
     stacked: str  # "", "normal" or "percent"
     most: float | None  # upper end of the axis, where it is fixed
     text: str  # of a text panel
+    limits: tuple[tuple[float, str], ...]  # from this value on, this colour
+    by_limits: bool  # numbers take the colour of the limit that they have reached
     colours: Mapping[str, str]  # series name -> colour, where the dashboard fixes it
     queries: tuple[BoardQuery, ...]
 
@@ -96,9 +98,16 @@ def _panel(raw: Mapping[str, Any]) -> BoardPanel:
         stacked=defaults.get("custom", {}).get("stacking", {}).get("mode", "none").replace("none", ""),
         most=defaults.get("max"),
         text=raw.get("options", {}).get("content", ""),
+        limits=tuple(_limits(defaults.get("thresholds", {}).get("steps", []))),
+        by_limits=defaults.get("color", {}).get("mode") == "thresholds",
         colours=dict(_colours(field.get("overrides", []))),
         queries=tuple(_query(each) for each in raw.get("targets", [])),
     )
+
+
+def _limits(steps: list[Mapping[str, Any]]) -> Iterator[tuple[float, str]]:
+    for step in steps:
+        yield (float("-inf") if step["value"] is None else float(step["value"])), step["color"]
 
 
 def _colours(overrides: list[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

@@ -2,19 +2,19 @@
 
 Each function takes the picture, the rectangle that is left under the card's heading, the panel and its series."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.dashboards.board import BoardPanel
-from tests.dashboards.scale import shown, ticks
+from tests.dashboards.scale import axis_label, marks, shown, ticks
 from tests.dashboards.svg import SERIES, Picture, fitted, text_width
 
 # Grafana's colour names, as the dashboards fix them, -> roles of the picture.
 GRAFANA_COLOURS = {
     "blue": "s0", "orange": "s1", "green": "s2", "purple": "s4", "yellow": "s6", "red": "s7", "text": "soft",
-    "semi-dark-blue": "s5", "super-light-purple": "s3",
 }  # fmt: skip
-LEGEND_LINE, AXIS_LEFT, AXIS_BOTTOM = 15, 52, 16
+LEGEND_LINE, AXIS_LEFT, AXIS_BOTTOM, HEAT_COLUMNS = 15, 48, 16, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,10 @@ def lines(
                 picture.dot(*points[0], role)
             else:
                 picture.line(points, f"{role} line")
+    for limit, colour in panel.limits:
+        if 0 < limit < top:
+            y = _height(plot, limit, top)
+            picture.line([(plot.x, y), (plot.x + plot.w, y)], f"{GRAFANA_COLOURS[colour]} thin dashed")
     for time, value in exemplars:
         picture.dot(plot.at(time), _height(plot, value, top), "s3")
 
@@ -76,13 +80,16 @@ def stack(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Se
     sums = {time: sum(one.get(time, 0.0) for one in values) for time in times}
     share = panel.stacked == "percent"
     top = _axes(picture, plot, panel, 1.0 if share else (panel.most or max(sums.values(), default=0)))
-    below = dict.fromkeys(times, 0.0)
-    for place, one in enumerate(values):
-        above = {t: below[t] + one.get(t, 0.0) / ((sums[t] or 1.0) if share else 1.0) for t in times}
-        edge = [(plot.at(t), _height(plot, above[t], top)) for t in times]
-        base = [(plot.at(t), _height(plot, below[t], top)) for t in reversed(times)]
-        picture.area([*edge, *base], role_of(panel, series[place].name, place))
-        below = above
+    runs = _runs([(time, sums[time]) for time in times if sums[time] > 0 or not share])
+    for run in runs:
+        below = {time: 0.0 for time, _ in run}
+        for place, one in enumerate(values):
+            above = {t: below[t] + one.get(t, 0.0) / (total if share else 1.0) for t, total in run}
+            if any(above[t] > below[t] for t in above):
+                edge = [(plot.at(t), _height(plot, above[t], top)) for t in above]
+                base = [(plot.at(t), _height(plot, below[t], top)) for t in reversed(below)]
+                picture.area([*edge, *base], role_of(panel, series[place].name, place))
+            below = above
 
 
 def number(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Series]) -> None:
@@ -90,7 +97,7 @@ def number(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[S
     width = frame.w / max(len(series), 1)
     for place, each in enumerate(series):
         left, middle = frame.x + width * place, frame.x + width * (place + 0.5)
-        role = role_of(panel, each.name, place)
+        role = _number_role(panel, each, place)
         high = max((value for _, value in each.points), default=0) or 1.0
         low_frame = Frame(left + 4, frame.y + frame.h * 0.58, width - 8, frame.h * 0.36, frame.begin, frame.end)
         course = [(low_frame.at(t), low_frame.y + low_frame.h * (1 - v / high)) for t, v in each.points]
@@ -120,7 +127,7 @@ def bars(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Ser
             y + row * 0.2,
             length * share,
             row * 0.6,
-            f"{role_of(panel, each.name, place)} flat",
+            f"{_number_role(panel, each, place)} flat",
             round_by=3,
         )
         picture.text(frame.x + frame.w - 2, y + row * 0.66, shown(each.last, panel.unit), "text end")
@@ -128,28 +135,46 @@ def bars(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Ser
 
 def heat(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Series]) -> None:
     """Buckets of a histogram upon each other, from the fastest to the slowest; darker means more."""
-    rows = sorted((each for each in series if any(v > 0 for _, v in each.points)), key=lambda each: _bound(each.name))
+    rows = [(bound, counts) for bound, counts in _bucket_counts(series) if any(counts.values())]
     plot = Frame(frame.x + AXIS_LEFT, frame.y, frame.w - AXIS_LEFT - 4, frame.h - AXIS_BOTTOM, frame.begin, frame.end)
     _times(picture, plot)
-    most = max((v for each in rows for _, v in each.points), default=0) or 1.0
-    height = plot.h / max(len(rows), 1)
-    for place, each in enumerate(rows):
+    most = max((count for _, counts in rows for count in counts.values()), default=0) or 1.0
+    height, step = plot.h / max(len(rows), 1), plot.w / HEAT_COLUMNS
+    for place, (bound, counts) in enumerate(rows):
         y = plot.y + plot.h - height * (place + 1)
         if height >= 10 or place % 2 == 0:
-            picture.text(plot.x - 6, y + height * 0.5 + 4, shown(_bound(each.name), panel.unit), "soft end", size=10)
-        step = plot.w / 40
-        for column in range(40):
-            begin, end = (plot.begin + (plot.end - plot.begin) * part / 40 for part in (column, column + 1))
-            inside = [v for t, v in each.points if begin <= t < end and v > 0]
-            if inside:
+            label = f"≤ {shown(bound, panel.unit)}" if math.isfinite(bound) else "more"
+            picture.text(plot.x - 6, y + height * 0.5 + 4, label, "soft end", size=10)
+        for column in range(HEAT_COLUMNS):
+            begin, end = (plot.begin + (plot.end - plot.begin) * part / HEAT_COLUMNS for part in (column, column + 1))
+            inside = [count for time, count in counts.items() if begin <= time < end]
+            if any(inside):
                 share = (sum(inside) / len(inside) / most) ** 0.5
                 picture.rect(
                     plot.x + step * column, y + 0.5, step - 0.6, height - 1, "s0 flat", opacity=0.15 + 0.85 * share
                 )
 
 
+def _bucket_counts(series: Sequence[Series]) -> list[tuple[float, dict[float, float]]]:
+    """Upper bound of each bucket, and at each time what it holds alone: Prometheus' buckets include the lower ones."""
+    found, below = list[tuple[float, dict[float, float]]](), dict[float, float]()
+    for each in sorted(series, key=lambda each: _bound(each.name)):
+        sums = dict(each.points)
+        found.append((_bound(each.name), {t: max(0.0, value - below.get(t, 0.0)) for t, value in sums.items()}))
+        below = sums
+    return found
+
+
 def role_of(panel: BoardPanel, name: str, place: int) -> str:
     return GRAFANA_COLOURS.get(panel.colours.get(name, ""), f"s{place % SERIES}")
+
+
+def _number_role(panel: BoardPanel, series: Series, place: int) -> str:
+    """The colour of a number: that of the limit that it has reached, or its series' own."""
+    if not panel.by_limits:
+        return role_of(panel, series.name, place)
+    reached = [colour for limit, colour in panel.limits if series.last >= limit]
+    return GRAFANA_COLOURS[reached[-1]]
 
 
 def _under(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Series]) -> Frame:
@@ -174,21 +199,21 @@ def _under(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[S
 
 def _axes(picture: Picture, plot: Frame, panel: BoardPanel, high: float) -> float:
     """Draws the grid; returns the value at its upper edge."""
-    marks = ticks(high, 4 if plot.h > 90 else 2)
     unit = "percentunit" if panel.stacked == "percent" else panel.unit
-    for mark in marks:
-        y = _height(plot, mark, marks[-1])
+    grid = marks(high, unit, 4 if plot.h > 90 else 2)
+    for mark in grid:
+        y = _height(plot, mark, grid[-1])
         picture.line([(plot.x, y), (plot.x + plot.w, y)], "grid thin")
-        picture.text(plot.x - 6, y + 3.5, shown(mark, unit), "soft end", size=10)
+        picture.text(plot.x - 6, y + 3.5, axis_label(mark, unit), "soft end", size=10)
     _times(picture, plot)
-    return marks[-1]
+    return grid[-1]
 
 
 def _times(picture: Picture, plot: Frame) -> None:
     seconds = plot.end - plot.begin
-    for mark in ticks(seconds, max(2, int(plot.w / 90))):
+    for mark in ticks(seconds, max(3, int(plot.w / 90))):
         if mark <= seconds:
-            picture.text(plot.at(plot.begin + mark), plot.y + plot.h + 13, shown(mark, "s"), "soft mid", size=10)
+            picture.text(plot.at(plot.begin + mark), plot.y + plot.h + 14, shown(mark, "s"), "soft mid", size=10)
 
 
 def _height(plot: Frame, value: float, top: float) -> float:

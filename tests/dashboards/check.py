@@ -46,22 +46,22 @@ class CheckedBoard:
 
 
 async def check_board(
-    board: Board, source: MetricSource, window: Window, spans: Sequence[Mapping[str, Any]]
+    board: Board, source: MetricSource, window: Window, traces: Sequence[Mapping[str, Any]]
 ) -> CheckedBoard:
-    """`spans`: those of one request, for panels that ask the trace back end."""
+    """`traces`: the last requests, for panels that ask the trace store."""
     answers, problems = list[Answered](), list[str]()
     for variable in board.variables:
         if not await source.choices(variable):
             problems.append(f"{board.name}: the variable {variable} has no values")
     for panel in board.panels:
-        answered, panel_problems = await _answer(panel, source, window, spans)
+        answered, panel_problems = await _answer(panel, source, window, traces)
         answers.append(answered)
         problems += [f"{board.name}: {panel.title}: {problem}" for problem in panel_problems]
     return CheckedBoard(board, tuple(answers), tuple(problems))
 
 
 async def _answer(
-    panel: BoardPanel, source: MetricSource, window: Window, spans: Sequence[Mapping[str, Any]]
+    panel: BoardPanel, source: MetricSource, window: Window, traces: Sequence[Mapping[str, Any]]
 ) -> tuple[Answered, list[str]]:
     if panel.kind in WITHOUT_QUERY:
         return Answered(panel), []
@@ -70,7 +70,7 @@ async def _answer(
     series, dots, problems = list[Series](), list[tuple[float, float]](), list[str]()
     for query in panel.queries:
         if query.source != PROMETHEUS:
-            if not spans:
+            if not traces:
                 problems.append("the gateway keeps no spans of the last requests")
             continue
         try:
@@ -85,7 +85,7 @@ async def _answer(
         if not found:
             problems.append(f"no data: {query.expression}")
         series += found
-    return Answered(panel, series, dots, spans), problems
+    return Answered(panel, series, dots, () if series else traces), problems
 
 
 async def _series(query: BoardQuery, source: MetricSource, window: Window) -> list[Series]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ from tests.dashboards.board import Board, read_boards
 from tests.dashboards.check import CheckedBoard, Window, check_board, check_recorded, check_rules
 from tests.dashboards.load import Faults, MixedLoad
 from tests.dashboards.server import PrometheusServer, prometheus
-from tests.dashboards.spans import spans_of_a_request
+from tests.dashboards.traces import recent_traces
 
 RULES = Path(__file__).resolve().parents[2] / "deploy/prometheus/rules.yaml"
 START_SECONDS = 120.0
@@ -45,7 +45,7 @@ class DashboardRun:
     @property
     def empty(self) -> int:
         return sum(
-            not (one.series or one.spans) for checked in self.boards for one in checked.answers if one.panel.queries
+            not (one.series or one.traces) for checked in self.boards for one in checked.answers if one.panel.queries
         )
 
 
@@ -66,7 +66,7 @@ async def watched_run(
             await load.aclose()
         run.end = time.time()
         show("asking every query", seconds)
-        await _judge(run, server, await spans_of_a_request(mesh.gateway.http_address))
+        await _judge(run, server, await recent_traces(mesh.gateway.http_address))
     run.requests = dict(sorted(load.sent.items()))
     run.problems += [f"request {surprise}" for surprise in load.surprises]
     return run
@@ -98,16 +98,16 @@ async def _load_with_faults(load: MixedLoad, faults: Faults, seconds: float, sho
         await running
 
 
-async def _judge(run: DashboardRun, server: PrometheusServer, spans: list[Any]) -> None:
+async def _judge(run: DashboardRun, server: PrometheusServer, traces: Sequence[Mapping[str, Any]]) -> None:
     window = Window(run.begin, run.end, VARIABLES | {"__range": f"{int(run.end - run.begin)}s"})
-    run.boards = [await check_board(board, server, window, spans) for board in read_boards()]
+    run.boards = [await check_board(board, server, window, traces) for board in read_boards()]
     run.rules, rule_problems, run.alerts = await check_rules(server)
     groups = yaml.safe_load(RULES.read_text())["groups"]
     recorded = {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
     run.problems += [problem for checked in run.boards for problem in checked.problems]
     run.problems += rule_problems + await check_recorded(sorted(recorded), server, window)
     first = run.boards[0]
-    misspelt = await check_board(with_a_misspelt_metric(first.board), server, window, spans)
+    misspelt = await check_board(with_a_misspelt_metric(first.board), server, window, traces)
     run.control = len(misspelt.problems) - len(first.problems)
     if run.control != 1:
         run.problems.append("control: a panel whose metric is misspelt was not reported")

@@ -7,7 +7,8 @@ import math
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-_RATES = {"reqps": "req/s", "ops": "/s", "cps": "/s"}
+_RATES = {"reqps": "requests/s", "ops": "per second"}
+_BYTE_UNITS = ("bytes", "Bps")
 
 
 def ticks(high: float, wanted: int = 4) -> list[float]:
@@ -20,6 +21,24 @@ def ticks(high: float, wanted: int = 4) -> list[float]:
     return [step * number for number in range(math.ceil(high / step * 0.999) + 1)]
 
 
+def marks(high: float, unit: str, wanted: int = 4) -> list[float]:
+    """Tick values that are round in the unit: bytes are counted in powers of 1024."""
+    if unit not in _BYTE_UNITS:
+        return ticks(high, wanted)
+    size = next((size for size, _ in _BYTES if high >= size), 1)
+    return [tick * size for tick in ticks(high / size, wanted)]
+
+
+def axis_label(value: float, unit: str) -> str:
+    """Like `shown`, without a long unit: the heading of the panel has it."""
+    return shown(value, "short" if long_unit(unit) else unit)
+
+
+def long_unit(unit: str) -> str:
+    """The unit's name, where it is too long to stand at every tick."""
+    return unit.removeprefix("suffix:").strip() if unit.startswith("suffix:") else _RATES.get(unit, "")
+
+
 def shown(value: float, unit: str) -> str:
     """The value as a reader expects it beside an axis: at most four characters of number, then its unit."""
     if not math.isfinite(value):
@@ -30,12 +49,11 @@ def shown(value: float, unit: str) -> str:
         return f"{_number(value)}%"
     if unit in ("s", "ms"):
         return _seconds(value if unit == "s" else value / 1000)
-    if unit in ("bytes", "Bps", "binBps"):
+    if unit in _BYTE_UNITS:
         return _scaled(value, _BYTES, " B") + ("/s" if unit != "bytes" else "")
     if unit == "bool_yes_no":
         return "yes" if value else "no"
-    name = unit.removeprefix("suffix:").strip() if unit.startswith("suffix:") else _RATES.get(unit, "")
-    return _scaled(value, _COUNTS, "") + (f" {name}" if name and not name.startswith("/") else name)
+    return f"{_scaled(value, _COUNTS, '')} {long_unit(unit)}".rstrip()
 
 
 def _seconds(value: float) -> str:

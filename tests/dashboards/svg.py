@@ -42,7 +42,8 @@ def _style() -> str:
         ".page{fill:var(--page)}.card{fill:var(--card);stroke:var(--edge)}"
         f"{roles}text{{stroke:none!important}}"
         ".line{fill:none!important;stroke-width:1.6;stroke-linejoin:round}.area{stroke:none!important;fill-opacity:.72}"
-        ".thin{fill:none!important;stroke-width:1}.flat{stroke:none!important}.head{font-size:13px;font-weight:600}"
+        ".thin{fill:none!important;stroke-width:1}.dashed{stroke-dasharray:4 4;stroke-opacity:.7}"
+        ".flat{stroke:none!important}.head{font-size:13px;font-weight:600}"
         ".title{font-size:22px;font-weight:700}.big{font-weight:600}.end{text-anchor:end}.mid{text-anchor:middle}"
     )
 

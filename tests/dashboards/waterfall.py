@@ -11,18 +11,18 @@ from tests.dashboards.svg import SERIES, Picture, fitted
 
 ROW, NAMES, INDENT = 17.0, 0.27, 12.0
 
-Span = Mapping[str, Any]
+SpanRow = Mapping[str, Any]
 
 
-def in_order(spans: Sequence[Span]) -> list[tuple[int, Span]]:
+def in_order(spans: Sequence[SpanRow]) -> list[tuple[int, SpanRow]]:
     """Every span with its depth: each parent before its children, siblings by their start. A span whose parent is
     missing stands at the top level."""
     known = {span["span_id"] for span in spans}
-    children: dict[str, list[Span]] = {}
+    children: dict[str, list[SpanRow]] = {}
     for span in spans:
         parent = span.get("parent_id") or ""
         children.setdefault(parent if parent in known else "", []).append(span)
-    found, left = list[tuple[int, Span]](), [(0, span) for span in _by_start(children.get("", []))][::-1]
+    found, left = list[tuple[int, SpanRow]](), [(0, span) for span in _by_start(children.get("", []))][::-1]
     while left:
         depth, span = left.pop()
         found.append((depth, span))
@@ -30,7 +30,7 @@ def in_order(spans: Sequence[Span]) -> list[tuple[int, Span]]:
     return found
 
 
-def waterfall(picture: Picture, frame: Frame, spans: Sequence[Span]) -> None:
+def waterfall(picture: Picture, frame: Frame, spans: Sequence[SpanRow]) -> None:
     rows = in_order(spans)
     row = min(ROW, (frame.h - 16) / max(len(rows), 1))
     names = frame.w * NAMES
@@ -59,5 +59,5 @@ def waterfall(picture: Picture, frame: Frame, spans: Sequence[Span]) -> None:
         x += len(name) * 6.2 + 30
 
 
-def _by_start(spans: Sequence[Span]) -> list[Span]:
+def _by_start(spans: Sequence[SpanRow]) -> list[SpanRow]:
     return sorted(spans, key=lambda span: (span["start_ms"], -span["duration_ms"]))
