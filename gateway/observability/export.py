@@ -11,7 +11,7 @@ from gateway.observability.histograms import HistogramFamily
 from gateway.observability.metric_names import BATON, OTEL, TABLE, VLLM, MetricSpec
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.text import Series
-from gateway.observability.worker_series import labels_of, worker_series
+from gateway.observability.worker_series import WorkerSeries, labels_of
 from gateway.requests import RequestPhase
 from gateway.service import Gateway
 from mesh.buckets import Buckets
@@ -45,11 +45,14 @@ class MeshCollector:
     def names(self) -> frozenset[str]:
         return frozenset(self._sources)
 
-    def collect(self) -> Iterator[tuple[MetricSpec, list[Series]]]:
-        """Each metric with its series of this moment, made when it is asked for."""
-        workers = worker_series(self._gateway.workers)
+    def collect(self) -> Iterator[tuple[MetricSpec, list[Series]] | None]:
+        """Each metric with its series, made when it is asked for. None: only a part of the work is done."""
+        pushed, names = WorkerSeries(), labels_of(self._gateway.workers)
+        for worker in list(self._gateway.workers):
+            pushed.add(worker, names[worker.incarnation])
+            yield None
         for spec in self._specs:
-            yield spec, [*self._sources[spec.name](spec), *workers.get(spec.name, ())]
+            yield spec, [*self._sources[spec.name](spec), *pushed.of(spec.name)]
 
     # ---- our own
 

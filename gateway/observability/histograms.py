@@ -6,6 +6,7 @@ once, into a histogram that has the bounds of all of them, and each metric is a 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from mesh.buckets import Buckets
 
@@ -44,7 +45,7 @@ class View:
     bounds: Buckets
     counts: list[int]
     sum: float
-    seen: list[Seen | None]
+    seen: list[Seen | None]  # of each bucket; empty: nothing is known
 
     @classmethod
     def of(cls, histograms: Iterable[TracedHistogram], bounds: Buckets) -> "View":
@@ -60,12 +61,12 @@ class View:
                     view.seen[bucket] = Seen(*seen)
         return view
 
+    @property
+    def has_seen(self) -> bool:
+        return any(self.seen)
+
     def cumulative(self) -> list[int]:
-        total, sums = 0, list[int]()
-        for count in self.counts:
-            total += count
-            sums.append(total)
-        return sums
+        return list(accumulate(self.counts))
 
 
 class HistogramFamily:

@@ -5,14 +5,15 @@ tokens; so no request waits for a scrape."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.observability.export import MeshCollector
-from gateway.observability.text import CLASSIC, OPEN, head, lines, wants_openmetrics
+from gateway.observability.metric_names import MetricSpec
+from gateway.observability.text import CLASSIC, OPEN, Series, head, lines, wants_openmetrics
 
 SLICE_SECONDS = 0.001  # time for which writing may hold the event loop
 
@@ -23,9 +24,8 @@ async def write_page(
     """`wall_offset` turns the event loop's clock into Unix time."""
     parts = list[str]()
     began = time.perf_counter()
-    for spec, series in collector.collect():
-        parts.append(head(spec, openmetrics=openmetrics))
-        for text in lines(spec, series, wall_offset=wall_offset if openmetrics else None):
+    for part in collector.collect():
+        for text in ("",) if part is None else pieces(*part, wall_offset if openmetrics else None):
             parts.append(text)
             if time.perf_counter() - began > slice_seconds:
                 await asyncio.sleep(0)
@@ -33,6 +33,11 @@ async def write_page(
     if openmetrics:
         parts.append("# EOF\n")
     return "".join(parts).encode()
+
+
+def pieces(spec: MetricSpec, series: Iterable[Series], wall_offset: float | None) -> Iterator[str]:
+    yield head(spec, openmetrics=wall_offset is not None)
+    yield from lines(spec, series, wall_offset=wall_offset)
 
 
 def metrics_routes(collector: MeshCollector, *, wall: Callable[[], float] = time.time) -> list[BaseRoute]:

@@ -6,9 +6,11 @@ ask for other escaping, and takes 30 µs for a line. Tests read both formats wit
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from gateway.observability.histograms import Seen, View
 from gateway.observability.metric_names import MetricKind, MetricSpec
+from mesh.buckets import Buckets
 from mesh.telemetry import parse_traceparent
 
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
@@ -58,18 +60,28 @@ def lines(spec: MetricSpec, series: Iterable[Series], *, wall_offset: float | No
 def _histogram(name: str, labels: str, view: View, wall_offset: float | None) -> str:
     before = f"{name}_bucket{{{labels},le=" if labels else f"{name}_bucket{{le="
     after = f"{{{labels}}}" if labels else ""
-    text, sums = list[str](), view.cumulative()
-    for upper, count, seen in zip((*map(_number, map(float, view.bounds)), "+Inf"), sums, view.seen, strict=True):
-        exemplar = "" if wall_offset is None or seen is None else _exemplar(seen, wall_offset)
-        text.append(f'{before}"{upper}"}} {count}{exemplar}\n')
+    sums, uppers = view.cumulative(), _uppers(view.bounds)
+    if wall_offset is None or not view.has_seen:
+        text = [f"{before}{upper}{count}\n" for upper, count in zip(uppers, sums, strict=True)]
+    else:
+        text = [
+            f"{before}{upper}{count}{_exemplar(seen, wall_offset)}\n"
+            for upper, count, seen in zip(uppers, sums, view.seen, strict=True)
+        ]
     text.append(f"{name}_count{after} {sums[-1]}\n{name}_sum{after} {_number(view.sum)}\n")
     return "".join(text)
 
 
-def _exemplar(seen: Seen, wall_offset: float) -> str:
-    """The trace of a value, unless nobody records that trace."""
-    context = parse_traceparent(seen.traceparent)
-    if context is None or not context.trace_flags.sampled:
+@cache
+def _uppers(bounds: Buckets) -> tuple[str, ...]:
+    """The ends of the labels of all buckets."""
+    return tuple(f'"{upper}"}} ' for upper in (*map(float, bounds), "+Inf"))
+
+
+def _exemplar(seen: Seen | None, wall_offset: float) -> str:
+    """The trace of a value, unless nothing records that trace."""
+    context = None if seen is None else parse_traceparent(seen.traceparent)
+    if seen is None or context is None or not context.trace_flags.sampled:
         return ""
     return f' # {{trace_id="{context.trace_id:032x}"}} {_number(seen.value)} {seen.seconds + wall_offset:.3f}'
 

@@ -3,7 +3,7 @@
 A restarted worker begins at zero again under the same name, which Prometheus takes for what it is, a counter's reset.
 Names that this version does not know are left out; so a gateway and newer workers get along."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from gateway.observability.histograms import View
@@ -45,18 +45,21 @@ def labels_of(workers: Iterable[AttachedWorker]) -> dict[int, tuple[str, str]]:
     return found
 
 
-def worker_series(workers: Iterable[AttachedWorker]) -> dict[str, list[Series]]:
-    """All that the workers measure, by metric."""
-    workers, found = list(workers), defaultdict[str, list[Series]](list)
-    names = labels_of(workers)
-    for worker in workers:
-        mine = defaultdict[str, list[Series]](list)
-        for metric, series in _series_of(worker, names[worker.incarnation]):
-            if len(mine[metric]) < MOST_SERIES:
-                mine[metric].append(series)
-        for metric, some in mine.items():
-            found[metric] += some
-    return found
+class WorkerSeries:
+    """All that workers measure, by metric; worker by worker, because a large mesh takes its time."""
+
+    def __init__(self) -> None:
+        self._found = defaultdict[str, list[Series]](list)
+
+    def add(self, worker: AttachedWorker, labels: tuple[str, str]) -> None:
+        mine = Counter[str]()
+        for metric, series in _series_of(worker, labels):
+            mine[metric] += 1
+            if mine[metric] <= MOST_SERIES:
+                self._found[metric].append(series)
+
+    def of(self, metric: str) -> list[Series]:
+        return self._found.get(metric, [])
 
 
 def _series_of(worker: AttachedWorker, labels: tuple[str, str]) -> Iterator[tuple[str, Series]]:
@@ -69,8 +72,7 @@ def _series_of(worker: AttachedWorker, labels: tuple[str, str]) -> Iterator[tupl
         spec = TABLE.get(f"baton_{base}")
         if spec is not None and len(distribution.counts) == len(spec.buckets) + 1:
             if len(spec.labels) == len(labels) + len(more):
-                nothing_seen = [None] * len(distribution.counts)
-                view = View(spec.buckets, list(distribution.counts), distribution.sum, [*nothing_seen])
+                view = View(spec.buckets, list(distribution.counts), distribution.sum, [])
                 yield spec.name, Series((*labels, *more), view)
 
 

@@ -18,6 +18,7 @@ from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.worker import DecodeWorker
 from engine.builtin.model import tiny
 from gateway.core import ChoiceRequest, TokenStream
+from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.router import Local
 from gateway.service import Gateway
 from mesh.config import DecodeConfig, PrefillConfig
@@ -108,10 +109,12 @@ class RealMesh:
 @pytest.fixture
 def real_mesh(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[RealMesh]]:
     @asynccontextmanager
-    async def start(*, local: Local = Local.NEVER, dtype: str = "bf16") -> AsyncIterator[RealMesh]:
+    async def start(
+        *, local: Local = Local.NEVER, dtype: str = "bf16", observer: RequestObserver = UNOBSERVED
+    ) -> AsyncIterator[RealMesh]:
         model = tiny(tmp_path / "model", "llama3", dtype=dtype, context=8192)
         network = GrpcNetwork(setting="gateway.grpc_address")
-        gateway = Gateway(network, random=Random(1), telemetry=Silent(), model="tiny", local=local)
+        gateway = Gateway(network, random=Random(1), telemetry=Silent(), model="tiny", local=local, observer=observer)
         listening = await gateway.listen("127.0.0.1:0")
         mesh = RealMesh(tmp_path, model, gateway, listening.address)
         try:

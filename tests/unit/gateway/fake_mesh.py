@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, cast
 
 from gateway.core import ChoiceRequest
+from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import GatewayRequest
 from gateway.router import Local
 from gateway.sequencer import Sequencer
@@ -79,7 +80,7 @@ class SequencerMesh:
         return names[request.prefill], names[request.decode]
 
 
-def mesh() -> SequencerMesh:
+def mesh(observer: RequestObserver = UNOBSERVED) -> SequencerMesh:
     workers, named = Workers(), {}
     for incarnation, name in enumerate(("p1", "p2", "d1", "d2"), 1):
         load = Load(free_pages=64, total_pages=64)
@@ -88,7 +89,13 @@ def mesh() -> SequencerMesh:
         named[name] = AttachedWorker(hello, cast(Any, RecordingSession()), load)
         workers.add(named[name])
     sequencer = Sequencer(
-        workers, rules=RULES, random=Random(1), telemetry=Silent(), local=Local.NEVER, patience_seconds=30.0
+        workers,
+        rules=RULES,
+        random=Random(1),
+        telemetry=Silent(),
+        local=Local.NEVER,
+        patience_seconds=30.0,
+        observer=observer,
     )
     return SequencerMesh(sequencer, named)
 
