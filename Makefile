@@ -88,6 +88,10 @@ cancel: $(DEV) ## a thousand random cancels; no page may leak
 model: $(DEV) ## explore the hand-off protocol: every state of small worlds, and each rule removed
 	@$(BIN)/python -m tests.protocol --json $(ARGS)
 
+.PHONY: dashboards-check
+dashboards-check: $(DEV) ## every query of the dashboards and every rule, against a real Prometheus; draws the dashboards
+	@$(BIN)/python -m tests.dashboards $(ARGS)
+
 .PHONY: sanitize
 sanitize: ## the kernels' C++ tests under ASan and UBSan
 	bash tests/unit/kernels_cpp/sanitize.sh

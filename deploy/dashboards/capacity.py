@@ -8,8 +8,8 @@ from deploy.dashboards.panels import (
     Dashboard,
     Panel,
     PanelKind,
+    PanelSection,
     PromQuery,
-    Section,
 )
 from deploy.dashboards.promql import mean_of_workers, once, percentile, query, rate
 
@@ -180,10 +180,10 @@ CAPACITY = Dashboard(
     "Baton: capacity",
     "How busy each tier is, what it could do, and how many workers the load needs.",
     (
-        Section("Utilisation", (_BUSY, _EFFICIENCY, _STEP)),
-        Section("Speed", (_against("prefill"), _against("decode"), _SPEED)),
-        Section("Queues", (_WAITING, _RUNNING, _DRAIN)),
-        Section("Sizing", (_NEEDED, _ATTACHED, _RATIO, _PREFIX)),
-        Section("What else costs time", (_DRAFTS, _LOOP, _ROUTING)),
+        PanelSection("Utilisation", (_BUSY, _EFFICIENCY, _STEP)),
+        PanelSection("Speed", (_against("prefill"), _against("decode"), _SPEED)),
+        PanelSection("Queues", (_WAITING, _RUNNING, _DRAIN)),
+        PanelSection("Sizing", (_NEEDED, _ATTACHED, _RATIO, _PREFIX)),
+        PanelSection("What else costs time", (_DRAFTS, _LOOP, _ROUTING)),
     ),
 )

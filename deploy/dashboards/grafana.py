@@ -153,10 +153,12 @@ def _target(query: PromQuery, place: int, panel: Panel) -> Json:
 def _trace_target(panel: Panel, traces: Json) -> Json:
     """The query is a trace id, or for a list the service whose traces are wanted."""
     (query,) = panel.queries
-    target = {"refId": "A", "datasource": traces, "query": query.expression}
+    target: Json = {"refId": "A", "datasource": traces, "query": query.expression}
+    if traces["type"] == "jaeger" and panel.kind is PanelKind.TRACE_LIST:
+        search = {"queryType": "search", "service": query.expression, "limit": LISTED_TRACES}
+        return {"refId": "A", "datasource": traces, "query": "", **search}
     if traces["type"] == "jaeger":
-        listed = {"queryType": "search", "service": query.expression, "query": ""}
-        return target | (listed | {"limit": LISTED_TRACES} if panel.kind is PanelKind.TRACE_LIST else {})
+        return target
     if panel.kind is PanelKind.TRACE_LIST:
         target["query"] = f'{{ resource.service.name = "{query.expression}" && kind = server }}'
         target |= {"limit": LISTED_TRACES, "tableType": "traces"}

@@ -11,8 +11,8 @@ from deploy.dashboards.panels import (
     Dashboard,
     Panel,
     PanelKind,
+    PanelSection,
     PromQuery,
-    Section,
 )
 from deploy.dashboards.promql import WINDOW, mean_of_workers, once, percentiles, percentiles_of_workers, query, rate
 
@@ -179,10 +179,10 @@ KV_PLANE = Dashboard(
     "Baton: KV plane",
     "Where the KV pages are, how they travel from prefill to decode, and what goes wrong on the way.",
     (
-        Section("Pages", (_states("decode"), _states("prefill"), _USED)),
-        Section("Hand-off", (_BYTES, _HIDDEN, _EXPOSED, _TRANSFER, _LANDING, _CLIENT)),
-        Section("Repairs", (_ERRORS, _RESENT, _ADMISSIONS)),
-        Section("Quarantine and leases", (_QUARANTINE, _QUARANTINED, _LEASES, _SESSIONS)),
-        Section("Prefix cache", (_HITS, _SAVED)),
+        PanelSection("Pages", (_states("decode"), _states("prefill"), _USED)),
+        PanelSection("Hand-off", (_BYTES, _HIDDEN, _EXPOSED, _TRANSFER, _LANDING, _CLIENT)),
+        PanelSection("Repairs", (_ERRORS, _RESENT, _ADMISSIONS)),
+        PanelSection("Quarantine and leases", (_QUARANTINE, _QUARANTINED, _LEASES, _SESSIONS)),
+        PanelSection("Prefix cache", (_HITS, _SAVED)),
     ),
 )

@@ -10,8 +10,8 @@ from deploy.dashboards.panels import (
     Dashboard,
     Panel,
     PanelKind,
+    PanelSection,
     PromQuery,
-    Section,
 )
 from deploy.dashboards.promql import once, percentile, percentiles, query, rate
 
@@ -173,10 +173,10 @@ MESH_OVERVIEW = Dashboard(
     "Baton: mesh overview",
     "Is the mesh well, and do requests really travel from prefill to decode?",
     (
-        Section("How requests travel", (_PATHS, _STATUS)),
-        Section("Now", (_FIRST_TOKEN_NOW, _GAP_NOW, _TOKENS_NOW, _GOODPUT, _HIDDEN, _WORKERS)),
-        Section("What clients feel", (_FIRST_TOKEN, _GAP, _WHOLE)),
-        Section("Where the work is", (_TOKENS, _WAITING, _ROUTES)),
-        Section("What goes wrong", (_ERRORS, _RESUMES, _BURN)),
+        PanelSection("How requests travel", (_PATHS, _STATUS)),
+        PanelSection("Now", (_FIRST_TOKEN_NOW, _GAP_NOW, _TOKENS_NOW, _GOODPUT, _HIDDEN, _WORKERS)),
+        PanelSection("What clients feel", (_FIRST_TOKEN, _GAP, _WHOLE)),
+        PanelSection("Where the work is", (_TOKENS, _WAITING, _ROUTES)),
+        PanelSection("What goes wrong", (_ERRORS, _RESUMES, _BURN)),
     ),
 )

@@ -1,6 +1,6 @@
 """Dashboard One request: from a slow dot in a histogram to the waterfall of the request behind it."""
 
-from deploy.dashboards.panels import SECONDS, Dashboard, Panel, PanelKind, PromQuery, Section
+from deploy.dashboards.panels import SECONDS, Dashboard, Panel, PanelKind, PanelSection, PromQuery
 from deploy.dashboards.promql import heat, mean, percentiles
 
 _HOW = Panel(
@@ -111,9 +111,9 @@ ONE_REQUEST = Dashboard(
     "Baton: one request",
     "From a slow dot in a histogram to the waterfall of the request behind it.",
     (
-        Section("One request", (_HOW, _TRACE, _LIST)),
-        Section("All requests: find the unusual one", (_FIRST_TOKEN, _WHOLE, _FIRST_TOKEN_LINES, _GAPS)),
-        Section("Stages", (_STAGES, _HANDOFF, _QUEUE, _COMPUTE)),
+        PanelSection("One request", (_HOW, _TRACE, _LIST)),
+        PanelSection("All requests: find the unusual one", (_FIRST_TOKEN, _WHOLE, _FIRST_TOKEN_LINES, _GAPS)),
+        PanelSection("Stages", (_STAGES, _HANDOFF, _QUEUE, _COMPUTE)),
     ),
     asks_for_trace=True,
 )

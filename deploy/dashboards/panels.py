@@ -56,7 +56,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PanelSection:
     title: str
     panels: tuple[Panel, ...]
 
@@ -66,5 +66,5 @@ class Dashboard:
     name: str  # of the file
     title: str
     description: str
-    sections: tuple[Section, ...]
+    sections: tuple[PanelSection, ...]
     asks_for_trace: bool = False  # has a box for a trace id, and panels from the trace back end

@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def promtool_problems(tools: PrometheusTools) -> list[str]:
-    """What promtool finds wrong with the configuration, the rules and the rules' tests."""
+    """Problems that promtool finds in the configuration, the rules and the rules' tests."""
     problems = list[str]()
     for command in (
         ("check", "config", "prometheus.yaml"),

@@ -18,7 +18,7 @@ LEGEND_LINE, AXIS_LEFT, AXIS_BOTTOM, HEAT_COLUMNS = 15, 48, 16, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class DrawnSeries:
     """One line of a panel: its name and (seconds since the epoch, value) in order of time."""
 
     name: str
@@ -31,7 +31,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class PlotArea:
     """A rectangle of the picture, and the stretch of time that its width stands for."""
 
     x: float
@@ -47,9 +47,9 @@ class Frame:
 
 def lines(
     picture: Picture,
-    frame: Frame,
+    frame: PlotArea,
     panel: BoardPanel,
-    series: Sequence[Series],
+    series: Sequence[DrawnSeries],
     exemplars: Sequence[tuple[float, float]] = (),
 ) -> None:
     """A line per series; exemplars, which are single requests with a trace, are dots."""
@@ -72,7 +72,7 @@ def lines(
         picture.dot(plot.at(time), _height(plot, value, top), "s3")
 
 
-def stack(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Series]) -> None:
+def stack(picture: Picture, frame: PlotArea, panel: BoardPanel, series: Sequence[DrawnSeries]) -> None:
     """Areas upon each other. A series that has no value at some time counts as zero there."""
     plot = _under(picture, frame, panel, series)
     times = sorted({time for each in series for time, _ in each.points})
@@ -92,14 +92,14 @@ def stack(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Se
             below = above
 
 
-def number(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Series]) -> None:
+def number(picture: Picture, frame: PlotArea, panel: BoardPanel, series: Sequence[DrawnSeries]) -> None:
     """The last value of each series, large, above its course."""
     width = frame.w / max(len(series), 1)
     for place, each in enumerate(series):
         left, middle = frame.x + width * place, frame.x + width * (place + 0.5)
         role = _number_role(panel, each, place)
         high = max((value for _, value in each.points), default=0) or 1.0
-        low_frame = Frame(left + 4, frame.y + frame.h * 0.58, width - 8, frame.h * 0.36, frame.begin, frame.end)
+        low_frame = PlotArea(left + 4, frame.y + frame.h * 0.58, width - 8, frame.h * 0.36, frame.begin, frame.end)
         course = [(low_frame.at(t), low_frame.y + low_frame.h * (1 - v / high)) for t, v in each.points]
         if len(course) > 1:
             floor = low_frame.y + low_frame.h
@@ -111,7 +111,7 @@ def number(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[S
             picture.text(middle, frame.y + frame.h * 0.55, fitted(each.name, width - 6, 10), "soft mid", size=10)
 
 
-def bars(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Series]) -> None:
+def bars(picture: Picture, frame: PlotArea, panel: BoardPanel, series: Sequence[DrawnSeries]) -> None:
     """The last value of each series as a horizontal bar."""
     top = panel.most or max((each.last for each in series), default=0) or 1.0
     names = min(frame.w * 0.38, max((text_width(each.name) for each in series), default=0) + 10)
@@ -133,10 +133,12 @@ def bars(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Ser
         picture.text(frame.x + frame.w - 2, y + row * 0.66, shown(each.last, panel.unit), "text end")
 
 
-def heat(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Series]) -> None:
+def heat(picture: Picture, frame: PlotArea, panel: BoardPanel, series: Sequence[DrawnSeries]) -> None:
     """Buckets of a histogram upon each other, from the fastest to the slowest; darker means more."""
     rows = [(bound, counts) for bound, counts in _bucket_counts(series) if any(counts.values())]
-    plot = Frame(frame.x + AXIS_LEFT, frame.y, frame.w - AXIS_LEFT - 4, frame.h - AXIS_BOTTOM, frame.begin, frame.end)
+    plot = PlotArea(
+        frame.x + AXIS_LEFT, frame.y, frame.w - AXIS_LEFT - 4, frame.h - AXIS_BOTTOM, frame.begin, frame.end
+    )
     _times(picture, plot)
     most = max((count for _, counts in rows for count in counts.values()), default=0) or 1.0
     height, step = plot.h / max(len(rows), 1), plot.w / HEAT_COLUMNS
@@ -155,7 +157,7 @@ def heat(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Ser
                 )
 
 
-def _bucket_counts(series: Sequence[Series]) -> list[tuple[float, dict[float, float]]]:
+def _bucket_counts(series: Sequence[DrawnSeries]) -> list[tuple[float, dict[float, float]]]:
     """Upper bound of each bucket, and at each time what it holds alone: Prometheus' buckets include the lower ones."""
     found, below = list[tuple[float, dict[float, float]]](), dict[float, float]()
     for each in sorted(series, key=lambda each: _bound(each.name)):
@@ -169,7 +171,7 @@ def role_of(panel: BoardPanel, name: str, place: int) -> str:
     return GRAFANA_COLOURS.get(panel.colours.get(name, ""), f"s{place % SERIES}")
 
 
-def _number_role(panel: BoardPanel, series: Series, place: int) -> str:
+def _number_role(panel: BoardPanel, series: DrawnSeries, place: int) -> str:
     """The colour of a number: that of the limit that it has reached, or its series' own."""
     if not panel.by_limits:
         return role_of(panel, series.name, place)
@@ -177,7 +179,7 @@ def _number_role(panel: BoardPanel, series: Series, place: int) -> str:
     return GRAFANA_COLOURS[reached[-1]]
 
 
-def _under(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[Series]) -> Frame:
+def _under(picture: Picture, frame: PlotArea, panel: BoardPanel, series: Sequence[DrawnSeries]) -> PlotArea:
     """Draws the legend at the bottom and returns the frame of the plot above it."""
     entries, row, x = list[tuple[float, int, int]](), 0, frame.x
     for place, each in enumerate(series):
@@ -194,10 +196,10 @@ def _under(picture: Picture, frame: Frame, panel: BoardPanel, series: Sequence[S
             picture.rect(x + 2, top + row * LEGEND_LINE + 4, 9, 4, f"{role_of(panel, name, place)} flat", round_by=2)
             picture.text(x + 15, top + row * LEGEND_LINE + 10, fitted(name, frame.w * 0.6), "soft", size=10.5)
     height = frame.h - rows * LEGEND_LINE - AXIS_BOTTOM - 4
-    return Frame(frame.x + AXIS_LEFT, frame.y, frame.w - AXIS_LEFT - 4, height, frame.begin, frame.end)
+    return PlotArea(frame.x + AXIS_LEFT, frame.y, frame.w - AXIS_LEFT - 4, height, frame.begin, frame.end)
 
 
-def _axes(picture: Picture, plot: Frame, panel: BoardPanel, high: float) -> float:
+def _axes(picture: Picture, plot: PlotArea, panel: BoardPanel, high: float) -> float:
     """Draws the grid; returns the value at its upper edge."""
     unit = "percentunit" if panel.stacked == "percent" else panel.unit
     grid = marks(high, unit, 4 if plot.h > 90 else 2)
@@ -209,14 +211,14 @@ def _axes(picture: Picture, plot: Frame, panel: BoardPanel, high: float) -> floa
     return grid[-1]
 
 
-def _times(picture: Picture, plot: Frame) -> None:
+def _times(picture: Picture, plot: PlotArea) -> None:
     seconds = plot.end - plot.begin
     for mark in ticks(seconds, max(3, int(plot.w / 90))):
         if mark <= seconds:
             picture.text(plot.at(plot.begin + mark), plot.y + plot.h + 14, shown(mark, "s"), "soft mid", size=10)
 
 
-def _height(plot: Frame, value: float, top: float) -> float:
+def _height(plot: PlotArea, value: float, top: float) -> float:
     return plot.y + plot.h * (1 - min(max(value, 0.0), top) / top)
 
 

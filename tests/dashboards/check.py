@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tests.dashboards.board import PROMETHEUS, WITHOUT_QUERY, Board, BoardPanel, BoardQuery, filled, legend
-from tests.dashboards.charts import Series
+from tests.dashboards.charts import DrawnSeries
 from tests.dashboards.drawing import Answered
 from tests.dashboards.server import QueryFailed
 
@@ -26,7 +26,7 @@ class MetricSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class QueryWindow:
     """The time that the dashboards show, and the value of each variable of theirs."""
 
     begin: float
@@ -46,7 +46,7 @@ class CheckedBoard:
 
 
 async def check_board(
-    board: Board, source: MetricSource, window: Window, traces: Sequence[Mapping[str, Any]]
+    board: Board, source: MetricSource, window: QueryWindow, traces: Sequence[Mapping[str, Any]]
 ) -> CheckedBoard:
     """`traces`: the last requests, for panels that ask the trace store."""
     answers, problems = list[Answered](), list[str]()
@@ -61,13 +61,13 @@ async def check_board(
 
 
 async def _answer(
-    panel: BoardPanel, source: MetricSource, window: Window, traces: Sequence[Mapping[str, Any]]
+    panel: BoardPanel, source: MetricSource, window: QueryWindow, traces: Sequence[Mapping[str, Any]]
 ) -> tuple[Answered, list[str]]:
     if panel.kind in WITHOUT_QUERY:
         return Answered(panel), []
     if not panel.queries:
         return Answered(panel), ["has no query"]
-    series, dots, problems = list[Series](), list[tuple[float, float]](), list[str]()
+    series, dots, problems = list[DrawnSeries](), list[tuple[float, float]](), list[str]()
     for query in panel.queries:
         if query.source != PROMETHEUS:
             if not traces:
@@ -88,17 +88,17 @@ async def _answer(
     return Answered(panel, series, dots, () if series else traces), problems
 
 
-async def _series(query: BoardQuery, source: MetricSource, window: Window) -> list[Series]:
+async def _series(query: BoardQuery, source: MetricSource, window: QueryWindow) -> list[DrawnSeries]:
     answer = await source.course(filled(query.expression, window.variables), window.begin, window.end)
-    found = list[Series]()
+    found = list[DrawnSeries]()
     for each in answer:
         points = tuple((float(t), float(v)) for t, v in each["values"] if math.isfinite(float(v)))
         if points:
-            found.append(Series(legend(query.legend, each["metric"]), points, each["metric"]))
+            found.append(DrawnSeries(legend(query.legend, each["metric"]), points, each["metric"]))
     return sorted(found, key=lambda one: one.name)
 
 
-async def _exemplars(query: BoardQuery, source: MetricSource, window: Window) -> list[tuple[float, float]]:
+async def _exemplars(query: BoardQuery, source: MetricSource, window: QueryWindow) -> list[tuple[float, float]]:
     found = await source.exemplars(filled(query.expression, window.variables), window.begin, window.end)
     return [(float(each["timestamp"]), float(each["value"])) for each in found if each["labels"].get("trace_id")]
 
@@ -118,7 +118,7 @@ async def check_rules(source: MetricSource) -> tuple[int, list[str], list[str]]:
     return number, problems, alerts
 
 
-async def check_recorded(names: Sequence[str], source: MetricSource, window: Window) -> list[str]:
+async def check_recorded(names: Sequence[str], source: MetricSource, window: QueryWindow) -> list[str]:
     """Recording rules that recorded nothing."""
     empty = [name for name in names if not await source.course(name, window.begin, window.end)]
     return [f"rule {name}: recorded nothing" for name in empty]

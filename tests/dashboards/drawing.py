@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.dashboards.board import Board, BoardPanel
-from tests.dashboards.charts import Frame, Series, bars, heat, lines, number, stack
+from tests.dashboards.charts import DrawnSeries, PlotArea, bars, heat, lines, number, stack
 from tests.dashboards.scale import long_unit, shown
 from tests.dashboards.svg import Picture, fitted, text_width
 from tests.dashboards.waterfall import waterfall
@@ -21,7 +21,7 @@ class Answered:
     """A panel with what its queries returned."""
 
     panel: BoardPanel
-    series: Sequence[Series] = ()
+    series: Sequence[DrawnSeries] = ()
     exemplars: Sequence[tuple[float, float]] = ()  # (time, value)
     traces: Sequence[Mapping[str, Any]] = ()  # of a panel that asks the trace store: requests, the first with its spans
 
@@ -48,7 +48,7 @@ def _card(picture: Picture, answered: Answered, begin: float, end: float) -> Non
     picture.text(x + 12, y + 20, fitted(panel.title, w - 28 - text_width(unit), 13), "text head")
     if unit:
         picture.text(x + w - 12, y + 20, unit, "soft end")
-    frame = Frame(x + 12, y + HEADING + 4, w - 24, h - HEADING - 12, begin, end)
+    frame = PlotArea(x + 12, y + HEADING + 4, w - 24, h - HEADING - 12, begin, end)
     if panel.kind == "text":
         _paragraph(picture, frame, panel.text)
     elif not (answered.series or answered.traces):
@@ -61,7 +61,7 @@ def _card(picture: Picture, answered: Answered, begin: float, end: float) -> Non
         _chart(picture, frame, answered)
 
 
-def _chart(picture: Picture, frame: Frame, answered: Answered) -> None:
+def _chart(picture: Picture, frame: PlotArea, answered: Answered) -> None:
     panel, series = answered.panel, answered.series
     match panel.kind:
         case "stat":
@@ -78,7 +78,7 @@ def _chart(picture: Picture, frame: Frame, answered: Answered) -> None:
             raise ValueError(f"{panel.title}: panels of type {kind} cannot be drawn")
 
 
-def _table(picture: Picture, frame: Frame, traces: Sequence[Mapping[str, Any]]) -> None:
+def _table(picture: Picture, frame: PlotArea, traces: Sequence[Mapping[str, Any]]) -> None:
     columns = ("trace", 0.0), ("request", 0.3), ("path", 0.52), ("status", 0.64), ("first token", 0.76), ("whole", 0.9)
     for name, place in columns:
         picture.text(frame.x + frame.w * place, frame.y + 6, name, "soft")
@@ -90,7 +90,7 @@ def _table(picture: Picture, frame: Frame, traces: Sequence[Mapping[str, Any]]) 
             picture.text(frame.x + frame.w * place, frame.y + 24 + 17 * row, str(cell), "text", size=10.5)
 
 
-def _paragraph(picture: Picture, frame: Frame, text: str) -> None:
+def _paragraph(picture: Picture, frame: PlotArea, text: str) -> None:
     y, most = frame.y + 8, int(frame.w / 6.2)
     for paragraph in text.replace("**", "").replace("`", "").split("\n"):
         line = ""

@@ -14,7 +14,7 @@ from cli.mesh import services_of
 from cli.running import running_mesh
 from mesh.config import MeshConfig
 from tests.dashboards.board import Board, read_boards
-from tests.dashboards.check import CheckedBoard, Window, check_board, check_recorded, check_rules
+from tests.dashboards.check import CheckedBoard, QueryWindow, check_board, check_recorded, check_rules
 from tests.dashboards.load import Faults, MixedLoad
 from tests.dashboards.server import PrometheusServer, prometheus
 from tests.dashboards.traces import recent_traces
@@ -99,7 +99,7 @@ async def _load_with_faults(load: MixedLoad, faults: Faults, seconds: float, sho
 
 
 async def _judge(run: DashboardRun, server: PrometheusServer, traces: Sequence[Mapping[str, Any]]) -> None:
-    window = Window(run.begin, run.end, VARIABLES | {"__range": f"{int(run.end - run.begin)}s"})
+    window = QueryWindow(run.begin, run.end, VARIABLES | {"__range": f"{int(run.end - run.begin)}s"})
     run.boards = [await check_board(board, server, window, traces) for board in read_boards()]
     run.rules, rule_problems, run.alerts = await check_rules(server)
     groups = yaml.safe_load(RULES.read_text())["groups"]

@@ -5,7 +5,7 @@ The spans come from the gateway's GET /debug/requests/{request_id}."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.dashboards.charts import Frame
+from tests.dashboards.charts import PlotArea
 from tests.dashboards.scale import shown, ticks
 from tests.dashboards.svg import SERIES, Picture, fitted
 
@@ -30,7 +30,7 @@ def in_order(spans: Sequence[SpanRow]) -> list[tuple[int, SpanRow]]:
     return found
 
 
-def waterfall(picture: Picture, frame: Frame, spans: Sequence[SpanRow]) -> None:
+def waterfall(picture: Picture, frame: PlotArea, spans: Sequence[SpanRow]) -> None:
     rows = in_order(spans)
     row = min(ROW, (frame.h - 16) / max(len(rows), 1))
     names = frame.w * NAMES
