@@ -104,7 +104,7 @@ _RESENT = Panel(
     BYTES_PER_SECOND,
 )
 _ADMISSIONS = Panel(
-    "Who computed the prompts that decode runs",
+    "Who computed the prompts",
     "remote: prefill computed everything. patched: decode computed the rest of a hand-off that stayed incomplete. "
     "local: decode computed the whole prompt.",
     query(f"sum by (kind) ({once(rate('baton_admissions_total'))})", "{{kind}}"),

@@ -10,8 +10,8 @@ _HOW = Panel(
     width=24,
     height=4,
     text=(
-        "**Click a dot** in a histogram below: it is one request, and its trace id fills the box above. "
-        "**Or copy a trace id** from the gateway's log or from the response header `x-trace-id` into that box. "
+        "**Click a dot** in a histogram below: it is one request, and its trace opens. **Or copy a trace id** into "
+        "the box above: from the gateway's log, which has one line for each request, or from `GET /debug/requests`. "
         "**Or choose** one from the table of the last requests.\n"
         "In the waterfall each bar is a stage. queue means waiting, compute and generate mean work, kv.send and "
         "kv.receive are the hand-off of the KV pages, and the bars together cover the whole life of the request."

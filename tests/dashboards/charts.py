@@ -99,16 +99,16 @@ def number(picture: Picture, frame: PlotArea, panel: BoardPanel, series: Sequenc
         left, middle = frame.x + width * place, frame.x + width * (place + 0.5)
         role = _number_role(panel, each, place)
         high = max((value for _, value in each.points), default=0) or 1.0
-        low_frame = PlotArea(left + 4, frame.y + frame.h * 0.58, width - 8, frame.h * 0.36, frame.begin, frame.end)
+        low_frame = PlotArea(left + 4, frame.y + frame.h * 0.62, width - 8, frame.h * 0.34, frame.begin, frame.end)
         course = [(low_frame.at(t), low_frame.y + low_frame.h * (1 - v / high)) for t, v in each.points]
         if len(course) > 1:
             floor = low_frame.y + low_frame.h
             picture.rect(course[0][0], floor, course[-1][0] - course[0][0], 0.8, "grid flat")
             picture.line(course, f"{role} line")
         size = min(26.0, frame.h * 0.34, 1.7 * width / max(len(shown(each.last, panel.unit)), 4))
-        picture.text(middle, frame.y + frame.h * 0.36, shown(each.last, panel.unit), f"{role} mid big", size=size)
+        picture.text(middle, frame.y + frame.h * 0.3, shown(each.last, panel.unit), f"{role} mid big", size=size)
         if len(series) > 1:
-            picture.text(middle, frame.y + frame.h * 0.55, fitted(each.name, width - 6, 10), "soft mid", size=10)
+            picture.text(middle, frame.y + frame.h * 0.49, fitted(each.name, width - 6, 10), "soft mid", size=10)
 
 
 def bars(picture: Picture, frame: PlotArea, panel: BoardPanel, series: Sequence[DrawnSeries]) -> None:
@@ -213,7 +213,7 @@ def _axes(picture: Picture, plot: PlotArea, panel: BoardPanel, high: float) -> f
 
 def _times(picture: Picture, plot: PlotArea) -> None:
     seconds = plot.end - plot.begin
-    for mark in ticks(seconds, max(3, int(plot.w / 90))):
+    for mark in ticks(seconds, max(4, int(plot.w / 90))):
         if mark <= seconds:
             picture.text(plot.at(plot.begin + mark), plot.y + plot.h + 14, shown(mark, "s"), "soft mid", size=10)
 

@@ -23,7 +23,9 @@ class Answered:
     panel: BoardPanel
     series: Sequence[DrawnSeries] = ()
     exemplars: Sequence[tuple[float, float]] = ()  # (time, value)
-    traces: Sequence[Mapping[str, Any]] = ()  # of a panel that asks the trace store: requests, the first with its spans
+    traces: Sequence[
+        Mapping[str, Any]
+    ] = ()  # of a panel that asks the trace store: first one request with its spans, then a list
 
 
 def draw(board: Board, answers: Sequence[Answered], begin: float, end: float) -> str:
@@ -56,7 +58,7 @@ def _card(picture: Picture, answered: Answered, begin: float, end: float) -> Non
     elif panel.kind == "traces":
         waterfall(picture, frame, answered.traces[0]["spans"])
     elif answered.traces:
-        _table(picture, frame, answered.traces)
+        _table(picture, frame, answered.traces[1:])
     else:
         _chart(picture, frame, answered)
 
@@ -85,7 +87,7 @@ def _table(picture: Picture, frame: PlotArea, traces: Sequence[Mapping[str, Any]
     for row, one in enumerate(traces[: int((frame.h - 8) / 17)]):
         first = shown(one["ttft_seconds"], "s") if one["ttft_seconds"] is not None else "–"
         whole = shown(one["seconds"], "s")
-        cells = one["trace_id"], one["request_id"], one["path"], one["status"], first, whole
+        cells = one["trace_id"], one["request_id"], one["path"] or "–", one["status"], first, whole
         for (_, place), cell in zip(columns, cells, strict=True):
             picture.text(frame.x + frame.w * place, frame.y + 24 + 17 * row, str(cell), "text", size=10.5)
 

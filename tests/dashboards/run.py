@@ -84,13 +84,13 @@ async def _load_with_faults(load: MixedLoad, faults: Faults, seconds: float, sho
             await asyncio.sleep(0.2)
 
     try:
-        await until(0.25, "mixed load")
+        await until(0.2, "mixed load")
         await load.burst()
-        await until(0.4, "mixed load after a burst")
+        await until(0.35, "mixed load after a burst")
         await faults.kill("decode-0")
-        await until(0.6, "mixed load after a decode worker's death")
+        await until(0.5, "mixed load after a decode worker's death")
         await faults.silence("prefill-0")
-        await until(0.85, "mixed load after a prefill worker's silence")
+        await until(0.7, "mixed load after a prefill worker's silence")
         await faults.kill("prefill-1")
         await until(1.0, "mixed load after a prefill worker's death")
     finally:

@@ -88,13 +88,16 @@ class Picture:
 
 def text_width(content: str, size: float = 11) -> float:
     """An estimate: the reader's font is unknown."""
-    return len(content) * size * 0.56
+    return sum(0.72 if sign.isupper() else 0.59 for sign in content) * size
 
 
 def fitted(content: str, width: float, size: float = 11) -> str:
     """The text, cut with an ellipsis where it would be wider than this."""
-    most = int(width / (size * 0.56))
-    return content if len(content) <= most else content[: max(1, most - 1)].rstrip() + "…"
+    if text_width(content, size) <= width:
+        return content
+    while len(content) > 1 and text_width(content, size) > width - size:
+        content = content[:-1]
+    return content.rstrip() + "…"
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:

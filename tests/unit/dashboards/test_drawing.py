@@ -108,5 +108,21 @@ def test_ticks_of_bytes_are_round_in_powers_of_1024() -> None:
 
 
 def test_a_waterfall_lists_children_below_their_parent_in_order_of_time() -> None:
-    rows = [(depth, span["name"]) for depth, span in in_order(REQUEST["spans"])]
+    rows = [(depth, row[0]["name"]) for depth, row in in_order(REQUEST["spans"])]
     assert rows == [(0, "chat"), (1, "prefill"), (2, "compute"), (1, "decode"), (0, "orphan")]
+
+
+def test_many_leaves_of_one_name_share_a_row() -> None:
+    blocked = [
+        {
+            "service": "gateway",
+            "name": "loop.blocked",
+            "span_id": f"x{n}",
+            "parent_id": "a",
+            "start_ms": 20.0 * n,
+            "duration_ms": 1,
+        }
+        for n in range(4)
+    ]
+    rows = [(row[0]["name"], len(row)) for _, row in in_order([*REQUEST["spans"], *blocked])]
+    assert ("loop.blocked", 4) in rows and ("prefill", 1) in rows and len(rows) == 6
