@@ -64,7 +64,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: telemetry.dropped,
         )
-        pages += metrics_routes(collector)
+        pages += metrics_routes(collector, wall=time.time)
         watch.append(watch_delay(metrics.loop_delay.of().observe))
     api = HttpApi(gateway, assets, random=random, clock=time.time, also=pages)
     http = await serve_http(api.app, config.http_address, setting="gateway.http_address")

@@ -34,7 +34,7 @@ class Need:
     numerics: str  # numerics class of the tokens that the client has; empty: any class
 
 
-class Decision(Enum):
+class RouteDecision(Enum):
     """Why a route is as it is."""
 
     REMOTE = "remote"  # a prefill worker computes the prompt
@@ -48,7 +48,7 @@ class Decision(Enum):
 class Route:
     decode: AttachedWorker
     prefill: AttachedWorker | None  # None: local
-    decision: Decision
+    decision: RouteDecision
 
 
 def route(
@@ -86,16 +86,16 @@ def route(
         partners = partners_of(decode)
         if local is Local.ALWAYS or not partners:
             cost = decode_cost(need, decode, cached) + local_cost(need, decode, cached)
-            why = Decision.LOCAL_SETTING if local is Local.ALWAYS else Decision.LOCAL_NO_PREFILL
+            why = RouteDecision.LOCAL_SETTING if local is Local.ALWAYS else RouteDecision.LOCAL_NO_PREFILL
             routes.append((cost, Route(decode, None, why)))
             continue
         if local is Local.AUTO and need.tokens - cached(decode) <= decode.hello.page_tokens and last is None:
-            routes.append((decode_cost(need, decode, cached), Route(decode, None, Decision.LOCAL_CACHED)))
+            routes.append((decode_cost(need, decode, cached), Route(decode, None, RouteDecision.LOCAL_CACHED)))
         chosen = [p for p in partners if p.incarnation == first] or [p for p in partners if p.incarnation != last]
         for prefill in chosen or partners:
             cost = decode_cost(need, decode, cached) + prefill_cost(need, prefill, decode, cached)
             cost += failures(prefill, decode) * CANNOT_PUSH_SECONDS
-            routes.append((cost, Route(decode, prefill, Decision.REMOTE)))
+            routes.append((cost, Route(decode, prefill, RouteDecision.REMOTE)))
     return min(routes, key=lambda pair: pair[0])[1] if routes else None
 
 

@@ -6,13 +6,12 @@ dropped silently, so two reports of one failure raise once."""
 
 import asyncio
 import logging
-import time
 from random import Random
 
 from gateway.core import ChoiceRequest
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import GatewayRequest, RequestPhase
-from gateway.router import Decision, Local, Need, Route, route
+from gateway.router import Local, Need, Route, RouteDecision, route
 from gateway.workers import AttachedWorker, Workers
 from mesh.errors import (
     BatonError,
@@ -78,9 +77,10 @@ class Sequencer:
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
-        began = time.perf_counter()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         chosen = self._route(request, decode_lost)
-        self.observer.routed(chosen.decision if chosen else Decision.WAIT, time.perf_counter() - began)
+        self.observer.routed(chosen.decision if chosen else RouteDecision.WAIT, clock() - began)
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self._cancel(request, {request.decode, request.prefill} - kept)
         if chosen is None:

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.observability.histograms import HistogramFamily
 from gateway.observability.metric_names import BATON, OTEL, TABLE, VLLM, MetricSpec
 from gateway.observability.metrics import GatewayMetrics
-from gateway.observability.text import Series
+from gateway.observability.text import MetricSeries
 from gateway.observability.worker_series import WorkerSeries, labels_of
 from gateway.requests import RequestPhase
 from gateway.service import Gateway
@@ -20,7 +20,8 @@ from mesh.messages import Tier
 GATEWAY = "gateway"  # the label `tier` of the gateway's own series
 ENGINE = "0"  # to others the mesh is one engine
 PROVIDER = "baton"
-Source = Callable[[MetricSpec], Iterable[Series]]
+FINISH_REASONS = ("stop", "length", "abort", "error")
+Source = Callable[[MetricSpec], Iterable[MetricSeries]]
 
 
 class MeshCollector:
@@ -45,7 +46,7 @@ class MeshCollector:
     def names(self) -> frozenset[str]:
         return frozenset(self._sources)
 
-    def collect(self) -> Iterator[tuple[MetricSpec, list[Series]] | None]:
+    def collect(self) -> Iterator[tuple[MetricSpec, list[MetricSeries]] | None]:
         """Each metric with its series, made when it is asked for. None: only a part of the work is done."""
         pushed, names = WorkerSeries(), labels_of(self._gateway.workers)
         for worker in list(self._gateway.workers):
@@ -61,12 +62,12 @@ class MeshCollector:
         workers = {name: _nothing for name, spec in TABLE.items() if spec.labels[:2] == ("worker", "tier")}
         return {
             **workers,
-            "baton_requests_total": lambda _: (Series(key, n) for key, n in counted.requests.items()),
-            "baton_attempts_total": lambda _: [Series((), counted.attempts)],
+            "baton_requests_total": lambda _: (MetricSeries(key, n) for key, n in counted.requests.items()),
+            "baton_attempts_total": lambda _: [MetricSeries((), counted.attempts)],
             "baton_resumes_total": by_label(counted.resumes),
             "baton_errors_total": by_label(counted.errors),
-            "baton_prompt_tokens_total": lambda _: [Series((), counted.prompt_tokens)],
-            "baton_generation_tokens_total": lambda _: [Series((), counted.generated)],
+            "baton_prompt_tokens_total": lambda _: [MetricSeries((), counted.prompt_tokens)],
+            "baton_generation_tokens_total": lambda _: [MetricSeries((), counted.generated)],
             "baton_time_to_first_token_seconds": views(counted.first_tokens, by=("path",)),
             "baton_inter_token_latency_seconds": views(counted.gaps),
             "baton_request_seconds": views(counted.durations, by=("path", "status")),
@@ -81,53 +82,53 @@ class MeshCollector:
             "baton_prefix_query_tokens_total": by_label(counted.prefix_queries),
             "baton_prefix_hit_tokens_total": by_label(counted.prefix_hits),
             "baton_leases_expired_total": lambda _: (
-                Series((*self._own, tier), n) for tier, n in counted.expired.items()
+                MetricSeries((*self._own, tier), n) for tier, n in counted.expired.items()
             ),
             "baton_event_loop_delay_seconds": views(counted.loop_delay, constant=self._own),
-            "baton_spans_dropped_total": lambda _: [Series(self._own, self._dropped())],
+            "baton_spans_dropped_total": lambda _: [MetricSeries(self._own, self._dropped())],
             "baton_workers_attached": lambda _: self._workers(draining_only=False),
             "baton_workers_draining": lambda _: self._workers(draining_only=True),
             "baton_measures_age_seconds": self._ages,
-            "baton_build_info": lambda _: [Series((_version(),), 1)],
+            "baton_build_info": lambda _: [MetricSeries((_version(),), 1)],
             "baton_model_info": self._model_info,
         }
 
-    def _waiting(self, _: MetricSpec) -> Iterator[Series]:
+    def _waiting(self, _: MetricSpec) -> Iterator[MetricSeries]:
         waiting = sum(r.phase is RequestPhase.WAITING for r in self._gateway.sequencer.requests.values())
-        yield Series(self._own, waiting)
+        yield MetricSeries(self._own, waiting)
         yield from self._loads(lambda load: load.waiting)
 
-    def _running(self, _: MetricSpec) -> Iterator[Series]:
+    def _running(self, _: MetricSpec) -> Iterator[MetricSeries]:
         opened = sum(r.phase is RequestPhase.OPEN for r in self._gateway.sequencer.requests.values())
-        yield Series(self._own, opened)
+        yield MetricSeries(self._own, opened)
         yield from self._loads(lambda load: load.running)
 
-    def _queued_tokens(self, _: MetricSpec) -> Iterator[Series]:
+    def _queued_tokens(self, _: MetricSpec) -> Iterator[MetricSeries]:
         requests = self._gateway.sequencer.requests.values()
         tokens = sum(len(r.choice.prompt) for r in requests if r.phase is RequestPhase.WAITING)
-        yield Series(self._own, tokens)
+        yield MetricSeries(self._own, tokens)
         yield from self._loads(lambda load: load.queued_tokens)
 
-    def _loads(self, number: Callable[[Any], int]) -> Iterator[Series]:
+    def _loads(self, number: Callable[[Any], int]) -> Iterator[MetricSeries]:
         names = labels_of(self._gateway.workers)
         for worker in self._gateway.workers:
-            yield Series(names[worker.incarnation], number(worker.load))
+            yield MetricSeries(names[worker.incarnation], number(worker.load))
 
-    def _workers(self, *, draining_only: bool) -> Iterator[Series]:
+    def _workers(self, *, draining_only: bool) -> Iterator[MetricSeries]:
         for tier in Tier:
             found = sum(w.tier is tier and (w.draining or not draining_only) for w in self._gateway.workers)
-            yield Series((tier.value,), found)
+            yield MetricSeries((tier.value,), found)
 
-    def _ages(self, _: MetricSpec) -> Iterator[Series]:
+    def _ages(self, _: MetricSpec) -> Iterator[MetricSeries]:
         now, names = self._clock(), labels_of(self._gateway.workers)
         for worker in self._gateway.workers:
             if worker.measured_seconds is not None:
-                yield Series(names[worker.incarnation], max(0.0, now - worker.measured_seconds))
+                yield MetricSeries(names[worker.incarnation], max(0.0, now - worker.measured_seconds))
 
-    def _model_info(self, _: MetricSpec) -> Iterator[Series]:
+    def _model_info(self, _: MetricSpec) -> Iterator[MetricSeries]:
         kinds = {(w.hello.model_hash, w.hello.numerics, w.hello.page_tokens) for w in self._gateway.workers}
         for model_hash, numerics, page_tokens in sorted(kinds):
-            yield Series((self._model[0], model_hash, numerics, str(page_tokens), str(self._context_tokens)), 1)
+            yield MetricSeries((self._model[0], model_hash, numerics, str(page_tokens), str(self._context_tokens)), 1)
 
     # ---- vLLM's names
 
@@ -135,7 +136,7 @@ class MeshCollector:
         counted, model = self._metrics, self._model
 
         def one(number: Callable[[], float]) -> Source:
-            return lambda _: [Series(model, number())]
+            return lambda _: [MetricSeries(model, number())]
 
         def seen(family: HistogramFamily, **labels: str) -> Source:
             return views(family, constant=model, where=labels, most=self._context_tokens)
@@ -151,7 +152,8 @@ class MeshCollector:
             "vllm:prefix_cache_queries_total": one(counted.prefix_queries.total),
             "vllm:prefix_cache_hits_total": one(counted.prefix_hits.total),
             "vllm:request_success_total": lambda _: (
-                Series((*model, reason), counted.finished[reason]) for reason in ("stop", "length", "abort", "error")
+                MetricSeries((*model, reason), counted.finished[reason])
+                for reason in ("stop", "length", "abort", "error")
             ),
             "vllm:spec_decode_num_drafts_total": one(lambda: counted.draft_steps),
             "vllm:spec_decode_num_draft_tokens_total": one(lambda: counted.drafts),
@@ -190,11 +192,11 @@ class MeshCollector:
         total = sum(load.total_pages for load in loads)
         return 1 - sum(load.free_pages for load in loads) / total if total else 0.0
 
-    def _cache_config(self, _: MetricSpec) -> Iterator[Series]:
+    def _cache_config(self, _: MetricSpec) -> Iterator[MetricSeries]:
         decodes = [w for w in self._gateway.workers if w.tier is Tier.DECODE]
         if decodes:
             pages = sum(w.load.total_pages for w in decodes)
-            yield Series((*self._model, str(decodes[0].hello.page_tokens), str(pages)), 1)
+            yield MetricSeries((*self._model, str(decodes[0].hello.page_tokens), str(pages)), 1)
 
     # ---- OpenTelemetry's names
 
@@ -209,13 +211,13 @@ class MeshCollector:
         }
 
 
-def _nothing(_: MetricSpec) -> Iterable[Series]:
+def _nothing(_: MetricSpec) -> Iterable[MetricSeries]:
     """Only workers have series of this metric."""
     return ()
 
 
 def by_label(counts: Mapping[str, int]) -> Source:
-    return lambda _: (Series((value,), count) for value, count in counts.items())
+    return lambda _: (MetricSeries((value,), count) for value, count in counts.items())
 
 
 def views(
@@ -231,13 +233,13 @@ def views(
     `most` cuts the buckets of metrics that end at the model's context."""
     wanted = where or {}
 
-    def source(spec: MetricSpec) -> Iterator[Series]:
+    def source(spec: MetricSpec) -> Iterator[MetricSeries]:
         bounds: Buckets = spec.buckets
         if spec.to_context and most is not None:
             bounds = tuple(bound for bound in bounds if bound <= most)
         found = family.views(bounds, by, lambda labels: all(labels[key] == value for key, value in wanted.items()))
         for values, view in found.items():
-            yield Series((*constant, *values[:1], *between, *values[1:]), view)
+            yield MetricSeries((*constant, *values[:1], *between, *values[1:]), view)
 
     return source
 

@@ -12,7 +12,7 @@ from mesh.buckets import Buckets
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Exemplar:
     """A value that fell into a bucket, and the trace that it belongs to."""
 
     traceparent: str
@@ -28,7 +28,7 @@ class TracedHistogram:
     def __init__(self, bounds: Buckets) -> None:
         self.bounds, self.sum = bounds, 0.0
         self.counts = [0] * (len(bounds) + 1)
-        self.seen: list[tuple[str, float, float] | None] = [None] * (len(bounds) + 1)  # the fields of Seen
+        self.seen: list[tuple[str, float, float] | None] = [None] * (len(bounds) + 1)  # the fields of Exemplar
 
     def observe(self, value: float, traceparent: str = "", now: float = 0.0) -> None:
         bucket = bisect_left(self.bounds, value)
@@ -39,16 +39,16 @@ class TracedHistogram:
 
 
 @dataclass(slots=True)
-class View:
+class HistogramView:
     """A histogram as one metric shows it."""
 
     bounds: Buckets
     counts: list[int]
     sum: float
-    seen: list[Seen | None]  # of each bucket; empty: nothing is known
+    seen: list[Exemplar | None]  # of each bucket; empty: nothing is known
 
     @classmethod
-    def of(cls, histograms: Iterable[TracedHistogram], bounds: Buckets) -> "View":
+    def of(cls, histograms: Iterable[TracedHistogram], bounds: Buckets) -> "HistogramView":
         """The sum of these histograms; each of them has all of these bounds, and perhaps more."""
         view = cls(bounds, [0] * (len(bounds) + 1), 0.0, [None] * (len(bounds) + 1))
         for histogram in histograms:
@@ -58,7 +58,7 @@ class View:
                 view.counts[bucket] += count
                 last = view.seen[bucket]
                 if seen is not None and (last is None or seen[2] >= last.seconds):
-                    view.seen[bucket] = Seen(*seen)
+                    view.seen[bucket] = Exemplar(*seen)
         return view
 
     @property
@@ -88,11 +88,11 @@ class HistogramFamily:
         bounds: Buckets,
         by: Sequence[str] = (),
         where: Callable[[dict[str, str]], bool] = lambda labels: True,
-    ) -> dict[tuple[str, ...], View]:
+    ) -> dict[tuple[str, ...], HistogramView]:
         """One view for each combination of the labels `by`, over the histograms whose labels `where` accepts."""
         groups: dict[tuple[str, ...], list[TracedHistogram]] = {} if by else {(): []}
         for values, histogram in self._histograms.items():
             labels = dict(zip(self.labels, values, strict=True))
             if where(labels):
                 groups.setdefault(tuple(labels[name] for name in by), []).append(histogram)
-        return {key: View.of(histograms, bounds) for key, histograms in groups.items()}
+        return {key: HistogramView.of(histograms, bounds) for key, histograms in groups.items()}

@@ -6,25 +6,8 @@ rules and docs/metrics.md use these names only. The long file is a list, in whic
 from dataclasses import dataclass
 from enum import Enum
 
-from mesh.buckets import (
-    CHOICES,
-    DELAY,
-    FIRST_TOKEN,
-    ITERATION_TOKENS,
-    ITL,
-    LATENCY,
-    MICRO,
-    OTEL_DURATION,
-    OTEL_FIRST_TOKEN,
-    OTEL_PER_TOKEN,
-    PER_TOKEN,
-    REQUEST_TOKENS,
-    ROWS,
-    SHARE,
-    STAGE,
-    STEP,
-    Buckets,
-)
+from mesh import buckets as at
+from mesh.buckets import Buckets
 
 
 class MetricKind(Enum):
@@ -84,26 +67,28 @@ BATON = (
     _counter("baton_prompt_tokens_total", "Prompt tokens of requests that have their first token"),
     _counter("baton_generation_tokens_total", "Tokens that the front doors took for clients"),
     _histogram(
-        "baton_time_to_first_token_seconds", "Acceptance to the first token at the gateway", FIRST_TOKEN, ("path",)
+        "baton_time_to_first_token_seconds", "Acceptance to the first token at the gateway", at.FIRST_TOKEN, ("path",)
     ),
     _histogram(
         "baton_inter_token_latency_seconds",
         "Time between two messages with tokens of one request; tokens of one step count once",
-        ITL,
+        at.ITL,
     ),
-    _histogram("baton_request_seconds", "Acceptance to the end", LATENCY, ("path", "status")),
+    _histogram("baton_request_seconds", "Acceptance to the end", at.LATENCY, ("path", "status")),
     _histogram(
         "baton_handoff_seconds",
         "First token of a remote prompt until decode's first message: what the client waits for the hand-off",
-        STAGE,
+        at.STAGE,
     ),
     # queues
     _gauge("baton_waiting_requests", "Requests that wait: for a worker, their turn or pages", WORKER),
     _gauge("baton_running_requests", "Requests that a worker computes; at the gateway: all that a worker has", WORKER),
     _gauge("baton_queued_tokens", "Prompt tokens that are not computed yet", WORKER),
-    _histogram("baton_prefill_queue_seconds", "A prompt's arrival at a worker until its first step", STAGE, ("tier",)),
     _histogram(
-        "baton_prefill_compute_seconds", "A prompt's first step until its first token is sampled", STAGE, ("tier",)
+        "baton_prefill_queue_seconds", "A prompt's arrival at a worker until its first step", at.STAGE, ("tier",)
+    ),
+    _histogram(
+        "baton_prefill_compute_seconds", "A prompt's first step until its first token is sampled", at.STAGE, ("tier",)
     ),
     # routing and the prefix cache
     _counter(
@@ -112,34 +97,34 @@ BATON = (
         "usable prefill worker), wait (no worker)",
         ("decision",),
     ),
-    _histogram("baton_route_overhead_seconds", "Time that one choice of a route takes in the gateway", MICRO),
+    _histogram("baton_route_overhead_seconds", "Time that one choice of a route takes in the gateway", at.MICRO),
     _counter("baton_prefix_query_tokens_total", "Prompt tokens for which a worker asked its prefix cache", ("tier",)),
     _counter("baton_prefix_hit_tokens_total", "Prompt tokens that the prefix cache had", ("tier",)),
     # the KV plane, counted by workers
     _histogram(
         "baton_kv_transfer_seconds",
         "Landing accepted until Commit or failure, compute included. result: ok, error, cancelled",
-        STAGE,
+        at.STAGE,
         (*WORKER, "transport", "result"),
     ),
     _counter(
         "baton_kv_transfer_bytes_total",
-        "Page bytes pushed to decode. result: ok, error (the write failed)",
+        "ScrapedPage bytes pushed to decode. result: ok, error (the write failed)",
         (*WORKER, "transport", "result"),
     ),
     _histogram(
         "baton_kv_transfer_exposed_seconds",
         "Part of a transfer that no compute hides: first token sampled until Commit",
-        STAGE,
+        at.STAGE,
         (*WORKER, "transport"),
     ),
     _histogram(
         "baton_kv_transfer_hidden_ratio",
         "Share of a transfer's bytes that were written before the first token was sampled",
-        SHARE,
+        at.SHARE,
         (*WORKER, "transport"),
     ),
-    _counter("baton_kv_resent_bytes_total", "Page bytes that decode asked for again", WORKER),
+    _counter("baton_kv_resent_bytes_total", "ScrapedPage bytes that decode asked for again", WORKER),
     _counter(
         "baton_kv_transfer_errors_total",
         "Failed transfers. reason at prefill: write_failed, session_ended, unreachable; at decode: damaged, missing, "
@@ -151,7 +136,7 @@ BATON = (
         "Connections and frames of writers that a receiver refused",
         (*WORKER, "transport", "reason"),
     ),
-    _histogram("baton_kv_landing_seconds", "Landing granted by decode until the request runs", STAGE, WORKER),
+    _histogram("baton_kv_landing_seconds", "Landing granted by decode until the request runs", at.STAGE, WORKER),
     _counter(
         "baton_admissions_total",
         "Requests that decode began to run. kind: remote (prefill computed all), patched (decode computed a missing "
@@ -164,19 +149,26 @@ BATON = (
     _gauge("baton_sessions", "Sessions that are up. peer: gateway, prefill, decode", (*WORKER, "peer")),
     _counter("baton_leases_expired_total", "Sessions that ended because the peer was silent", (*WORKER, "peer")),
     # steps of the engine, counted by workers
-    _histogram("baton_step_seconds", "Time of one step", STEP, WORKER),
-    _histogram("baton_step_rows", "Rows of one step: prompt tokens, last tokens and drafts", ROWS, WORKER),
-    _histogram("baton_step_tokens", "Prompt tokens computed and tokens emitted by one step", ITERATION_TOKENS, WORKER),
+    _histogram("baton_step_seconds", "Time of one step", at.STEP, WORKER),
+    _histogram("baton_step_rows", "Rows of one step: prompt tokens, last tokens and drafts", at.ROWS, WORKER),
+    _histogram(
+        "baton_step_tokens", "Prompt tokens computed and tokens emitted by one step", at.ITERATION_TOKENS, WORKER
+    ),
     _histogram(
         "baton_batch_efficiency",
         "Share of a step that was used: requests over max_batch at decode, rows over step_tokens at prefill",
-        SHARE,
+        at.SHARE,
         WORKER,
     ),
     _counter("baton_draft_tokens_total", "Drafts that the model verified", WORKER),
     _counter("baton_accepted_draft_tokens_total", "Drafts that became tokens", WORKER),
     # processes
-    _histogram("baton_event_loop_delay_seconds", "How late the event loop runs a timer that is due", DELAY, WORKER),
+    _histogram(
+        "baton_event_loop_delay_seconds",
+        "How late the event loop runs a timer that is due; up to 2.5 ms are its own rounding",
+        at.DELAY,
+        WORKER,
+    ),
     _counter("baton_spans_dropped_total", "Trace spans that could not be kept or exported", WORKER),
     _gauge("baton_workers_attached", "Workers with a session, draining ones included", ("tier",)),
     _gauge("baton_workers_draining", "Workers that take no new requests", ("tier",)),
@@ -220,63 +212,65 @@ VLLM = (
     _counter("vllm:spec_decode_num_draft_tokens_total", "Drafts that were verified", MODEL),
     _counter("vllm:spec_decode_num_accepted_tokens_total", "Drafts that became tokens", MODEL),
     _histogram(
-        "vllm:time_to_first_token_seconds", "Acceptance by the gateway to the first token there", FIRST_TOKEN, MODEL
+        "vllm:time_to_first_token_seconds", "Acceptance by the gateway to the first token there", at.FIRST_TOKEN, MODEL
     ),
     _histogram(
         "vllm:inter_token_latency_seconds",
         "Time between two steps' tokens of one request, at the gateway",
-        PER_TOKEN,
+        at.PER_TOKEN,
         MODEL,
     ),
     _histogram(
         "vllm:request_time_per_output_token_seconds",
         "First token to last, over the number of tokens after the first; requests that ended well",
-        PER_TOKEN,
+        at.PER_TOKEN,
         MODEL,
     ),
-    _histogram("vllm:e2e_request_latency_seconds", "Acceptance to the end; requests that ended well", LATENCY, MODEL),
+    _histogram(
+        "vllm:e2e_request_latency_seconds", "Acceptance to the end; requests that ended well", at.LATENCY, MODEL
+    ),
     _histogram(
         "vllm:request_queue_time_seconds",
         "Acceptance until the first step of the prompt, on whichever worker computes it: waiting at the gateway, "
         "at prefill, and for decode's pages; requests that ended well",
-        LATENCY,
+        at.LATENCY,
         MODEL,
     ),
     _histogram(
         "vllm:request_prefill_time_seconds",
         "First step of the prompt, on whichever worker computes it, to the first token; requests that ended well",
-        LATENCY,
+        at.LATENCY,
         MODEL,
     ),
     _histogram(
         "vllm:request_decode_time_seconds",
         "First token to the end, the hand-off included; requests that ended well",
-        LATENCY,
+        at.LATENCY,
         MODEL,
     ),
     _histogram(
         "vllm:request_inference_time_seconds",
         "First step of the prompt to the end: prefill time and decode time; requests that ended well",
-        LATENCY,
+        at.LATENCY,
         MODEL,
     ),
-    _histogram("vllm:request_prompt_tokens", "Prompt tokens of a request", REQUEST_TOKENS, MODEL, to_context=True),
+    _histogram("vllm:request_prompt_tokens", "Prompt tokens of a request", at.REQUEST_TOKENS, MODEL, to_context=True),
     _histogram(
-        "vllm:request_generation_tokens", "Generated tokens of a request", REQUEST_TOKENS, MODEL, to_context=True
+        "vllm:request_generation_tokens", "Generated tokens of a request", at.REQUEST_TOKENS, MODEL, to_context=True
     ),
     _histogram(
         "vllm:request_max_num_generation_tokens",
         "Generated tokens of a request's longest choice",
-        REQUEST_TOKENS,
+        at.REQUEST_TOKENS,
         MODEL,
         to_context=True,
     ),
-    _histogram("vllm:request_params_n", "Choices that a request asks for", CHOICES, MODEL),
-    _histogram("vllm:request_params_max_tokens", "max_tokens of a request", REQUEST_TOKENS, MODEL, to_context=True),
+    _histogram("vllm:request_params_n", "Choices that a request asks for", at.CHOICES, MODEL),
+    _histogram("vllm:request_params_max_tokens", "max_tokens of a request", at.REQUEST_TOKENS, MODEL, to_context=True),
     _histogram(
         "vllm:iteration_tokens_total",
         "Prompt tokens computed and tokens emitted by one step of any worker",
-        ITERATION_TOKENS,
+        at.ITERATION_TOKENS,
         MODEL,
     ),
 )
@@ -285,19 +279,19 @@ OTEL = (
     _histogram(
         "gen_ai_server_request_duration_seconds",
         "Acceptance to the end; error_type is empty for requests that ended well",
-        OTEL_DURATION,
+        at.OTEL_DURATION,
         (*GEN_AI, "error_type"),
     ),
     _histogram(
         "gen_ai_server_time_to_first_token_seconds",
         "Acceptance to the first token; requests that got one",
-        OTEL_FIRST_TOKEN,
+        at.OTEL_FIRST_TOKEN,
         GEN_AI,
     ),
     _histogram(
         "gen_ai_server_time_per_output_token_seconds",
         "First token to last, over the number of tokens after the first; requests that ended well",
-        OTEL_PER_TOKEN,
+        at.OTEL_PER_TOKEN,
         GEN_AI,
     ),
 )

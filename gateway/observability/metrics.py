@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gateway.core import ChoiceRequest
 from gateway.observability.histograms import HistogramFamily
 from gateway.requests import GatewayRequest
-from gateway.router import Decision
+from gateway.router import RouteDecision
 from gateway.workers import AttachedWorker
 from mesh.buckets import (
     CHOICES,
@@ -40,7 +40,7 @@ class GatewayMetrics:
         self.attempts = 0
         self.resumes = Counter[str](dict.fromkeys(RESUMES, 0))
         self.errors = Counter[str]()  # by reason
-        self.decisions = Counter[str](dict.fromkeys((each.value for each in Decision), 0))
+        self.decisions = Counter[str](dict.fromkeys((each.value for each in RouteDecision), 0))
         self.expired = Counter[str](dict.fromkeys((tier.value for tier in Tier), 0))
         self.prompt_tokens = self.generated = 0
         self.draft_steps = self.drafts = self.accepted_drafts = 0
@@ -75,7 +75,7 @@ class GatewayMetrics:
         if choice.choices > 1:
             self._groups.setdefault(choice.request_id, _Group()).running += 1
 
-    def routed(self, decision: Decision, seconds: float) -> None:
+    def routed(self, decision: RouteDecision, seconds: float) -> None:
         self.decisions[decision.value] += 1
         self._route.observe(seconds)
 
@@ -144,7 +144,7 @@ class GatewayMetrics:
         self.token_limits.of().observe(choice.sampling.max_tokens)
 
     def _end_in_group(self, request: GatewayRequest, tokens: int, trace: str, now: float) -> None:
-        """Of the choices of one request, the longest one counts when the last has ended."""
+        """Observe the longest choice of a request when its last choice has ended."""
         group = self._groups.get(request.choice.request_id, _Group(1))
         group.running, group.longest = group.running - 1, max(group.longest, tokens)
         if not group.running:

@@ -4,7 +4,6 @@ A large mesh has thousands of lines. The page is written piece by piece, and bet
 tokens; so no request waits for a scrape."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 from starlette.requests import Request
@@ -13,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.observability.export import MeshCollector
 from gateway.observability.metric_names import MetricSpec
-from gateway.observability.text import CLASSIC, OPEN, Series, head, lines, wants_openmetrics
+from gateway.observability.text import CLASSIC, OPEN, MetricSeries, head, lines, wants_openmetrics
 
 SLICE_SECONDS = 0.001  # time for which writing may hold the event loop
 
@@ -23,25 +22,26 @@ async def write_page(
 ) -> bytes:
     """`wall_offset` turns the event loop's clock into Unix time."""
     parts = list[str]()
-    began = time.perf_counter()
+    clock = asyncio.get_running_loop().time
+    began = clock()
     for part in collector.collect():
         for text in ("",) if part is None else pieces(*part, wall_offset if openmetrics else None):
             parts.append(text)
-            if time.perf_counter() - began > slice_seconds:
+            if clock() - began > slice_seconds:
                 await asyncio.sleep(0)
-                began = time.perf_counter()
+                began = clock()
     if openmetrics:
         parts.append("# EOF\n")
     return "".join(parts).encode()
 
 
-def pieces(spec: MetricSpec, series: Iterable[Series], wall_offset: float | None) -> Iterator[str]:
+def pieces(spec: MetricSpec, series: Iterable[MetricSeries], wall_offset: float | None) -> Iterator[str]:
     yield head(spec, openmetrics=wall_offset is not None)
     yield from lines(spec, series, wall_offset=wall_offset)
 
 
-def metrics_routes(collector: MeshCollector, *, wall: Callable[[], float] = time.time) -> list[BaseRoute]:
-    """`/metrics`, and the same with a slash behind it; both answer without a redirect."""
+def metrics_routes(collector: MeshCollector, *, wall: Callable[[], float]) -> list[BaseRoute]:
+    """`/metrics`, and the same with a slash behind it; both answer without a redirect. `wall` gives Unix time."""
 
     async def metrics(request: Request) -> Response:
         openmetrics = wants_openmetrics(request.headers.get("accept", ""))

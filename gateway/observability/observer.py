@@ -6,7 +6,7 @@ that counts. Times are those of the event loop's clock. An observer never raises
 from typing import Protocol
 
 from gateway.requests import GatewayRequest
-from gateway.router import Decision
+from gateway.router import RouteDecision
 from gateway.workers import AttachedWorker
 from mesh.errors import BatonError
 from mesh.messages import Prefilled, Tier, Token
@@ -16,7 +16,7 @@ class RequestObserver(Protocol):
     def accepted(self, request: GatewayRequest) -> None:
         """A front door has submitted a choice."""
 
-    def routed(self, decision: Decision, seconds: float) -> None:
+    def routed(self, decision: RouteDecision, seconds: float) -> None:
         """The router chose, and took so long."""
 
     def attempted(self) -> None:
@@ -60,7 +60,7 @@ class Unobserved:
     def accepted(self, request: GatewayRequest) -> None:
         pass
 
-    def routed(self, decision: Decision, seconds: float) -> None:
+    def routed(self, decision: RouteDecision, seconds: float) -> None:
         pass
 
     def attempted(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from gateway.observability.histograms import Seen, View
+from gateway.observability.histograms import Exemplar, HistogramView
 from gateway.observability.metric_names import MetricKind, MetricSpec
 from mesh.buckets import Buckets
 from mesh.telemetry import parse_traceparent
@@ -21,11 +21,11 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MetricSeries:
     """One line of a metric, or all lines of one of its histograms."""
 
     values: tuple[str, ...]  # of the metric's labels
-    value: float | View
+    value: float | HistogramView
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -44,20 +44,20 @@ def head(spec: MetricSpec, *, openmetrics: bool) -> str:
     return f"# HELP {name} {spec.help.translate(_ESCAPES)}\n# TYPE {name} {spec.kind.value}\n"
 
 
-def lines(spec: MetricSpec, series: Iterable[Series], *, wall_offset: float | None) -> Iterator[str]:
+def lines(spec: MetricSpec, series: Iterable[MetricSeries], *, wall_offset: float | None) -> Iterator[str]:
     """The text of each series. `wall_offset` turns the event loop's clock into Unix time; None: the classic format,
     without exemplars."""
     for each in series:
         pairs = zip(spec.labels, each.values, strict=True)
         labels = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs)
-        if isinstance(each.value, View):
+        if isinstance(each.value, HistogramView):
             yield _histogram(spec.name, labels, each.value, wall_offset)
         else:
             name = f"{spec.name}{{{labels}}}" if labels else spec.name
             yield f"{name} {_number(each.value)}\n"
 
 
-def _histogram(name: str, labels: str, view: View, wall_offset: float | None) -> str:
+def _histogram(name: str, labels: str, view: HistogramView, wall_offset: float | None) -> str:
     before = f"{name}_bucket{{{labels},le=" if labels else f"{name}_bucket{{le="
     after = f"{{{labels}}}" if labels else ""
     sums, uppers = view.cumulative(), _uppers(view.bounds)
@@ -78,7 +78,7 @@ def _uppers(bounds: Buckets) -> tuple[str, ...]:
     return tuple(f'"{upper}"}} ' for upper in (*map(float, bounds), "+Inf"))
 
 
-def _exemplar(seen: Seen | None, wall_offset: float) -> str:
+def _exemplar(seen: Exemplar | None, wall_offset: float) -> str:
     """The trace of a value, unless nothing records that trace."""
     context = None if seen is None else parse_traceparent(seen.traceparent)
     if seen is None or context is None or not context.trace_flags.sampled:

@@ -6,9 +6,9 @@ Names that this version does not know are left out; so a gateway and newer worke
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from gateway.observability.histograms import View
+from gateway.observability.histograms import HistogramView
 from gateway.observability.metric_names import TABLE
-from gateway.observability.text import Series
+from gateway.observability.text import MetricSeries
 from gateway.workers import AttachedWorker
 
 MOST_SERIES = 100  # of one metric and one worker
@@ -49,7 +49,7 @@ class WorkerSeries:
     """All that workers measure, by metric; worker by worker, because a large mesh takes its time."""
 
     def __init__(self) -> None:
-        self._found = defaultdict[str, list[Series]](list)
+        self._found = defaultdict[str, list[MetricSeries]](list)
 
     def add(self, worker: AttachedWorker, labels: tuple[str, str]) -> None:
         mine = Counter[str]()
@@ -58,22 +58,22 @@ class WorkerSeries:
             if mine[metric] <= MOST_SERIES:
                 self._found[metric].append(series)
 
-    def of(self, metric: str) -> list[Series]:
+    def of(self, metric: str) -> list[MetricSeries]:
         return self._found.get(metric, [])
 
 
-def _series_of(worker: AttachedWorker, labels: tuple[str, str]) -> Iterator[tuple[str, Series]]:
+def _series_of(worker: AttachedWorker, labels: tuple[str, str]) -> Iterator[tuple[str, MetricSeries]]:
     for name, value in worker.measures.items():
         if target := _target(name):
             metric, *more = target
-            yield metric, Series((*labels, *more), int(value) if value.is_integer() else value)
+            yield metric, MetricSeries((*labels, *more), int(value) if value.is_integer() else value)
     for name, distribution in worker.distributions.items():
         base, *more = name.split("/")
         spec = TABLE.get(f"baton_{base}")
         if spec is not None and len(distribution.counts) == len(spec.buckets) + 1:
             if len(spec.labels) == len(labels) + len(more):
-                view = View(spec.buckets, list(distribution.counts), distribution.sum, [])
-                yield spec.name, Series((*labels, *more), view)
+                view = HistogramView(spec.buckets, list(distribution.counts), distribution.sum, [])
+                yield spec.name, MetricSeries((*labels, *more), view)
 
 
 def _target(name: str) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from random import Random
@@ -32,7 +33,7 @@ ONLY_AT = {  # metrics of one tier
 }
 
 
-class Page:
+class ScrapedPage:
     """The samples of one scrape, by name."""
 
     def __init__(self, text: str, parse: Callable[[str], Any] = parse_classic) -> None:
@@ -63,7 +64,7 @@ async def test_the_page_agrees_with_what_clients_and_workers_saw(real_mesh: Any)
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: 0,
         )
-        pages = metrics_routes(collector)
+        pages = metrics_routes(collector, wall=time.time)
         api = HttpApi(mesh.gateway, assets, random=Random(3), clock=lambda: 1.0, also=pages)
         server = await serve_http(api.app, "127.0.0.1:0")
         watch = asyncio.create_task(watch_delay(metrics.loop_delay.of().observe))
@@ -74,12 +75,12 @@ async def test_the_page_agrees_with_what_clients_and_workers_saw(real_mesh: Any)
 
 
 async def _serve_and_compare(mesh: Any, client: httpx2.AsyncClient, metrics: GatewayMetrics) -> None:
-    async def scrape(accept: str = "") -> Page:
+    async def scrape(accept: str = "") -> ScrapedPage:
         path = "/metrics/" if accept else "/metrics"
         answer = await client.get(path, headers={"accept": accept})
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith(accept or "text/plain; version=0.0.4")
-        return Page(answer.text, parse_open if accept else parse_classic)
+        return ScrapedPage(answer.text, parse_open if accept else parse_classic)
 
     async def complete(**body: Any) -> Any:
         headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
@@ -148,8 +149,8 @@ def _settled(mesh: Any, decode: Any) -> bool:
     return True
 
 
-def _workers_agree(page: Page, mesh: Any, decode: Any) -> None:
-    """What the workers know about themselves is what the page shows of them."""
+def _workers_agree(page: ScrapedPage, mesh: Any, decode: Any) -> None:
+    """The page shows of each worker what the worker knows about itself."""
     (prefill,) = mesh.prefills
     name = next(w.hello.name for w in mesh.gateway.workers if w.incarnation == decode.attachments.incarnation)
     for worker, label in ((prefill, "prefill-0"), (decode, name)):
@@ -167,7 +168,7 @@ def _workers_agree(page: Page, mesh: Any, decode: Any) -> None:
     assert page.sum("vllm:prefix_cache_queries_total") >= page.sum("vllm:prefix_cache_hits_total") > 0
 
 
-def _complete(page: Page) -> None:
+def _complete(page: ScrapedPage) -> None:
     """Every metric is there, no counter or bucket is negative, buckets rise, and the last one is the count."""
     for name, spec in TABLE.items():
         shown = name + "_count" if spec.kind is MetricKind.HISTOGRAM else name

@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
 
 from cli.client import chat_request, sampling, stream
 from cli.mesh import services_of
@@ -131,3 +133,29 @@ def _environment() -> dict[str, str]:
     path = os.pathsep.join(str(ROOT / name) for name in ("", "kernels", "protos"))
     clean = {key: value for key, value in os.environ.items() if not key.startswith("BATON_")}
     return clean | {"PYTHONPATH": path, "COLUMNS": "300", "NO_COLOR": "1"}
+
+
+@in_one_loop
+async def test_the_gateway_shows_the_metrics_of_every_process(mesh: MeshConfig) -> None:
+    await said(mesh, "Who are you?")
+    workers = {("prefill-0", "prefill"), ("decode-0", "decode"), ("decode-1", "decode")}
+    async with (
+        httpx2.AsyncClient(base_url=f"http://{mesh.gateway.http_address}") as client,
+        asyncio.timeout(START_SECONDS),
+    ):
+        while True:  # workers push once a second
+            families = text_string_to_metric_families((await client.get("/metrics")).text)
+            samples = [sample for family in families for sample in family.samples]
+            ticking = {
+                (sample.labels["worker"], sample.labels["tier"])
+                for sample in samples
+                if sample.name == "baton_event_loop_delay_seconds_count" and sample.value
+            }
+            if ticking == {*workers, ("gateway", "gateway")}:
+                break
+            await asyncio.sleep(0.2)
+    drafted = [sample.value for sample in samples if sample.name == "vllm:spec_decode_num_draft_tokens_total"]
+    computed = {
+        sample.labels["worker"] for sample in samples if sample.name == "baton_step_rows_count" and sample.value
+    }
+    assert drafted[0] > 0 and "prefill-0" in computed and computed <= {name for name, _ in workers}

@@ -16,7 +16,7 @@ from gateway.observability.histograms import HistogramFamily
 from gateway.observability.metric_names import TABLE, VLLM, MetricKind, MetricSpec
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import write_page
-from gateway.observability.text import Series, head, lines, wants_openmetrics
+from gateway.observability.text import MetricSeries, head, lines, wants_openmetrics
 from gateway.observability.worker_series import WorkerSeries, labels_of
 from gateway.service import Gateway
 from gateway.workers import AttachedWorker
@@ -54,7 +54,7 @@ def collector_of(gateway: Gateway, metrics: GatewayMetrics, *, vllm: bool = True
     )
 
 
-def text_of(spec: MetricSpec, series: list[Series], *, openmetrics: bool) -> str:
+def text_of(spec: MetricSpec, series: list[MetricSeries], *, openmetrics: bool) -> str:
     offset = 1_000.0 if openmetrics else None
     return head(spec, openmetrics=openmetrics) + "".join(lines(spec, series, wall_offset=offset))
 
@@ -70,7 +70,7 @@ def test_every_metric_of_the_table_is_read_back_by_prometheus_own_parser(name: s
         for number in (spec.buckets[0], spec.buckets[-1] * 2):
             family.of().observe(number, TRACE, 1.0)
         (value,) = family.views(spec.buckets).values()
-    text = text_of(spec, [Series(labels, value)], openmetrics=openmetrics)
+    text = text_of(spec, [MetricSeries(labels, value)], openmetrics=openmetrics)
     parse: Callable[[str], Any] = parse_open if openmetrics else parse_classic
     (family,) = parse(text + "# EOF\n" if openmetrics else text)
     samples = {sample.name for sample in family.samples}
@@ -92,9 +92,9 @@ def test_exemplars_name_sampled_traces_only_and_only_in_openmetrics() -> None:
     family.of().observe(0.002, TRACE, 5.0)
     family.of().observe(0.3, UNSAMPLED, 6.0)
     (view,) = family.views(spec.buckets).values()
-    text = text_of(spec, [Series((), view)], openmetrics=True)
+    text = text_of(spec, [MetricSeries((), view)], openmetrics=True)
     assert re.findall(r"# \{.*", text) == ['# {trace_id="0af7651916cd43dd8448eb211c80319c"} 0.002 1005.000']
-    assert "trace_id" not in text_of(spec, [Series((), view)], openmetrics=False)
+    assert "trace_id" not in text_of(spec, [MetricSeries((), view)], openmetrics=False)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_a_workers_measures_become_series_and_unknown_names_are_left_out() -> No
     own = ("decode-1", "decode")
     found = WorkerSeries()
     found.add(mine, own)
-    assert found.of("baton_pages") == [Series((*own, "free"), 3)]
-    assert found.of("baton_kv_frames_refused_total") == [Series((*own, "cuda_ipc", "stranger"), 2)]
-    assert found.of("baton_kv_transfer_bytes_total") == [Series((*own, "shm", "ok"), 4096)]
+    assert found.of("baton_pages") == [MetricSeries((*own, "free"), 3)]
+    assert found.of("baton_kv_frames_refused_total") == [MetricSeries((*own, "cuda_ipc", "stranger"), 2)]
+    assert found.of("baton_kv_transfer_bytes_total") == [MetricSeries((*own, "shm", "ok"), 4096)]
     (series,) = found.of("baton_kv_transfer_seconds")
     assert series.values == (*own, "tcp", "error")
 
