@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 from openai import APIError, AsyncOpenAI
 
-from baton.inference.v1 import inference_pb2 as pb
 from cli.running import complete
 from cli.supervisor import Supervisor
 from mesh.config import MeshConfig
@@ -38,7 +37,7 @@ class MixedLoad:
     def __init__(self, http: str, grpc_address: str, random: Random) -> None:
         self.sent: Counter[str] = Counter()
         self.surprises: list[str] = []  # errors that are no part of the plan
-        self._client = MeshClient(grpc_address)
+        self._client = MeshClient(grpc_address, traceparent=self._traceparent)
         self._openai = AsyncOpenAI(base_url=f"http://{http}/v1", api_key="none", max_retries=0)
         self._random = random
         self._shared = prompt_of(random.randbytes(320), 1)
@@ -111,9 +110,8 @@ class MixedLoad:
     async def late(self) -> None:
         """A request whose deadline passes before its answer is there."""
         self.sent["late"] += 1
-        message = pb.StreamGenerateRequest(request=TokenRequest(self._name(), self._fresh(900), 400).message())
         try:
-            async for _ in self._client.stub.StreamGenerate(message, timeout=DEADLINE_SECONDS):
+            async for _ in self._client.call(TokenRequest(self._name(), self._fresh(900), 400), DEADLINE_SECONDS):
                 pass
             self.surprises.append("late: a request was answered within its deadline")
         except grpc.aio.AioRpcError as error:
@@ -130,6 +128,10 @@ class MixedLoad:
         seen = await self._client.ask(TokenRequest(self._name(), prompt, tokens, seed))
         if seen.error and not seen.error.startswith("ABORTED"):  # three of the faults hit this request
             self.surprises.append(f"{kind}: {seen.error}")
+
+    def _traceparent(self) -> str:
+        """A sampled trace context of the client's own, so that exemplars have a trace to lead to."""
+        return f"00-{self._random.getrandbits(128) or 1:032x}-{self._random.getrandbits(64) or 1:016x}-01"
 
     def _name(self) -> str:
         return f"dashboards-{self.sent.total()}"
