@@ -82,7 +82,7 @@ _GOODPUT = Panel(
     alarm_at=0.9,
 )
 _HIDDEN = Panel(
-    "Hand-off, hidden share",
+    "Hidden hand-off",
     "Share of the KV pages that travelled while prefill was still computing. 100% means that the hand-off cost the "
     "client no time.",
     query("avg(baton:kv_hidden:share5m)", "hidden"),

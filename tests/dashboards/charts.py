@@ -15,6 +15,7 @@ GRAFANA_COLOURS = {
     "blue": "s0", "orange": "s1", "green": "s2", "purple": "s4", "yellow": "s6", "red": "s7", "text": "soft",
 }  # fmt: skip
 LEGEND_LINE, AXIS_LEFT, AXIS_BOTTOM, HEAT_COLUMNS = 15, 48, 16, 40
+DOT_COLUMN, DOTS_IN_COLUMN = 12, 2  # pixels; dots that are drawn there
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def lines(
         if 0 < limit < top:
             y = _height(plot, limit, top)
             picture.line([(plot.x, y), (plot.x + plot.w, y)], f"{GRAFANA_COLOURS[colour]} thin dashed")
-    for time, value in exemplars:
+    for time, value in _highest(plot, exemplars):
         picture.dot(plot.at(time), _height(plot, value, top), "s3")
 
 
@@ -177,6 +178,14 @@ def _number_role(panel: BoardPanel, series: DrawnSeries, place: int) -> str:
         return role_of(panel, series.name, place)
     reached = [colour for limit, colour in panel.limits if series.last >= limit]
     return GRAFANA_COLOURS[reached[-1]]
+
+
+def _highest(plot: PlotArea, exemplars: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The highest few of each stretch of time: what a reader would click."""
+    columns: dict[int, list[tuple[float, float]]] = {}
+    for time, value in set(exemplars):
+        columns.setdefault(int(plot.at(time) / DOT_COLUMN), []).append((time, value))
+    return [one for column in columns.values() for one in sorted(column, key=lambda one: -one[1])[:DOTS_IN_COLUMN]]
 
 
 def _under(picture: Picture, frame: PlotArea, panel: BoardPanel, series: Sequence[DrawnSeries]) -> PlotArea:
