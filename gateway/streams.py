@@ -18,6 +18,7 @@ class RequestStream:
     def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
         self._sequencer, self._request, self._observer = sequencer, request, sequencer.observer
         self._read = self._drafted = self._accepted = 0  # tokens that the front door read; drafts among them
+        self._in_a_row = 0  # accepted drafts since the last token that was none
 
     async def events(self) -> AsyncIterator[Token]:
         while True:
@@ -27,7 +28,8 @@ class RequestStream:
             self._read += 1
             self._drafted += event.drafted
             self._accepted += event.accepted
-            self._observer.taken(event)
+            self._in_a_row = self._in_a_row + 1 if event.accepted else 0
+            self._observer.taken(event, self._in_a_row)
             yield event
             if event.end is not End.NONE:
                 return

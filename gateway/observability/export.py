@@ -158,6 +158,9 @@ class MeshCollector:
             "vllm:spec_decode_num_drafts_total": one(lambda: counted.draft_steps),
             "vllm:spec_decode_num_draft_tokens_total": one(lambda: counted.drafts),
             "vllm:spec_decode_num_accepted_tokens_total": one(lambda: counted.accepted_drafts),
+            "vllm:spec_decode_num_accepted_tokens_per_pos_total": lambda _: (
+                MetricSeries((*model, str(place)), n) for place, n in sorted(counted.accepted_at.items())
+            ),
             "vllm:time_to_first_token_seconds": seen(counted.first_tokens),
             "vllm:inter_token_latency_seconds": seen(counted.gaps),
             "vllm:request_time_per_output_token_seconds": seen(counted.per_token),

@@ -211,6 +211,11 @@ VLLM = (
     _counter("vllm:spec_decode_num_drafts_total", "Steps of a request that verified drafts", MODEL),
     _counter("vllm:spec_decode_num_draft_tokens_total", "Drafts that were verified", MODEL),
     _counter("vllm:spec_decode_num_accepted_tokens_total", "Drafts that became tokens", MODEL),
+    _counter(
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+        "Drafts that became tokens, by their place among the drafts of a step, from 0",
+        (*MODEL, "position"),
+    ),
     _histogram(
         "vllm:time_to_first_token_seconds", "Acceptance by the gateway to the first token there", at.FIRST_TOKEN, MODEL
     ),

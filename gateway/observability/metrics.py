@@ -6,6 +6,7 @@ and `request_max_num_generation_tokens`."""
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import product
 
 from gateway.core import ChoiceRequest
 from gateway.observability.histograms import HistogramFamily
@@ -28,6 +29,9 @@ from mesh.buckets import (
 from mesh.errors import BatonError, Cancelled
 from mesh.messages import Distribution, End, Prefilled, Reason, Tier, Token
 
+# Each counter shows all of its series from the start, so that the first event is a rise and not a new series.
+PATHS, STATUSES = ("remote", "local", "resumed", "none"), ("ok", "error", "cancelled")
+TIERS = tuple(tier.value for tier in Tier)
 RESUMES = (*(reason.value for reason in Reason), "full_ever", "full_now", "decode_gone", "prefill_gone")
 
 
@@ -35,16 +39,17 @@ class GatewayMetrics:
     """The product's RequestObserver."""
 
     def __init__(self) -> None:
-        self.requests = Counter[tuple[str, str]]()  # (path, status)
+        self.requests = Counter[tuple[str, str]](dict.fromkeys(product(PATHS, STATUSES), 0))
         self.finished = Counter[str]()  # by vLLM's finish reasons
         self.attempts = 0
         self.resumes = Counter[str](dict.fromkeys(RESUMES, 0))
-        self.errors = Counter[str]()  # by reason
+        self.errors = Counter[str](dict.fromkeys((error.reason for error in BatonError.__subclasses__()), 0))
         self.decisions = Counter[str](dict.fromkeys((each.value for each in RouteDecision), 0))
-        self.expired = Counter[str](dict.fromkeys((tier.value for tier in Tier), 0))
+        self.expired = Counter[str](dict.fromkeys(TIERS, 0))
         self.prompt_tokens = self.generated = 0
         self.draft_steps = self.drafts = self.accepted_drafts = 0
-        self.prefix_queries, self.prefix_hits = Counter[str](), Counter[str]()  # tokens, by tier
+        self.accepted_at = Counter[int]({0: 0})  # accepted drafts by their place in a step
+        self.prefix_queries, self.prefix_hits = (Counter[str](dict.fromkeys(TIERS, 0)) for _ in range(2))  # tokens
         self.first_tokens = HistogramFamily(("path", "operation"), FIRST_TOKEN)
         self.gaps = HistogramFamily((), ITL, PER_TOKEN)
         self.durations = HistogramFamily(("path", "status", "operation", "error"), LATENCY, OTEL_DURATION)
@@ -87,7 +92,7 @@ class GatewayMetrics:
 
     def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
         tier = Tier.DECODE.value if request.prefill is None else Tier.PREFILL.value
-        trace, now = request.root.traceparent, request.accepted_seconds
+        trace, now = request.root.traceparent, request.accepted_seconds + prefilled.queued_seconds
         self.prompt_queues.of(tier).observe(prefilled.queued_seconds, trace, now)
         self.prompt_computes.of(tier).observe(prefilled.computed_seconds, trace, now)
         self.prefix_queries[tier] += len(request.choice.prompt)
@@ -107,12 +112,14 @@ class GatewayMetrics:
             seconds = now - request.first_token_seconds
             self.handoffs.of().observe(seconds, request.root.traceparent, now)
 
-    def taken(self, token: Token) -> None:
+    def taken(self, token: Token, in_a_row: int) -> None:
         self.generated += 1
         if token.drafted:
             self.draft_steps += 1
             self.drafts += token.drafted
-        self.accepted_drafts += token.accepted
+        if in_a_row:
+            self.accepted_drafts += 1
+            self.accepted_at[in_a_row - 1] += 1
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
         cancelled = isinstance(error, Cancelled) and not request.complete

@@ -36,8 +36,9 @@ class RequestObserver(Protocol):
     def handed(self, request: GatewayRequest, now: float) -> None:
         """Decode has sent its first tokens of this attempt."""
 
-    def taken(self, token: Token) -> None:
-        """A front door took a token for its client."""
+    def taken(self, token: Token, in_a_row: int) -> None:
+        """A front door took a token for its client. `in_a_row` is 1 for the first accepted draft of a step, 2 for the
+        second, and so on; 0 for any other token."""
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None: ...
 
@@ -81,7 +82,7 @@ class Unobserved:
     def handed(self, request: GatewayRequest, now: float) -> None:
         pass
 
-    def taken(self, token: Token) -> None:
+    def taken(self, token: Token, in_a_row: int) -> None:
         pass
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:

@@ -1,0 +1,79 @@
+"""The gateway as a process serves `/metrics` or not, and front doors count the errors that clients get."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx2
+import pytest
+
+from baton.inference.v1 import inference_pb2 as pb
+from cli.ports import free_address
+from gateway.main import serve
+from mesh.config import ConfigError, GatewayConfig
+from mesh.telemetry import Silent
+from tests.unit.gateway.conftest import FakeCore
+
+
+@asynccontextmanager
+async def serving(folder: Path, **settings: Any) -> AsyncIterator[httpx2.AsyncClient]:
+    config = GatewayConfig(
+        model=folder, served_name="tiny", http_address=free_address(), grpc_address=free_address(), **settings
+    )
+    task = asyncio.ensure_future(serve(config, Silent()))
+    try:
+        async with httpx2.AsyncClient(base_url=f"http://{config.http_address}") as client, asyncio.timeout(60):
+            while True:
+                try:
+                    await client.get("/health")
+                    break
+                except httpx2.ConnectError:
+                    assert not task.done(), task.result()
+                    await asyncio.sleep(0.02)
+            yield client
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_metrics_are_served_with_and_without_a_slash_and_hold_no_name_that_a_client_made_up(folder: Path) -> None:
+    async with serving(folder) as client:
+        refused = await client.post("/v1/completions", json={"model": "made-up", "prompt": "x"})
+        assert refused.status_code == 404
+        for path in ("/metrics", "/metrics/"):
+            page = await client.get(path)
+            assert page.status_code == 200 and page.headers["content-type"].startswith("text/plain; version=0.0.4")
+            assert 'baton_errors_total{reason="UNKNOWN_MODEL"} 1\n' in page.text
+            assert 'vllm:num_requests_running{model_name="tiny",engine="0"} 0\n' in page.text
+            assert "made-up" not in page.text
+
+
+async def test_the_names_of_vllm_can_be_left_out(folder: Path) -> None:
+    async with serving(folder, metrics_compat="none") as client:
+        page = (await client.get("/metrics")).text
+        assert "baton_build_info" in page and "gen_ai_server_" in page and "vllm" not in page
+    with pytest.raises(ConfigError, match="metrics_compat: 'sglang' is not one of vllm, none"):
+        GatewayConfig(metrics_compat="sglang")
+
+
+async def test_without_metrics_there_is_no_page(folder: Path) -> None:
+    async with serving(folder, metrics=False) as client:
+        assert (await client.get("/metrics")).status_code == 404
+        assert (await client.get("/health")).status_code == 503, "no worker is attached"
+
+
+async def test_errors_over_http_are_counted_once(core: FakeCore, url: str) -> None:
+    async with httpx2.AsyncClient(base_url=url) as client:
+        await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 0})
+        await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 3})
+    assert core.errors == ["INVALID_REQUEST"]
+
+
+async def test_errors_over_grpc_are_counted_once(core: FakeCore, stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError):
+        await stub.Generate(pb.GenerateRequest())
+    await stub.Generate(pb.GenerateRequest(text="x"))
+    assert core.errors == ["INVALID_REQUEST"]
