@@ -15,6 +15,7 @@ GRAFANA_COLOURS = {
     "blue": "s0", "orange": "s1", "green": "s2", "purple": "s4", "yellow": "s6", "red": "s7", "text": "soft",
 }  # fmt: skip
 LEGEND_LINE, AXIS_LEFT, AXIS_BOTTOM, HEAT_COLUMNS = 15, 48, 16, 40
+CROWDED = 6  # series, above which a legend leaves out those that are always zero
 DOT_COLUMN, DOTS_IN_COLUMN = 12, 2  # pixels; dots that are drawn there
 
 
@@ -191,13 +192,16 @@ def _highest(plot: PlotArea, exemplars: Sequence[tuple[float, float]]) -> list[t
 def _under(picture: Picture, frame: PlotArea, panel: BoardPanel, series: Sequence[DrawnSeries]) -> PlotArea:
     """Draws the legend at the bottom and returns the frame of the plot above it."""
     entries, row, x = list[tuple[float, int, int]](), 0, frame.x
+    crowded = len(series) > CROWDED
     for place, each in enumerate(series):
+        if crowded and not any(value for _, value in each.points):
+            continue  # the legend names only what moves
         width = min(text_width(each.name), frame.w * 0.6) + 22
         if x + width > frame.x + frame.w and x > frame.x:
             row, x = row + 1, frame.x
         entries.append((x, row, place))
         x += width
-    rows = min(row + 1, 3) if series else 0
+    rows = min(row + 1, 3) if entries else 0
     top = frame.y + frame.h - rows * LEGEND_LINE
     for x, row, place in entries:
         if row < 3:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from tests.dashboards.traces import recent_traces
 
 RULES = Path(__file__).resolve().parents[2] / "deploy/prometheus/rules.yaml"
 START_SECONDS = 120.0
+BURST_SECONDS = 0.3  # from the beginning of a burst to the fault in it
 VARIABLES = {"__rate_interval": "10s", "__interval": "1s", "job": ".*"}
 
 Show = Callable[[str, float], None]  # what happens now, and how many seconds of the load are over
@@ -83,15 +84,22 @@ async def _load_with_faults(load: MixedLoad, faults: Faults, seconds: float, sho
             show(text, loop.time() - begun)
             await asyncio.sleep(0.2)
 
+    async def during_burst(fault: Coroutine[Any, Any, None]) -> None:
+        """So many hand-offs are on their way that the fault hits some."""
+        burst = asyncio.create_task(load.burst())
+        await asyncio.sleep(BURST_SECONDS)
+        await fault
+        await burst
+
     try:
         await until(0.2, "mixed load")
         await load.burst()
         await until(0.35, "mixed load after a burst")
-        await faults.kill("decode-0")
+        await during_burst(faults.kill("decode-0"))
         await until(0.5, "mixed load after a decode worker's death")
-        await faults.silence("prefill-0")
+        await during_burst(faults.silence("prefill-0"))
         await until(0.7, "mixed load after a prefill worker's silence")
-        await faults.kill("prefill-1")
+        await during_burst(faults.kill("prefill-1"))
         await until(1.0, "mixed load after a prefill worker's death")
     finally:
         over.set()
