@@ -2,10 +2,12 @@
 
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.dashboards.__main__ import MOST_PICTURE_BYTES
 from tests.dashboards.board import Board, BoardPanel, read_boards
 from tests.dashboards.charts import DrawnSeries
 from tests.dashboards.drawing import Answered, draw
@@ -13,6 +15,7 @@ from tests.dashboards.scale import marks, shown, ticks
 from tests.dashboards.svg import COLOURS
 from tests.dashboards.waterfall import in_order
 
+PICTURES = Path(__file__).resolve().parents[3] / "docs/pictures"
 TEXT = "{http://www.w3.org/2000/svg}text"
 REQUEST: dict[str, Any] = {
     "trace_id": "4bf92f35",
@@ -62,6 +65,16 @@ def test_every_committed_dashboard_is_drawn_with_all_its_titles(board: Board) ->
     texts = [element.text or "" for element in ElementTree.fromstring(picture).iter(TEXT)]
     for panel in board.panels:
         assert any(text.rstrip("…") and panel.title.startswith(text.rstrip("…")) for text in texts), panel.title
+    assert "no data" not in texts
+
+
+@pytest.mark.parametrize("board", read_boards(), ids=lambda board: board.name)
+def test_the_committed_picture_shows_every_panel_of_the_committed_dashboard(board: Board) -> None:
+    path = PICTURES / f"dashboard-{board.name}.svg"
+    assert path.stat().st_size < MOST_PICTURE_BYTES
+    texts = {(element.text or "").rstrip("…") for element in ElementTree.parse(path).iter(TEXT)} - {""}
+    missing = [panel.title for panel in board.panels if not any(panel.title.startswith(text) for text in texts)]
+    assert not missing, "make dashboards-check ARGS='--pictures docs/pictures'"
     assert "no data" not in texts
 
 
