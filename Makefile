@@ -98,6 +98,10 @@ ui-check: $(DEV) ## the page /ui in headless Chromium, with screenshots in build
 		|| { echo "these tests need Chromium: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/ui -m ui $(ARGS)
 
+.PHONY: dashboards-check
+dashboards-check: $(DEV) ## every query of the dashboards and every rule, against a real Prometheus; draws the dashboards
+	@$(BIN)/python -m tests.dashboards $(ARGS)
+
 .PHONY: sanitize
 sanitize: ## the kernels' C++ tests under ASan and UBSan
 	bash tests/unit/kernels_cpp/sanitize.sh

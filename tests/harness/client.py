@@ -2,7 +2,7 @@
 logprobs."""
 
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -53,13 +53,19 @@ class Seen:
 class MeshClient:
     """One connection, over which any number of requests may run at once."""
 
-    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self, address: str, tls: TlsFiles | None = None, *, traceparent: Callable[[], str] = lambda: ""
+    ) -> None:
+        """`traceparent`: the trace context of the next request, as a client sends it that traces; "": none."""
+        self._traceparent = traceparent
         self._channel = open_channel(address, tls)
         self._stub = pb_grpc.InferenceServiceStub(self._channel)
 
-    def call(self, request: TokenRequest) -> Call:
+    def call(self, request: TokenRequest, seconds: float = ANSWER_SECONDS) -> Call:
         message = pb.StreamGenerateRequest(request=request.message())
-        call: Call = self._stub.StreamGenerate(message, timeout=ANSWER_SECONDS)
+        context = self._traceparent()
+        metadata = (("traceparent", context),) if context else ()
+        call: Call = self._stub.StreamGenerate(message, timeout=seconds, metadata=metadata)
         return call
 
     async def deltas(self, request: TokenRequest) -> AsyncIterator[pb.Delta]:

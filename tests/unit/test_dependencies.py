@@ -104,7 +104,7 @@ def undeclared(paths: Iterable[Path], allowed: set[str]) -> list[str]:
     missing = []
     for path in paths:
         for name in sorted(imports(path.read_text())):
-            if name.partition(".")[0] in OWN | {"bench", "tests", "models", "docs"} | PEERS:
+            if name.partition(".")[0] in OWN | {"bench", "tests", "models", "docs", "deploy"} | PEERS:
                 continue
             if not distributions(name) & allowed:
                 missing.append(f"{path.relative_to(ROOT)} imports {name}")
@@ -121,7 +121,11 @@ def test_code_imports_only_what_its_extra_declares(extra: str) -> None:
         "": [path for path in files(CLIENT) if path.name != "generate.py"],
         "serve": [path for path in files(ROOMS) if not is_gpu_file(path) and path.name != "generate.py"],
         "gpu": [path for path in files(ROOMS) if is_gpu_file(path)],
-        "dev": [*files(("tests", "bench", "models", "docs")), ROOT / "protos" / "generate.py", ROOT / "hatch_build.py"],
+        "dev": [
+            *files(("tests", "bench", "models", "docs", "deploy")),
+            ROOT / "protos" / "generate.py",
+            ROOT / "hatch_build.py",
+        ],
     }[extra]
     assert folders
     assert undeclared(folders, declared()[extra]) == []
@@ -137,7 +141,11 @@ def test_an_undeclared_import_is_found() -> None:
 
 
 def test_nothing_is_declared_that_nothing_imports() -> None:
-    tops = {name for path in files((*ROOMS, "tests", "bench", "models", "docs")) for name in imports(path.read_text())}
+    tops = {
+        name
+        for path in files((*ROOMS, "tests", "bench", "models", "docs", "deploy"))
+        for name in imports(path.read_text())
+    }
     used = {dist for name in tops for dist in distributions(name)}
     idle = {
         name
