@@ -48,6 +48,15 @@ topologySpreadConstraints:
   {{- end }}
 {{- end -}}
 
+{{/* baton.podLabels (list $ "prefill"): without the chart's version, so that a new chart alone moves no pod */}}
+{{- define "baton.podLabels" -}}
+{{ include "baton.selector" . }}
+app.kubernetes.io/part-of: baton
+{{- with (index (index . 0).Values (index . 1)).podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{/* baton.container (list $ "prefill"): security, resources and mounts of a service's container */}}
 {{- define "baton.container" -}}
 {{- $ := index . 0 -}}{{- $component := index . 1 -}}{{- $values := index $.Values $component -}}
@@ -99,13 +108,16 @@ volumeMounts:
   configMap: {name: {{ include "baton.component" (list $ "settings") }}}
 - name: tmp
   emptyDir: {sizeLimit: 256Mi}
+{{- if ne $component "edge" }}
 - name: cache
   {{- if and (ne $component "gateway") $.Values.cache.claimName }}
   persistentVolumeClaim: {claimName: {{ $.Values.cache.claimName }}}
   {{- else }}
   emptyDir: {sizeLimit: {{ $.Values.cache.size }}}
   {{- end }}
-{{- if $.Values.model.claimName }}
+{{- end }}
+{{- if eq $component "edge" }}
+{{- else if $.Values.model.claimName }}
 - name: model
   persistentVolumeClaim: {claimName: {{ $.Values.model.claimName }}, readOnly: true}
 {{- else if $.Values.model.image }}

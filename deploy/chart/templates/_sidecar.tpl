@@ -95,7 +95,7 @@ volumeMounts: {{- include "baton.envoyMounts" $ | nindent 2 }}
 {{- define "baton.sidecar" -}}
 {{- $ := index . 0 -}}{{- $component := index . 1 -}}
 {{- $pool := and (eq $component "gateway") $.Values.inferencePool.enabled (ne $.Values.inferencePool.appProtocol "http") -}}
-{{- if or $pool (eq $.Values.security.mode "sidecar") }}
+{{- if or $pool (eq $.Values.security.mode "sidecar") -}}
 initContainers:
   {{- if eq $.Values.security.mode "sidecar" }}
   {{- include "baton.renderer" . | nindent 2 }}
