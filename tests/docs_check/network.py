@@ -1,4 +1,4 @@
-"""A network of its own for this process and its children: the default ports are free, and nothing leaves the machine."""
+"""A network of its own for this process and its children: the default ports are free, and nothing leaves the host."""
 
 import ctypes
 import fcntl

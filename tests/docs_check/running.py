@@ -50,7 +50,7 @@ class Outcome:
     failures: list[Failure] = field(default_factory=list)
 
 
-class Runner:
+class PageProcesses:
     """The processes of one page. `close` ends all of them."""
 
     def __init__(self, scratch: Path, seconds: float) -> None:
@@ -105,6 +105,9 @@ class Runner:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        if self._python is not None and self._python.stdin is not None:
+            self._python.stdin.close()
+            self._answers.close()
 
     def _run_on(self, block: CodeBlock) -> Failure | None:
         return self.start(block.text, block.ready, (block.page, block.line))
@@ -114,7 +117,11 @@ class Runner:
         file, answer = self._state / f"block-{self._count}", self._state / f"answer-{self._count}"
         file.write_text(block.text)
         script = _SHELL.format(
-            answer=answer, state=self._state / "variables", folder=self._state / "folder", block=file, before=block.before
+            answer=answer,
+            state=self._state / "variables",
+            folder=self._state / "folder",
+            block=file,
+            before=block.before,
         )
         ok, output = self._call(["bash", "-c", script])
         lines = answer.read_text().split() if answer.is_file() else []
@@ -137,11 +144,12 @@ class Runner:
         log = self._state / "python"
         if self._python is None:
             read, write = os.pipe()
-            self._python = subprocess.Popen(
-                ["bash", "-c", f"exec 3>&{write}; exec {sys.executable} -m tests.docs_check.python_session"],
-                cwd=self._work, env=self._environment, stdin=subprocess.PIPE, stdout=log.open("wb"),
-                stderr=subprocess.STDOUT, pass_fds=(write,), start_new_session=True,
-            )  # fmt: skip
+            with log.open("wb") as out:
+                self._python = subprocess.Popen(
+                    ["bash", "-c", f"exec 3>&{write}; exec {sys.executable} -m tests.docs_check.python_session"],
+                    cwd=self._work, env=self._environment, stdin=subprocess.PIPE, stdout=out, stderr=out,
+                    pass_fds=(write,), start_new_session=True,
+                )  # fmt: skip
             os.close(write)
             self._answers = os.fdopen(read)
         before = log.stat().st_size if log.is_file() else 0
@@ -187,7 +195,7 @@ def check_page(page: Page, scratch: Path, *, seconds: float, say: Callable[[str]
     """Run the page's blocks. A failure ends the page: later blocks may need what the failed one makes."""
     begun = time.monotonic()
     outcome = Outcome(page.path, failures=[Failure(page.path, line, what) for line, what in page.errors])
-    runner = Runner(scratch, seconds)
+    runner = PageProcesses(scratch, seconds)
     try:
         if page.mesh and (failure := runner.start(MESH, MESH_READY, (page.path, 1))):
             outcome.failures.append(failure)

@@ -27,7 +27,9 @@ def differing() -> list[str]:
     """Copies that are missing, differ from their original, or have none."""
     pairs = copied()
     there = {path for path in FILES.rglob("*") if path.is_file()}
-    wrong = [copy for copy, original in pairs.items() if copy not in there or copy.read_bytes() != original.read_bytes()]
+    wrong = [
+        copy for copy, original in pairs.items() if copy not in there or copy.read_bytes() != original.read_bytes()
+    ]
     return sorted(str(path.relative_to(ROOT)) for path in (*wrong, *(there - set(pairs))))
 
 

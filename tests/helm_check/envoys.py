@@ -1,5 +1,5 @@
-"""The Envoys of one rendering: what their pods would write with `baton envoy render`, and the configuration that the chart
-itself has for an InferencePool. The real Envoy judges both (`envoy --mode validate`)."""
+"""The Envoys of one rendering: what their pods would write with baton's own renderer, and the configuration that the
+chart itself has for an InferencePool. The real Envoy judges both (`envoy --mode validate`)."""
 
 import re
 import subprocess
