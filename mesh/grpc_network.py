@@ -5,6 +5,7 @@ every connection show a certificate (`mesh/tls.py`). Bytes become messages here 
 for events only and costs nothing."""
 
 import asyncio
+import socket
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ import grpc
 from baton.kv.v1 import kv_pb2
 from baton.worker.v1 import worker_pb2
 from mesh import codec
+from mesh.config import split_address
 from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcListening
 from mesh.grpc_stream import GrpcStream
 from mesh.messages import Register
@@ -100,6 +102,14 @@ class GrpcNetwork:
             raise
         return GrpcStream(address, call, outbound, inbound, connection=connection)
 
+    async def resolve(self, gateway: str) -> tuple[str, ...]:
+        """A name may stand for several gateways, as a headless Service of Kubernetes does. With TLS an address can take
+        its name's place only if `tls_name` says what its certificate carries."""
+        if self._tls is not None and not self._tls.name:
+            return (gateway,)
+        addresses = await addresses_of(gateway)
+        return addresses if len(addresses) > 1 else (gateway,)
+
     async def register(self, gateway: str, message: Register) -> None:
         connection = self._connect(gateway)
         try:
@@ -130,6 +140,19 @@ class GrpcNetwork:
 
     def _advised(self, details: str | None) -> str:
         return with_advice(details or "no reason", tls=self._tls is not None, name=self._tls.name if self._tls else "")
+
+
+async def addresses_of(gateway: str) -> tuple[str, ...]:
+    """host:port for each address of the name, of one family, so that no gateway counts twice; empty: unknown."""
+    host, port = split_address(gateway)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return ()  # the call that follows says what is wrong
+    hosts = {family: sorted({where[0] for kind, *_, where in found if kind == family}) for family, *_ in found}
+    if of_version_4 := hosts.get(socket.AF_INET):
+        return tuple(f"{each}:{port}" for each in of_version_4)
+    return tuple(f"[{each}]:{port}" for each in hosts.get(socket.AF_INET6, ()))
 
 
 def _registrar(on_register: OnRegister) -> Any:
