@@ -29,6 +29,7 @@ COMMANDS = {
     "serve": Entry("cli.serve", "app", "Run one service: gateway, prefill or decode."),
     "verify": Entry("cli.verify.command", "verify", "Show that any mesh computes the same bits as one process."),
     "doctor": Entry("cli.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
+    "envoy": Entry("cli.envoy.command", "app", "Put an Envoy in front of every service."),
     "model": Entry("cli.model", "app", "Check a model folder without loading it."),
 }
 

@@ -16,10 +16,11 @@ import baton_kernels
 from cli.loop import PreciseLoop
 from cli.mesh import with_model
 from cli.orphan import die_with
+from mesh.config import CommonConfig
 from mesh.errors import WorkersDied
 from mesh.serving import run_together
 from mesh.settings import read_settings
-from mesh.telemetry import Silent
+from mesh.telemetry import Silent, Telemetry
 from tests.harness.events import EventHandler
 from tests.harness.orders import Orders
 from tests.harness.window import Window, decode_commands, prefill_commands, write_fact
@@ -32,7 +33,7 @@ async def gateway(orders: Orders) -> None:
         _end_at_first_loss()
     config = with_model(read_settings(overrides=orders.settings).gateway())
     write_fact("ready", address=config.grpc_address)
-    await run_together(serve(config, Silent(), rules=orders.changed_rules()), Window({}).run())
+    await run_together(serve(config, _telemetry(config), rules=orders.changed_rules()), Window({}).run())
 
 
 async def prefill(orders: Orders) -> None:
@@ -42,7 +43,7 @@ async def prefill(orders: Orders) -> None:
         _slow_copies(orders.span_pause_seconds)
     config = with_model(read_settings(overrides=orders.settings).prefill())
     rules, rate = orders.changed_rules(), orders.bytes_per_second
-    async with open_worker(config, Silent(), rules=rules, bytes_per_second=rate) as worker:
+    async with open_worker(config, _telemetry(config), rules=rules, bytes_per_second=rate) as worker:
         write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
         window = Window(prefill_commands(worker))
         await run_together(worker.run(), worker.attachments.register(), window.run())
@@ -52,10 +53,18 @@ async def decode(orders: Orders) -> None:
     from decode_svc.main import open_worker
 
     config = with_model(read_settings(overrides=orders.settings).decode())
-    async with open_worker(config, Silent(), rules=orders.changed_rules()) as worker:
+    async with open_worker(config, _telemetry(config), rules=orders.changed_rules()) as worker:
         write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
         window = Window(decode_commands(worker))
         await run_together(worker.run(), worker.attachments.register(), window.run())
+
+
+def _telemetry(config: CommonConfig) -> Telemetry:
+    if not config.otlp_endpoint:
+        return Silent()
+    from mesh.otlp import open_telemetry
+
+    return open_telemetry(config.name, config.otlp_endpoint)
 
 
 def _apply_mutants(rules: tuple[str, ...]) -> None:

@@ -90,3 +90,4 @@ async def test_a_name_stands_for_every_address_behind_it(monkeypatch: pytest.Mon
     assert await network.resolve("six:5") == ("[fd00::1]:5", "[fd00::2]:5")
     assert await network.resolve("one:5") == ("one:5",)
     assert await network.resolve("unknown:5") == ("unknown:5",)
+    assert await GrpcNetwork(sidecar="127.0.0.1:1").resolve("many:5") == ("many:5", "many:5")
