@@ -18,7 +18,9 @@ def golden(texts: dict[str, str]) -> str:
     for path, text in texts.items():
         if path == "templates/monitoring.yaml":
             text = without_copies(text)
-        parts.append(f"# ---- {path}\n{text.strip()}\n")
+        if path.endswith(".txt"):
+            text = "\n".join(f"# {line}".rstrip() for line in text.strip().splitlines())
+        parts.append(f"---\n# {path}\n{text.strip().removeprefix('---').strip()}\n")
     return "\n".join(parts)
 
 
