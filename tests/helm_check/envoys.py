@@ -46,7 +46,7 @@ def rendering_problems(container: Document, owner: str, folder: str) -> Iterator
     """Run the container's own script, with `baton` of this repository, as the first pod of its set would."""
 
     def here(text: str) -> str:
-        return re.sub(rf"({'|'.join(FOLDERS)})/", rf"{folder}\1/", text)
+        return re.sub(rf"({'|'.join(FOLDERS)})(?=[/\s]|$)", rf"{folder}\1", text)
 
     pod = owner if owner.endswith(("gateway", "edge")) else f"{owner}-0"
     variables = {each["name"]: here(expand(each)).replace("pod-0", pod) for each in container["env"]}

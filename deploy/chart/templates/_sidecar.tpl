@@ -42,8 +42,8 @@ service beside it, so it gets the same environment. */}}
     - sh
     - -euc
     - |
-      baton envoy secrets --certificate /tls/tls.crt --key /tls/tls.key --ca /tls/ca.crt >/etc/envoy/secrets.yaml
-      baton envoy render --config /etc/baton/baton.toml --secrets /etc/envoy/secrets.yaml "$@" >/etc/envoy/envoy.yaml
+      baton envoy secrets /etc/envoy --certificate /tls/tls.crt --key /tls/tls.key --ca /tls/ca.crt
+      baton envoy render --config /etc/baton/baton.toml --secrets /etc/envoy "$@" >/etc/envoy/envoy.yaml
     - render
   args:
     - --role={{ $component }}
