@@ -84,6 +84,10 @@ faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand 
 cancel: $(DEV) ## a thousand random cancels; no page may leak
 	@$(BIN)/python -m tests.chaos.cancel --count 1000 --json
 
+.PHONY: envoy-check
+envoy-check: $(DEV) ## real Envoys: configurations, identities, a worker's death, the API's tests through them
+	$(BIN)/python -m pytest tests/mesh/test_envoy_*.py -m "mesh or envoy" $(ARGS)
+
 .PHONY: model
 model: $(DEV) ## explore the hand-off protocol: every state of small worlds, and each rule removed
 	@$(BIN)/python -m tests.protocol --json $(ARGS)

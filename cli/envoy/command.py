@@ -56,7 +56,8 @@ def render_command(
     key: Annotated[Path | None, typer.Option(help="Its private key; without it, `tls_key`.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The authority; without it, `tls_ca`.")] = None,
     secrets: Annotated[
-        Path | None, typer.Option(help="File of `baton envoy secrets`, by which Envoy takes renewed certificates.")
+        Path | None,
+        typer.Option(help="Folder of `baton envoy secrets`; with it Envoy takes renewed certificates."),
     ] = None,
     public_certificate: Annotated[
         Path | None, typer.Option(help="Edge: what clients are shown; without it, the member's certificate.")
@@ -112,12 +113,20 @@ def render_command(
 
 
 @app.command("secrets")
-def secrets_command(certificate: Certificate, key: Key, ca: Ca) -> None:
-    """Print the file that --secrets names: with it, Envoy takes renewed certificates without a restart.
+def secrets_command(
+    folder: Annotated[Path, typer.Argument(help="Where identity.yaml and authority.yaml are written.")],
+    certificate: Certificate,
+    key: Key,
+    ca: Ca,
+) -> None:
+    """Write the files of the folder that --secrets names: Envoy then takes renewed certificates without a restart.
 
-    Example: baton envoy secrets --certificate /tls/certificate.pem --key /tls/key.pem --ca /tls/ca.pem
+    Example: baton envoy secrets /etc/envoy --certificate /tls/certificate.pem --key /tls/key.pem --ca /tls/ca.pem
     """
-    write(render_secrets(str(certificate), str(key), str(ca)))
+    with readable_errors():
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in render_secrets(str(certificate), str(key), str(ca)).items():
+            (folder / name).write_text(text)
 
 
 @app.command()

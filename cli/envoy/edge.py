@@ -14,9 +14,9 @@ from cli.envoy.http import (
     connection_manager,
     http2_options,
     keepalive_options,
+    own_errors,
     refusal,
     request_ids,
-    router,
     to_cluster,
     virtual_host,
 )
@@ -44,11 +44,10 @@ def edge(proxy: Proxy) -> dict[str, Any]:
         **request_ids(),
         **traced,
         access_log=access_log(proxy, requests=True, peers=False),
-        local_reply_config=Noted("Envoy's own errors, in the form that OpenAI's clients read.", _own_errors()),
+        local_reply_config=own_errors(),
         filters=[extension(_BUFFER, _BUFFER_KIND, max_request_bytes=BODY_BYTES)],
         routes=_routes(proxy),
     )
-    manager["typed_config"]["http_filters"][-1] = router(suppress_envoy_headers=True)
     return {
         "name": "edge",
         "address": socket_address(proxy.listen),
@@ -105,24 +104,3 @@ def _without_forged_headers() -> dict[str, Any]:
             {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}},
         ],
     )
-
-
-def _own_errors() -> dict[str, Any]:
-    """A gRPC client gets a status instead, with the same text."""
-    grpc = {
-        "name": "content-type",
-        "string_match": {"prefix": "application/grpc"},
-        "invert_match": True,
-        "treat_missing_header_as_empty": True,
-    }
-    error = {
-        "message": "%LOCAL_REPLY_BODY%",
-        "type": "server_error",
-        "code": "%RESPONSE_CODE%",
-        "reason": "%RESPONSE_CODE_DETAILS%",
-    }
-    mapper = {
-        "filter": {"header_filter": {"header": grpc}},
-        "body_format_override": {"json_format": {"error": error}},
-    }
-    return {"mappers": [mapper]}

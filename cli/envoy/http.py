@@ -27,12 +27,13 @@ def connection_manager(name: str, *, filters: list[Any], routes: dict[str, Any],
         merge_slashes=True,
         **more,
         route_config=routes,
-        http_filters=[*filters, router()],
+        http_filters=[*filters, _router()],
     )
 
 
-def router(**fields: Any) -> dict[str, Any]:
-    return extension("envoy.filters.http.router", "filters.http.router.v3.Router", **fields)
+def _router() -> dict[str, Any]:
+    """No client learns from headers what lies behind."""
+    return extension("envoy.filters.http.router", "filters.http.router.v3.Router", suppress_envoy_headers=True)
 
 
 def http2_options(streams: int, *, pings: bool = True) -> dict[str, Any]:
@@ -59,6 +60,27 @@ def request_ids() -> dict[str, Any]:
     kind = "extensions.request_id.uuid.v3.UuidRequestIdConfig"
     config = typed(kind, pack_trace_reason=False, use_request_id_for_trace_sampling=False)
     return {"preserve_external_request_id": True, "request_id_extension": {"typed_config": config}}
+
+
+def own_errors() -> Noted:
+    """A gRPC client gets a status instead, with the same text."""
+    grpc = {
+        "name": "content-type",
+        "string_match": {"prefix": "application/grpc"},
+        "invert_match": True,
+        "treat_missing_header_as_empty": True,
+    }
+    error = {
+        "message": "%LOCAL_REPLY_BODY%",
+        "type": "server_error",
+        "code": "%RESPONSE_CODE%",
+        "reason": "%RESPONSE_CODE_DETAILS%",
+    }
+    mapper = {
+        "filter": {"header_filter": {"header": grpc}},
+        "body_format_override": {"json_format": {"error": error}},
+    }
+    return Noted("Envoy's own errors, in the form that OpenAI's clients read.", {"mappers": [mapper]})
 
 
 def keepalive_options() -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ class Proxy:
     certificate: str  # the identity: PEM files as Envoy sees them
     key: str
     ca: str
-    secrets: str = ""  # file of `baton envoy secrets`; with it Envoy takes renewed certificates without a restart
+    secrets: str = ""  # folder of `baton envoy secrets`; with it Envoy takes renewed certificates without a restart
     outbound: str = ""  # the service's `sidecar`; empty at the edge, which has no service beside it
     local_grpc: str = ""  # where the service itself listens
     local_http: str = ""  # gateways only

@@ -13,8 +13,8 @@ from cli.envoy.sidecar import inbound, outbound
 
 _HEADER = """{what} Rendered by `baton envoy render`; change the options there, not this file.
 Start it with: envoy -c FILE --concurrency {threads}"""
-_SECRETS_HEADER = """Certificates of an Envoy, rendered by `baton envoy secrets`.
-Envoy reads the files again when one is moved into their folder: write new ones beside them and rename those."""
+_SECRETS_HEADER = """Written by `baton envoy secrets`.
+Envoy reads the PEM files again when one is moved into their folder: write new ones beside them and rename those."""
 
 
 def render(proxy: Proxy) -> str:
@@ -23,8 +23,9 @@ def render(proxy: Proxy) -> str:
     return to_yaml(bootstrap(proxy), _HEADER.format(what=what, threads=2 if proxy.is_edge else 1))
 
 
-def render_secrets(certificate: str, key: str, ca: str) -> str:
-    return to_yaml(watched_secrets(certificate, key, ca), _SECRETS_HEADER)
+def render_secrets(certificate: str, key: str, ca: str) -> dict[str, str]:
+    """The files of a folder for --secrets, by their names."""
+    return {name: to_yaml(secret, _SECRETS_HEADER) for name, secret in watched_secrets(certificate, key, ca).items()}
 
 
 def bootstrap(proxy: Proxy) -> dict[str, Any]:

@@ -16,7 +16,7 @@ CLIENT_VERSIONS = {"tls_minimum_protocol_version": "TLSv1_2", "tls_maximum_proto
 
 
 def static_secrets(proxy: Proxy) -> list[dict[str, Any]]:
-    """The files, read once when Envoy starts. With a file of secrets there are only the edge's own."""
+    """The files, read once when Envoy starts. With watched secrets there are only the edge's own."""
     secrets = [] if proxy.secrets else secret_files(proxy.certificate, proxy.key, proxy.ca)
     if proxy.is_edge:
         secrets.append(_pair(PUBLIC, proxy.public_certificate, proxy.public_key))
@@ -28,21 +28,18 @@ def secret_files(certificate: str, key: str, ca: str) -> list[dict[str, Any]]:
     return [_pair(IDENTITY, certificate, key), {"name": AUTHORITY, "validation_context": authority}]
 
 
-def watched_secrets(certificate: str, key: str, ca: str) -> dict[str, Any]:
-    """The content of a file of secrets: Envoy reads the PEM files anew when something is moved into their folder."""
-    resources = [
-        {
-            **typed("extensions.transport_sockets.tls.v3.Secret"),
-            "name": secret["name"],
-            **{
-                kind: {**content, "watched_directory": {"path": str(PurePath(certificate).parent)}}
-                for kind, content in secret.items()
-                if kind != "name"
-            },
+def watched_secrets(certificate: str, key: str, ca: str) -> dict[str, dict[str, Any]]:
+    """The files of secrets by their names, one secret in each, as Envoy wants them. Envoy reads the PEM files anew when
+    something is moved into their folder."""
+    found = dict[str, dict[str, Any]]()
+    for secret in secret_files(certificate, key, ca):
+        name = secret.pop("name")
+        ((kind, content),) = secret.items()
+        watched = {kind: {**content, "watched_directory": {"path": str(PurePath(certificate).parent)}}}
+        found[f"{name}.yaml"] = {
+            "resources": [{**typed("extensions.transport_sockets.tls.v3.Secret"), "name": name, **watched}]
         }
-        for secret in secret_files(certificate, key, ca)
-    ]
-    return {"resources": resources}
+    return found
 
 
 def inbound_tls(proxy: Proxy) -> dict[str, Any]:
@@ -97,7 +94,10 @@ def _secret(proxy: Proxy, name: str) -> dict[str, Any]:
         return {"name": name}
     return {
         "name": name,
-        "sds_config": {"resource_api_version": "V3", "path_config_source": {"path": proxy.secrets}},
+        "sds_config": {
+            "resource_api_version": "V3",
+            "path_config_source": {"path": str(PurePath(proxy.secrets) / f"{name}.yaml")},
+        },
     }
 
 

@@ -13,6 +13,7 @@ from cli.envoy.http import (
     connection_manager,
     http2_options,
     keepalive_options,
+    own_errors,
     refusal,
     request_ids,
     to_cluster,
@@ -26,15 +27,17 @@ from mesh.sidecar_advice import UNKNOWN_PEER
 
 def inbound(proxy: Proxy) -> dict[str, Any]:
     carries_requests = bool(proxy.local_http)
-    traced = {"tracing": tracing(proxy)} if carries_requests and proxy.collector else {}
+    for_clients: dict[str, Any] = {"generate_request_id": False}
+    if carries_requests:
+        for_clients = {**request_ids(), "local_reply_config": own_errors()}
+        for_clients |= {"tracing": tracing(proxy)} if proxy.collector else {}
     manager = connection_manager(
         "inbound",
         codec_type="HTTP2",
         common_http_protocol_options={"max_headers_count": HEADERS},
         http2_protocol_options=http2_options(MANY_STREAMS),
         forward_client_cert_details="SANITIZE",
-        **(request_ids() if carries_requests else {"generate_request_id": False}),
-        **traced,
+        **for_clients,
         access_log=access_log(proxy, requests=carries_requests, peers=True),
         filters=[rbac_filter(proxy)],
         routes={"virtual_hosts": [virtual_host("service", ["*"], _inbound_routes(proxy))]},

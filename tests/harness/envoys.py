@@ -10,6 +10,7 @@ Members are called edge, gateway, prefill-1 ..., decode-1 ... . Configurations c
 render`; `edit` may change one before its Envoy starts, for negative controls."""
 
 import asyncio
+import dataclasses
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,7 +23,7 @@ from cli.envoy.certificates import make_authority, make_certificate
 from cli.envoy.document import plain
 from cli.envoy.members import Member
 from cli.envoy.proxy import Proxy
-from cli.envoy.render import bootstrap
+from cli.envoy.render import bootstrap, render_secrets
 from cli.health import health
 from engine.builtin import ensure_random
 from mesh.config import default_cache_folder
@@ -144,11 +145,15 @@ async def envoys_only(
     otlp: str = "",
     routes: tuple[str, ...] = (),
     edit: Edit | None = None,
+    watch: bool = False,  # take renewed certificates
 ) -> AsyncIterator[EnvoyMesh]:
     """The Envoys of a mesh without its services: the test serves their ports by itself."""
     mesh = _lay_out(folder, prefills, decodes)
     for member in mesh.members:
-        config = plain(bootstrap(_proxy(mesh, member, otlp, routes)))
+        proxy = _proxy(mesh, member, otlp, routes)
+        if watch:
+            proxy = _watching(proxy, folder / f"{member.name}.secrets")
+        config = plain(bootstrap(proxy))
         if edit is not None:
             edit(member.name, config)
         mesh.envoys[member.name] = EnvoyProcess(member.name, config, mesh.ports[member.name].admin, folder)
@@ -201,6 +206,13 @@ def _proxy(mesh: EnvoyMesh, member: Member, otlp: str, routes: tuple[str, ...]) 
         local_grpc=ports.grpc if has_service else "",
         local_http=ports.http if member.tier == "gateway" else "",
     )
+
+
+def _watching(proxy: Proxy, folder: Path) -> Proxy:
+    folder.mkdir()
+    for name, text in render_secrets(proxy.certificate, proxy.key, proxy.ca).items():
+        (folder / name).write_text(text)
+    return dataclasses.replace(proxy, secrets=str(folder))
 
 
 def _settings(mesh: EnvoyMesh, member: Member) -> dict[str, str]:

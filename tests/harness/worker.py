@@ -16,7 +16,7 @@ import baton_kernels
 from cli.loop import PreciseLoop
 from cli.mesh import with_model
 from cli.orphan import die_with
-from mesh.config import CommonConfig
+from mesh.config import GatewayConfig
 from mesh.errors import WorkersDied
 from mesh.serving import run_together
 from mesh.settings import read_settings
@@ -43,7 +43,7 @@ async def prefill(orders: Orders) -> None:
         _slow_copies(orders.span_pause_seconds)
     config = with_model(read_settings(overrides=orders.settings).prefill())
     rules, rate = orders.changed_rules(), orders.bytes_per_second
-    async with open_worker(config, _telemetry(config), rules=rules, bytes_per_second=rate) as worker:
+    async with open_worker(config, Silent(), rules=rules, bytes_per_second=rate) as worker:
         write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
         window = Window(prefill_commands(worker))
         await run_together(worker.run(), worker.attachments.register(), window.run())
@@ -53,13 +53,13 @@ async def decode(orders: Orders) -> None:
     from decode_svc.main import open_worker
 
     config = with_model(read_settings(overrides=orders.settings).decode())
-    async with open_worker(config, _telemetry(config), rules=orders.changed_rules()) as worker:
+    async with open_worker(config, Silent(), rules=orders.changed_rules()) as worker:
         write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
         window = Window(decode_commands(worker))
         await run_together(worker.run(), worker.attachments.register(), window.run())
 
 
-def _telemetry(config: CommonConfig) -> Telemetry:
+def _telemetry(config: GatewayConfig) -> Telemetry:
     if not config.otlp_endpoint:
         return Silent()
     from mesh.otlp import open_telemetry

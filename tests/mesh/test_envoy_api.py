@@ -32,17 +32,15 @@ from tests.unit.gateway.conftest import assets, core, folder, generation, stub, 
 
 __all__ = ["assets", "core", "folder", "generation", "stub", "tokenizer"]  # fixtures that the tests ask for
 
-pytestmark = pytest.mark.mesh
+pytestmark = pytest.mark.envoy
 
 START_SECONDS = 30.0
 HTTP = (test_http, test_http_connection, test_http_options, test_http_refusals)
 GRPC = (test_grpc_api, test_grpc_continuation, test_grpc_errors)
-# Tests of something else than a request and its answer, or of what an edge does in its own way.
-LEFT_OUT: dict[str, str] = {}
 
 for each in (*HTTP, *GRPC):
     for name, value in vars(each).items():
-        if name.startswith("test_") and callable(value) and name not in LEFT_OUT:
+        if name.startswith("test_") and callable(value):
             assert name not in globals(), name
             globals()[name] = value
 

@@ -1,6 +1,6 @@
 """Dialling through a sidecar: the sidecar is dialled in place of the peer, and each refusal says what to do.
 
-That the authority chooses the peer is shown with real Envoys in tests/mesh/test_envoy_routing.py."""
+That the authority chooses the peer is shown with real Envoys in tests/mesh/test_envoy_mesh.py."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 """`baton envoy render` and its errors: members, settings that disagree with them, and ports that collide."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,14 +129,18 @@ def test_the_admin_port_is_on_loopback_unless_the_option_says_otherwise() -> Non
     assert rendered("edge")["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
 
 
-def test_with_a_file_of_secrets_the_certificates_come_from_it() -> None:
-    config = rendered("decode", "--secrets", "/tls/secrets.yaml")
+def test_with_a_folder_of_secrets_the_certificates_come_from_it(tmp_path: Path) -> None:
+    config = rendered("decode", "--secrets", str(tmp_path))
     assert "secrets" not in config["static_resources"]
     context = listener(config, "inbound")["filter_chains"][0]["transport_socket"]["typed_config"]["common_tls_context"]
     (own,) = context["tls_certificate_sds_secret_configs"]
-    assert own["sds_config"]["path_config_source"] == {"path": "/tls/secrets.yaml"}
-    result = CliRunner().invoke(app, ["secrets", *PEM])
-    assert [each["name"] for each in yaml.safe_load(result.stdout)["resources"]] == ["identity", "authority"]
+    assert own["sds_config"]["path_config_source"] == {"path": str(tmp_path / "identity.yaml")}
+    assert CliRunner().invoke(app, ["secrets", str(tmp_path), *PEM]).exit_code == 0
+    files = {file.stem: yaml.safe_load(file.read_text())["resources"] for file in tmp_path.iterdir()}
+    assert {name: [each["name"] for each in found] for name, found in files.items()} == {
+        "identity": ["identity"],
+        "authority": ["authority"],
+    }
 
 
 def test_without_a_collector_no_envoy_traces_and_workers_never_do() -> None:
