@@ -137,6 +137,15 @@ format: $(DEV) ## format and fix what can be fixed
 wheel-check: $(DEV) ## build the wheel and use it in an empty environment
 	bash .ci/wheel-check $(BIN)/python
 
+.PHONY: docs-check
+docs-check: $(DEV) ## run every command of README.md and docs/; ARGS="--page docs/api.md"
+	@$(BIN)/python -m tests.docs_check $(ARGS)
+
+.PHONY: helm-check
+helm-check: $(DEV) ## lint, render and validate the Helm chart with Helm's own code; ARGS=--update writes golden files
+	@$(BIN)/python -c 'import helm_python' 2>/dev/null || $(PIP) install 'helm-python-sdk==0.2.2'
+	@$(BIN)/python -m tests.helm_check $(ARGS)
+
 .PHONY: clean
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

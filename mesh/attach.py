@@ -31,6 +31,7 @@ from mesh.session import Session
 
 log = logging.getLogger("baton.attach")
 
+LOOK_SECONDS = 5.0  # pause between two looks at which gateways there are, while all of them have dialed
 SOON_SECONDS = 0.05  # pause after a gateway's first failure to answer; it doubles up to a heartbeat
 MEASURE_SECONDS = 1.0  # shortest time between two Measures
 
@@ -74,11 +75,15 @@ class Attachments:
     async def register(self) -> None:
         """Ask the gateways to dial, again and again, as long as one of them has not. Runs for the worker's life."""
         message = Register(self.address, self._tier, self.incarnation)
-        soon_seconds = SOON_SECONDS
+        loop = asyncio.get_running_loop()
+        soon_seconds, look_at, gateways = SOON_SECONDS, loop.time(), self._gateways
         while True:
             answered = True
-            if len(self.sessions) < len(self._gateways) and not self._draining:
-                for gateway in self._gateways:
+            if not self._draining and (len(self.sessions) < len(gateways) or loop.time() >= look_at):
+                gateways = tuple([each for name in self._gateways for each in await self._network.resolve(name)])
+                look_at = loop.time() + LOOK_SECONDS
+            if len(self.sessions) < len(gateways) and not self._draining:
+                for gateway in gateways:
                     try:
                         await self._network.register(gateway, message)
                         self._reach_log.reached(f"gateway {gateway}")

@@ -6,6 +6,7 @@ loopback and in plain text; Envoy chooses the peer by the authority. Bytes becom
 idle stream waits for events only and costs nothing."""
 
 import asyncio
+import socket
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ import grpc
 from baton.kv.v1 import kv_pb2
 from baton.worker.v1 import worker_pb2
 from mesh import codec
+from mesh.config import split_address
 from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcListening
 from mesh.grpc_stream import GrpcStream
 from mesh.messages import Register
@@ -112,6 +114,17 @@ class GrpcNetwork:
             raise
         return GrpcStream(address, call, outbound, inbound, connection=connection)
 
+    async def resolve(self, gateway: str) -> tuple[str, ...]:
+        """A name may stand for several gateways, as a headless Service of Kubernetes does. With TLS an address can take
+        its name's place only if `tls_name` says what its certificate carries. A sidecar knows the name only, and takes
+        another of its gateways from one connection to the next: the name is then repeated."""
+        if self._tls is not None and not self._tls.name:
+            return (gateway,)
+        addresses = await addresses_of(gateway)
+        if len(addresses) < 2:
+            return (gateway,)
+        return (gateway,) * len(addresses) if self._sidecar else addresses
+
     async def register(self, gateway: str, message: Register) -> None:
         connection = self._connect(gateway)
         try:
@@ -146,6 +159,19 @@ class GrpcNetwork:
         if self._sidecar:
             return with_sidecar_advice(details or "no reason", self._sidecar)
         return with_advice(details or "no reason", tls=self._tls is not None, name=self._tls.name if self._tls else "")
+
+
+async def addresses_of(gateway: str) -> tuple[str, ...]:
+    """host:port for each address of the name, of one family, so that no gateway counts twice; empty: unknown."""
+    host, port = split_address(gateway)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return ()  # the call that follows says what is wrong
+    hosts = {family: sorted({where[0] for kind, *_, where in found if kind == family}) for family, *_ in found}
+    if of_version_4 := hosts.get(socket.AF_INET):
+        return tuple(f"{each}:{port}" for each in of_version_4)
+    return tuple(f"[{each}]:{port}" for each in hosts.get(socket.AF_INET6, ()))
 
 
 def _registrar(on_register: OnRegister) -> Any:

@@ -175,5 +175,8 @@ class MemoryHost:
     async def dial(self, address: str, channel: Channel) -> MemoryStream:
         return await self._network.dial(self.name, address, channel)
 
+    async def resolve(self, gateway: str) -> tuple[str, ...]:
+        return (gateway,)
+
     async def register(self, gateway: str, message: Register) -> None:
         await self._network.register(gateway, message)

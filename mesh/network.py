@@ -53,5 +53,8 @@ class Network(Protocol):
     async def dial(self, address: str, channel: Channel) -> Stream:
         """Open a stream; raises StreamClosed when no service answers at the address."""
 
+    async def resolve(self, gateway: str) -> tuple[str, ...]:
+        """Addresses of all gateways that this one stands for, each to register with; itself if it is but one."""
+
     async def register(self, gateway: str, message: Register) -> None:
         """Ask one gateway to dial; raises StreamClosed when it does not answer."""

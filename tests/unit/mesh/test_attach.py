@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.pages import PagePool
-from mesh.attach import SOON_SECONDS, Attachments
+from mesh.attach import LOOK_SECONDS, SOON_SECONDS, Attachments
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Cancel, Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier
 from mesh.network import Channel, Stream, StreamClosed
@@ -23,6 +23,9 @@ class DeafFor:
     def __init__(self, deaf: int) -> None:
         self.at: list[float] = []
         self._deaf = deaf
+
+    async def resolve(self, gateway: str) -> tuple[str, ...]:
+        return (gateway,)
 
     async def register(self, gateway: str, message: Register) -> None:
         self.at.append(asyncio.get_running_loop().time())
@@ -76,6 +79,41 @@ async def test_a_worker_registers_once_a_heartbeat_where_no_gateway_answers() ->
 async def test_a_worker_whose_gateway_does_not_answer_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     await gaps(deaf=100, seconds=8.0)
     assert caplog.messages == ["cannot reach gateway gateway:1: the gateway does not answer"]
+
+
+class Growing:
+    """A network on which one name stands for the gateways that a test puts behind it."""
+
+    def __init__(self, *gateways: str) -> None:
+        self.gateways = gateways
+        self.asked: list[str] = []
+
+    async def resolve(self, gateway: str) -> tuple[str, ...]:
+        return self.gateways
+
+    async def register(self, gateway: str, message: Register) -> None:
+        self.asked.append(gateway)
+
+
+def test_a_worker_registers_with_every_gateway_behind_a_name_and_with_those_that_come_later() -> None:
+    async def main() -> tuple[list[str], list[str]]:
+        network = Growing("a:1", "b:1")
+        worker = attachments(network)
+        task = asyncio.ensure_future(worker.register())
+        await asyncio.sleep(0.5)
+        first = list(network.asked)
+        worker.sessions += [None, None]  # type: ignore[list-item]
+        await asyncio.sleep(1.0)
+        network.asked.clear()
+        network.gateways = ("a:1", "b:1", "c:1")
+        await asyncio.sleep(LOOK_SECONDS)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return first, network.asked
+
+    first, later = run_virtual(main())
+    assert first == ["a:1", "b:1"]
+    assert later[:3] == ["a:1", "b:1", "c:1"]
 
 
 # ---- Attach streams, on the network inside one process

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,24 @@ async def test_an_address_that_accepts_but_never_answers_is_stream_closed_in_tim
         async with asyncio.timeout(30):
             with pytest.raises(StreamClosed, match=address):
                 await network.dial(address, Channel.ATTACH)
+
+
+async def test_a_name_stands_for_every_address_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = {
+        "many": [(socket.AF_INET, "10.0.0.2"), (socket.AF_INET, "10.0.0.1"), (socket.AF_INET6, "fd00::1")],
+        "one": [(socket.AF_INET, "10.0.0.1"), (socket.AF_INET6, "fd00::1")],
+        "six": [(socket.AF_INET6, "fd00::1"), (socket.AF_INET6, "fd00::2")],
+    }
+
+    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        if host not in records:
+            raise socket.gaierror("unknown")
+        return [(family, socket.SOCK_STREAM, 6, "", (address, port)) for family, address in records[host]]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    network = GrpcNetwork()
+    assert await network.resolve("many:5") == ("10.0.0.1:5", "10.0.0.2:5")
+    assert await network.resolve("six:5") == ("[fd00::1]:5", "[fd00::2]:5")
+    assert await network.resolve("one:5") == ("one:5",)
+    assert await network.resolve("unknown:5") == ("unknown:5",)
+    assert await GrpcNetwork(sidecar="127.0.0.1:1").resolve("many:5") == ("many:5", "many:5")
