@@ -1,8 +1,8 @@
 """Compiles the CPU kernels while the package is installed, so that importing never compiles.
 
 In place (`pip install -e .`) it compiles the bodies that this processor runs. A wheel may go to any machine: it gets
-all bodies, and the lowest manylinux tag that the library's symbols allow. Without a compiler the install succeeds without
-kernels; `baton serve` and `baton doctor` then say so, and `python -m baton_kernels.build` makes up for it."""
+all bodies, and the lowest manylinux tag that the library's symbols allow. Without a compiler the install succeeds
+without kernels; `baton serve` and `baton doctor` say so, and `python -m baton_kernels.build` makes up for it."""
 
 import importlib.util
 import sysconfig

@@ -68,6 +68,7 @@ async def worker_serves(worker: WorkerConfig) -> bool:
         tls.name = tls.name or worker.advertise_host.strip("[]")
     async with open_channel(dialable(worker.address), tls) as channel:
         try:
-            return bool(await channel.unary_unary(_CHECK)(b"", timeout=ANSWER_SECONDS) == _SERVING)
+            check = channel.unary_unary(_CHECK, request_serializer=bytes, response_deserializer=bytes)
+            return bool(await check(b"", timeout=ANSWER_SECONDS) == _SERVING)
         except grpc.aio.AioRpcError:
             return False
