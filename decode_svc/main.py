@@ -91,6 +91,7 @@ async def open_worker(
         ),
         chunk_tokens=config.chunk_tokens,
         max_batch=config.max_batch,
+        metrics=config.metrics,
         rules=rules,
     )
     address = await worker.listen(config.address)

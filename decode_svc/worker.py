@@ -20,6 +20,7 @@ from decode_svc.handoff.landings import Landings
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Choose, Sessions
 from decode_svc.intake import Intake
+from decode_svc.measures import DecodeMeasures
 from decode_svc.planning import Planning
 from decode_svc.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
@@ -54,6 +55,7 @@ class DecodeWorker:
         speculation: Speculation,
         chunk_tokens: int,
         max_batch: int,
+        metrics: bool = False,  # gateways get what this worker measures
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
@@ -61,7 +63,8 @@ class DecodeWorker:
         self._runner, self._hello, self._telemetry, self._speculation = runner, hello, telemetry, speculation
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._flights, self._emission = Flights(), Emission()
-        self._read_seconds = 0.0  # when the last step was read
+        self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
+        self._measures = DecodeMeasures(max_batch=max_batch)
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
         self._room = Room(
             requests,
@@ -86,6 +89,7 @@ class DecodeWorker:
             hello=self._hello_at,
             on_message=self._intake.on_message,
             on_end=self._intake.gateway_ended,
+            measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
 
     async def listen(self, address: str) -> str:
@@ -136,13 +140,14 @@ class DecodeWorker:
     async def read(self, flight: Flight) -> Result:
         began = self._loop.time()
         result = await flight.result
-        self._planning.measure(flight.plan, self._loop.time() - max(began, self._read_seconds))
+        self._step_seconds = self._loop.time() - max(began, self._read_seconds)
+        self._planning.measure(flight.plan, self._step_seconds)
         self._read_seconds = self._loop.time()
         return result
 
     def emit(self, flight: Flight, result: Result) -> None:
         """Append the tokens that count to each request's text, and send each gateway one message with all of them."""
-        plan, proposals = flight.plan, result.proposed or repeat(())
+        plan, proposals, emitted = flight.plan, result.proposed or repeat(()), 0
         for piece, sampled, proposed in zip(plan.pieces, result.sampled, proposals, strict=False):
             request = self.requests.get(piece.key)
             if request is None or request is not flight.requests[piece.key]:
@@ -151,6 +156,7 @@ class DecodeWorker:
             tokens = extend(request, piece, self._speculation.verified(piece, sampled))
             self._speculation.settle(request, piece, len(tokens), proposed)
             self._publish(request)
+            emitted += len(tokens)
             if tokens and request.prefill is None and tokens[0].position == request.job.base:
                 request.gateway.send(prefilled_here(request, self._loop.time()))
             for token in tokens:
@@ -158,6 +164,7 @@ class DecodeWorker:
             if tokens and tokens[-1].end is not End.NONE:
                 self.drop(request)
         self._emission.flush()
+        self._measures.step(plan, self._step_seconds, emitted)
 
     def retire(self, flight: Flight) -> None:
         """The step is over: pages that were kept for it are free."""
@@ -173,6 +180,7 @@ class DecodeWorker:
         self._publish(request)
         now = request.running_seconds = self._loop.time()
         if request.landing_began_seconds is not None:
+            self._measures.landed(now - request.landing_began_seconds)
             self._record("kv.land", request, request.landing_began_seconds, now, pages=len(request.pages))
         first = self._emission.show_first(request)
         if first is not None and first.end is not End.NONE:
@@ -218,6 +226,9 @@ class DecodeWorker:
         prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
         return self._hello.at(address, self._room.load(self._planning.tokens_per_second), prefix)
 
+    async def measure(self) -> None:
+        await self.attachments.push_measures(self._measures.loop_delay.observe)
+
     @property
     def busy(self) -> bool:
         return bool(self.requests)
@@ -231,6 +242,8 @@ class DecodeWorker:
             **self._speculation.counts(),
             **{f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()},
             **self.sessions.counts(),
+            **self.attachments.counts(),
+            "spans_dropped": self._telemetry.dropped,
         }
 
     async def aclose(self) -> None:

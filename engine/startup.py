@@ -58,6 +58,7 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         context_tokens=model.context_tokens,
         load=Load(),
         prefix=PrefixChange(0),
+        name=config.name,
     )
 
 

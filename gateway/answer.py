@@ -99,7 +99,7 @@ class Answer:
     async def _choice(self, choice: ChoiceRequest, stream: TokenStream) -> AsyncGenerator[Event, None]:
         request, index, count = self._request, choice.sampling.choice, len(choice.emitted)
         if count > choice.sampling.min_tokens and (string := self._stopped_before(choice.emitted)):
-            stream.cancel()
+            stream.cancel(complete=True)
             yield Finished(index, End.STOP, stop_string=string)
             return
         detokenizer = Detokenizer(self._tokenizer, choice.prompt, choice.emitted, skip_special=request.skip_special)
@@ -122,7 +122,7 @@ class Answer:
                 if rest.piece.tokens:
                     yield _delta(index, rest, stream)
             if token.end is End.NONE or stops.matched is not None:
-                stream.cancel()
+                stream.cancel(complete=True)
                 yield Finished(index, End.STOP, stop_string=stops.matched, called=has_call and stops.matched is None)
             else:
                 yield self._finished(index, token.token if token.end is End.STOP else None, called=calls.count > 0)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from mesh.errors import BatonError
 from mesh.messages import Sampling, Token
 
 
@@ -25,6 +26,7 @@ class ChoiceRequest:
     traceparent: str = ""
     salt: bytes = b""  # tenant's share of the block hashes
     priority: int = 0  # a lower number counts as older, see mesh/rules.py
+    choices: int = 1  # choices of the client's request, of which this is one
     prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it
     max_tokens_field: str = "max_tokens"
 
@@ -64,8 +66,9 @@ class TokenStream(Protocol):
     @property
     def timings(self) -> Timings: ...
 
-    def cancel(self) -> None:
-        """Free everything behind this choice; idempotent, also after the end."""
+    def cancel(self, *, complete: bool = False) -> None:
+        """Free everything behind this choice; idempotent, also after the end. `complete`: the client has its whole
+        answer, for instance up to a stop string."""
 
 
 class Core(Protocol):
@@ -89,6 +92,9 @@ class Core(Protocol):
     @property
     def largest_pool_tokens(self) -> int:
         """Tokens that the largest decode pool holds; 0 while no decode worker is attached."""
+
+    def count_error(self, error: BatonError) -> None:
+        """A front door sends this error to a client."""
 
     def submit(self, choice: ChoiceRequest) -> TokenStream:
         """Accept a choice without waiting, or raise one of mesh.errors."""

@@ -85,7 +85,9 @@ class _Inference:
                 async for event in events:
                     yield event
         except Exception as error:
-            await grpc_errors.abort(context, client_error(error, request_id), request_id)
+            shown = client_error(error, request_id)
+            self._core.count_error(shown)
+            await grpc_errors.abort(context, shown, request_id)
 
 
 class _Models:

@@ -46,7 +46,7 @@ class HttpApi:
         self, core: Core, assets: Assets, *, random: Random, clock: Clock, also: Sequence[BaseRoute] = ()
     ) -> None:
         self._core, self._assets, self._random, self._clock = core, assets, random, clock
-        self._created = int(clock())
+        self._created, self.count_error = int(clock()), core.count_error
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat), methods=["POST"]),
@@ -126,7 +126,7 @@ class _Generate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._api.caller(scope)
-        out = _Out(send, caller.request_id)
+        out = _Out(send, caller.request_id, self._api.count_error)
         try:
             reply = await self._begin(await _read(scope, receive), caller)
         except _Gone:
@@ -159,8 +159,8 @@ class _Generate:
 class _Out:
     """Sends the answer's bytes; knows whether they have begun."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
+    def __init__(self, send: Send, request_id: str, count_error: Callable[[BatonError], None]) -> None:
+        self._send, self._count_error = send, count_error
         self.request_id = request_id
         self._begun = False
 
@@ -174,6 +174,7 @@ class _Out:
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def error(self, error: BatonError) -> None:
+        self._count_error(error)
         if self._begun:
             await self.event(frame(http_errors.error_body(error)) + DONE, last=True)
         else:

@@ -4,20 +4,28 @@ another."""
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from random import SystemRandom
 from typing import Any
+
+from starlette.routing import BaseRoute
 
 from gateway.assets import load_assets
 from gateway.grpc_api import services
 from gateway.http import HttpApi
 from gateway.http_server import serve_http
+from gateway.observability.export import MeshCollector
+from gateway.observability.metrics import GatewayMetrics
+from gateway.observability.metrics_page import metrics_routes
+from gateway.observability.observer import UNOBSERVED
 from gateway.router import Local
 from gateway.service import Gateway
 from mesh.config import ConfigError, GatewayConfig
 from mesh.grpc_network import GrpcNetwork
+from mesh.loop_delay import watch_delay
 from mesh.network import Listening
 from mesh.rules import RULES, Rules
+from mesh.serving import run_together
 from mesh.telemetry import Telemetry
 from mesh.tls import tls_files
 
@@ -28,7 +36,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     """Serve until cancelled."""
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
-    random = SystemRandom()
+    random, metrics = SystemRandom(), GatewayMetrics() if config.metrics else None
     assets = await asyncio.to_thread(load_assets, config.model, config.model_name)
 
     def add_public(server: Any) -> Sequence[str]:
@@ -41,14 +49,28 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         model=config.model_name,
         local=Local(config.local),
         max_waiting=config.max_waiting,
+        observer=metrics or UNOBSERVED,
         rules=rules,
     )
     listening = await gateway.listen(config.grpc_address)
-    api = HttpApi(gateway, assets, random=random, clock=time.time)
+    pages, watch = list[BaseRoute](), list[Coroutine[Any, Any, None]]()
+    if metrics is not None:
+        collector = MeshCollector(
+            gateway,
+            metrics,
+            name=config.name,
+            context_tokens=assets.context_tokens,
+            vllm=config.metrics_compat == "vllm",
+            clock=asyncio.get_running_loop().time,
+            spans_dropped=lambda: telemetry.dropped,
+        )
+        pages += metrics_routes(collector)
+        watch.append(watch_delay(metrics.loop_delay.of().observe))
+    api = HttpApi(gateway, assets, random=random, clock=time.time, also=pages)
     http = await serve_http(api.app, config.http_address, setting="gateway.http_address")
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
-        await report_health(gateway, listening)
+        await run_together(report_health(gateway, listening), *watch)
     finally:
         await http.close()
         await gateway.aclose()

@@ -55,8 +55,10 @@ class GatewayRequest:
     prefilled: Prefilled | None = None  # timings of the prompt's first prefill
     refused: dict[int, FullKind] = field(default_factory=dict)  # workers without room for it, by incarnation
     failed: dict[tuple[int, int], int] = field(default_factory=dict)  # (prefill, decode): failed pushes
+    complete: bool = False  # the client has its whole answer, though the workers would go on
     deaths: int = 0  # workers that died while they served it
     first_token_seconds: float | None = None
+    shown_seconds: float = 0.0  # when the latest tokens came
     handed_seconds: float | None = None
     ended_seconds: float | None = None
     deadline: asyncio.TimerHandle | None = None
@@ -71,6 +73,15 @@ class GatewayRequest:
     @property
     def ended(self) -> bool:
         return not MOVES[self.phase]
+
+    @property
+    def path(self) -> str:
+        """How its prompt was computed: "remote", "local", "resumed" with more than one attempt, "none" before any."""
+        if self.ticket is None:
+            return "none"
+        if self.ticket.attempt > 1 or self.decode is None:
+            return "resumed"
+        return "local" if self.prefill is None else "remote"
 
     def is_current(self, ticket: Ticket) -> bool:
         """Rule [attempt]: tokens and reports of an earlier attempt are dropped. Shown after the next attempt began, in

@@ -34,10 +34,21 @@ class Need:
     numerics: str  # numerics class of the tokens that the client has; empty: any class
 
 
+class Decision(Enum):
+    """Why a route is as it is."""
+
+    REMOTE = "remote"  # a prefill worker computes the prompt
+    LOCAL_CACHED = "local_cached"  # decode lacks at most a page of the prompt
+    LOCAL_SETTING = "local_setting"  # the setting `local` wants it
+    LOCAL_NO_PREFILL = "local_no_prefill"  # no usable prefill worker
+    WAIT = "wait"  # no usable decode worker: the request waits
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     decode: AttachedWorker
     prefill: AttachedWorker | None  # None: local
+    decision: Decision
 
 
 def route(
@@ -75,14 +86,16 @@ def route(
         partners = partners_of(decode)
         if local is Local.ALWAYS or not partners:
             cost = decode_cost(need, decode, cached) + local_cost(need, decode, cached)
-            routes.append((cost, Route(decode, None)))
+            why = Decision.LOCAL_SETTING if local is Local.ALWAYS else Decision.LOCAL_NO_PREFILL
+            routes.append((cost, Route(decode, None, why)))
             continue
         if local is Local.AUTO and need.tokens - cached(decode) <= decode.hello.page_tokens and last is None:
-            routes.append((decode_cost(need, decode, cached), Route(decode, None)))
+            routes.append((decode_cost(need, decode, cached), Route(decode, None, Decision.LOCAL_CACHED)))
         chosen = [p for p in partners if p.incarnation == first] or [p for p in partners if p.incarnation != last]
         for prefill in chosen or partners:
             cost = decode_cost(need, decode, cached) + prefill_cost(need, prefill, decode, cached)
-            routes.append((cost + failures(prefill, decode) * CANNOT_PUSH_SECONDS, Route(decode, prefill)))
+            cost += failures(prefill, decode) * CANNOT_PUSH_SECONDS
+            routes.append((cost, Route(decode, prefill, Decision.REMOTE)))
     return min(routes, key=lambda pair: pair[0])[1] if routes else None
 
 

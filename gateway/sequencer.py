@@ -6,11 +6,13 @@ dropped silently, so two reports of one failure raise once."""
 
 import asyncio
 import logging
+import time
 from random import Random
 
 from gateway.core import ChoiceRequest
+from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import GatewayRequest, RequestPhase
-from gateway.router import Local, Need, Route, route
+from gateway.router import Decision, Local, Need, Route, route
 from gateway.workers import AttachedWorker, Workers
 from mesh.errors import (
     BatonError,
@@ -52,8 +54,9 @@ class Sequencer:
         telemetry: Telemetry,
         local: Local,
         patience_seconds: float,
+        observer: RequestObserver = UNOBSERVED,
     ) -> None:
-        self.workers = workers
+        self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
         self._rules, self._random, self._telemetry, self._local = rules, random, telemetry, local
         self._patience_seconds = patience_seconds
@@ -66,6 +69,7 @@ class Sequencer:
         root = self._telemetry.begin("request", choice.traceparent or None, now, request_id=name, prompt_tokens=tokens)
         request = GatewayRequest(choice, self._random.getrandbits(63), now, root, numerics=choice.numerics)
         self.requests[request.id] = request
+        self.observer.accepted(request)
         if choice.deadline_seconds is not None:
             late = DeadlineExceeded(f"the deadline of {choice.deadline_seconds:.3f} s passed")
             request.deadline = loop.call_later(choice.deadline_seconds, self.end, request, late)
@@ -74,7 +78,9 @@ class Sequencer:
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
+        began = time.perf_counter()
         chosen = self._route(request, decode_lost)
+        self.observer.routed(chosen.decision if chosen else Decision.WAIT, time.perf_counter() - began)
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self._cancel(request, {request.decode, request.prefill} - kept)
         if chosen is None:
@@ -111,6 +117,7 @@ class Sequencer:
         """Begin the next attempt: decode gets Open and prefill gets Prefill, both with the same new ticket."""
         now = asyncio.get_running_loop().time()
         request.enter(RequestPhase.OPEN)
+        self.observer.attempted()
         request.ticket, request.handed = request.next_ticket(self._random.randbytes(16)), False
         request.decode = chosen.decode.incarnation
         request.prefill = chosen.prefill.incarnation if chosen.prefill else None
@@ -157,16 +164,19 @@ class Sequencer:
         request = self._current(prefilled.ticket)
         if request is not None and request.prefilled is None:
             request.prefilled = prefilled
+            self.observer.prefilled(request, prefilled)
 
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
+        now = asyncio.get_running_loop().time()
         for item in tokens.items:
             request = self._current(item.ticket)
             if request is None:
                 continue
             if worker.tier is Tier.DECODE and not request.handed:
-                request.handed, request.handed_seconds = True, asyncio.get_running_loop().time()
+                request.handed, request.handed_seconds = True, now
+                self.observer.handed(request, now)
             if request.is_next(item.token):
-                self._show(request, worker, item.token)
+                self._show(request, worker, item.token, now)
 
     def _current(self, ticket: Ticket) -> GatewayRequest | None:
         """The open request whose current attempt has this ticket."""
@@ -175,9 +185,13 @@ class Sequencer:
             return None
         return request
 
-    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token) -> None:
+    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token, now: float) -> None:
         if request.first_token_seconds is None:
-            request.first_token_seconds = asyncio.get_running_loop().time()
+            request.first_token_seconds = now
+            self.observer.first_token(request, now)
+        elif now != request.shown_seconds:  # tokens of one message count once
+            self.observer.next_tokens(request, now - request.shown_seconds, now)
+        request.shown_seconds = now
         request.shown.append(token)
         request.numerics = worker.numerics
         request.events.put_nowait(token)
@@ -196,12 +210,14 @@ class Sequencer:
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:
             pair = worker.incarnation, request.decode
             request.failed[pair] = request.failed.get(pair, 0) + 1
+        self.observer.resumed(lost.reason.value)
         self.raise_attempt(request, decode_lost=lost.reason is Reason.PREEMPTED)
 
     def on_full(self, worker: AttachedWorker, full: Full) -> None:
         request = self._current(full.ticket)
         if request is not None:
             request.refused[worker.incarnation] = full.kind
+            self.observer.resumed(f"full_{full.kind.value}")
             self.raise_attempt(request, decode_lost=True)
 
     def on_room(self, worker: AttachedWorker) -> None:
@@ -222,6 +238,7 @@ class Sequencer:
                 if request.deaths >= self._rules.deaths:
                     self.end(request, WorkersDied(f"{request.deaths} workers ended while they served this request"))
                 else:
+                    self.observer.resumed("decode_gone" if decode_lost else "prefill_gone")
                     self.raise_attempt(request, decode_lost=decode_lost)
 
     def _in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
@@ -250,6 +267,7 @@ class Sequencer:
         if error is not None:
             request.events.put_nowait(error)
         request.record_end(self._telemetry, error)
+        self.observer.ended(request, error)
 
     def _cancel(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """Make these workers forget the current attempt and all earlier ones."""

@@ -9,13 +9,27 @@ import logging
 from random import Random
 
 from gateway.core import ChoiceRequest
+from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import RequestPhase
 from gateway.router import Local
 from gateway.sequencer import Sequencer
 from gateway.streams import RequestStream
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import Unavailable
-from mesh.messages import Drain, Full, Hello, Load, Lost, Message, Prefilled, PrefixChange, Register, Tier, Tokens
+from mesh.errors import BatonError, Unavailable
+from mesh.messages import (
+    Drain,
+    Full,
+    Hello,
+    Load,
+    Lost,
+    Measures,
+    Message,
+    Prefilled,
+    PrefixChange,
+    Register,
+    Tier,
+    Tokens,
+)
 from mesh.network import Channel, Listening, Network, StreamClosed
 from mesh.reach_log import ReachLog
 from mesh.rules import RULES, Rules
@@ -38,6 +52,7 @@ class Gateway:
         local: Local = Local.AUTO,
         max_waiting: int = 1024,
         patience_seconds: float = 30.0,
+        observer: RequestObserver = UNOBSERVED,
         rules: Rules = RULES,
     ) -> None:
         self.workers = Workers()
@@ -49,7 +64,9 @@ class Gateway:
             telemetry=telemetry,
             local=local,
             patience_seconds=patience_seconds,
+            observer=observer,
         )
+        self.observer = observer
         self._network, self._rules, self._model, self._local = network, rules, model, local
         self._max_waiting = max_waiting
         self._reach_log = ReachLog(log)
@@ -63,6 +80,9 @@ class Gateway:
         if waiting >= self._max_waiting:
             raise Unavailable(f"{waiting} requests are waiting for a worker already; try again later")
         return RequestStream(self.sequencer, self.sequencer.accept(choice))
+
+    def count_error(self, error: BatonError) -> None:
+        self.observer.refused(error)
 
     def models(self) -> tuple[str, ...]:
         return (self._model,)
@@ -120,6 +140,8 @@ class Gateway:
                 self._on_report(attached[0], message)
 
         await session.run(on_message)
+        if session.expired:
+            self.observer.lease_expired(register.tier)
         self._dialing.discard(register.incarnation)
         for worker in attached:
             self._on_session_end(worker)
@@ -150,6 +172,9 @@ class Gateway:
                     self.sequencer.on_room(worker)
             case PrefixChange():
                 worker.change(message)
+            case Measures():
+                worker.measure(message, asyncio.get_running_loop().time())
+                self.observer.measured(worker)
             case Drain():
                 worker.draining = True
                 self.changed.set()
@@ -161,6 +186,7 @@ class Gateway:
             self.workers.remove(worker)
             self.changed.set()
             log.warning("%s is gone", worker.session.name)
+            self.observer.gone(worker)
             self.sequencer.on_session_end(worker)
 
     async def aclose(self) -> None:

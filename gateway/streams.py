@@ -16,7 +16,7 @@ class RequestStream:
     """The core's TokenStream."""
 
     def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
-        self._sequencer, self._request = sequencer, request
+        self._sequencer, self._request, self._observer = sequencer, request, sequencer.observer
         self._read = self._drafted = self._accepted = 0  # tokens that the front door read; drafts among them
 
     async def events(self) -> AsyncIterator[Token]:
@@ -27,6 +27,7 @@ class RequestStream:
             self._read += 1
             self._drafted += event.drafted
             self._accepted += event.accepted
+            self._observer.taken(event)
             yield event
             if event.end is not End.NONE:
                 return
@@ -54,5 +55,6 @@ class RequestStream:
             decode_steps=max(0, self._read - self._accepted - 1),
         )
 
-    def cancel(self) -> None:
+    def cancel(self, *, complete: bool = False) -> None:
+        self._request.complete |= complete and not self._request.ended
         self._sequencer.end(self._request, Cancelled("the client went away"))

@@ -207,6 +207,7 @@ def _per_choice(
                 traceparent=request.traceparent,
                 salt=salt,
                 priority=priority,
+                choices=count,
                 prompt_field=fields.name("prompt"),
                 max_tokens_field=fields.name("max_tokens"),
             )

@@ -6,7 +6,7 @@ truth: what a worker refuses or loses comes back as a message about a ticket."""
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mesh.messages import Down, Hello, Load, PrefixChange, Snapshot, Tier
+from mesh.messages import Distribution, Down, Hello, Load, Measures, PrefixChange, Snapshot, Tier
 from mesh.session import Session
 
 
@@ -20,6 +20,9 @@ class AttachedWorker:
     unreported_tokens: int = 0  # prompt tokens sent to it since its last Load
     unreported_requests: int = 0  # requests sent to it since its last Load
     draining: bool = False  # it takes no new requests
+    measures: dict[str, float] = field(default_factory=dict)  # what it counted, as of its last Measures
+    distributions: dict[str, Distribution] = field(default_factory=dict)  # its histograms
+    measured_seconds: float | None = None  # when its last Measures came
 
     @property
     def incarnation(self) -> int:
@@ -43,6 +46,11 @@ class AttachedWorker:
 
     def report(self, load: Load) -> None:
         self.load, self.unreported_tokens, self.unreported_requests = load, 0, 0
+
+    def measure(self, measures: Measures, now: float) -> None:
+        self.measures = {each.name: each.value for each in measures.values}
+        self.distributions = {each.name: each for each in measures.distributions}
+        self.measured_seconds = now
 
     def change(self, change: PrefixChange) -> None:
         """Apply a prefix change. After a gap the prefixes count as unknown until the worker sends a snapshot."""

@@ -7,7 +7,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from mesh.messages import Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier, Up
+from mesh.loop_delay import watch_delay
+from mesh.messages import Drain, Hello, Load, Measures, Message, PrefixChange, Register, Snapshot, Tier, Up
 from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClosed
 from mesh.reach_log import ReachLog
 from mesh.rules import Rules
@@ -16,6 +17,7 @@ from mesh.session import Session
 log = logging.getLogger("baton.attach")
 
 SOON_SECONDS = 0.05  # pause after a gateway's first failure to answer; it doubles up to a heartbeat
+MEASURE_SECONDS = 1.0  # shortest time between two Measures
 
 
 class Attachments:
@@ -30,10 +32,13 @@ class Attachments:
         hello: Callable[[str], Hello],  # makes Hello from the address that others dial; its prefix is a snapshot
         on_message: Callable[[Session, Message], None],
         on_end: Callable[[Session], None],
+        measures: Callable[[], Measures] | None = None,  # None: gateways get no Measures
     ) -> None:
         self.sessions: list[Session] = []
         self._network, self._gateways, self._tier, self.incarnation = network, gateways, tier, incarnation
         self._rules, self._hello, self._on_message, self._on_end = rules, hello, on_message, on_end
+        self._measures, self._measured = measures, Measures((), ())
+        self._expired = 0  # sessions that ended because the gateway was silent
         self._reach_log = ReachLog(log)
         self._sequence = 0
         self._load: Load | None = None
@@ -69,6 +74,8 @@ class Attachments:
     async def _accept(self, stream: Stream) -> None:
         session = Session(stream, rules=self._rules, name=f"gateway {stream.peer}")
         session.send(self._hello(self.address))
+        if self._measures is not None:
+            session.send(self._measures())
         if self._draining:
             session.send(Drain())
         self.sessions.append(session)
@@ -76,6 +83,7 @@ class Attachments:
             await session.run(lambda message: self._receive(session, message))
         finally:
             self.sessions.remove(session)
+            self._expired += session.expired
             self._on_end(session)
 
     def _receive(self, session: Session, message: Message) -> None:
@@ -103,6 +111,27 @@ class Attachments:
         for session in self.sessions:
             for message in messages:
                 session.send(message)
+
+    async def push_measures(self, observe_delay: Callable[[float], None]) -> None:
+        """Send Measures to every gateway when they have changed, and observe the loop's delay. Runs for the worker's
+        life; without Measures it ends at once."""
+        if self._measures is None:
+            return
+        watch = asyncio.create_task(watch_delay(observe_delay))
+        try:
+            while True:
+                await asyncio.sleep(MEASURE_SECONDS)
+                measured = self._measures() if self.sessions else self._measured
+                if measured != self._measured:
+                    self._measured = measured
+                    for session in self.sessions:
+                        session.send(measured)
+        finally:
+            watch.cancel()
+
+    def counts(self) -> dict[str, int]:
+        """Sessions with gateways now, and since the start those that ended because the gateway was silent."""
+        return {"sessions_gateway": len(self.sessions), "expired_gateway": self._expired}
 
     def drain(self) -> None:
         """Ask every gateway to send no new requests."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LOCAL_MODES = ("auto", "never", "always")
+METRICS_COMPAT = ("vllm", "none")
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
@@ -51,6 +52,7 @@ class CommonConfig(TlsConfig):
     served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
+    metrics: bool = True  # workers measure for their gateways; the gateway serves /metrics
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,12 +72,14 @@ class GatewayConfig(CommonConfig):
     grpc_address: str = "127.0.0.1:50051"  # where clients call and workers register
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
+    metrics_compat: str = "vllm"  # vllm: /metrics has the names of vLLM besides our own | none
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_address("http_address", self.http_address)
         check_address("grpc_address", self.grpc_address)
         _check_choice("local", self.local, LOCAL_MODES)
+        _check_choice("metrics_compat", self.metrics_compat, METRICS_COMPAT)
         _check_range("max_waiting", self.max_waiting, 0, 1_000_000)
 
 

@@ -199,6 +199,7 @@ class Hello:
     context_tokens: int  # longest prompt and answer together
     load: Load
     prefix: PrefixChange  # a snapshot
+    name: str = ""  # the worker's configured name, for metrics
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
         """The same worker with its address, load and cached pages of this moment."""
@@ -233,6 +234,32 @@ class Prefilled:
 @dataclass(frozen=True, slots=True)
 class Drain:
     """The worker takes no new requests and leaves when those that it has are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number that a worker counts: cumulative since its start, or the state of this moment."""
+
+    name: str  # the metric's name, and behind it the values of its labels, each after a slash
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """One histogram of a worker, cumulative since its start."""
+
+    name: str
+    counts: tuple[int, ...]  # values in each bucket of mesh/buckets.py, and last those above all bounds
+    sum: float  # sum of all values
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Everything that a worker measures about itself. Sent behind Hello, and then when it has changed, at most once a
+    second."""
+
+    values: tuple[Measure, ...]
+    distributions: tuple[Distribution, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +397,6 @@ class Snapshot:
 
 
 Down = Prefill | Open | Cancel | Snapshot | Heartbeat
-Up = Hello | Tokens | Prefilled | Lost | Full | Load | PrefixChange | Drain | Heartbeat
+Up = Hello | Tokens | Prefilled | Lost | Full | Load | PrefixChange | Drain | Measures | Heartbeat
 Kv = KvHello | Ready | Landing | Later | Written | Computing | Commit | Resend | Landed | Abort | Quiet | Heartbeat
 Message = Register | Down | Up | Kv

@@ -5,12 +5,12 @@ that all spans of a process keep their distances. The SDK's own thread batches a
 microseconds and never waits."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
 
 from mesh.telemetry import Attribute, Root, Telemetry, make_traceparent, parse_traceparent
@@ -26,12 +26,38 @@ def open_telemetry(service: str, endpoint: str, clock: Callable[[], float] = tim
     host = endpoint.removeprefix("http://").removeprefix("https://")
     insecure = not endpoint.startswith("https://")
     exporter = OTLPSpanExporter(endpoint=host, insecure=insecure, timeout=EXPORT_SECONDS)
-    processor = BatchSpanProcessor(exporter, schedule_delay_millis=SEND_MILLISECONDS)
-    return OtlpTelemetry(service, processor, clock)
+    counting = CountingExporter(exporter)
+    processor = BatchSpanProcessor(counting, schedule_delay_millis=SEND_MILLISECONDS)
+    return OtlpTelemetry(service, processor, clock, lambda: counting.dropped)
+
+
+class CountingExporter(SpanExporter):
+    """Counts the spans that no collector has accepted."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter, self.dropped = exporter, 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._exporter.export(spans)
+        self.dropped += 0 if result is SpanExportResult.SUCCESS else len(spans)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
 
 
 class OtlpTelemetry:
-    def __init__(self, service: str, processor: SpanProcessor, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        service: str,
+        processor: SpanProcessor,
+        clock: Callable[[], float],
+        dropped: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._dropped = dropped
         self._provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("baton")
@@ -46,6 +72,10 @@ class OtlpTelemetry:
         parent = parse_traceparent(traceparent)
         if parent is not None:
             self._start(name, parent, start_seconds, attributes).end(self.nanoseconds(end_seconds))
+
+    @property
+    def dropped(self) -> int:
+        return self._dropped()
 
     def close(self) -> None:
         self._provider.shutdown()

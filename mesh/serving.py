@@ -23,12 +23,15 @@ class Worker(Protocol):
 
     async def run(self) -> None: ...
 
+    async def measure(self) -> None:
+        """Push what it measures to its gateways."""
+
 
 async def serve_worker(worker: Worker, grace_seconds: float = GRACE_SECONDS) -> None:
     """Run a worker until the task is cancelled, or until SIGTERM has come and the drain after it is over."""
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
-    serving = asyncio.ensure_future(run_together(worker.run(), worker.attachments.register()))
+    serving = asyncio.ensure_future(run_together(worker.run(), worker.attachments.register(), worker.measure()))
     leaving = asyncio.ensure_future(drain(worker, leave, grace_seconds))
     try:
         await asyncio.wait((serving, leaving), return_when=asyncio.FIRST_COMPLETED)

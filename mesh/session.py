@@ -20,6 +20,7 @@ class Session:
         self.stream = stream
         self.name = name
         self.ended = False
+        self.expired = False  # the lease ended it
         self._rules = rules
         self._loop = asyncio.get_running_loop()
         self._heard = self._sent = self._loop.time()
@@ -65,6 +66,7 @@ class Session:
         if now - self._due > self._rules.late_seconds:
             self._heard = now
         if now - self._heard > self._rules.lease_seconds:
+            self.expired = True
             log.warning("session with %s ends: it has sent nothing for %.1f s", self.name, now - self._heard)
             self.close()
             return

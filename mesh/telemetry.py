@@ -29,6 +29,10 @@ class Root(Protocol):
 
 
 class Telemetry(Protocol):
+    @property
+    def dropped(self) -> int:
+        """Spans that were recorded and are lost."""
+
     def begin(self, name: str, traceparent: str | None, start_seconds: float, **attributes: Attribute) -> Root:
         """Open a request's root span, below the client's own span if `traceparent` is valid."""
 
@@ -68,6 +72,8 @@ class SilentRoot:
 class Silent:
     """Records nothing."""
 
+    dropped = 0
+
     def begin(self, name: str, traceparent: str | None, start_seconds: float, **attributes: Attribute) -> Root:
         return SilentRoot(traceparent or "")
 
@@ -96,6 +102,8 @@ class SpanRecord:
 
 class RecordingTelemetry:
     """Keeps finished spans in `spans`; a `sibling` records for another service into the same list."""
+
+    dropped = 0
 
     def __init__(self, service: str = "test") -> None:
         self.service = service

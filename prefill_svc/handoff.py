@@ -101,6 +101,7 @@ class HandOff:
             if own := self._pages.take(prompt.job.tokens, prompt.job.salt):
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
+                prompt.transport = link.writer.name if link.writer is not None else ""
                 prompt.own, prompt.done = own, own.cached
                 parent = prompt.job.traceparent
                 self._telemetry.record("prefill.queue", parent, prompt.queued_seconds, prompt.landed_seconds)
@@ -135,7 +136,7 @@ class HandOff:
             if prompt.phase is PromptPhase.ASKED:
                 prompt.enter(PromptPhase.QUEUED)
             elif prompt.phase is PromptPhase.PUSHING:
-                self._prompts.lose(prompt)
+                self._prompts.lose(prompt, "session_ended")
             elif prompt.phase is PromptPhase.HELD:
                 self._prompts.stop(prompt, quiet=False)
         self._host.wake()
@@ -145,4 +146,4 @@ class HandOff:
         oldest = self._loop.time() - self._rules.lease_seconds
         for prompt in self._prompts.bound_for(link.address):
             if prompt.phase is PromptPhase.QUEUED and max(prompt.queued_seconds, link.ended_seconds) < oldest:
-                self._prompts.lose(prompt)
+                self._prompts.lose(prompt, "unreachable")

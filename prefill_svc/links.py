@@ -74,6 +74,7 @@ class Links:
         self._reach_log = ReachLog(log)
         self._links: dict[str, DecodeLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._expired = 0  # sessions that ended because decode was silent
         self._bytes_before = 0  # bytes that the writers of ended sessions have written
 
     def to(self, address: str) -> DecodeLink:
@@ -95,6 +96,11 @@ class Links:
     def bytes_written(self) -> int:
         """Bytes that all writers have written since the start, repeated spans included."""
         return self._bytes_before + sum(link.writer.bytes_written for link in self._links.values() if link.writer)
+
+    def counts(self) -> dict[str, int]:
+        """Page bytes of all writers; sessions with decode workers now, and those whose lease expired."""
+        up = sum(link.up for link in self)
+        return {"bytes_written": self.bytes_written, "sessions_decode": up, "expired_decode": self._expired}
 
     async def _keep(self, link: DecodeLink) -> None:
         """Run one session after the other, until no prompt needs the link any more."""
@@ -138,6 +144,7 @@ class Links:
             await session.run(partial(self._host.from_decode, link))
         finally:
             writer.close()
+            self._expired += session.expired
             self._bytes_before += writer.bytes_written
             link.session = link.writer = None
             link.ended_seconds = asyncio.get_running_loop().time()

@@ -68,6 +68,7 @@ async def open_worker(
         chunk_tokens=config.chunk_tokens,
         step_tokens=config.step_tokens,
         drafts=config.draft_folder is not None,
+        metrics=config.metrics,
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)

@@ -14,6 +14,7 @@ from enum import Enum
 from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token
 from mesh.session import Session
 from prefill_svc.links import Links, PrefillHost
+from prefill_svc.measures import PrefillMeasures
 from prefill_svc.pages import PrefillPages, PromptPages
 
 log = logging.getLogger("baton.prefill")
@@ -59,6 +60,7 @@ class Prompt:
     quiet_due: bool = False  # Quiet goes to decode when no write is in flight any more
     deadline: asyncio.TimerHandle | None = None  # drops the prompt when the client's deadline passes
     landed_seconds: float = 0.0  # when the Landing was accepted
+    transport: str = ""  # by which its pages travel, once it has landed
     reported_seconds: float = 0.0  # when Computing was sent last
     compute_seconds: float | None = None  # when its first step began
     first_seconds: float = 0.0  # when the first token was sampled
@@ -105,8 +107,16 @@ class Prompts:
     """All prompts of a worker. Iteration goes over a copy of the list, the most senior prompt first."""
 
     def __init__(
-        self, host: PrefillHost, links: Links, pages: PrefillPages, *, incarnation: int, priority_seconds: float
+        self,
+        host: PrefillHost,
+        links: Links,
+        pages: PrefillPages,
+        *,
+        measures: PrefillMeasures,
+        incarnation: int,
+        priority_seconds: float,
     ) -> None:
+        self.measures = measures
         self._host, self._links, self._pages = host, links, pages
         self._incarnation, self._priority_seconds = incarnation, priority_seconds
         self._prompts: dict[int, Prompt] = {}  # by key, in order of seniority
@@ -156,18 +166,22 @@ class Prompts:
         """Stop a prompt that was cancelled, whose deadline has passed or whose gateway is gone."""
         self.stop(prompt, quiet=prompt.landing is not None)
 
-    def lose(self, prompt: Prompt) -> None:
+    def lose(self, prompt: Prompt, why: str) -> None:
         """This worker cannot push the prompt: the gateway begins another attempt."""
+        self.measures.failed(why)
         prompt.gateway.send(Lost(prompt.ticket, Reason.CANNOT_PUSH))
-        self.stop(prompt, quiet=False)
+        self.stop(prompt, quiet=False, result="error")
 
-    def stop(self, prompt: Prompt, *, quiet: bool) -> None:
+    def stop(self, prompt: Prompt, *, quiet: bool, result: str = "cancelled") -> None:
         """The prompt is over. Its pages, and Quiet if decode waits for it, follow when `settle` permits."""
         prompt.quiet_due |= quiet
         if prompt.phase is not PromptPhase.STOPPING:
             request, phase, done, total = prompt.ticket.request, prompt.phase.value, prompt.done, prompt.total
             event = {"event": "prompt_stopped", "request": request, "phase": phase, "done": done, "total": total}
             log.debug("request %d: stops while %s, %d of %d tokens", request, phase, done, total, extra=event)
+            if prompt.phase is PromptPhase.PUSHING and not prompt.committed:
+                seconds = asyncio.get_running_loop().time() - prompt.landed_seconds
+                self.measures.broken_off(prompt.transport, seconds, result)
             prompt.enter(PromptPhase.STOPPING)
         self.settle(prompt)
 

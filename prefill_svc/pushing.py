@@ -79,6 +79,7 @@ class Pushing:
 
     async def _write(self, prompt: Prompt, spans: list[Span], first: int, layers: int, again: bool) -> None:
         link, round = self._links.to(prompt.decode_address), prompt.round
+        size, measures = len(spans) * self._shape.place(first, layers)[1], self._prompts.measures
         try:
             if link.writer is None:
                 raise TransferError("the session with decode has ended")
@@ -87,13 +88,14 @@ class Pushing:
         except TransferError as error:
             log.warning("request %d: this worker cannot push its pages: %s", prompt.ticket.request, error)
             prompt.in_flight -= 1
+            measures.write_failed(prompt.transport, size)
             if prompt.phase is PromptPhase.PUSHING:
-                self._prompts.lose(prompt)
+                self._prompts.lose(prompt, "write_failed")
         else:
             prompt.in_flight -= 1
-            written = len(spans) * self._shape.place(first, layers)[1]
-            prompt.bytes_written += written
-            self._bytes_resent += written if again else 0
+            measures.wrote(prompt.transport, size)
+            prompt.bytes_written += size
+            self._bytes_resent += size if again else 0
             if one_sided and prompt.phase is PromptPhase.PUSHING:
                 indexes = tuple(span.index for span in spans)
                 link.send(Written(prompt.ticket, first, layers, round, indexes, checksums))
@@ -108,7 +110,17 @@ class Pushing:
             if not prompt.committed:
                 prompt.committed = True
                 self._committed += 1
+                self._measure(prompt)
                 self._record(prompt)
+
+    def _measure(self, prompt: Prompt) -> None:
+        now, size = self._loop.time(), prompt.bytes_written
+        self._prompts.measures.committed(
+            prompt.transport,
+            now - prompt.landed_seconds,
+            exposed_seconds=now - prompt.first_seconds,
+            hidden=prompt.bytes_before_first / size if size else 1.0,
+        )
 
     def _record(self, prompt: Prompt) -> None:
         assert prompt.compute_seconds is not None

@@ -37,6 +37,7 @@ from mesh.speed import Speed
 from mesh.telemetry import Telemetry
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import DecodeLink, Links
+from prefill_svc.measures import PrefillMeasures
 from prefill_svc.pages import PrefillPages
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
 from prefill_svc.pushing import Pushing
@@ -60,6 +61,7 @@ class PrefillWorker:
         chunk_tokens: int,
         step_tokens: int,
         drafts: bool = False,  # the model has a draft, which reads every prompt too
+        metrics: bool = False,  # gateways get what this worker measures
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.runner = pages, pool, runner
@@ -68,6 +70,7 @@ class PrefillWorker:
         self._chunk_tokens, self._step_tokens = chunk_tokens, step_tokens
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._keys, self._steps, self._speed = 0, 0, Speed()
+        self._telemetry, self._measures = telemetry, PrefillMeasures(step_tokens=step_tokens)
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
         self.attachments = Attachments(
             network,
@@ -78,10 +81,16 @@ class PrefillWorker:
             hello=self._current_hello,
             on_message=self._from_gateway,
             on_end=self._gateway_ended,
+            measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
         self.links = Links(self, network, hello=kv_hello, transports=transports, pool=pool, rules=rules)
         self.prompts = Prompts(
-            self, self.links, own, incarnation=hello.incarnation, priority_seconds=rules.priority_seconds
+            self,
+            self.links,
+            own,
+            measures=self._measures,
+            incarnation=hello.incarnation,
+            priority_seconds=rules.priority_seconds,
         )
         self._pushing = Pushing(
             self.links,
@@ -113,7 +122,9 @@ class PrefillWorker:
             while (plan := self.plan()).pieces:
                 began = self._loop.time()
                 result = await self.step(plan)
-                self._speed.measure(plan.rows, self._loop.time() - began)
+                seconds = self._loop.time() - began
+                self._speed.measure(plan.rows, seconds)
+                self._measures.step(plan, seconds)
                 self.emit(plan, result)
                 self.retire(plan)
                 self._handoff.ask()
@@ -227,6 +238,9 @@ class PrefillWorker:
         prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
         return self._hello.at(address, self._load(), prefix)
 
+    async def measure(self) -> None:
+        await self.attachments.push_measures(self._measures.loop_delay.observe)
+
     @property
     def busy(self) -> bool:
         return len(self.prompts) > 0
@@ -234,7 +248,8 @@ class PrefillWorker:
     def counts(self) -> dict[str, int]:
         """Since the start: commits, repeated bytes, all page bytes written, steps. Now: pages by state."""
         pages = {f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()}
-        return {**self._pushing.counts(), "bytes_written": self.links.bytes_written, "steps": self._steps, **pages}
+        parts = {**self._pushing.counts(), **self.links.counts(), **self.attachments.counts()}
+        return {**parts, "steps": self._steps, "spans_dropped": self._telemetry.dropped, **pages}
 
     async def aclose(self) -> None:
         await self.links.aclose()

@@ -52,6 +52,7 @@ class Landings:
         self._loop = asyncio.get_running_loop()
         self.quarantine = Quarantine(pages, sessions, host=host, rules=rules)
         self._spans = Spans(pages, pool, sessions, page_tokens=room.page_tokens, host=host, rules=rules)
+        self._lost = {Reason.LANDING_LOST: 0, Reason.NO_PROGRESS: 0}  # landings that were lost
         self.bytes_landed = 0  # bytes of the pages of all landings that prefill did not decline
 
     def session_began(self, peer: Peer) -> None:
@@ -183,6 +184,7 @@ class Landings:
             self.quarantine.prove(lambda owner: owner.writer == peer.incarnation)
 
     def _lose(self, request: DecodeRequest, reason: Reason, *, proof: bool) -> None:
+        self._lost[reason] += 1
         self.fence(request, proof=proof)
         request.enter(DecodePhase.LOST)
         self._host.lost(request, reason)
@@ -221,11 +223,16 @@ class Landings:
     # ----
 
     def counts(self) -> dict[str, int]:
-        """Admissions whose tokens prefill computed all, the other admissions, and bytes of the pages of landings."""
+        """Admissions whose tokens prefill computed all, the other admissions, bytes of the pages of landings, what
+        went wrong with landings, and how quarantine stands."""
         return {
             "admitted_remote": self._spans.whole,
             "admitted_patched": self._spans.admitted - self._spans.whole,
             "bytes_landed": self.bytes_landed,
+            "spans_damaged": self._spans.damaged,
+            "spans_missing": self._spans.missing,
+            **{reason.value: count for reason, count in self._lost.items()},
+            **self.quarantine.counts(),
         }
 
     def _find(self, ticket: Ticket) -> tuple[DecodeRequest, OpenLanding] | None:

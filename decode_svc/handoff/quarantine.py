@@ -26,6 +26,7 @@ class Quarantine:
         self._pages, self._sessions, self._host, self._rules = pages, sessions, host, rules
         self._since: dict[int, float] = {}  # writer -> when this worker began to wait for its proof
         self._beyond_reach: set[int] = set()  # writers that could not be killed
+        self._added = 0  # pages that went into quarantine since the start
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -41,6 +42,7 @@ class Quarantine:
     def add(self, pages: tuple[int, ...]) -> None:
         """Quarantine the pages of a landing that ended without proof."""
         self._pages.quarantine(pages)
+        self._added += len(pages)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
@@ -97,6 +99,10 @@ class Quarantine:
                     writer,
                 )
                 self._host.wake()
+
+    def counts(self) -> dict[str, int]:
+        """Pages that went into quarantine since the start, and those that no worker can release now."""
+        return {"quarantined": self._added, "stuck": self.stuck_pages}
 
     def close(self) -> None:
         if self._task is not None:

@@ -48,6 +48,7 @@ class Sessions:
         self.peers: dict[int, Peer] = {}  # incarnation -> its latest session
         self._mine, self._choose, self._rules = mine, choose, rules
         self._sessions: set[Session] = set()
+        self._expired = 0  # sessions that ended because the prefill worker was silent
 
     async def serve(self, stream: Stream, host: PeerHost) -> None:
         """Serve one kv.v1 session, from hello to end."""
@@ -74,6 +75,7 @@ class Sessions:
             await session.run(lambda message: host.on_message(peer, message))
         finally:
             self._sessions.discard(session)
+            self._expired += session.expired
             if self.peers.get(peer.incarnation) is peer:
                 del self.peers[peer.incarnation]
             await host.session_ended(peer)
@@ -84,11 +86,12 @@ class Sessions:
             peer.send(message)
 
     def counts(self) -> dict[str, int]:
-        """Connections of writers that receivers have refused, by transport and reason."""
-        return {
+        """Sessions now and those whose lease expired; connections of writers that were refused, by transport and
+        reason."""
+        return {"sessions_prefill": len(self._sessions), "expired_prefill": self._expired} | {
             f"refused_{name}_{reason}": count
             for name, receiver in self.receivers.items()
-            for reason, count in receiver.refused.items()
+            for reason, count in {"token": 0, **receiver.refused}.items()
         }
 
     def close(self) -> None:

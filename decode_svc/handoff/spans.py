@@ -27,6 +27,8 @@ class Spans:
         self._pages, self._pool, self._sessions = pages, pool, sessions
         self._page_tokens, self._host, self._rules = page_tokens, host, rules
         self._loop = asyncio.get_running_loop()
+        self.damaged = 0  # pages of which a span arrived damaged
+        self.missing = 0  # pages that decode asked for again because spans had not come
         self.admitted = 0
         self.whole = 0  # admitted requests of which prefill computed every token
 
@@ -54,6 +56,7 @@ class Spans:
             else:
                 index = landing.first_page + place
                 landing.valid[place] &= ~mask
+                self.damaged += 1
                 log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers)
                 if landing.round < REPAIRS:  # else decode computes the page, once Commit of this round has come
                     self._resend(landing, [index], first, layers)
@@ -112,6 +115,7 @@ class Spans:
             self.admit(request)
             return
         pages = [i for i, mask in enumerate(landing.valid, landing.first_page) if mask != landing.all_layers]
+        self.missing += len(pages)
         self._resend(landing, pages, 0, self._pool.shape.layers)
 
     def _resend(self, landing: OpenLanding, pages: Iterable[int], first: int, layers: int) -> None:

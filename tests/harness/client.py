@@ -55,11 +55,11 @@ class MeshClient:
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
         self._channel = open_channel(address, tls)
-        self._stub = pb_grpc.InferenceServiceStub(self._channel)
+        self.stub = pb_grpc.InferenceServiceStub(self._channel)
 
     def call(self, request: TokenRequest) -> Call:
         message = pb.StreamGenerateRequest(request=request.message())
-        call: Call = self._stub.StreamGenerate(message, timeout=ANSWER_SECONDS)
+        call: Call = self.stub.StreamGenerate(message, timeout=ANSWER_SECONDS)
         return call
 
     async def deltas(self, request: TokenRequest) -> AsyncIterator[pb.Delta]:

@@ -73,7 +73,7 @@ class RealMesh:
             async with opened as worker:
                 worker.plans = []
                 started.set_result(worker)
-                await run_together(worker.run(), worker.attachments.register())
+                await run_together(worker.run(), worker.attachments.register(), worker.measure())
 
         task = asyncio.ensure_future(run())
         await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)

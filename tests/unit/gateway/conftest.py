@@ -71,13 +71,14 @@ class FakeStream:
     script: list[Token | BatonError]
     numerics: str = ""
     cancelled: bool = False
+    complete: bool = False
     ended: bool = False
     timings: Timings = TIMINGS
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def cancel(self) -> None:
+    def cancel(self, *, complete: bool = False) -> None:
         if not self.ended:
-            self.cancelled = True
+            self.cancelled, self.complete = True, complete
             self.gone.set()
 
     async def events(self) -> AsyncIterator[Token]:
@@ -108,6 +109,7 @@ class FakeCore:
     up: bool = True
     model_hash: str = ""
     streams: list[FakeStream] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # reasons of the errors that clients got
 
     def models(self) -> tuple[str, ...]:
         return ("tiny",)
@@ -117,6 +119,9 @@ class FakeCore:
 
     def tiers(self) -> dict[str, int]:
         return {"prefill": 1, "decode": 1}
+
+    def count_error(self, error: BatonError) -> None:
+        self.errors.append(error.reason)
 
     def submit(self, choice: ChoiceRequest) -> FakeStream:
         if self.refuse is not None:

@@ -28,6 +28,9 @@ class FakeWorker:
     async def run(self) -> None:
         await asyncio.get_running_loop().create_future()
 
+    async def measure(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
 
 async def test_sigterm_lets_a_worker_finish_what_it_has() -> None:
     worker = FakeWorker()

@@ -13,6 +13,7 @@ from mesh.speed import Speed
 from mesh.telemetry import RecordingTelemetry
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import DecodeLink
+from prefill_svc.measures import PrefillMeasures
 from prefill_svc.pages import PrefillPages
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
 from prefill_svc.pushing import Pushing
@@ -98,7 +99,12 @@ class PrefillParts:
         links = cast(Any, OneLink(self.link))
         self.pages = PrefillPages(self.pool, page_tokens=PAGE_TOKENS, numerics="a")
         self.prompts = Prompts(
-            self, links, self.pages, incarnation=OWN_INCARNATION, priority_seconds=RULES.priority_seconds
+            self,
+            links,
+            self.pages,
+            measures=PrefillMeasures(step_tokens=64),
+            incarnation=OWN_INCARNATION,
+            priority_seconds=RULES.priority_seconds,
         )
         self.pushing = Pushing(
             links,

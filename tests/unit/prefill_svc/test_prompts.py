@@ -146,7 +146,7 @@ async def test_a_cancel_drops_its_attempt_and_lower_ones_of_that_request_only() 
 async def test_a_lost_prompt_tells_the_gateway_and_sends_no_quiet() -> None:
     parts = PrefillParts()
     prompt = parts.pushing_prompt()
-    parts.prompts.lose(prompt)
+    parts.prompts.lose(prompt, "write_failed")
     assert parts.gateway.taken() == [Lost(prompt.ticket, Reason.CANNOT_PUSH)] and parts.decode.taken() == []
     assert parts.pool.counts().free == 16
 

@@ -97,7 +97,7 @@ class AttachRequest(_message.Message):
     def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain")
+    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "measures")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,7 @@ class AttachResponse(_message.Message):
     PREFIX_CHANGE_FIELD_NUMBER: _ClassVar[int]
     PREFILLED_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    MEASURES_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     hello: Hello
     tokens: Tokens
@@ -116,7 +117,8 @@ class AttachResponse(_message.Message):
     prefix_change: PrefixChange
     prefilled: Prefilled
     drain: Drain
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    measures: Measures
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ...) -> None: ...
 
 class Prefilled(_message.Message):
     __slots__ = ("ticket", "cached_tokens", "queued_seconds", "computed_seconds")
@@ -243,7 +245,7 @@ class PrefixChange(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., added: _Optional[_Iterable[bytes]] = ..., removed: _Optional[_Iterable[bytes]] = ..., snapshot: bool = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix")
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name")
     TIER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +257,7 @@ class Hello(_message.Message):
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     tier: Tier
     incarnation: int
     address: str
@@ -266,7 +269,8 @@ class Hello(_message.Message):
     context_tokens: int
     load: Load
     prefix: PrefixChange
-    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ...) -> None: ...
+    name: str
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("tickets", "positions", "tokens", "logprobs", "ends", "top_counts", "top_ids", "top_logprobs", "drafted", "accepted")
@@ -291,6 +295,32 @@ class Tokens(_message.Message):
     drafted: _containers.RepeatedScalarFieldContainer[int]
     accepted: _containers.RepeatedScalarFieldContainer[bool]
     def __init__(self, tickets: _Optional[_Iterable[bytes]] = ..., positions: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., ends: _Optional[_Iterable[_Union[End, str]]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., drafted: _Optional[_Iterable[int]] = ..., accepted: _Optional[_Iterable[bool]] = ...) -> None: ...
+
+class Measures(_message.Message):
+    __slots__ = ("values", "distributions")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[Measure]
+    distributions: _containers.RepeatedCompositeFieldContainer[Distribution]
+    def __init__(self, values: _Optional[_Iterable[_Union[Measure, _Mapping]]] = ..., distributions: _Optional[_Iterable[_Union[Distribution, _Mapping]]] = ...) -> None: ...
+
+class Measure(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class Distribution(_message.Message):
+    __slots__ = ("name", "counts", "sum")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sum: float
+    def __init__(self, name: _Optional[str] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[float] = ...) -> None: ...
 
 class Lost(_message.Message):
     __slots__ = ("ticket", "reason")

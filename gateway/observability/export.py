@@ -1,0 +1,246 @@
+"""Puts the metrics of the whole mesh together: what the gateway counts, what workers push, and how all stand now.
+
+`MeshCollector.collect` yields each metric of the table with its series. Every metric has one source here; a test holds
+that table, sources and docs/metrics.md name the same metrics."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from gateway.observability.histograms import HistogramFamily
+from gateway.observability.metric_names import BATON, OTEL, TABLE, VLLM, MetricSpec
+from gateway.observability.metrics import GatewayMetrics
+from gateway.observability.text import Series
+from gateway.observability.worker_series import labels_of, worker_series
+from gateway.requests import RequestPhase
+from gateway.service import Gateway
+from mesh.buckets import Buckets
+from mesh.messages import Tier
+
+GATEWAY = "gateway"  # the label `tier` of the gateway's own series
+ENGINE = "0"  # to others the mesh is one engine
+PROVIDER = "baton"
+Source = Callable[[MetricSpec], Iterable[Series]]
+
+
+class MeshCollector:
+    def __init__(
+        self,
+        gateway: Gateway,
+        metrics: GatewayMetrics,
+        *,
+        name: str,
+        context_tokens: int,
+        vllm: bool,
+        clock: Callable[[], float],  # the event loop's
+        spans_dropped: Callable[[], int],
+    ) -> None:
+        self._gateway, self._metrics, self._clock, self._dropped = gateway, metrics, clock, spans_dropped
+        self._own, self._context_tokens = (name, GATEWAY), context_tokens
+        self._model = (gateway.models()[0], ENGINE)
+        self._specs = (*BATON, *(VLLM if vllm else ()), *OTEL)
+        self._sources = {**self._baton(), **self._vllm(), **self._gen_ai()}
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._sources)
+
+    def collect(self) -> Iterator[tuple[MetricSpec, list[Series]]]:
+        """Each metric with its series of this moment, made when it is asked for."""
+        workers = worker_series(self._gateway.workers)
+        for spec in self._specs:
+            yield spec, [*self._sources[spec.name](spec), *workers.get(spec.name, ())]
+
+    # ---- our own
+
+    def _baton(self) -> dict[str, Source]:
+        counted = self._metrics
+        workers = {name: _nothing for name, spec in TABLE.items() if spec.labels[:2] == ("worker", "tier")}
+        return {
+            **workers,
+            "baton_requests_total": lambda _: (Series(key, n) for key, n in counted.requests.items()),
+            "baton_attempts_total": lambda _: [Series((), counted.attempts)],
+            "baton_resumes_total": by_label(counted.resumes),
+            "baton_errors_total": by_label(counted.errors),
+            "baton_prompt_tokens_total": lambda _: [Series((), counted.prompt_tokens)],
+            "baton_generation_tokens_total": lambda _: [Series((), counted.generated)],
+            "baton_time_to_first_token_seconds": views(counted.first_tokens, by=("path",)),
+            "baton_inter_token_latency_seconds": views(counted.gaps),
+            "baton_request_seconds": views(counted.durations, by=("path", "status")),
+            "baton_handoff_seconds": views(counted.handoffs),
+            "baton_waiting_requests": self._waiting,
+            "baton_running_requests": self._running,
+            "baton_queued_tokens": self._queued_tokens,
+            "baton_prefill_queue_seconds": views(counted.prompt_queues, by=("tier",)),
+            "baton_prefill_compute_seconds": views(counted.prompt_computes, by=("tier",)),
+            "baton_route_decisions_total": by_label(counted.decisions),
+            "baton_route_overhead_seconds": views(counted.route_seconds),
+            "baton_prefix_query_tokens_total": by_label(counted.prefix_queries),
+            "baton_prefix_hit_tokens_total": by_label(counted.prefix_hits),
+            "baton_leases_expired_total": lambda _: (
+                Series((*self._own, tier), n) for tier, n in counted.expired.items()
+            ),
+            "baton_event_loop_delay_seconds": views(counted.loop_delay, constant=self._own),
+            "baton_spans_dropped_total": lambda _: [Series(self._own, self._dropped())],
+            "baton_workers_attached": lambda _: self._workers(draining_only=False),
+            "baton_workers_draining": lambda _: self._workers(draining_only=True),
+            "baton_measures_age_seconds": self._ages,
+            "baton_build_info": lambda _: [Series((_version(),), 1)],
+            "baton_model_info": self._model_info,
+        }
+
+    def _waiting(self, _: MetricSpec) -> Iterator[Series]:
+        waiting = sum(r.phase is RequestPhase.WAITING for r in self._gateway.sequencer.requests.values())
+        yield Series(self._own, waiting)
+        yield from self._loads(lambda load: load.waiting)
+
+    def _running(self, _: MetricSpec) -> Iterator[Series]:
+        opened = sum(r.phase is RequestPhase.OPEN for r in self._gateway.sequencer.requests.values())
+        yield Series(self._own, opened)
+        yield from self._loads(lambda load: load.running)
+
+    def _queued_tokens(self, _: MetricSpec) -> Iterator[Series]:
+        requests = self._gateway.sequencer.requests.values()
+        tokens = sum(len(r.choice.prompt) for r in requests if r.phase is RequestPhase.WAITING)
+        yield Series(self._own, tokens)
+        yield from self._loads(lambda load: load.queued_tokens)
+
+    def _loads(self, number: Callable[[Any], int]) -> Iterator[Series]:
+        names = labels_of(self._gateway.workers)
+        for worker in self._gateway.workers:
+            yield Series(names[worker.incarnation], number(worker.load))
+
+    def _workers(self, *, draining_only: bool) -> Iterator[Series]:
+        for tier in Tier:
+            found = sum(w.tier is tier and (w.draining or not draining_only) for w in self._gateway.workers)
+            yield Series((tier.value,), found)
+
+    def _ages(self, _: MetricSpec) -> Iterator[Series]:
+        now, names = self._clock(), labels_of(self._gateway.workers)
+        for worker in self._gateway.workers:
+            if worker.measured_seconds is not None:
+                yield Series(names[worker.incarnation], max(0.0, now - worker.measured_seconds))
+
+    def _model_info(self, _: MetricSpec) -> Iterator[Series]:
+        kinds = {(w.hello.model_hash, w.hello.numerics, w.hello.page_tokens) for w in self._gateway.workers}
+        for model_hash, numerics, page_tokens in sorted(kinds):
+            yield Series((self._model[0], model_hash, numerics, str(page_tokens), str(self._context_tokens)), 1)
+
+    # ---- vLLM's names
+
+    def _vllm(self) -> dict[str, Source]:
+        counted, model = self._metrics, self._model
+
+        def one(number: Callable[[], float]) -> Source:
+            return lambda _: [Series(model, number())]
+
+        def seen(family: HistogramFamily, **labels: str) -> Source:
+            return views(family, constant=model, where=labels, most=self._context_tokens)
+
+        return {
+            "vllm:num_requests_running": one(lambda: self._shares()[0]),
+            "vllm:num_requests_waiting": one(lambda: self._shares()[1]),
+            "vllm:kv_cache_usage_perc": one(self._kv_usage),
+            "vllm:cache_config_info": self._cache_config,
+            "vllm:num_preemptions_total": one(lambda: counted.resumes["preempted"]),
+            "vllm:prompt_tokens_total": one(lambda: counted.prompt_tokens),
+            "vllm:generation_tokens_total": one(lambda: counted.generated),
+            "vllm:prefix_cache_queries_total": one(counted.prefix_queries.total),
+            "vllm:prefix_cache_hits_total": one(counted.prefix_hits.total),
+            "vllm:request_success_total": lambda _: (
+                Series((*model, reason), counted.finished[reason]) for reason in ("stop", "length", "abort", "error")
+            ),
+            "vllm:spec_decode_num_drafts_total": one(lambda: counted.draft_steps),
+            "vllm:spec_decode_num_draft_tokens_total": one(lambda: counted.drafts),
+            "vllm:spec_decode_num_accepted_tokens_total": one(lambda: counted.accepted_drafts),
+            "vllm:time_to_first_token_seconds": seen(counted.first_tokens),
+            "vllm:inter_token_latency_seconds": seen(counted.gaps),
+            "vllm:request_time_per_output_token_seconds": seen(counted.per_token),
+            "vllm:e2e_request_latency_seconds": seen(counted.durations, status="ok"),
+            "vllm:request_queue_time_seconds": seen(counted.queues),
+            "vllm:request_prefill_time_seconds": seen(counted.prefills),
+            "vllm:request_decode_time_seconds": seen(counted.decodes),
+            "vllm:request_inference_time_seconds": seen(counted.inferences),
+            "vllm:request_prompt_tokens": seen(counted.prompt_sizes),
+            "vllm:request_generation_tokens": seen(counted.answer_sizes),
+            "vllm:request_max_num_generation_tokens": seen(counted.longest_choices),
+            "vllm:request_params_n": seen(counted.choice_counts),
+            "vllm:request_params_max_tokens": seen(counted.token_limits),
+            "vllm:iteration_tokens_total": seen(counted.step_tokens),
+        }
+
+    def _shares(self) -> tuple[int, int]:
+        """(running, waiting) requests of this gateway; together they are all that have not ended. Of those without a
+        token, as many run as the workers say that they compute."""
+        requests, workers = self._gateway.sequencer.requests.values(), self._gateway.workers
+        opened = [r for r in requests if r.phase is RequestPhase.OPEN]
+        decoding = sum(r.first_token_seconds is not None for r in opened)
+        remote = sum(r.first_token_seconds is None and r.prefill is not None for r in opened)
+        local = len(opened) - decoding - remote
+        computing = min(remote, sum(w.load.running for w in workers.tier(Tier.PREFILL)))
+        queued = min(local, sum(w.load.waiting for w in workers.tier(Tier.DECODE)))
+        running = decoding + computing + local - queued
+        return running, len(requests) - running
+
+    def _kv_usage(self) -> float:
+        loads = [w.load for w in self._gateway.workers if w.tier is Tier.DECODE]
+        total = sum(load.total_pages for load in loads)
+        return 1 - sum(load.free_pages for load in loads) / total if total else 0.0
+
+    def _cache_config(self, _: MetricSpec) -> Iterator[Series]:
+        decodes = [w for w in self._gateway.workers if w.tier is Tier.DECODE]
+        if decodes:
+            pages = sum(w.load.total_pages for w in decodes)
+            yield Series((*self._model, str(decodes[0].hello.page_tokens), str(pages)), 1)
+
+    # ---- OpenTelemetry's names
+
+    def _gen_ai(self) -> dict[str, Source]:
+        counted, named = self._metrics, (PROVIDER, self._model[0], self._model[0])
+        return {
+            "gen_ai_server_request_duration_seconds": views(
+                counted.durations, by=("operation", "error"), between=named
+            ),
+            "gen_ai_server_time_to_first_token_seconds": views(counted.first_tokens, by=("operation",), between=named),
+            "gen_ai_server_time_per_output_token_seconds": views(counted.per_token, by=("operation",), between=named),
+        }
+
+
+def _nothing(_: MetricSpec) -> Iterable[Series]:
+    """Only workers have series of this metric."""
+    return ()
+
+
+def by_label(counts: Mapping[str, int]) -> Source:
+    return lambda _: (Series((value,), count) for value, count in counts.items())
+
+
+def views(
+    family: HistogramFamily,
+    *,
+    by: tuple[str, ...] = (),
+    constant: tuple[str, ...] = (),
+    between: tuple[str, ...] = (),
+    where: Mapping[str, str] | None = None,
+    most: float | None = None,
+) -> Source:
+    """The family as a metric: its labels are `constant`, then those of `by`, with `between` behind the first of them.
+    `most` cuts the buckets of metrics that end at the model's context."""
+    wanted = where or {}
+
+    def source(spec: MetricSpec) -> Iterator[Series]:
+        bounds: Buckets = spec.buckets
+        if spec.to_context and most is not None:
+            bounds = tuple(bound for bound in bounds if bound <= most)
+        found = family.views(bounds, by, lambda labels: all(labels[key] == value for key, value in wanted.items()))
+        for values, view in found.items():
+            yield Series((*constant, *values[:1], *between, *values[1:]), view)
+
+    return source
+
+
+def _version() -> str:
+    try:
+        return version("baton")
+    except PackageNotFoundError:
+        return "not installed"

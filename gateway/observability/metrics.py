@@ -1,0 +1,195 @@
+"""Counts what the gateway knows about requests: the observer of its sequencer, streams and front doors.
+
+Everything is cumulative since the gateway's start. `gateway/observability/export.py` turns it into the metrics of
+`GET /metrics`, together with what workers push. A request with n choices counts n times, except in `request_params_n`
+and `request_max_num_generation_tokens`."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gateway.core import ChoiceRequest
+from gateway.observability.histograms import HistogramFamily
+from gateway.requests import GatewayRequest
+from gateway.router import Decision
+from gateway.workers import AttachedWorker
+from mesh.buckets import (
+    CHOICES,
+    DELAY,
+    FIRST_TOKEN,
+    ITERATION_TOKENS,
+    ITL,
+    LATENCY,
+    MICRO,
+    OTEL_DURATION,
+    PER_TOKEN,
+    REQUEST_TOKENS,
+    STAGE,
+)
+from mesh.errors import BatonError, Cancelled
+from mesh.messages import Distribution, End, Prefilled, Reason, Tier, Token
+
+RESUMES = (*(reason.value for reason in Reason), "full_ever", "full_now", "decode_gone", "prefill_gone")
+
+
+class GatewayMetrics:
+    """The product's RequestObserver."""
+
+    def __init__(self) -> None:
+        self.requests = Counter[tuple[str, str]]()  # (path, status)
+        self.finished = Counter[str]()  # by vLLM's finish reasons
+        self.attempts = 0
+        self.resumes = Counter[str](dict.fromkeys(RESUMES, 0))
+        self.errors = Counter[str]()  # by reason
+        self.decisions = Counter[str](dict.fromkeys((each.value for each in Decision), 0))
+        self.expired = Counter[str](dict.fromkeys((tier.value for tier in Tier), 0))
+        self.prompt_tokens = self.generated = 0
+        self.draft_steps = self.drafts = self.accepted_drafts = 0
+        self.prefix_queries, self.prefix_hits = Counter[str](), Counter[str]()  # tokens, by tier
+        self.first_tokens = HistogramFamily(("path", "operation"), FIRST_TOKEN)
+        self.gaps = HistogramFamily((), ITL, PER_TOKEN)
+        self.durations = HistogramFamily(("path", "status", "operation", "error"), LATENCY, OTEL_DURATION)
+        self.per_token = HistogramFamily(("operation",), PER_TOKEN)
+        self.handoffs = HistogramFamily((), STAGE)
+        self.prompt_queues = HistogramFamily(("tier",), STAGE)
+        self.prompt_computes = HistogramFamily(("tier",), STAGE)
+        self.queues, self.prefills = HistogramFamily((), LATENCY), HistogramFamily((), LATENCY)
+        self.decodes, self.inferences = HistogramFamily((), LATENCY), HistogramFamily((), LATENCY)
+        self.prompt_sizes = HistogramFamily((), REQUEST_TOKENS)
+        self.answer_sizes = HistogramFamily((), REQUEST_TOKENS)
+        self.longest_choices = HistogramFamily((), REQUEST_TOKENS)
+        self.choice_counts = HistogramFamily((), CHOICES)
+        self.token_limits = HistogramFamily((), REQUEST_TOKENS)
+        self.route_seconds = HistogramFamily((), MICRO)
+        self.loop_delay = HistogramFamily((), DELAY)
+        self.step_tokens = HistogramFamily((), ITERATION_TOKENS)
+        self._gap, self._route, self._loop = self.gaps.of(), self.route_seconds.of(), self.loop_delay.of()
+        self._steps: dict[int, Distribution] = {}  # by incarnation: the steps that `step_tokens` includes
+        self._groups: dict[str, _Group] = {}  # by request id: the requests of several choices that have not ended
+
+    # ---- a request's life, in order
+
+    def accepted(self, request: GatewayRequest) -> None:
+        choice = request.choice
+        if choice.request_id not in self._groups:
+            self.choice_counts.of().observe(choice.choices, request.root.traceparent, request.accepted_seconds)
+        if choice.choices > 1:
+            self._groups.setdefault(choice.request_id, _Group()).running += 1
+
+    def routed(self, decision: Decision, seconds: float) -> None:
+        self.decisions[decision.value] += 1
+        self._route.observe(seconds)
+
+    def attempted(self) -> None:
+        self.attempts += 1
+
+    def resumed(self, reason: str) -> None:
+        self.resumes[reason] += 1
+
+    def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
+        tier = Tier.DECODE.value if request.prefill is None else Tier.PREFILL.value
+        trace, now = request.root.traceparent, request.accepted_seconds
+        self.prompt_queues.of(tier).observe(prefilled.queued_seconds, trace, now)
+        self.prompt_computes.of(tier).observe(prefilled.computed_seconds, trace, now)
+        self.prefix_queries[tier] += len(request.choice.prompt)
+        self.prefix_hits[tier] += prefilled.cached_tokens
+
+    def first_token(self, request: GatewayRequest, now: float) -> None:
+        choice, seconds = request.choice, now - request.accepted_seconds
+        self.first_tokens.of(request.path, operation(choice)).observe(seconds, request.root.traceparent, now)
+        if choice.sampling.choice == 0:  # the choices of a request share its prompt
+            self.prompt_tokens += len(choice.prompt)
+
+    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
+        self._gap.observe(gap_seconds, request.root.traceparent, now)
+
+    def handed(self, request: GatewayRequest, now: float) -> None:
+        if request.prefill is not None and request.first_token_seconds is not None:
+            seconds = now - request.first_token_seconds
+            self.handoffs.of().observe(seconds, request.root.traceparent, now)
+
+    def taken(self, token: Token) -> None:
+        self.generated += 1
+        if token.drafted:
+            self.draft_steps += 1
+            self.drafts += token.drafted
+        self.accepted_drafts += token.accepted
+
+    def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
+        cancelled = isinstance(error, Cancelled) and not request.complete
+        status = "cancelled" if cancelled else "ok" if error is None or request.complete else "error"
+        self.requests[request.path, status] += 1
+        self.finished[finish_reason(request, status)] += 1
+        assert request.ended_seconds is not None, "only an ended request is reported"
+        trace, now = request.root.traceparent, request.ended_seconds
+        what = "" if status == "ok" or error is None else error.reason
+        duration = self.durations.of(request.path, status, operation(request.choice), what)
+        duration.observe(now - request.accepted_seconds, trace, now)
+        if status == "ok":
+            self._ended_well(request, trace, now)
+        self._end_in_group(request, len(request.shown) if status == "ok" else 0, trace, now)
+
+    def _ended_well(self, request: GatewayRequest, trace: str, now: float) -> None:
+        choice, shown, began = request.choice, len(request.shown), request.accepted_seconds
+        first = now if request.first_token_seconds is None else request.first_token_seconds
+        computed = request.prefilled.computed_seconds if request.prefilled else 0.0
+        self.queues.of().observe(max(0.0, first - began - computed), trace, now)
+        self.prefills.of().observe(computed, trace, now)
+        self.decodes.of().observe(now - first, trace, now)
+        self.inferences.of().observe(now - first + computed, trace, now)
+        if shown > 1:
+            each = (request.shown_seconds - first) / (shown - 1)
+            self.per_token.of(operation(choice)).observe(each, trace, now)
+        self.prompt_sizes.of().observe(len(choice.prompt), trace, now)
+        self.answer_sizes.of().observe(shown, trace, now)
+        self.token_limits.of().observe(choice.sampling.max_tokens)
+
+    def _end_in_group(self, request: GatewayRequest, tokens: int, trace: str, now: float) -> None:
+        """Of the choices of one request, the longest one counts when the last has ended."""
+        group = self._groups.get(request.choice.request_id, _Group(1))
+        group.running, group.longest = group.running - 1, max(group.longest, tokens)
+        if not group.running:
+            self._groups.pop(request.choice.request_id, None)
+            if group.longest:
+                self.longest_choices.of().observe(group.longest, trace, now)
+
+    # ---- errors, workers
+
+    def refused(self, error: BatonError) -> None:
+        self.errors[error.reason] += 1
+
+    def measured(self, worker: AttachedWorker) -> None:
+        """Add the steps since the worker's last measures; what it did before it attached here does not count."""
+        now, sums = worker.distributions.get("step_tokens"), self.step_tokens.of()
+        before = self._steps.get(worker.incarnation)
+        if now is None or len(now.counts) != len(sums.counts):
+            return
+        self._steps[worker.incarnation] = now
+        if before is not None:
+            sums.sum += now.sum - before.sum
+            for bucket, (new, old) in enumerate(zip(now.counts, before.counts, strict=True)):
+                sums.counts[bucket] += new - old
+
+    def lease_expired(self, tier: Tier) -> None:
+        self.expired[tier.value] += 1
+
+    def gone(self, worker: AttachedWorker) -> None:
+        self._steps.pop(worker.incarnation, None)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The choices of one request."""
+
+    running: int = 0
+    longest: int = 0  # tokens of the longest choice that has ended well
+
+
+def operation(choice: ChoiceRequest) -> str:
+    """The name of the operation by OpenTelemetry's conventions."""
+    return "chat" if choice.prompt_field.endswith("messages") else "text_completion"
+
+
+def finish_reason(request: GatewayRequest, status: str) -> str:
+    if status != "ok":
+        return {"cancelled": "abort", "error": "error"}[status]
+    return "length" if not request.complete and request.shown[-1].end is End.LENGTH else "stop"
