@@ -112,6 +112,9 @@ def test_the_collector_defines_what_its_pipelines_name(section: str) -> None:
 
 
 def test_prometheus_scrapes_every_member() -> None:
-    jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in loaded("prometheus.yaml")["scrape_configs"]}
+    jobs = {
+        job["job_name"]: job["static_configs"][0]["targets"]
+        for job in loaded("../deploy/prometheus/prometheus.yaml")["scrape_configs"]
+    }
     sidecars = {name.removesuffix("-envoy") for name in SERVICES if name.endswith("-envoy")} | {"edge"}
     assert {target.partition(":")[0] for target in jobs["envoy"]} == sidecars
