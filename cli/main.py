@@ -30,6 +30,7 @@ COMMANDS = {
     "health": Entry("cli.probe", "probe", "Ask the service of this container or machine whether it can serve."),
     "verify": Entry("cli.verify.command", "verify", "Show that any mesh computes the same bits as one process."),
     "doctor": Entry("cli.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
+    "envoy": Entry("cli.envoy.command", "app", "Put an Envoy in front of every service."),
     "model": Entry("cli.model", "app", "Check a model folder without loading it."),
 }
 

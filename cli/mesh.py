@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from cli.ports import check_free, dialable
 from cli.supervisor import Service, serve_arguments
-from mesh.config import CommonConfig, MeshConfig
+from mesh.config import CommonConfig, ConfigError, MeshConfig
 
 Config = TypeVar("Config", bound=CommonConfig)
 
@@ -29,6 +29,11 @@ def services_of(
 ) -> list[Service]:
     """The services of a mesh, the gateway first. `overrides` are the settings of the command line. ConfigError when a
     port is taken."""
+    if sidecar := mesh.gateway.sidecar or mesh.prefill.sidecar or mesh.decode.sidecar:
+        raise ConfigError(
+            f"sidecar: {sidecar} cannot be the Envoy of every process of a mesh; start each service with `baton serve` "
+            "beside its own sidecar"
+        )
     check_free("gateway.http_address", mesh.gateway.http_address)
     check_free("gateway.grpc_address", mesh.gateway.grpc_address)
     common = dict(overrides) | {"otlp_endpoint": otlp_endpoint}

@@ -68,7 +68,9 @@ async def open_worker(
     worker = DecodeWorker(
         GrpcNetwork(
             tls=tls,
+            sidecar=config.sidecar,
             advertise_host=config.advertise_host,
+            advertise_port=config.advertise_port,
             setting="decode.address",
             also=stats_service(lambda: worker.counts()),
         ),

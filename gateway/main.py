@@ -43,7 +43,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         return services(gateway, assets, random=random)(server)
 
     gateway = Gateway(
-        GrpcNetwork(tls=tls_files(config), setting="gateway.grpc_address", also=add_public),
+        GrpcNetwork(tls=tls_files(config), sidecar=config.sidecar, setting="gateway.grpc_address", also=add_public),
         random=random,
         telemetry=telemetry,
         model=config.model_name,

@@ -126,7 +126,9 @@ class Gateway:
             stream = await self._network.dial(register.address, Channel.ATTACH)
         except StreamClosed as error:
             self._dialing.discard(register.incarnation)
-            problem = f"{error}. It registered with this address: check its `address` and `advertise_host`"
+            problem = (
+                f"{error}. It registered with this address: check its `address`, `advertise_host` and `advertise_port`"
+            )
             self._reach_log.failed(f"{register.tier.value} {register.address}", problem)
             return
         self._reach_log.reached(f"{register.tier.value} {register.address}")

@@ -5,9 +5,22 @@ error names the field and the remedy. Nothing here opens a file or a port, and p
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from mesh.config_checks import (
+    ConfigError,
+    check_address,
+    check_behind_sidecar,
+    check_choice,
+    check_choice_on,
+    check_range,
+    check_tls,
+    is_loopback,
+    split_address,
+)
+
+__all__ = ["ConfigError", "split_address"]  # of mesh/config_checks.py, for everyone who reads settings
 
 LOCAL_MODES = ("auto", "never", "always")
 METRICS_COMPAT = ("vllm", "none")
@@ -18,10 +31,6 @@ TRANSPORTS = {"cpu": ("shm", "tcp"), "cuda": ("cuda_ipc", "nccl")}
 UNENCRYPTED = ("nccl",)  # transports between hosts that cannot use TLS
 WILDCARDS = ("0.0.0.0", "::")
 BUILTIN_NAME = "baton-tiny"
-
-
-class ConfigError(ValueError):
-    """The message names the field (or file and key) and says what to do; services exit with status 2."""
 
 
 def default_cache_folder() -> Path:
@@ -53,9 +62,17 @@ class CommonConfig(TlsConfig):
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
     metrics: bool = True  # workers measure for their gateways; the gateway serves /metrics
+    sidecar: str = ""  # where this process's own Envoy takes its gRPC calls to peers; empty: it dials them itself
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.sidecar:
+            check_address("sidecar", self.sidecar)
+            if not is_loopback(self.sidecar):
+                raise ConfigError(
+                    f"sidecar: {self.sidecar} is not on the loopback of this host; calls to the sidecar are plain "
+                    "text, so it must listen on 127.0.0.1"
+                )
         for key, folder in (("model", self.model), ("draft", self.draft)):
             if folder is not None and not (folder / "config.json").is_file():
                 raise ConfigError(f"{key}: {folder} is not a Hugging Face model folder (it has no config.json)")
@@ -78,9 +95,10 @@ class GatewayConfig(CommonConfig):
         super().__post_init__()
         check_address("http_address", self.http_address)
         check_address("grpc_address", self.grpc_address)
-        _check_choice("local", self.local, LOCAL_MODES)
-        _check_choice("metrics_compat", self.metrics_compat, METRICS_COMPAT)
-        _check_range("max_waiting", self.max_waiting, 0, 1_000_000)
+        check_behind_sidecar("grpc_address", self.grpc_address, self.sidecar)
+        check_choice("local", self.local, LOCAL_MODES)
+        check_choice("metrics_compat", self.metrics_compat, METRICS_COMPAT)
+        check_range("max_waiting", self.max_waiting, 0, 1_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +107,7 @@ class WorkerConfig(CommonConfig):
 
     address: str = "127.0.0.1:0"  # port 0: any free one; the gateways learn it when the worker registers
     advertise_host: str = ""  # what others dial instead of the host of `address`; empty: that host
+    advertise_port: int = 0  # what others dial instead of the port of `address`; 0: that port
     gateways: tuple[str, ...] = ("127.0.0.1:50051",)
     device: str = "cpu"  # cpu | cuda: where the model is computed and its pages lie
     product_path: str = "auto"  # auto: an exact one; on a CPU pairs for bf16 checkpoints, fp32 for the others
@@ -108,6 +127,8 @@ class WorkerConfig(CommonConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_address("address", self.address)
+        check_behind_sidecar("address", self.address, self.sidecar)
+        check_range("advertise_port", self.advertise_port, 0, 65535)
         if not self.advertise_host and split_address(self.address)[0] in WILDCARDS:
             raise ConfigError(
                 f"address: {self.address} listens on every interface; set advertise_host to the name or address of "
@@ -116,30 +137,30 @@ class WorkerConfig(CommonConfig):
         if ":" in self.advertise_host and not re.fullmatch(r"\[[^]]+\]", self.advertise_host):
             raise ConfigError(
                 f"advertise_host: {self.advertise_host!r} is more than a host; write a name or an address without a "
-                "port, an IPv6 address in brackets"
+                "port, an IPv6 address in brackets; the port is advertise_port"
             )
         if not self.gateways:
             raise ConfigError("gateways: name at least one gateway as host:port, for instance 127.0.0.1:50051")
         for gateway in self.gateways:
             check_address("gateways", gateway)
-        _check_choice("device", self.device, tuple(TRANSPORTS))
+        check_choice("device", self.device, tuple(TRANSPORTS))
         if not self.allowed_transports:
             raise ConfigError(f"transports: allow at least one of {', '.join(TRANSPORTS[self.device])}")
         for transport in self.allowed_transports:
-            _check_choice_on("transports", transport, TRANSPORTS, self.device)
-        _check_choice_on("product_path", self.product_path, PRODUCT_PATHS, self.device)
-        _check_choice("speculation", self.speculation, SPECULATION)
+            check_choice_on("transports", transport, TRANSPORTS, self.device)
+        check_choice_on("product_path", self.product_path, PRODUCT_PATHS, self.device)
+        check_choice("speculation", self.speculation, SPECULATION)
         if self.speculation == "draft" and self.model is not None and self.draft is None:
             raise ConfigError('speculation: "draft" needs a draft model; set `draft` to its folder, or take "auto"')
         if self.page_tokens not in PAGE_TOKENS:
             raise ConfigError(f"page_tokens: {self.page_tokens} is not one of {', '.join(map(str, PAGE_TOKENS))}")
         if self.pool_pages is not None:
-            _check_range("pool_pages", self.pool_pages, 1, 1 << 31)
-        _check_range("pool_bytes", self.pool_bytes, 1, 1 << 50)
-        _check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 20)
-        _check_range("threads", self.threads, 0, 4096)
-        _check_range("workers_on_host", self.workers_on_host, 1, 4096)
-        _check_range("worker_on_host", self.worker_on_host, 0, self.workers_on_host - 1)
+            check_range("pool_pages", self.pool_pages, 1, 1 << 31)
+        check_range("pool_bytes", self.pool_bytes, 1, 1 << 50)
+        check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 20)
+        check_range("threads", self.threads, 0, 4096)
+        check_range("workers_on_host", self.workers_on_host, 1, 4096)
+        check_range("worker_on_host", self.worker_on_host, 0, self.workers_on_host - 1)
 
     @property
     def draft_folder(self) -> Path | None:
@@ -181,11 +202,11 @@ class PrefillConfig(WorkerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_range("step_tokens", self.step_tokens, 1, 1 << 20)
+        check_range("step_tokens", self.step_tokens, 1, 1 << 20)
         if self.step_tokens < self.chunk_tokens:
             raise ConfigError(f"step_tokens: {self.step_tokens} is less than chunk_tokens ({self.chunk_tokens})")
         if self.layer_group is not None:
-            _check_range("layer_group", self.layer_group, 1, 1024)
+            check_range("layer_group", self.layer_group, 1, 1024)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +218,8 @@ class DecodeConfig(WorkerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_range("max_batch", self.max_batch, 1, 4096)
-        _check_range("draft_tokens", self.draft_tokens, 1, 64)
+        check_range("max_batch", self.max_batch, 1, 4096)
+        check_range("draft_tokens", self.draft_tokens, 1, 64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,8 +233,8 @@ class MeshConfig:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
 
     def __post_init__(self) -> None:
-        _check_range("prefill_workers", self.prefill_workers, 0, 256)
-        _check_range("decode_workers", self.decode_workers, 1, 256)
+        check_range("prefill_workers", self.prefill_workers, 0, 256)
+        check_range("decode_workers", self.decode_workers, 1, 256)
         if self.prefill_workers == 0 and self.gateway.local == "never":
             raise ConfigError('prefill_workers: 0 with local = "never" leaves no worker to prefill; allow one of them')
         encrypted = {
@@ -240,53 +261,3 @@ class MeshConfig:
     @property
     def workers(self) -> int:
         return self.prefill_workers + self.decode_workers
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """host:port, [v6]:port -> host, port."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def check_address(name: str, address: str) -> None:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:50051")
-
-
-def check_tls(**files: Path | None) -> None:
-    """Either all files are given and exist, or none is given."""
-    given = [key for key, file in files.items() if file is not None]
-    for key, file in files.items():
-        if given and file is None:
-            raise ConfigError(f"{key}: is missing beside {', '.join(given)}; TLS takes {', '.join(files)}")
-        if file is not None:
-            _check_file(key, file)
-
-
-def _check_file(key: str, file: Path) -> None:
-    try:
-        if file.is_dir():
-            raise ConfigError(f"{key}: {file} is a folder; name the PEM file in it")
-        if not file.is_file():
-            raise ConfigError(f"{key}: there is no file {file}")
-    except PermissionError:
-        raise ConfigError(f"{key}: this user may not look into {file.parent}; give the folder's rights to it") from None
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name}: {value!r} is not one of {', '.join(choices)}")
-
-
-def _check_choice_on(name: str, value: str, choices: Mapping[str, tuple[str, ...]], device: str) -> None:
-    elsewhere = [other for other, known in choices.items() if value in known and other != device]
-    if value not in choices[device] and elsewhere:
-        known = ", ".join(choices[device])
-        raise ConfigError(f'{name}: {value!r} goes with device = "{elsewhere[0]}"; on "{device}" take one of {known}')
-    _check_choice(name, value, choices[device])
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ConfigError(f"{name}: {value} is not between {low} and {high}")

@@ -1,8 +1,9 @@
 """The real network: streams of messages over grpc.aio, one connection per stream, so that a peer's death ends it.
 
 It implements mesh.network.Network: it serves Attach, Session and Register, and dials them. With TLS files both ends of
-every connection show a certificate (`mesh/tls.py`). Bytes become messages here and nowhere else. An idle stream waits
-for events only and costs nothing."""
+every connection show a certificate (`mesh/tls.py`). With a sidecar every dial goes to this process's own Envoy, on
+loopback and in plain text; Envoy chooses the peer by the authority. Bytes become messages here and nowhere else. An
+idle stream waits for events only and costs nothing."""
 
 import asyncio
 from typing import Any
@@ -16,6 +17,7 @@ from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcList
 from mesh.grpc_stream import GrpcStream
 from mesh.messages import Register
 from mesh.network import Accept, Channel, OnRegister, Stream, StreamClosed
+from mesh.sidecar_advice import UNKNOWN_PEER, with_sidecar_advice
 from mesh.tls import TlsFiles, open_channel
 from mesh.tls_advice import with_advice
 
@@ -55,13 +57,16 @@ class GrpcNetwork:
         self,
         *,
         tls: TlsFiles | None = None,  # both ends of every connection show a certificate of the CA
+        sidecar: str = "",  # address of the Envoy that takes all dials and speaks TLS in place of this process
         advertise_host: str = "",  # what others dial instead of the host that this process listens on
+        advertise_port: int = 0,  # and instead of its port
         dial_seconds: float = 5.0,
         setting: str = "listen",  # named in errors about the address
         also: AddServices | None = None,  # served on the same port
     ) -> None:
-        self._tls = tls
-        self._advertise_host = advertise_host
+        self._tls = None if sidecar else tls
+        self._sidecar = sidecar
+        self._advertise_host, self._advertise_port = advertise_host, advertise_port
         self._dial_seconds = dial_seconds
         self._setting = setting
         self._also = also
@@ -74,11 +79,18 @@ class GrpcNetwork:
             service, method, inbound, outbound = _CHANNELS[channel]
             listening.add(service, method, listening.stream_handler(serve, inbound, outbound))
         if on_register is not None:
-            listening.add(_REGISTRY, "Register", grpc.unary_unary_rpc_method_handler(_registrar(on_register)))
+            handler: Any = grpc.unary_unary_rpc_method_handler(_registrar(on_register))
+            listening.add(_REGISTRY, "Register", handler, steady=True)  # a gateway without workers must take some
         if self._also is not None:
             listening.add_others(self._also)
         credentials = self._tls.server_credentials() if self._tls else None
-        await listening.start(address, credentials, self._advertise_host, self._setting)
+        await listening.start(
+            address,
+            credentials,
+            self._setting,
+            advertise_host=self._advertise_host,
+            advertise_port=self._advertise_port,
+        )
         return listening
 
     async def dial(self, address: str, channel: Channel) -> Stream:
@@ -115,11 +127,13 @@ class GrpcNetwork:
             await connection.close()
 
     def _connect(self, address: str) -> grpc.aio.Channel:
+        if self._sidecar:
+            return open_channel(self._sidecar, None, (*_OPTIONS, ("grpc.default_authority", address)))
         return open_channel(address, self._tls, _OPTIONS)
 
     async def _refusal(self, call: Any, service: str) -> str:
         code, details = await call.code(), await call.details()
-        if code is grpc.StatusCode.UNIMPLEMENTED:
+        if code is grpc.StatusCode.UNIMPLEMENTED and not (self._sidecar and UNKNOWN_PEER in (details or "")):
             return f"a process that does not serve {service} answers there ({details})"
         return f"{code.name}: {self._advised(details)}"
 
@@ -129,6 +143,8 @@ class GrpcNetwork:
         return str(error) or "no answer in time"
 
     def _advised(self, details: str | None) -> str:
+        if self._sidecar:
+            return with_sidecar_advice(details or "no reason", self._sidecar)
         return with_advice(details or "no reason", tls=self._tls is not None, name=self._tls.name if self._tls else "")
 
 

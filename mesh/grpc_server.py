@@ -50,30 +50,43 @@ class GrpcListening:
         self._server = grpc.aio.server(options=(*OPTIONS, handshake))
         self._health = HealthServicer()
         self._services: list[str] = []
+        self._steady: set[str] = set()
         self._streams: set[GrpcStream] = set()
         self._serving: set[asyncio.Task[None]] = set()
 
-    def add(self, service: str, method: str, handler: Any) -> None:
+    def add(self, service: str, method: str, handler: Any, *, steady: bool = False) -> None:
+        """A steady service is healthy for as long as the port is open, whatever the process can do at the moment."""
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         self._services.append(service)
+        if steady:
+            self._steady.add(service)
 
     def add_others(self, add: AddServices) -> None:
         self._services.extend(add(self._server))
 
     async def start(
-        self, address: str, credentials: grpc.ServerCredentials | None, advertise_host: str, setting: str
+        self,
+        address: str,
+        credentials: grpc.ServerCredentials | None,
+        setting: str,
+        *,
+        advertise_host: str = "",
+        advertise_port: int = 0,
     ) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*self._services, _HEALTH, reflection.SERVICE_NAME), self._server)
         port = bind(self._server, address, credentials, setting)
-        self.address = f"{advertise_host or address.rpartition(':')[0]}:{port}"
+        self.address = f"{advertise_host or address.rpartition(':')[0]}:{advertise_port or port}"
         await self._server.start()
-        await self.set_serving(True)
+        await self._set_health(("", *self._services), True)
 
     async def set_serving(self, serving: bool) -> None:
         """Set the answer of health checks; a started server answers SERVING until this changes it."""
+        await self._set_health(("", *(name for name in self._services if name not in self._steady)), serving)
+
+    async def _set_health(self, services: Sequence[str], serving: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in ("", *self._services):
+        for service in services:
             await self._health.set(service, status)
 
     async def close(self) -> None:

@@ -53,7 +53,9 @@ async def open_worker(
     worker = PrefillWorker(
         GrpcNetwork(
             tls=tls,
+            sidecar=config.sidecar,
             advertise_host=config.advertise_host,
+            advertise_port=config.advertise_port,
             setting="prefill.address",
             also=stats_service(lambda: worker.counts()),
         ),

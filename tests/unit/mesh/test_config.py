@@ -228,3 +228,27 @@ def test_an_advertised_host_has_no_port_and_an_ipv6_address_stands_in_brackets(h
     with pytest.raises(ConfigError, match=r"advertise_host: .* without a port, an IPv6 address in brackets"):
         DecodeConfig(advertise_host=host)
     assert DecodeConfig(advertise_host="[::1]").advertise_host == "[::1]"
+
+
+def test_behind_a_sidecar_a_process_listens_on_loopback_only(tmp_path: Path) -> None:
+    sidecar = "127.0.0.1:15001"
+    assert DecodeConfig(sidecar=sidecar, address="127.0.0.1:7000", advertise_port=7001).sidecar == sidecar
+    with pytest.raises(ConfigError, match=r"^address: 10\.0\.0\.3:7000 would serve plain text past the sidecar"):
+        DecodeConfig(sidecar=sidecar, address="10.0.0.3:7000")
+    with pytest.raises(ConfigError, match=r"^grpc_address: 0\.0\.0\.0:50051 would serve plain text past the sidecar"):
+        GatewayConfig(sidecar=sidecar, grpc_address="0.0.0.0:50051")
+    assert GatewayConfig(sidecar="localhost:1", grpc_address="[::1]:50051").sidecar == "localhost:1"
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "message"),
+    [("10.0.0.9:15001", "sidecar: .* is not on the loopback"), ("15001", "sidecar: '15001' is not host:port")],
+)
+def test_a_sidecar_is_an_address_on_loopback(sidecar: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GatewayConfig(sidecar=sidecar)
+
+
+def test_an_advertised_port_is_a_port() -> None:
+    with pytest.raises(ConfigError, match="advertise_port: 70000 is not between 0 and 65535"):
+        DecodeConfig(advertise_port=70000)

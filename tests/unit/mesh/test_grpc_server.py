@@ -52,6 +52,12 @@ async def test_the_advertised_host_replaces_the_wildcard() -> None:
     assert int(port) > 0
 
 
+async def test_the_advertised_port_replaces_that_of_the_address() -> None:
+    server = await GrpcNetwork(advertise_host="worker-7", advertise_port=7001).listen("127.0.0.1:0", {})
+    await server.close()
+    assert server.address == "worker-7:7001"
+
+
 async def test_health_is_told_per_service_and_changes() -> None:
     async with listening({Channel.ATTACH: echo}) as server:
         async with grpc.aio.insecure_channel(server.address) as channel:
@@ -64,6 +70,18 @@ async def test_health_is_told_per_service_and_changes() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as failure:
                 await stub.Check(missing)
             assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_the_registry_is_healthy_while_the_gateway_as_a_whole_is_not() -> None:
+    async with listening({}, lambda register: None) as server:
+        await server.set_serving(False)
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answers = [
+                (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status
+                for name in ("", "baton.worker.v1.RegistryService")
+            ]
+    assert answers == [health_pb2.HealthCheckResponse.NOT_SERVING, health_pb2.HealthCheckResponse.SERVING]
 
 
 async def test_reflection_lists_what_is_served() -> None:

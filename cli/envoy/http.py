@@ -1,0 +1,61 @@
+"""What all HTTP listeners of an Envoy share: the connection manager, and limits that no listener goes without.
+
+Answers stream for minutes and sessions for hours, so no request has a time limit here: the services and their clients
+end what takes too long."""
+
+from typing import Any
+
+from cli.envoy.clusters import PINGS
+from cli.envoy.document import Noted, extension
+
+HEADER_KILOBYTES = 32
+HEADERS = 100
+UNLIMITED = "0s"
+
+_SOCKET, _TCP = 1, 6  # SOL_SOCKET, IPPROTO_TCP of Linux
+_KEEPALIVE, _IDLE, _INTERVAL, _COUNT = 9, 4, 5, 6  # SO_KEEPALIVE; TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT
+
+
+def connection_manager(name: str, *, filters: list[Any], routes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return extension(
+        "envoy.filters.network.http_connection_manager",
+        "filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix=name,
+        stream_idle_timeout=Noted("A stream may be silent for as long as the model computes.", UNLIMITED),
+        max_request_headers_kb=HEADER_KILOBYTES,
+        normalize_path=Noted("What the rules see is what the service sees.", True),
+        merge_slashes=True,
+        **more,
+        route_config=routes,
+        http_filters=[*filters, router()],
+    )
+
+
+def router(**fields: Any) -> dict[str, Any]:
+    return extension("envoy.filters.http.router", "filters.http.router.v3.Router", **fields)
+
+
+def http2_options(streams: int, *, pings: bool = True) -> dict[str, Any]:
+    keepalive = {"connection_keepalive": PINGS} if pings else {}
+    return {"max_concurrent_streams": streams, "allow_connect": False, **keepalive}
+
+
+def virtual_host(name: str, domains: list[str], routes: list[Any]) -> dict[str, Any]:
+    return {"name": name, "domains": domains, "routes": routes}
+
+
+def to_cluster(match: dict[str, Any], cluster: str, **more: Any) -> dict[str, Any]:
+    return {"match": match, "route": {"cluster": cluster, "timeout": UNLIMITED, **more}}
+
+
+def refusal(status: int, reason: str) -> dict[str, Any]:
+    """Answers every request that no route before it takes."""
+    return {"match": {"prefix": "/"}, "direct_response": {"status": status, "body": {"inline_string": reason}}}
+
+
+def keepalive_options() -> list[dict[str, Any]]:
+    """TCP finds within 40 s that the host at the other end has vanished; accepted connections inherit it."""
+    options = ((_SOCKET, _KEEPALIVE, 1), (_TCP, _IDLE, 10), (_TCP, _INTERVAL, 10), (_TCP, _COUNT, 3))
+    return [
+        {"level": level, "name": name, "int_value": value, "state": "STATE_PREBIND"} for level, name, value in options
+    ]

@@ -1,0 +1,86 @@
+"""The listeners of a sidecar: calls of the other members come in, calls of its own service go out.
+
+Inbound terminates mutual TLS, checks who calls what, and passes on to the service on loopback. Outbound takes the
+service's calls in plain text and chooses the peer by the exact authority; an unknown one is refused."""
+
+from typing import Any
+
+from cli.envoy.access import HEALTH, PUBLIC, REFLECTION, REGISTER, rbac_filter
+from cli.envoy.clusters import LOCAL_GRPC, LOCAL_HTTP, MANY_STREAMS, socket_address
+from cli.envoy.document import Noted
+from cli.envoy.http import (
+    HEADERS,
+    connection_manager,
+    http2_options,
+    keepalive_options,
+    refusal,
+    to_cluster,
+    virtual_host,
+)
+from cli.envoy.observe import access_log, tracing
+from cli.envoy.proxy import Proxy
+from cli.envoy.secrets import inbound_tls
+from mesh.sidecar_advice import UNKNOWN_PEER
+
+
+def inbound(proxy: Proxy) -> dict[str, Any]:
+    carries_requests = bool(proxy.local_http)
+    traced = {"tracing": tracing(proxy)} if carries_requests and proxy.collector else {}
+    manager = connection_manager(
+        "inbound",
+        codec_type="HTTP2",
+        common_http_protocol_options={"max_headers_count": HEADERS},
+        http2_protocol_options=http2_options(MANY_STREAMS),
+        forward_client_cert_details="SANITIZE",
+        generate_request_id=carries_requests,
+        preserve_external_request_id=True,
+        **traced,
+        access_log=access_log(proxy, requests=carries_requests, peers=True),
+        filters=[rbac_filter(proxy)],
+        routes={"virtual_hosts": [virtual_host("service", ["*"], _inbound_routes(proxy))]},
+    )
+    return {
+        "name": "inbound",
+        "address": socket_address(proxy.listen),
+        "socket_options": keepalive_options(),
+        "filter_chains": [
+            {
+                "transport_socket_connect_timeout": "10s",
+                "transport_socket": inbound_tls(proxy),
+                "filters": [manager],
+            }
+        ],
+    }
+
+
+def _inbound_routes(proxy: Proxy) -> list[Any]:
+    if not proxy.local_http:
+        return [to_cluster({"prefix": "/"}, LOCAL_GRPC)]
+    return [
+        {**to_cluster({"prefix": HEALTH}, LOCAL_GRPC), "tracing": {"overall_sampling": {"numerator": 0}}},
+        {**to_cluster({"path": REGISTER}, LOCAL_GRPC), "tracing": {"overall_sampling": {"numerator": 0}}},
+        *(to_cluster({"prefix": path}, LOCAL_GRPC) for path in (PUBLIC, REFLECTION)),
+        to_cluster({"prefix": "/"}, LOCAL_HTTP),
+    ]
+
+
+def outbound(proxy: Proxy) -> dict[str, Any]:
+    hosts = [
+        virtual_host(member.path, [member.address], [to_cluster({"prefix": "/"}, member.path)])
+        for member in proxy.peers()
+    ]
+    reason = f"{UNKNOWN_PEER}; its peers are {', '.join(member.address for member in proxy.peers()) or 'none'}"
+    unknown = virtual_host("unknown", ["*"], [refusal(404, reason)])
+    manager = connection_manager(
+        "outbound",
+        codec_type="HTTP2",
+        http2_protocol_options=http2_options(MANY_STREAMS, pings=False),
+        access_log=access_log(proxy, requests=False, peers=False),
+        filters=[],
+        routes={"virtual_hosts": [*hosts, Noted("Never another peer in place of the one that was named.", unknown)]},
+    )
+    return {
+        "name": "outbound",
+        "address": socket_address(proxy.outbound),
+        "filter_chains": [{"filters": [manager]}],
+    }

@@ -1,0 +1,76 @@
+"""The checks that the settings of `mesh/config.py` go through when they are made: each error names the key and the
+remedy."""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class ConfigError(ValueError):
+    """The message names the field (or file and key) and says what to do; services exit with status 2."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """host:port, [v6]:port -> host, port."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(address: str) -> bool:
+    host = split_address(address)[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_address(name: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:50051")
+
+
+def check_tls(**files: Path | None) -> None:
+    """Either all files are given and exist, or none is given."""
+    given = [key for key, file in files.items() if file is not None]
+    for key, file in files.items():
+        if given and file is None:
+            raise ConfigError(f"{key}: is missing beside {', '.join(given)}; TLS takes {', '.join(files)}")
+        if file is not None:
+            _check_file(key, file)
+
+
+def check_behind_sidecar(key: str, address: str, sidecar: str) -> None:
+    if sidecar and not is_loopback(address):
+        raise ConfigError(
+            f"{key}: {address} would serve plain text past the sidecar; listen on 127.0.0.1, and let the sidecar "
+            "listen where others dial"
+        )
+
+
+def _check_file(key: str, file: Path) -> None:
+    try:
+        if file.is_dir():
+            raise ConfigError(f"{key}: {file} is a folder; name the PEM file in it")
+        if not file.is_file():
+            raise ConfigError(f"{key}: there is no file {file}")
+    except PermissionError:
+        raise ConfigError(f"{key}: this user may not look into {file.parent}; give the folder's rights to it") from None
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}: {value!r} is not one of {', '.join(choices)}")
+
+
+def check_choice_on(name: str, value: str, choices: Mapping[str, tuple[str, ...]], device: str) -> None:
+    elsewhere = [other for other, known in choices.items() if value in known and other != device]
+    if value not in choices[device] and elsewhere:
+        known = ", ".join(choices[device])
+        raise ConfigError(f'{name}: {value!r} goes with device = "{elsewhere[0]}"; on "{device}" take one of {known}')
+    check_choice(name, value, choices[device])
+
+
+def check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name}: {value} is not between {low} and {high}")

@@ -1,0 +1,134 @@
+"""One real Envoy of a test: started from a configuration, asked over its admin port, and gone when the test ends."""
+
+import asyncio
+import ctypes
+import json
+import random
+import shutil
+import signal
+import socket
+import sys
+from asyncio.subprocess import STDOUT, Process
+from pathlib import Path
+from typing import Any
+
+READY_SECONDS = 30.0
+PORTS = range(12_000, 32_000)  # below those that the system gives to outgoing connections
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+class EnvoyProcess:
+    """`config` is the bootstrap as data; Envoy reads it as JSON, which is YAML."""
+
+    def __init__(self, name: str, config: dict[str, Any], admin: str, folder: Path) -> None:
+        self.name, self.admin = name, admin
+        self.file = folder / f"{name}.envoy.json"
+        self.file.write_text(json.dumps(config, indent=1))
+        self.log = folder / f"{name}.envoy.log"
+        self._process: Process | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Return when the Envoy serves."""
+        options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(binary(), "-c", str(self.file), *options, "--file-flush-interval-msec", "100"),
+                stdout=log,
+                stderr=STDOUT,
+                preexec_fn=_die_with_parent,
+            )
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                while not await self._is_ready():
+                    if self._process.returncode is not None:
+                        raise RuntimeError(f"Envoy {self.name} ended:\n" + "\n".join(self.lines()))
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise RuntimeError(f"Envoy {self.name} is not ready:\n" + "\n".join(self.lines())) from None
+
+    async def stop(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def send_signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def stat(self, name: str) -> int:
+        """One counter or gauge; 0 while Envoy has not made it."""
+        return (await self.stats(name)).get(name, 0)
+
+    async def stats(self, part: str = "") -> dict[str, int]:
+        """All counters and gauges whose names contain this text."""
+        _, body = await get(self.admin, "/stats?format=json")
+        found = json.loads(body)["stats"]
+        return {each["name"]: each["value"] for each in found if "name" in each and part in each["name"]}
+
+    def lines(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
+
+    async def _is_ready(self) -> bool:
+        try:
+            return (await get(self.admin, "/ready"))[0] == 200
+        except OSError:
+            return False
+
+
+def binary() -> str:
+    """The envoy command of this environment; the `dev` extra installs it."""
+    found = shutil.which("envoy", path=str(Path(sys.executable).parent)) or shutil.which("envoy")
+    if found is None:
+        raise RuntimeError("there is no envoy command; `make test` installs it with the dev extra")
+    return found
+
+
+async def get(address: str, path: str) -> tuple[int, bytes]:
+    """GET over plain HTTP/1.1: status and body."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    if b"chunked" in head.lower():
+        body = _dechunked(body)
+    return int(head.split(b" ", 2)[1]), body
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback on which no process listens, each another one."""
+    found: list[socket.socket] = []
+    try:
+        while len(found) < count:
+            each = socket.socket()
+            try:
+                each.bind(("127.0.0.1", random.choice(PORTS)))
+            except OSError:
+                each.close()
+                continue
+            found.append(each)
+        return [each.getsockname()[1] for each in found]
+    finally:
+        for each in found:
+            each.close()
+
+
+def _dechunked(body: bytes) -> bytes:
+    found = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        length = int(size, 16)
+        if length == 0:
+            break
+        found, body = found + body[:length], body[length + 2 :]
+    return found
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
