@@ -60,10 +60,11 @@ def probe(
 
 
 async def worker_serves(worker: WorkerConfig) -> bool:
-    """Whether the worker answers SERVING. With TLS its certificate must carry the name that its peers dial."""
+    """Whether the worker answers SERVING. With TLS its certificate must carry the name that its peers dial; beside a
+    sidecar its port is plain text."""
     if worker.address.endswith(":0"):
         raise ConfigError(f"address: {worker.address} takes any free port, which a probe cannot know; name a port")
-    tls = tls_files(worker)
+    tls = None if worker.sidecar else tls_files(worker)
     if tls is not None:
         tls.name = tls.name or worker.advertise_host.strip("[]")
     async with open_channel(dialable(worker.address), tls) as channel:
