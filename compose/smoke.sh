@@ -105,7 +105,9 @@ port() { compose port "$1" "$2"; }
 trace=$(od -An -tx1 -N16 /dev/urandom | tr -d ' \n')
 
 ask() {
-    local body='{"model": "'$1'", "messages": [{"role": "user", "content": "What is Baton?"}], "max_tokens": 48}'
+    # longer than a page, so that a prefill worker computes it and hands it over
+    local question="What is Baton? Tell me how a prompt is read, how its pages of keys and values reach the decode worker, and what happens when a worker dies in the middle of it."
+    local body='{"model": "'$1'", "messages": [{"role": "user", "content": "'$question'"}], "max_tokens": 48}'
     curl -sS --fail-with-body --max-time 60 "${curl_options[@]}" "$url/v1/chat/completions" -H 'content-type: application/json' \
         -H "traceparent: 00-$trace-00f067aa0ba902b7-01" -d "$body" >"$work/answer.json"
     grep -q '"content": *"[^"]' "$work/answer.json" || { cat "$work/answer.json" >&2 && return 1; }

@@ -22,7 +22,7 @@ SERVICES: dict[str, Service] = loaded("compose.yaml")["services"]
 
 
 def faults(name: str, service: Service) -> list[str]:
-    """What this service lacks."""
+    """Promises that this service breaks."""
     checks = {
         "runs as root": service.get("user", "root").split(":")[0] not in ("root", "0"),
         "its root is writable": service.get("read_only") is True,

@@ -20,7 +20,7 @@ def gateway() -> Iterator[tuple[str, list[int]]]:
     """A gateway's GET /health whose status the test sets."""
     status = [200]
 
-    class Health(http.server.BaseHTTPRequestHandler):
+    class ProbedGateway(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status[0])
             self.end_headers()
@@ -29,7 +29,7 @@ def gateway() -> Iterator[tuple[str, list[int]]]:
         def log_message(self, *arguments: object) -> None:
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
+    with http.server.HTTPServer(("127.0.0.1", 0), ProbedGateway) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"127.0.0.1:{server.server_port}", status

@@ -47,7 +47,7 @@ def test_the_library_of_the_tests_has_every_body() -> None:
 
 
 def said_about(folder: Path, line: str) -> str:
-    """What a process prints that finds its library in `folder`."""
+    """Output of a process that finds its library in `folder`."""
     code = (
         "import pathlib, baton_kernels as bk; from baton_kernels import library\n"
         f"library._FILE = pathlib.Path({str(folder / 'few.so')!r})\n{line}"
