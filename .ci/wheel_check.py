@@ -1,6 +1,8 @@
 """Builds the wheel and uses it as a new user would: in empty environments, without a compiler, from a folder without
-the sources. `make wheel-check` runs it; --json prints sizes and seconds as one object."""
+the sources. `make wheel-check` runs it; --json prints sizes and seconds as one object, --wheel takes a wheel that is
+there."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -22,10 +24,14 @@ _begun = time.monotonic()
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--wheel", type=Path)
+    options = parser.parse_args()
     report: dict[str, Any] = {"seconds": {}}
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        wheel = timed(report, "build", lambda: build(work))
+        wheel = options.wheel.resolve() if options.wheel else timed(report, "build", lambda: build(work))
         report |= facts(wheel, work)
         timed(report, "client", lambda: client(work, wheel))
         server = timed(report, "install", lambda: environment(work, "server", f"{wheel}[serve]"))
@@ -33,7 +39,7 @@ def main() -> None:
         report["doctor"] = doctor(server, work)
         report["demo_exit"] = timed(report, "demo", lambda: demo(server, work))
     report["ok"] = report["demo_exit"] == 0
-    if "--json" in sys.argv[1:]:
+    if options.json:
         print(json.dumps(report))
     if not report["ok"]:
         sys.exit("baton demo failed")

@@ -91,7 +91,7 @@ tidy() {
 trap tidy EXIT
 
 checkout() { # what is committed, and nothing else
-    mkdir "$work/checkout" && git -C "$source_folder" archive HEAD | tar -x -C "$work/checkout"
+    mkdir "$work/checkout" && git -C "$source_folder" -c tar.umask=0022 archive HEAD | tar -x -C "$work/checkout"
 }
 
 base() {
