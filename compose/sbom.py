@@ -63,10 +63,10 @@ def component(distribution: Distribution) -> dict[str, Any]:
         "version": distribution.version,
         "purl": purl(distribution),
     }
-    if licence and "\n" not in licence:  # some put the whole text there
-        entry["licenses"] = [{"expression" if meta.get("License-Expression") else "license": licence}]
-        if not meta.get("License-Expression"):
-            entry["licenses"] = [{"license": {"name": licence}}]
+    if meta.get("License-Expression"):
+        entry["licenses"] = [{"expression": licence}]
+    elif licence and "\n" not in licence:  # some put the whole text there
+        entry["licenses"] = [{"license": {"name": licence}}]
     return entry
 
 

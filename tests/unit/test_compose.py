@@ -1,6 +1,9 @@
 """compose/compose.yaml keeps its promises: every container hardened, every image a variable, every port on loopback."""
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +121,16 @@ def test_prometheus_scrapes_every_member() -> None:
     }
     sidecars = {name.removesuffix("-envoy") for name in SERVICES if name.endswith("-envoy")} | {"edge"}
     assert {target.partition(":")[0] for target in jobs["envoy"]} == sidecars
+
+
+def test_the_bill_of_materials_names_every_distribution_and_what_it_requires(tmp_path: Path) -> None:
+    target = tmp_path / "bill.json"
+    subprocess.run([sys.executable, COMPOSE / "sbom.py", "--name", "image", "--output", target], check=True)
+    bill = json.loads(target.read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    versions = {entry["name"].lower(): entry["version"] for entry in bill["components"]}
+    assert {"grpcio", "numpy", "tokenizers"} <= set(versions) and all(versions.values())
+    known = {entry["bom-ref"] for entry in bill["components"]}
+    assert all(set(entry["dependsOn"]) <= known and entry["ref"] in known for entry in bill["dependencies"])
+    requires = {entry["ref"].split("@")[0]: entry["dependsOn"] for entry in bill["dependencies"]}
+    assert any(ref.startswith("pkg:pypi/grpcio@") for ref in requires["pkg:pypi/grpcio-status"])
