@@ -155,7 +155,7 @@ step engine start_engine
 step checkout checkout
 step base base
 step build compose build --quiet
-step start compose up -d --wait --wait-timeout 300 --quiet-pull
+step start compose up -d --wait --wait-timeout 900 --quiet-pull
 image=$($docker image inspect -f '{{.Size}}' "$(compose config --images | grep -m1 -E 'baton(:|$)' || echo baton:local)")
 curl_options=()
 if [ "$profile" = full ]; then
