@@ -75,7 +75,7 @@ def needs(library: Path) -> dict[str, set[str]]:
         """Where in the file the byte lies that is loaded at this address."""
         for kind, _, at, begin, _, length in segments:
             if kind == _LOAD and begin <= address < begin + length:
-                return address - begin + at
+                return int(address - begin + at)
         raise NotPortable(f"{library} is damaged: no segment holds address {address:#x}")
 
     dynamic: list[tuple[int, int]] = []
