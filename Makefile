@@ -133,9 +133,14 @@ format: $(DEV) ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: wheel
+wheel: $(DEV) ## dist/baton-*.whl: for any Linux on x86-64, with every body of the kernels; and the sdist
+	@rm -rf dist && $(BIN)/python -m build --outdir dist . >&2
+	@ls -l dist >&2
+
 .PHONY: wheel-check
-wheel-check: $(DEV) ## build the wheel and use it in an empty environment
-	bash .ci/wheel-check $(BIN)/python
+wheel-check: $(DEV) ## build the wheel and use it in an empty environment without a compiler; ARGS=--json
+	@$(BIN)/python .ci/wheel_check.py $(ARGS)
 
 .PHONY: docs-check
 docs-check: $(DEV) ## run every command of README.md and docs/; ARGS="--page docs/api.md"
@@ -154,12 +159,13 @@ clean: ## remove the environment and everything built
 
 # ---- the environment
 
-# The kernels compile in the background while the environment is made; pip's build of the package waits for them. A current
-# pip comes first, since old ones take twice as long for the rest.
+# The kernels compile in the background while the environment is made; pip's build of the package waits for them. They are
+# the bodies that this processor runs; the tests compare all bodies, so $(DEV) compiles the others too. A current pip comes
+# first, since old ones take twice as long for the rest.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Baton needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
-	@{ $(PYTHON) kernels/baton_kernels/build.py >/dev/null 2>&1 || true; } &
+	@{ $(PYTHON) kernels/baton_kernels/build.py --here >/dev/null 2>&1 || true; } &
 	@$(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --python $@ --disable-pip-version-check --quiet install pip 2>/dev/null \
 		|| { $@ -m ensurepip >/dev/null && $(PIP) install --upgrade pip; }
@@ -173,8 +179,10 @@ $(SERVE): $(BUILT_FROM) | $(BIN)/python
 # The tests compare with torch on a CPU. It is installed before any package that requires it: pip would install gigabytes of CUDA.
 $(DEV): $(SERVE) pyproject.toml
 	@echo "adding what the tests need to $(VENV) (a minute or two the first time)" >&2
+	@{ $(BIN)/python kernels/baton_kernels/build.py >/dev/null 2>&1 || true; } &
 	$(BIN)/python -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null \
 		|| { bash .ci/answers $(BIN)/python $(TORCH_INDEX)/torch/ && $(PIP) install "$(TORCH)" --index-url $(TORCH_INDEX); } \
 		|| $(PIP) install "$(TORCH)"
 	$(PIP) install -e '.[dev]'
+	@$(BIN)/python kernels/baton_kernels/build.py >&2 || true
 	@touch $@

@@ -54,6 +54,7 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
         "gpu": {**machine.gpu(), "usable": False, "path": None, "why_not": "not checked"},
         "ports": {},
         "paths": {},
+        "not_built": [],
         "forced": os.environ.get("BATON_PRODUCT_PATH") or None,
         "transports": [],
         "class": None,
@@ -115,6 +116,7 @@ def _bodies(report: Report) -> None:
     import baton_kernels
 
     bodies = baton_kernels.bodies()
+    report["not_built"] = list(baton_kernels.not_built())
     report["paths"] = {
         operation: {"body": body, "usable": list(bodies.get(operation, ()))}
         for operation, body in sorted(baton_kernels.chosen().items())
@@ -211,6 +213,7 @@ def _show(report: Report) -> None:
         *(("port", f"{address} is {state}") for address, state in report["ports"].items()),
         *(("transport", f"{entry['name']}: {entry['reason']}") for entry in report["transports"]),
         *(("path", f"{name}: {path['body']} of {', '.join(path['usable'])}") for name, path in report["paths"].items()),
+        *([("not built", f"{', '.join(report['not_built'])}: not for this processor")] if report["not_built"] else []),
         *([("forced", f"BATON_PRODUCT_PATH={report['forced']}")] if report["forced"] else []),
         ("class", report["class"] or "unknown"),
         ("fingerprint", report["fingerprint"] or "unknown"),

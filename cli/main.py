@@ -27,6 +27,7 @@ COMMANDS = {
     "chat": Entry("cli.chat", "chat", "Hold a conversation with a running mesh."),
     "generate": Entry("cli.generate", "generate", "Complete one prompt on a running mesh."),
     "serve": Entry("cli.serve", "app", "Run one service: gateway, prefill or decode."),
+    "health": Entry("cli.probe", "probe", "Ask the service of this container or machine whether it can serve."),
     "verify": Entry("cli.verify.command", "verify", "Show that any mesh computes the same bits as one process."),
     "doctor": Entry("cli.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
     "explain": Entry("cli.explain", "explain", "Show where a request's time went, and why it was slow."),

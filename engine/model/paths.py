@@ -39,6 +39,9 @@ def _path(place: str, field: str, wanted: str, dtype: str) -> str:
 
 def _force(body: str, path: str) -> None:
     usable = baton_kernels.bodies()[f"product.{path}"]
+    if body in baton_kernels.not_built():
+        problem = f"the kernels were built without the body {body!r}, which this processor does not need"
+        raise ModelError("environment", VARIABLE, problem, "Run `python -m baton_kernels.build`, which builds all.")
     if body not in usable:
         known = ", ".join(f"{path}:{name}" for name in usable)
         raise ModelError(

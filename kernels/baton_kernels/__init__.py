@@ -6,7 +6,7 @@ the chunking, the page size or the number of threads. Importing never compiles: 
 from baton_kernels import draft, layer
 from baton_kernels.arrays import PATHS
 from baton_kernels.library import KERNEL_VERSION, KernelError, available
-from baton_kernels.machine import bodies, choose, chosen, has_tiles, set_threads, threads
+from baton_kernels.machine import bodies, choose, chosen, has_tiles, not_built, set_threads, threads
 from baton_kernels.paged import attention, layer_bytes, layout, rmsnorm, rotate_write
 from baton_kernels.pages import checksum, copy_page, scatter
 from baton_kernels.products import embed, gated, pack, pack_bytes, product
@@ -32,6 +32,7 @@ __all__ = [
     "layer",
     "layer_bytes",
     "layout",
+    "not_built",
     "pack",
     "pack_bytes",
     "product",

@@ -1,8 +1,10 @@
 """Compiles the native library next to the package: by `python -m baton_kernels.build`, and at install (hatch_build.py).
 
-One g++ per file, in parallel, each with the instruction set its kernels need; the library decides when it is
-loaded which of them run. The compiler must never contract or reorder a product, so `-ffast-math` is not used."""
+One g++ per file, in parallel, each with the instruction set its kernels need; the library decides when it is loaded
+which of them run. With `--here` only the bodies that this processor runs are compiled; a library that comes to another
+processor says which body it lacks. The compiler must never contract or reorder a product: hence no `-ffast-math`."""
 
+import ctypes
 import fcntl
 import os
 import shutil
@@ -10,11 +12,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "_baton_kernels.so"
+BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-pthread")
 WARNINGS = (
     "-Wall",
@@ -34,6 +38,9 @@ MARCH = {
     "body_avx512bf16.cpp": ("-march=x86-64-v4", "-mavx512bf16"),
     "body_amx.cpp": ("-march=x86-64-v4", "-mamx-tile", "-mamx-bf16"),
 }
+# With libstdc++ inside, the library runs beside older ones, and its wheel on older systems. Where the compiler has no
+# archive of it, the library needs the system's.
+STATIC = ("-static-libstdc++", "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections")
 
 
 class BuildError(Exception):
@@ -50,39 +57,70 @@ def compiler() -> str:
     return found
 
 
-def sources() -> list[Path]:
-    return sorted((HERE / "cpu").glob("*.cpp"))
+def bodies_here(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+    """The bodies that this processor runs, and the plain one that they are compared with."""
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    flags = {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
+    wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"} <= flags
+    return (
+        "plain",
+        *(("avx512",) if wide else ("avx2",)),
+        *(("avx512bf16",) if wide and "avx512_bf16" in flags else ()),
+        *(("amx",) if wide and {"amx_tile", "amx_bf16"} <= flags else ()),
+    )
 
 
-def up_to_date() -> bool:
-    """The library is there and is newer than everything that it is made from."""
+def sources(bodies: Collection[str] = BODIES) -> list[Path]:
+    left_out = {f"body_{body}.cpp" for body in BODIES if body not in bodies}
+    return sorted(path for path in (HERE / "cpu").glob("*.cpp") if path.name not in left_out)
+
+
+def up_to_date(bodies: Collection[str] = BODIES) -> bool:
+    """The library is there, has these bodies, and is newer than everything that it is made from."""
     made_from = (Path(__file__), *(HERE / "cpu").iterdir())
-    return LIBRARY.exists() and LIBRARY.stat().st_mtime > max(path.stat().st_mtime for path in made_from)
+    if not LIBRARY.exists() or LIBRARY.stat().st_mtime <= max(path.stat().st_mtime for path in made_from):
+        return False
+    return set(bodies) <= set(built(LIBRARY))
 
 
-def build_once() -> Path:
+def built(library: Path) -> tuple[str, ...]:
+    """The bodies in a library: each exports a symbol with its name. Nothing is loaded."""
+    data = library.read_bytes()
+    return tuple(body for body in BODIES if f"\0baton_has_{body}\0".encode() in data)
+
+
+def build_once(bodies: Collection[str] = BODIES) -> Path:
     """Build the library unless it is up to date. Of several processes that ask for it, one builds, the others wait."""
     with LIBRARY.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return LIBRARY if up_to_date() else build()
+        return LIBRARY if up_to_date(bodies) else build(bodies=bodies)
 
 
-def build(target: Path = LIBRARY, extra: tuple[str, ...] = ()) -> Path:
+def build(target: Path = LIBRARY, *, bodies: Collection[str] = BODIES) -> Path:
     """Compiles and links to `target`, which appears whole or not at all."""
     if sysconfig.get_platform() not in ("linux-x86_64",):
         raise BuildError(f"the CPU kernels are for Linux on x86-64, this is {sysconfig.get_platform()}")
     cxx = compiler()
     with tempfile.TemporaryDirectory() as folder:
-        objects = [Path(folder, source.stem + ".o") for source in sources()]
+        chosen = sources(bodies)
+        objects = [Path(folder, source.stem + ".o") for source in chosen]
         # the slowest files first
-        jobs = sorted(zip(sources(), objects, strict=True), key=lambda job: not job[0].name.startswith("body_"))
+        jobs = sorted(zip(chosen, objects, strict=True), key=lambda job: not job[0].name.startswith("body_"))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda job: _run([cxx, *FLAGS, *WARNINGS, *LIGHT.get(job[0].name, ()),
-                                            *MARCH.get(job[0].name, DEFAULT_MARCH), *extra,
+                                            *MARCH.get(job[0].name, DEFAULT_MARCH),
                                             "-c", str(job[0]), "-o", str(job[1])]), jobs))  # fmt: skip
-        linked = target.with_suffix(f".{os.getpid()}.tmp")
-        _run([cxx, "-shared", "-pthread", *extra, *map(str, objects), "-o", str(linked)])
-        linked.replace(target)
+        linked = Path(folder, "linked.so")
+        link = [cxx, "-shared", "-pthread", *map(str, objects), "-o", str(linked)]
+        try:
+            _run([*link, *STATIC])
+        except BuildError:
+            _run(link)
+        if set(bodies) < set(BODIES) and ctypes.CDLL(str(linked)).baton_missing() >= 0:
+            return build(target)  # the processor runs more than the system says
+        whole = target.with_suffix(f".{os.getpid()}.tmp")
+        shutil.copy(linked, whole)
+        whole.replace(target)
     return target
 
 
@@ -96,6 +134,7 @@ def _run(command: list[str]) -> None:
 
 if __name__ == "__main__":
     try:
-        print(f"built {build_once()}")
+        wanted = bodies_here() if sys.argv[1:] == ["--here"] else BODIES
+        print(f"built {build_once(wanted)} with {', '.join(built(LIBRARY))}")
     except BuildError as error:
         sys.exit(str(error))

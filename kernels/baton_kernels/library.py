@@ -10,12 +10,16 @@ from pathlib import Path
 
 KERNEL_VERSION = 2  # raised whenever a recipe changes the bits it gives; part of the numerics class
 
+BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx")  # in the order of dispatch.h
+
 _FILE = Path(__file__).resolve().parent / "_baton_kernels.so"
 # Result and arguments of each C function: i int, l long, q 64 bits signed, Q unsigned, f float, d double, p pointer,
 # m a message or null, - nothing. The order is api.h's.
 _SIGNATURES = {
     "version": "i",
     "supported": "i",
+    "built": "ii",
+    "missing": "i",
     "usable": "ii",
     "knows": "iii",
     "chosen": "ii",
@@ -90,6 +94,11 @@ def load() -> Library:
         )
     if not library.supported():
         raise KernelError("this processor lacks AVX2 and FMA (x86-64-v3), which the CPU kernels need")
+    if (missing := library.missing()) >= 0:
+        raise KernelError(
+            f"the CPU kernels were built for another processor, without this one's body {BODIES[missing]!r}: "
+            "install g++ 11 or newer and run `python -m baton_kernels.build`"
+        )
     return library
 
 

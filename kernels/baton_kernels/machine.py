@@ -6,9 +6,8 @@ import ctypes
 import os
 from collections.abc import Sequence
 
-from baton_kernels.library import KernelError, available, load
+from baton_kernels.library import BODIES, KernelError, available, load
 
-BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx")
 OPERATIONS = (
     "product.fp32",
     "product.pairs",  # up to four rows
@@ -21,6 +20,11 @@ OPERATIONS = (
     "sample",
     "copy",
 )
+
+
+def not_built() -> tuple[str, ...]:
+    """The bodies that the library lacks because this processor has no use for them."""
+    return tuple(body for number, body in enumerate(BODIES) if not load().built(number))
 
 
 def bodies() -> dict[str, tuple[str, ...]]:
@@ -46,6 +50,8 @@ def choose(body: str | None) -> None:
     """Forces one body for every operation that it implements (avx512 for the others); None returns to the best body."""
     if body is not None and body not in BODIES:
         raise KernelError(f"body: {body!r} is not one of {', '.join(BODIES)}")
+    if body in not_built():
+        raise KernelError(f"body: the library was built without {body!r}: run `python -m baton_kernels.build`")
     if not load().choose(-1 if body is None else BODIES.index(body)):
         raise KernelError(f"body: this machine cannot run {body!r}")
 

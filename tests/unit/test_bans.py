@@ -37,6 +37,7 @@ RANDOM_FILES = {
     "cli/verify/drafts.py": "a draft's changed weights, drawn from a seed",
 }
 SOCKET_FILES = {
+    "cli/probe.py": "`baton health` dials the service beside it",
     "gateway/grpc_api.py": "the public gRPC server",
     "gateway/http_server.py": "the public HTTP server",
     "mesh/grpc_network.py": "the real network",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from baton_kernels import build, manylinux
+
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = {
     "cli",
@@ -72,10 +74,15 @@ def test_the_wheel_brings_the_page_that_shows_the_mesh(wheel: zipfile.Path) -> N
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-def test_the_wheel_brings_compiled_kernels_and_says_for_which_platform(wheel: zipfile.Path) -> None:
-    libraries = [name for name in names(wheel) if name.startswith("baton_kernels/") and name.endswith(".so")]
-    assert libraries
-    assert not str(wheel.root.filename).endswith("-any.whl")
+def test_the_wheel_brings_every_body_and_the_tag_that_its_library_bears(wheel: zipfile.Path, tmp_path: Path) -> None:
+    (name,) = (name for name in names(wheel) if name.startswith("baton_kernels/") and name.endswith(".so"))
+    library = Path(wheel.root.extract(name, tmp_path))
+    assert build.built(library) == build.BODIES
+    assert Path(str(wheel.root.filename)).stem.endswith(f"-py3-none-{manylinux.tag(library)}")
+
+
+def test_the_wheel_is_small(wheel: zipfile.Path) -> None:
+    assert Path(str(wheel.root.filename)).stat().st_size <= 20_000_000
 
 
 def test_no_source_root_is_a_package() -> None:

@@ -12,6 +12,8 @@ using namespace baton;
 extern "C" {
 int baton_version() { return 2; }
 int baton_supported() { return machine_supported(); }
+int baton_built(int body) { return body_built(body); }
+int baton_missing() { return body_missing(); }
 int baton_usable(int body) { return body_usable(body); }
 int baton_knows(int body, int operation) { return body_knows(body, static_cast<Operation>(operation)); }
 int baton_chosen(int operation) { return body_chosen(static_cast<Operation>(operation)); }

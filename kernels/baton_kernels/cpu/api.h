@@ -45,6 +45,8 @@ struct BatonSampling {
 extern "C" {
 int baton_version();
 int baton_supported();
+int baton_built(int body);
+int baton_missing();
 int baton_usable(int body);
 int baton_knows(int body, int operation);
 int baton_chosen(int operation);

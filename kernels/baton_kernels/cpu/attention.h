@@ -91,6 +91,7 @@ static void block_rows(const AttentionCall& call, Path path, const Bench& b, con
     for (long i = from; i < end; i += kStrip) block_whole<Kind>(call, path, b, at, i == from ? next : nullptr, i, least(kStrip, end - i));
 }
 
+#ifndef BATON_TILES_ONLY
 static void block_chains(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long done, long full,
                          long rows, long group, long seen) {
 #ifndef __AVX512BF16__
@@ -98,6 +99,7 @@ static void block_chains(const AttentionCall& call, Path path, const Bench& b, c
 #endif
     block_rows<PairKind>(call, path, b, at, next, done, full, rows, group, seen);
 }
+#endif
 
 // With few rows the thread waits for memory, and pages lie anywhere, so it prefetches the next block during this one.
 INLINE void fetch_block(const AttentionCall& call, const Places& at) {
@@ -139,17 +141,22 @@ static void attention(const AttentionCall& call, Path path, long unit, float* sc
     clear(call, b.tops, b.sums, b.outputs, queries);
     const bool parts = first_slot + rows > kSegment;
     if (parts) clear(call, b.total_tops, b.total_sums, b.totals, queries);
+#ifndef BATON_PAIRS_ONLY
     if (path == kAmx) {
         Tiles tiles;
         walk(call, path, b, unit, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
             if (next) fetch_block(call, *next);
             block_tiles(tiles, call, b, at, done, full, rows, group, seen);
         });
-    } else {
+    }
+#endif
+#ifndef BATON_TILES_ONLY
+    if (path != kAmx) {
         walk(call, path, b, unit, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
             block_chains(call, path, b, at, next, done, full, rows, group, seen);
         });
     }
+#endif
     for (long i = 0; i < queries; ++i) {
         const bool folded = first_slot + i / group >= kSegment;
         if (folded) fold(call, b, i, i + 1);

@@ -12,6 +12,7 @@
 namespace baton {
 namespace {
 std::atomic<int> forced{-1};
+const Body* const bodies[kBodies] = {&body_plain, &body_avx2, &body_avx512, &body_avx512bf16, &body_amx};
 constexpr int kPlain = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3, kTiles = 4;
 
 bool has_avx512() {
@@ -38,9 +39,17 @@ bool is_intel() {
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
 }
 
+bool machine_runs(int body) {
+    if (body == kPlain || body == kAvx2) return machine_supported();
+    if (body == kAvx512) return has_avx512();
+    if (body == kAvx512Bf16) return has_avx512() && has_bf16();
+    static const bool tiles = has_avx512() && has_tiles();
+    return body == kTiles && tiles;
+}
+
 int best(Operation operation) {
     static const bool wide = has_avx512(), pairs = wide && has_bf16(), slow_pairs = is_intel();
-    if (body_usable(kTiles) && body_knows(kTiles, operation)) return kTiles;
+    if (machine_runs(kTiles) && body_knows(kTiles, operation)) return kTiles;
     if (!wide) return kAvx2;
     if (!pairs) return kAvx512;
     if (operation == kProductPairs) return kAvx512Bf16;
@@ -53,12 +62,14 @@ bool machine_supported() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
 }
 
-bool body_usable(int body) {
-    if (body == kPlain || body == kAvx2) return machine_supported();
-    if (body == kAvx512) return has_avx512();
-    if (body == kAvx512Bf16) return has_avx512() && has_bf16();
-    static const bool tiles = has_avx512() && has_tiles();
-    return body == kTiles && tiles;
+bool body_built(int body) { return body >= 0 && body < kBodies && bodies[body] != nullptr; }
+
+bool body_usable(int body) { return body_built(body) && machine_runs(body); }
+
+int body_missing() {
+    for (int body = 0; body < kBodies; ++body)
+        if (machine_runs(body) && !body_built(body) && (body != kAvx2 || !machine_runs(kAvx512))) return body;
+    return -1;
 }
 
 bool body_knows(int body, Operation operation) {
@@ -80,13 +91,5 @@ bool choose_body(int body) {
 
 int forced_body() { return forced; }
 
-const Body& body_for(Operation operation) {
-    switch (body_chosen(operation)) {
-        case kPlain: return body_plain;
-        case kAvx2: return body_avx2;
-        case kAvx512: return body_avx512;
-        case kAvx512Bf16: return body_avx512bf16;
-        default: return body_amx;
-    }
-}
+const Body& body_for(Operation operation) { return *bodies[body_chosen(operation)]; }
 }  // namespace baton

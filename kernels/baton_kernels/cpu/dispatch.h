@@ -7,7 +7,9 @@ enum Operation { kProductFp32, kProductPairs, kProductPairsMany, kProductAmx, kA
 
 constexpr int kBodies = 5;             // plain, avx2, avx512, avx512bf16, amx, in this order
 bool machine_supported();              // whether the machine has x86-64-v3, the least that bodies are compiled for
-bool body_usable(int body);
+bool body_built(int body);             // whether the library has it
+bool body_usable(int body);            // whether the library has it and the machine runs it
+int body_missing();                    // a body that this machine should run and the library lacks; -1: none
 bool body_knows(int body, Operation);
 int body_chosen(Operation);
 bool choose_body(int body);            // -1: return to the best

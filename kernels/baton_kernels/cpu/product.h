@@ -71,7 +71,10 @@ INLINE void put_rows(Path path, long R, long elements, uint32_t* to, Value value
 
 // Writes one tile of x.
 static void pack_rows(const ProductCall& call, Path path, long t) {
+#ifndef BATON_PAIRS_ONLY
     if (path == kAmx) return pack_tiles(call, t);
+#endif
+#ifndef BATON_TILES_ONLY
     const long R = call.tile_rows, k = call.k, kp = padded_depth(path, k), rows = least(R, call.rows - t * R);
     // all rows of a stretch of k before the next stretch, so that the written data stays in the first-level cache
     for (long i = 0; i < kp; i += 32)
@@ -79,6 +82,7 @@ static void pack_rows(const ProductCall& call, Path path, long t) {
             const long at = i + 16 * c;
             return r < rows && at < k ? load_first(call.x + (t * R + r) * k + at, k - at, 0.0f) : set(0.0f);
         });
+#endif
 }
 
 // The tiles and panels of one unit, and the place of its outputs' chains in scratch.
@@ -126,6 +130,7 @@ INLINE void lone_tile(long rows, const typename Kind::X* x, const typename Kind:
     panel_rows<Kind>(rows, x + before * Kind::kPerStep * rows, w + before * kPanel, last, acc, fresh && before == 0, ahead);
 }
 
+#ifndef BATON_TILES_ONLY
 static void product_chains(const ProductCall& call, Path path, const Unit& u) {
     const long R = u.R, kp = u.kp, tiles = u.t1 - u.t0;
     float* wide = u.beyond();
@@ -161,6 +166,9 @@ static void product_chains(const ProductCall& call, Path path, const Unit& u) {
     }
 }
 
+#endif
+
+#ifndef BATON_PAIRS_ONLY
 static void product_tiles(const ProductCall& call, const Unit& u) {
     Tiles tiles;
     const auto* x = reinterpret_cast<const uint16_t*>(call.packed_x);
@@ -186,16 +194,20 @@ static void product_tiles(const ProductCall& call, const Unit& u) {
     }
 }
 
+#endif
+
 // Finishes one panel of a tile's outputs: bias, residual or gate, then the write.
-static void finish(const ProductCall& call, Path path, const Unit& u, long t, long p) {
+static void finish(const ProductCall& call, [[maybe_unused]] Path path, const Unit& u, long t, long p) {
     const long column = p * kPanel, row0 = t * u.R, rows = least(u.R, call.rows - row0);
     const float *acc = u.acc(0, p, t), *up = call.gated ? u.acc(1, p, t) : nullptr;
     const auto value = [&](long r, long c) {
         const Lanes v = load(acc + r * kPanel + 16 * c);
         return up ? silu(v) * load(up + r * kPanel + 16 * c) : v;
     };
+#ifndef BATON_TILES_ONLY
     if (call.packed_out && path != kAmx)
         return put_rows(path, u.R, kPanel, reinterpret_cast<uint32_t*>(call.packed_out) + (t * call.n + column) / kWordElements * u.R, value);
+#endif
     for (long c = 0; c < 2 && column + 16 * c < call.n; ++c) {
         const long at = column + 16 * c, n = call.n - at;
         const Lanes bias = call.bias ? load_first(call.bias + at, n, 0.0f) : set(0.0f);
@@ -219,14 +231,21 @@ static void finish(const ProductCall& call, Path path, const Unit& u, long t, lo
 
 static void product(const ProductCall& call, Path path, long unit, float* scratch) {
     const Unit u(call, path, unit, scratch);
+#if defined(BATON_TILES_ONLY)
+    product_tiles(call, u);
+#elif defined(BATON_PAIRS_ONLY)
+    product_chains(call, path, u);
+#else
     if (path == kAmx)
         product_tiles(call, u);
     else
         product_chains(call, path, u);
+#endif
     for (long t = u.t0; t < u.t1; ++t)
         for (long p = u.p0; p < u.p1; ++p) finish(call, path, u, t, p);
 }
 
+#ifdef BATON_ALL
 // SwiGLU for widths whose halves do not begin at a panel: both [rows][2n] -> out [rows][n].
 static void gate(const float* both, float* out, long rows, long n) {
     for (long r = 0; r < rows; ++r)
@@ -235,4 +254,5 @@ static void gate(const float* both, float* out, long rows, long n) {
             store_first(out + r * n + i, n - i, silu(g) * up);
         }
 }
+#endif
 }  // namespace baton::BODY

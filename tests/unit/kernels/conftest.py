@@ -30,7 +30,7 @@ class Bits:
 
     def same(self, compute: Callable[[], Array]) -> Array:
         usable = {body for found in bk.bodies().values() for body in found}
-        assert {"plain", "avx2"} <= usable
+        assert {"plain", "avx2"} <= usable, "run `python -m baton_kernels.build`, which builds every body"
         bk.choose("plain")
         expected = compute()
         for body in [*(b for b in BODIES if b in usable), None]:

@@ -1,0 +1,182 @@
+#!/usr/bin/env bash
+# From a clean checkout to a traced answer, on a real Docker engine, and tidy afterwards.
+#
+#   compose/smoke.sh                 profile full, with the images that compose/.env names (without Grafana)
+#   compose/smoke.sh --offline       with the stand-ins of compose/offline, where no registry can be reached
+#   compose/smoke.sh --profile lite  gateway and workers only; also --profile tls
+#
+# It builds the images, starts everything, waits until all containers are healthy, asks one question through the OpenAI
+# API with a trace id of its own, finds that trace in the store of traces, and removes containers, networks and volumes.
+# Progress goes to stderr, with --json one object to stdout. --keep leaves the mesh running. Where no engine answers and
+# this is root with dockerd, it starts an engine of its own and removes that too: bridge, rules and files.
+# Variables: DOCKER (the command), BASE_PYTHON, IMAGE_... (compose/.env), CA_FILE (an authority for pip behind a proxy).
+set -euo pipefail
+
+source_folder=$(cd "$(dirname "$0")/.." && pwd)
+docker=${DOCKER:-docker} offline=false profile=full keep=false json=false
+while (($#)); do
+    case $1 in
+        --offline) offline=true ;;
+        --profile) profile=$2 && shift ;;
+        --keep) keep=true ;;
+        --json) json=true ;;
+        *) sed -n '2,13p' "$0" >&2 && exit 2 ;;
+    esac
+    shift
+done
+
+begun=$(date +%s%N)
+work=$(mktemp -d /tmp/baton-smoke.XXXXXX)
+project=$(basename "$work" | tr '[:upper:].' '[:lower:]-')
+steps=() engine_pid=
+seconds() { awk "BEGIN { printf \"%.1f\", ($(date +%s%N) - $1) / 1e9 }"; }
+say() { echo "[$(seconds "$begun") s] $*" >&2; }
+fail() { say "FAILED: $*" && exit 1; }
+step() { # step NAME COMMAND...: runs the command, remembers how long it took
+    local name=$1 at
+    at=$(date +%s%N)
+    shift
+    say "$name …"
+    "$@" || fail "$name"
+    steps+=("\"$name\": $(seconds "$at")")
+}
+
+# ---- the engine
+
+start_engine() {
+    $docker version >/dev/null 2>&1 && return
+    command -v dockerd >/dev/null && [ "$(id -u)" = 0 ] || fail "no Docker engine answers: start one"
+    iptables-save >"$work/iptables"
+    export DOCKER_HOST=unix://$work/docker.sock
+    dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/dockerd.pid" -H "$DOCKER_HOST" >"$work/dockerd.log" 2>&1 &
+    engine_pid=$!
+    for _ in $(seq 60); do
+        $docker version >/dev/null 2>&1 && return
+        sleep 0.5
+    done
+    tail -5 "$work/dockerd.log" >&2 && return 1
+}
+
+stop_engine() {
+    [ -n "$engine_pid" ] || return 0
+    kill "$engine_pid" && wait "$engine_pid" || true
+    ip link delete docker0 2>/dev/null || true
+    iptables-restore <"$work/iptables"
+}
+
+# ---- compose
+
+compose() {
+    local files=(-f compose.yaml) environment=.env
+    if $offline; then files+=(-f offline/compose.yaml) environment=offline/.env; fi
+    (cd "$work/checkout/compose" && COMPOSE_PROFILES=$profile $docker compose -p "$project" --env-file "$environment" "${files[@]}" "$@")
+}
+
+tidy() {
+    local status=$?
+    trap - EXIT
+    if [ $status != 0 ] && [ -d "$work/checkout" ]; then
+        compose ps -a >&2 || true
+        compose logs --tail 15 >&2 || true
+    fi
+    if $keep; then
+        say "left running: project $project, files in $work"
+        exit $status
+    fi
+    [ ! -d "$work/checkout" ] || compose down --volumes --timeout 10 >"$work/down.log" 2>&1 || cat "$work/down.log" >&2
+    stop_engine
+    rm -rf "$work"
+    exit $status
+}
+trap tidy EXIT
+
+checkout() { # what is committed, and nothing else
+    mkdir "$work/checkout" && git -C "$source_folder" -c tar.umask=0022 archive HEAD | tar -x -C "$work/checkout"
+}
+
+base() {
+    if ! $offline || $docker image inspect "${BASE_PYTHON:-debian-python:bookworm}" >/dev/null 2>&1; then return; fi
+    DOCKER=$docker bash "$work/checkout/compose/offline/base.sh"
+}
+
+# ---- what a user does
+
+port() { compose port "$1" "$2"; }
+trace=$(od -An -tx1 -N16 /dev/urandom | tr -d ' \n')
+
+ask() {
+    # longer than a page, so that a prefill worker computes it and hands it over
+    local question="What is Baton? Tell me how a prompt is read, how its pages of keys and values reach the decode worker, and what happens when a worker dies in the middle of it."
+    local body='{"model": "'$1'", "messages": [{"role": "user", "content": "'$question'"}], "max_tokens": 48}'
+    curl -sS --fail-with-body --max-time 60 "${curl_options[@]}" "$url/v1/chat/completions" -H 'content-type: application/json' \
+        -H "traceparent: 00-$trace-00f067aa0ba902b7-01" -d "$body" >"$work/answer.json"
+    grep -q '"content": *"[^"]' "$work/answer.json" || { cat "$work/answer.json" >&2 && return 1; }
+    grep -o '"content": *"[^"]*"' "$work/answer.json" >&2
+}
+
+complete() { # both tiers are attached
+    for _ in $(seq 60); do
+        health=$(curl -sS "${curl_options[@]}" "$url/health" || true)
+        case $health in *'"prefill":2,"decode":2'*) return ;; esac
+        sleep 1
+    done
+    say "$health" && return 1
+}
+
+find_trace() { # Jaeger's API, else Phoenix's
+    local store
+    store=http://$(port traces 16686)
+    for _ in $(seq 60); do
+        for path in "api/traces/$trace" "v1/projects/default/spans?limit=1000"; do
+            spans=$(curl -s "$store/$path" | grep -oi "$trace" | wc -l || true)
+            [ "$spans" -lt 1 ] || { say "the store of traces knows trace $trace ($spans mentions)" && return; }
+        done
+        sleep 1
+    done
+    return 1
+}
+
+hardened() { # what the engine says about the containers that run, not what the file asked for
+    local id faults=0 limits
+    for id in $(compose ps -q); do
+        limits=$($docker inspect -f '{{.Name}} {{.HostConfig.ReadonlyRootfs}} {{.Config.User}} {{.HostConfig.CapDrop}} {{.HostConfig.Privileged}}' "$id")
+        case $limits in *' true 10001:10001 [ALL] false') ;; *) say "not hardened: $limits" && faults=1 ;; esac
+    done
+    return $faults
+}
+
+left_behind() {
+    for kind in container network volume; do
+        $docker "$kind" ls -q --filter "label=com.docker.compose.project=$project" $([ $kind != container ] || echo -a)
+    done
+}
+
+step engine start_engine
+step checkout checkout
+step base base
+step build compose build --quiet
+step start compose up -d --wait --wait-timeout 900 --quiet-pull
+image=$($docker image inspect -f '{{.Size}}' "$(compose config --images | grep -m1 -E 'baton(:|$)' || echo baton:local)")
+curl_options=()
+if [ "$profile" = full ]; then
+    url=https://$(port edge 8443) curl_options=(--cacert "$work/ca.pem")
+    compose exec -T edge cat /mesh/ca.pem >"$work/ca.pem"
+else
+    url=http://$(port "$profile-gateway" 8000)
+fi
+step complete complete
+model=$(curl -sS "${curl_options[@]}" "$url/v1/models" | grep -o '"id": *"[^"]*"' | head -1 | cut -d'"' -f4)
+step answer ask "$model"
+[ "$profile" != full ] || step trace find_trace
+step hardened hardened
+containers=$(compose ps -q | wc -l)
+if ! $keep; then
+    step stop compose down --volumes --timeout 10
+    [ -z "$(left_behind)" ] || fail "left behind: $(left_behind)"
+fi
+[ "$image" -le 400000000 ] || fail "the image has $image bytes, more than 400 MB"
+say "all is well: $containers containers, the image has $((image / 1000000)) MB"
+if $json; then
+    steps_json=$(IFS=, && echo "${steps[*]}")
+    echo "{\"ok\": true, \"profile\": \"$profile\", \"offline\": $offline, \"containers\": $containers, \"image_bytes\": $image, \"trace\": \"$trace\", \"seconds\": {$steps_json}, \"total_seconds\": $(seconds "$begun")}"
+fi

@@ -1,0 +1,93 @@
+"""Which bodies a machine compiles for itself, and what a library without some of them says."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import baton_kernels as bk
+from baton_kernels import build, library
+
+ZEN2 = "avx2 fma f16c"
+SKYLAKE = f"{ZEN2} avx512f avx512bw avx512dq avx512vl avx512cd"
+ZEN4 = f"{SKYLAKE} avx512_vnni avx512_bf16"
+SAPPHIRE_RAPIDS = f"{ZEN4} amx_tile amx_bf16 amx_int8"
+
+
+@pytest.mark.parametrize(
+    ("flags", "bodies"),
+    [
+        (ZEN2, ("plain", "avx2")),
+        (SKYLAKE, ("plain", "avx512")),
+        (ZEN4, ("plain", "avx512", "avx512bf16")),
+        (SAPPHIRE_RAPIDS, ("plain", "avx512", "avx512bf16", "amx")),
+    ],
+)
+def test_a_machine_compiles_the_bodies_that_it_runs(flags: str, bodies: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} sse\n\nprocessor\t: 1\n")
+    assert build.bodies_here(tmp_path / "cpuinfo") == bodies
+
+
+def test_an_unknown_processor_compiles_the_oldest_bodies(tmp_path: Path) -> None:
+    assert build.bodies_here(tmp_path / "missing") == ("plain", "avx2")
+
+
+def test_every_body_has_a_source_and_leaving_some_out_keeps_the_rest() -> None:
+    all_sources = {path.name for path in build.sources()}
+    assert {f"body_{body}.cpp" for body in build.BODIES} <= all_sources
+    few = {path.name for path in build.sources(("plain", "avx2"))}
+    assert all_sources - few == {"body_avx512.cpp", "body_avx512bf16.cpp", "body_amx.cpp"}
+
+
+def test_the_library_of_the_tests_has_every_body() -> None:
+    assert build.built(build.LIBRARY) == build.BODIES == library.BODIES
+    assert bk.not_built() == ()
+
+
+def said_about(folder: Path, line: str) -> str:
+    """Output of a process that finds its library in `folder`."""
+    code = (
+        "import pathlib, baton_kernels as bk; from baton_kernels import library\n"
+        f"library._FILE = pathlib.Path({str(folder / 'few.so')!r})\n{line}"
+    )
+    path = f"{Path(library.__file__).parents[1]}"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": path}, check=True
+    ).stdout
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_library_without_a_body_that_the_processor_runs_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bodies are empty but for their names, so that only the choice between them is compiled."""
+    sources = tmp_path / "package" / "cpu"
+    shutil.copytree(build.HERE / "cpu", sources)
+    for body in build.BODIES:
+        text = f'#define BODY {body}\n#include "empty.h"\n'
+        (sources / f"body_{body}.cpp").write_text(text)
+    (sources / "empty.h").write_text(
+        '#include "calls.h"\n#define N2(b) #b\n#define N(b) N2(b)\n#define J2(a, b) a##b\n#define J(a, b) J2(a, b)\n'
+        "namespace baton { extern const Body J(body_, BODY); const Body J(body_, BODY) = {N(BODY)}; }\n"
+        'extern "C" __attribute__((visibility("default"))) const char J(baton_has_, BODY) = 1;\n'
+    )
+    monkeypatch.setattr(build, "HERE", sources.parent)
+    here = build.bodies_here()
+    whole = build.build(tmp_path / "few.so", bodies=here)
+    assert build.built(whole) == tuple(body for body in build.BODIES if body in here)
+    assert said_about(tmp_path, "print(bk.available())").strip() == ""
+    left_out = [body for body in build.BODIES if body not in here]
+    assert said_about(tmp_path, "print(*bk.not_built())").split() == left_out
+    if left_out:
+        refused = f"try: bk.choose({left_out[0]!r})\nexcept bk.KernelError as error: print(error)"
+        assert "python -m baton_kernels.build" in said_about(tmp_path, refused)
+
+    fewer = [body for body in here if body in ("plain", "avx2")]
+    if fewer == list(here):
+        return  # this processor runs no newer body
+    monkeypatch.setattr(build.ctypes, "CDLL", lambda name: type("Library", (), {"baton_missing": lambda self: -1})())
+    assert build.built(build.build(tmp_path / "few.so", bodies=fewer)) == ("plain",)
+    words = said_about(tmp_path, "print(bk.available())")
+    assert "this one's body 'avx512'" in words and "python -m baton_kernels.build" in words
