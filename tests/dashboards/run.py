@@ -85,7 +85,7 @@ async def _load_with_faults(load: MixedLoad, faults: Faults, seconds: float, sho
             await asyncio.sleep(0.2)
 
     async def during_burst(fault: Coroutine[Any, Any, None]) -> None:
-        """So many hand-offs are on their way that the fault hits some."""
+        """The fault strikes while many hand-offs are on their way, so that it hits some."""
         burst = asyncio.create_task(load.burst())
         await asyncio.sleep(BURST_SECONDS)
         await fault
