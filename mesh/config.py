@@ -55,12 +55,12 @@ class CommonConfig(TlsConfig):
     """Settings of every service: the top-level keys of the file."""
 
     name: str = "baton"  # name of this process in logs and traces
+    sidecar: str = ""  # where this process's own Envoy takes its gRPC calls to peers; empty: it dials them itself
     model: Path | None = None  # Hugging Face folder; None: the built-in pair
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
     served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector, http://host:4317; empty: nothing is traced
-    sidecar: str = ""  # where this process's own Envoy takes its gRPC calls to peers; empty: it dials them itself
 
     def __post_init__(self) -> None:
         super().__post_init__()
