@@ -57,6 +57,7 @@ class CommonConfig(TlsConfig):
     """Settings of every service: the top-level keys of the file."""
 
     name: str = "baton"  # name of this process in logs and traces
+    sidecar: str = ""  # where this process's own Envoy takes its gRPC calls to peers; empty: it dials them itself
     model: Path | None = None  # Hugging Face folder; None: the built-in pair
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
     served_name: str = ""  # the model's name for clients; empty: the folder's name
@@ -64,7 +65,6 @@ class CommonConfig(TlsConfig):
     otlp_endpoint: str = ""  # OTLP gRPC collector of the gateway, http://host:4317; empty: traces stay at the gateway
     metrics: bool = True  # workers measure for their gateways; the gateway serves /metrics
     log_format: str = "text"  # text | json: JSON lines with the ids of traces
-    sidecar: str = ""  # where this process's own Envoy takes its gRPC calls to peers; empty: it dials them itself
 
     def __post_init__(self) -> None:
         super().__post_init__()
