@@ -1,7 +1,7 @@
 """`python -m bench.overhead`: what tracing every request and serving metrics cost, in tokens per second.
 
 Two whole meshes run on this machine at the same time, one with tracing (every request sampled and exported) and
-metrics, one with neither. Load goes to one of them at a time, in turns, so that both see the same machine: the figure
+metrics, one with neither. TurnLoad goes to one of them at a time, in turns, so that both see the same machine: the figure
 is the median ratio of neighbouring turns. The built-in model makes the ratio as bad as it gets: its steps are so short
 that everything around them weighs most. A process that accepts and drops spans stands for the collector."""
 
@@ -33,7 +33,7 @@ START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TurnLoad:
     requests: int  # requests of one turn
     concurrency: int
     max_tokens: int
@@ -48,14 +48,14 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--model", default="", help="Hugging Face folder; empty: the built-in model")
     arguments = parser.parse_args()
-    load = Load(arguments.requests, arguments.concurrency, arguments.max_tokens)
+    load = TurnLoad(arguments.requests, arguments.concurrency, arguments.max_tokens)
     report = asyncio.run(bench(load, pairs=arguments.pairs, model=arguments.model))
     if arguments.json:
         print(json.dumps(report))
     sys.exit(0 if report["tokens_per_second_ratio"] >= TARGET else 1)
 
 
-async def bench(load: Load, *, pairs: int, model: str) -> dict[str, Any]:
+async def bench(load: TurnLoad, *, pairs: int, model: str) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         sink = await stack.enter_async_context(span_sink())
         observed = await stack.enter_async_context(mesh(OBSERVED, model=model, otlp_endpoint=sink))
@@ -71,7 +71,7 @@ async def bench(load: Load, *, pairs: int, model: str) -> dict[str, Any]:
     return summary(speeds, load)
 
 
-def summary(speeds: Sequence[tuple[float, float]], load: Load) -> dict[str, Any]:
+def summary(speeds: Sequence[tuple[float, float]], load: TurnLoad) -> dict[str, Any]:
     """The report from pairs of (observed, blind) tokens per second."""
     ratio = Spread.of([observed / blind for observed, blind in speeds])
     say(f"{processor()}: observed over blind {ratio}")
@@ -108,7 +108,7 @@ async def mesh(settings: dict[str, str], *, model: str, otlp_endpoint: str) -> A
         yield config.gateway.grpc_address
 
 
-async def tokens_per_second(address: str, load: Load) -> float:
+async def tokens_per_second(address: str, load: TurnLoad) -> float:
     """Stream `load.requests` answers, `load.concurrency` at a time."""
     numbers, tokens = iter(range(load.requests)), 0
 

@@ -33,7 +33,7 @@ OwnTimes = Mapping[str, float]  # span -> milliseconds of its own
 
 @dataclass(frozen=True, slots=True)
 class StageShown:
-    """What the spans say about a delay in one stage."""
+    """The spans that grew when one stage was delayed."""
 
     stage: str
     expected: str

@@ -30,7 +30,7 @@ SETTINGS = {"worker.threads": "1", "worker.transports": "shm", "worker.page_toke
 
 
 @dataclass(slots=True)
-class Sent:
+class TracedRequest:
     """One request, and the trace that must exist of it."""
 
     kind: str
@@ -87,7 +87,7 @@ async def mixed(count: int, report: Any) -> dict[str, Any]:
             async with envoy_mesh(
                 Path(folder), prefills=2, decodes=2, otlp=collector.address, settings=SETTINGS
             ) as mesh:
-                sent = await MixedLoad(mesh, report).run(count)
+                sent = await MixedRequests(mesh, report).run(count)
                 await collector.wait_for(len(sent), SETTLE_SECONDS)
                 await asyncio.sleep(SETTLE_SECONDS)
     finally:
@@ -97,17 +97,17 @@ async def mixed(count: int, report: Any) -> dict[str, Any]:
     return judge(sent)
 
 
-class MixedLoad:
+class MixedRequests:
     def __init__(self, mesh: EnvoyMesh, report: Any) -> None:
         self._mesh, self._report, self._random = mesh, report, Random(1)
         self._api = Api(mesh.address, ca=mesh.ca)
         self._kill = asyncio.Lock()
 
-    async def run(self, count: int) -> list[Sent]:
+    async def run(self, count: int) -> list[TracedRequest]:
         sent = [self._request(number, KINDS[number % len(KINDS)]) for number in range(count)]
         turn, done = asyncio.Semaphore(CONCURRENCY), Counter[str]()
 
-        async def one(request: Sent) -> None:
+        async def one(request: TracedRequest) -> None:
             async with turn:
                 await self._send(request)
             done[request.kind] += 1
@@ -118,14 +118,14 @@ class MixedLoad:
         self._api.close()
         return sent
 
-    def _request(self, number: int, kind: str) -> Sent:
+    def _request(self, number: int, kind: str) -> TracedRequest:
         context = TraceContext(self._random.getrandbits(128) or 1, self._random.getrandbits(64) or 1)
-        return Sent(kind, f"mixed-{number}", context)
+        return TracedRequest(kind, f"mixed-{number}", context)
 
     def _prompt(self, tokens: int) -> list[int]:
         return [self._random.randrange(1, 200) for _ in range(tokens)]
 
-    async def _send(self, request: Sent) -> None:
+    async def _send(self, request: TracedRequest) -> None:
         headers = {"traceparent": make_traceparent(request.context)}
         complete, name = self._api.complete, request.name
         match request.kind:
@@ -174,7 +174,7 @@ class MixedLoad:
         return None
 
 
-def judge(sent: Sequence[Sent]) -> dict[str, Any]:
+def judge(sent: Sequence[TracedRequest]) -> dict[str, Any]:
     """The report. A resumed request counts as resumed only if its trace says so."""
     problems = [f"{each.kind} {each.name} (status {each.status}): {each.problem}" for each in sent if each.problem]
     tiled = {each.name: tiled_share(each.ours) for each in sent if each.spans}
@@ -199,5 +199,5 @@ def judge(sent: Sequence[Sent]) -> dict[str, Any]:
     }
 
 
-def _path(sent: Sent) -> str:
+def _path(sent: TracedRequest) -> str:
     return next((str(span.attributes[semconv.PATH]) for span in sent.ours if semconv.PATH in span.attributes), "")

@@ -37,7 +37,7 @@ def _failures(trace: dict[str, Any], fall: Waterfall) -> list[str]:
 
 
 def _attempts(fall: Waterfall) -> list[str]:
-    """What each lost attempt cost."""
+    """A sentence for each attempt that was lost, with its cost."""
     out = []
     for node in fall.root.walk():
         why = node.attributes.get(semconv.LOST)

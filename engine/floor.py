@@ -49,7 +49,7 @@ class NoFloor:
         return None
 
     async def measure_when_idle(self, busy: Callable[[], bool]) -> None:
-        """There is nothing to measure."""
+        """Return at once: this device has no limits to measure."""
 
 
 NO_FLOOR = NoFloor()

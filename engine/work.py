@@ -20,7 +20,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class ModelWork:
-    """What one model costs, so that the work of any step is a few multiplications."""
+    """The costs of one model, from which the work of any step is a few multiplications."""
 
     layers: int
     weight_bytes: int  # all packed weights that a step reads

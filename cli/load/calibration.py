@@ -10,11 +10,11 @@ from dataclasses import replace
 from cli.load.form import Endpoint, RequestForm
 from cli.load.plan import LoadError, LoadRequest
 from cli.load.prompts import PromptMaker, TextUnit, TokenPrompts, WordPrompts
-from cli.load.record import RequestFailed, RequestRecord
+from cli.load.record import MeasuredRequest, RequestFailed
 from cli.load.server_facts import LOOK_SECONDS, ServerFacts
 from cli.load.target import LoadTarget
 
-Ask = Callable[[RequestForm, LoadRequest], Awaitable[RequestRecord]]
+Ask = Callable[[RequestForm, LoadRequest], Awaitable[MeasuredRequest]]
 
 LOW_IDS = range(33, 97)
 LEAST_IDS = 16  # fewer different tokens would make accidental prefixes

@@ -20,7 +20,7 @@ from cli.load.http_url import HttpUrl
 from cli.load.options import LoadOptions
 from cli.load.plan import LoadRequest, capped
 from cli.load.probe import measure_speeds, warm_up
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 from cli.load.report import LoadReport, examples_of, usage_notes
 from cli.load.run import LoadRun, lateness
 from cli.load.server_facts import ServerFacts, look_at
@@ -50,7 +50,7 @@ class LoadOrder:
 @dataclass(frozen=True, slots=True)
 class LoadResult:
     report: LoadReport
-    records: list[RequestRecord]
+    records: list[MeasuredRequest]
 
 
 async def measure(order: LoadOrder, show: Callable[[str], None]) -> LoadResult | None:
@@ -87,10 +87,10 @@ async def _prepare(
     """Everything before the load: look, find the form of requests, shorten what does not fit, warm up, measure."""
     numbers = count(-1, -1)  # so that no prompt of the preparation is one of the load
 
-    async def ask(form: RequestForm, request: LoadRequest) -> RequestRecord:
+    async def ask(form: RequestForm, request: LoadRequest) -> MeasuredRequest:
         now = asyncio.get_running_loop().time()
         number = next(numbers)
-        record = RequestRecord(number, now, now, request.input_tokens, request.output_tokens)
+        record = MeasuredRequest(number, now, now, request.input_tokens, request.output_tokens)
         await target.perform(form.path, form.body(number, request), record)
         return record
 
@@ -122,12 +122,12 @@ async def _send_all(run: LoadRun, requests: Sequence[LoadRequest], clients: int 
     with Progress(*columns, console=err, refresh_per_second=4) as progress:
         task = progress.add_task("sending", total=len(requests))
 
-        def on_sent(record: RequestRecord) -> None:
+        def on_sent(record: MeasuredRequest) -> None:
             nonlocal sent
             sent += 1
             progress.update(task, description=f"{sent} sent, {failed} failed")
 
-        def on_ended(record: RequestRecord) -> None:
+        def on_ended(record: MeasuredRequest) -> None:
             nonlocal failed
             failed += bool(record.error)
             progress.update(task, advance=1, description=f"{sent} sent, {failed} failed")
@@ -168,7 +168,7 @@ def _report(
 
 
 def _verdict(
-    records: Sequence[RequestRecord], requests: Sequence[LoadRequest], assumed: Assumptions, limits: LatencyLimits
+    records: Sequence[MeasuredRequest], requests: Sequence[LoadRequest], assumed: Assumptions, limits: LatencyLimits
 ) -> Verdict:
     """Judged by the requests that were scheduled, at the times at which this run scheduled them."""
     begun = min(record.scheduled for record in records)

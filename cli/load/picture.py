@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import TypeVar
 
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 from cli.load.statistics import LatencyLimits, percentile
-from cli.load.svg_panel import BOTTOM, STYLE, TOP, Panel, Scale, clean, text, time_label
+from cli.load.svg_panel import BOTTOM, STYLE, TOP, Scale, SvgPanel, clean, text, time_label
 
 WIDTH, MARGIN, GAP, HEAD = 980, 16, 14, 62
 PANEL_WIDTH, PANEL_HEIGHT = (WIDTH - 2 * MARGIN - GAP) / 2, 210
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 Points = list[tuple[float, float]]
 
 
-def draw_run(records: Sequence[RequestRecord], limits: LatencyLimits, *, title: str, subtitle: str) -> str:
+def draw_run(records: Sequence[MeasuredRequest], limits: LatencyLimits, *, title: str, subtitle: str) -> str:
     """The whole picture; `records` may be empty or hold failures only."""
     origin = min((record.scheduled for record in records), default=0.0)
     end = max((record.ended - origin for record in records if record.ended is not None), default=0.0)
@@ -47,11 +47,11 @@ def draw_run(records: Sequence[RequestRecord], limits: LatencyLimits, *, title: 
 
 
 def _first_tokens(
-    finished: Sequence[RequestRecord], origin: float, time: Scale, limits: LatencyLimits, left: float, top: float
+    finished: Sequence[MeasuredRequest], origin: float, time: Scale, limits: LatencyLimits, left: float, top: float
 ) -> list[str]:
     points = [(each.scheduled - origin, each.ttft) for each in finished if each.ttft is not None]
     highest = max([y for _, y in points] + [limits.ttft or 0.0, 1e-4])
-    panel = Panel(left, top, PANEL_WIDTH, PANEL_HEIGHT, time, Scale(0.0, highest * 1.05))
+    panel = SvgPanel(left, top, PANEL_WIDTH, PANEL_HEIGHT, time, Scale(0.0, highest * 1.05))
     return [
         *panel.frame("Time to first token, by scheduled time", time_label, time_label),
         *panel.dots(thinned(points, MOST_DOTS), "a"),
@@ -60,7 +60,7 @@ def _first_tokens(
 
 
 def _gaps(
-    finished: Sequence[RequestRecord], origin: float, time: Scale, limits: LatencyLimits, left: float, top: float
+    finished: Sequence[MeasuredRequest], origin: float, time: Scale, limits: LatencyLimits, left: float, top: float
 ) -> list[str]:
     bins: list[list[float]] = [[] for _ in range(BINS)]
     for each in finished:
@@ -72,7 +72,7 @@ def _gaps(
         for share in (50, 99)
     }
     highest = max([y for _, y in curves[99]] + [limits.itl or 0.0, 1e-4])
-    panel = Panel(left, top, PANEL_WIDTH, PANEL_HEIGHT, time, Scale(0.0, highest * 1.05))
+    panel = SvgPanel(left, top, PANEL_WIDTH, PANEL_HEIGHT, time, Scale(0.0, highest * 1.05))
     return [
         *panel.frame("Inter-token latency over time", time_label, time_label),
         *panel.curve(curves[99], "b"),
@@ -82,14 +82,14 @@ def _gaps(
     ]
 
 
-def _latencies(finished: Sequence[RequestRecord]) -> dict[str, list[float]]:
+def _latencies(finished: Sequence[MeasuredRequest]) -> dict[str, list[float]]:
     return {
         "TTFT": [each.ttft for each in finished if each.ttft is not None],
         "E2E": [each.e2e for each in finished if each.e2e is not None],
     }
 
 
-def _paces(finished: Sequence[RequestRecord]) -> dict[str, list[float]]:
+def _paces(finished: Sequence[MeasuredRequest]) -> dict[str, list[float]]:
     return {
         "ITL": [gap for each in finished for gap in each.gaps],
         "TPOT": [each.tpot for each in finished if each.tpot is not None],
@@ -101,7 +101,7 @@ def _distribution(
 ) -> list[str]:
     values = [max(value, LEAST_SECONDS) for each in series.values() for value in each]
     low, high = (min(values), max(values)) if values else (0.001, 1.0)
-    panel = Panel(left, top, PANEL_WIDTH, PANEL_HEIGHT, Scale(low * 0.9, high * 1.1, log=True), Scale(0.0, 1.0))
+    panel = SvgPanel(left, top, PANEL_WIDTH, PANEL_HEIGHT, Scale(low * 0.9, high * 1.1, log=True), Scale(0.0, 1.0))
     marks = panel.frame(title, time_label, lambda share: f"{share:.0%}")
     for (_, each), style in zip(series.items(), ("a", "b"), strict=True):
         marks += panel.curve(cumulative(each), style)
@@ -116,9 +116,9 @@ def cumulative(values: Sequence[float]) -> Points:
 
 
 def _bars(
-    bars: Sequence[RequestRecord], count: int, origin: float, time: Scale, top: float, height: float
+    bars: Sequence[MeasuredRequest], count: int, origin: float, time: Scale, top: float, height: float
 ) -> list[str]:
-    panel = Panel(MARGIN, top, WIDTH - 2 * MARGIN, height, time, Scale(0.0, max(1, len(bars))))
+    panel = SvgPanel(MARGIN, top, WIDTH - 2 * MARGIN, height, time, Scale(0.0, max(1, len(bars))))
     title = "Every request" if len(bars) == count else f"{len(bars)} of {count} requests"
     marks = panel.frame(f"{title}, from its scheduled time to its end", time_label, None)
     thickness = (height - TOP - BOTTOM) / max(1, len(bars)) * 0.8

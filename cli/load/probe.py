@@ -9,7 +9,7 @@ from cli.load.calibration import Ask
 from cli.load.estimate import ServiceSpeeds
 from cli.load.form import RequestForm
 from cli.load.plan import LoadError, LoadRequest
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 
 SHORT_TOKENS, ANSWER_TOKENS, TOGETHER = 16, 32, 8
 LONG_TOKENS = 512  # at least, where the context has room: shorter prompts drown in noise
@@ -55,19 +55,19 @@ def speeds_of(
     )
 
 
-def _first(record: RequestRecord) -> float:
+def _first(record: MeasuredRequest) -> float:
     assert record.ttft is not None
     return record.ttft
 
 
-def _step(record: RequestRecord) -> float:
+def _step(record: MeasuredRequest) -> float:
     """Seconds per token of one answer; from its chunks where the server counts no tokens."""
     if record.tpot is not None:
         return record.tpot
     return median(record.gaps) if record.gaps else 0.0
 
 
-def _checked(record: RequestRecord) -> RequestRecord:
+def _checked(record: MeasuredRequest) -> MeasuredRequest:
     if record.error:
         raise LoadError(f"a request before the load fails: {record.why}")
     return record

@@ -17,7 +17,7 @@ class RequestFailed(Exception):
 
 
 @dataclass(slots=True)
-class RequestRecord:
+class MeasuredRequest:
     number: int
     scheduled: float
     begun: float  # when the generator began to send it

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 from cli.load.statistics import LatencyLimits, LoadSummary, Percentiles
 from cli.load.verdict import MOST_REQUESTS, Assumptions, Forecast, Verdict
 
@@ -30,7 +30,7 @@ class LoadReport:
     verdict: Verdict | None  # None: nothing to judge by
 
 
-def examples_of(records: Sequence[RequestRecord]) -> dict[str, str]:
+def examples_of(records: Sequence[MeasuredRequest]) -> dict[str, str]:
     """The first detail of each kind of error."""
     found: dict[str, str] = {}
     for record in records:
@@ -39,7 +39,7 @@ def examples_of(records: Sequence[RequestRecord]) -> dict[str, str]:
     return found
 
 
-def usage_notes(records: Sequence[RequestRecord], *, shared_prefixes: bool = False) -> list[str]:
+def usage_notes(records: Sequence[MeasuredRequest], *, shared_prefixes: bool = False) -> list[str]:
     """Remarks about answers that are not what the figures take for granted.
 
     `shared_prefixes`: prompts of this load have equal beginnings by plan."""

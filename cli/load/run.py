@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from cli.load.form import RequestForm
 from cli.load.plan import LoadRequest
-from cli.load.record import OWN_LIMIT, RequestRecord
+from cli.load.record import OWN_LIMIT, MeasuredRequest
 from cli.load.schedule import closed_loop, open_loop
 from cli.load.statistics import LoadSummary, percentile
 from cli.load.target import LoadTarget
@@ -16,14 +16,14 @@ TICK_SECONDS = 0.01  # between two looks at the event loop
 LEAST_LATE_SECONDS = 0.005
 LATE_SHARE = 0.05  # of a latency that the generator's own delay would falsify
 
-OnRecord = Callable[[RequestRecord], None]
+OnRecord = Callable[[MeasuredRequest], None]
 
 
 class LoadRun:
     """The records of a run, and the delays of its event loop. It may be read while it runs."""
 
     def __init__(self, target: LoadTarget, form: RequestForm, requests: Sequence[LoadRequest]) -> None:
-        self.records: list[RequestRecord] = []
+        self.records: list[MeasuredRequest] = []
         self.loop_delays: list[float] = []
         self._target, self._form, self._requests = target, form, requests
         self._bodies: dict[int, bytes] = {}
@@ -40,7 +40,7 @@ class LoadRun:
         async def send(number: int, scheduled: float) -> None:
             request = self._requests[number]
             begun = asyncio.get_running_loop().time()
-            record = RequestRecord(number, scheduled, begun, request.input_tokens, request.output_tokens)
+            record = MeasuredRequest(number, scheduled, begun, request.input_tokens, request.output_tokens)
             self.records.append(record)
             on_sent(record)
             await self._target.perform(self._form.path, self._bodies.pop(number), record)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 
 Values = Sequence[float]
 
@@ -63,7 +63,7 @@ class LoadSummary:
     lateness_p99_seconds: float  # how long after its scheduled time the generator began a request
 
 
-def summarize(records: Sequence[RequestRecord], limits: LatencyLimits) -> LoadSummary:
+def summarize(records: Sequence[MeasuredRequest], limits: LatencyLimits) -> LoadSummary:
     finished = [record for record in records if record.finished]
     failed = [record for record in records if record.error]
     ended = [record.ended for record in records if record.ended is not None]

@@ -58,7 +58,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class SvgPanel:
     """A plot inside a rectangle of the picture, in pixels."""
 
     left: float

@@ -12,7 +12,7 @@ from typing import Any
 from cli.load.connection import Connect, HttpClient, HttpResponse
 from cli.load.event_stream import EventParser, EventTooLong
 from cli.load.http_url import HttpUrl
-from cli.load.record import RequestFailed, RequestRecord
+from cli.load.record import MeasuredRequest, RequestFailed
 
 DETAIL_CHARACTERS = 200
 DRAIN_SECONDS = 0.5  # after the last event, for the end of the body; then the connection is not reused
@@ -27,7 +27,7 @@ class LoadTarget:
         self._timeout_seconds = timeout_seconds  # of one whole request
         self._http = HttpClient(url, headers, connect)
 
-    async def perform(self, path: str, body: bytes, record: RequestRecord) -> None:
+    async def perform(self, path: str, body: bytes, record: MeasuredRequest) -> None:
         """Send and listen to the end. A cancelled request keeps `ended` None."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -54,7 +54,7 @@ class LoadTarget:
     def close(self) -> None:
         self._http.close()
 
-    async def _listen(self, path: str, body: bytes, record: RequestRecord) -> None:
+    async def _listen(self, path: str, body: bytes, record: MeasuredRequest) -> None:
         loop = asyncio.get_running_loop()
         async with self._http.send("POST", f"{self.url.path}{path}", body) as response:
             await _check(response)
@@ -88,7 +88,7 @@ async def _check(response: HttpResponse) -> None:
         raise RequestFailed("no stream", printable(f"the answer is {kind or 'of no type'}, not text/event-stream"))
 
 
-def _note_all(record: RequestRecord, parser: EventParser, piece: bytes, now: float) -> bool:
+def _note_all(record: MeasuredRequest, parser: EventParser, piece: bytes, now: float) -> bool:
     """True at the event that ends the stream."""
     try:
         events = parser.feed(piece)
@@ -101,7 +101,7 @@ def _note_all(record: RequestRecord, parser: EventParser, piece: bytes, now: flo
     return False
 
 
-def _note(record: RequestRecord, data: bytes, now: float) -> None:
+def _note(record: MeasuredRequest, data: bytes, now: float) -> None:
     event = _decoded(data)
     if not isinstance(event, dict):
         raise RequestFailed("broken answer", printable(f"an event is no JSON object: {data[:60]!r}"))

@@ -8,7 +8,7 @@ import pytest
 from cli.load.event_stream import EVENT_BYTES, EventParser, EventTooLong
 from cli.load.http_url import parse_url
 from cli.load.plan import LoadError
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 from cli.load.target import LoadTarget
 from tests.sim.loop import run_virtual
 from tests.unit.cli.load.fake_server import (
@@ -41,15 +41,15 @@ def script(pieces: list[bytes], *, hang_up: bool = False, pause: float = 0.0) ->
     return answers
 
 
-async def one(sender: LoadTarget) -> RequestRecord:
+async def one(sender: LoadTarget) -> MeasuredRequest:
     now = asyncio.get_running_loop().time()
-    record = RequestRecord(0, now, now, 1, 2)
+    record = MeasuredRequest(0, now, now, 1, 2)
     await sender.perform("/completions", b"{}", record)
     return record
 
 
-def ask(pieces: list[bytes], *, hang_up: bool = False, pause: float = 0.0) -> RequestRecord:
-    async def main() -> RequestRecord:
+def ask(pieces: list[bytes], *, hang_up: bool = False, pause: float = 0.0) -> MeasuredRequest:
+    async def main() -> MeasuredRequest:
         return await one(target(script(pieces, hang_up=hang_up, pause=pause), timeout_seconds=30.0))
 
     return run_virtual(main())
@@ -158,7 +158,7 @@ def test_a_connection_is_reused_after_a_whole_answer_only() -> None:
 
 
 def test_a_request_on_a_connection_that_the_server_has_just_closed_is_sent_again() -> None:
-    async def main() -> tuple[RequestRecord, RequestRecord, int]:
+    async def main() -> tuple[MeasuredRequest, MeasuredRequest, int]:
         opened: list[FakeConnection] = []
         served = 0
 

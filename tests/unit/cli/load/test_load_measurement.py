@@ -9,7 +9,7 @@ import pytest
 from cli.load.form import Endpoint, RequestForm
 from cli.load.plan import LoadRequest
 from cli.load.prompts import TokenPrompts
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 from cli.load.run import LoadRun, lateness
 from cli.load.schedule import poisson_times
 from cli.load.statistics import LatencyLimits, summarize
@@ -60,7 +60,7 @@ def test_negative_control_a_generator_that_counts_from_sending_hides_the_queue()
 
 
 def test_a_request_that_the_generator_sends_late_is_measured_from_its_scheduled_time() -> None:
-    record = RequestRecord(0, scheduled=10.0, begun=10.5, input_tokens=1, output_tokens=1, chunks=[11.0], ended=11.0)
+    record = MeasuredRequest(0, scheduled=10.0, begun=10.5, input_tokens=1, output_tokens=1, chunks=[11.0], ended=11.0)
     assert record.ttft == 1.0 and record.e2e == 1.0
     summary = summarize([record], LatencyLimits())
     assert summary.lateness_p99_seconds == 0.5
@@ -79,7 +79,7 @@ def test_a_blocked_event_loop_is_seen() -> None:
         loop = asyncio.get_running_loop()
         running = LoadRun(target(FakeOpenAi().answers), FORM, [LoadRequest(4, 3)])
 
-        def block(record: RequestRecord) -> None:
+        def block(record: MeasuredRequest) -> None:
             loop._now += 0.7  # type: ignore[attr-defined]
 
         await running.run(times=[0.0], concurrency=None, on_sent=block, on_ended=lambda _: None)

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from cli.load.picture import MOST_BARS, cumulative, draw_run, thinned
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 from cli.load.statistics import LatencyLimits
 from cli.load.svg_panel import Scale, time_label
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def record(number: int, *, error: str = "", ended: bool = True) -> RequestRecord:
+def record(number: int, *, error: str = "", ended: bool = True) -> MeasuredRequest:
     at = number * 0.1
     chunks = [] if error else [at + 0.2, at + 0.25, at + 0.27]
-    return RequestRecord(
+    return MeasuredRequest(
         number, at, at, 10, 3, chunks=chunks, ended=at + 0.3 if ended else None, completion_tokens=3, error=error
     )
 
@@ -33,7 +33,7 @@ def record(number: int, *, error: str = "", ended: bool = True) -> RequestRecord
     ],
     ids=["none", "one", "failures", "mixed", "many"],
 )
-def test_every_run_has_a_picture(records: list[RequestRecord]) -> None:
+def test_every_run_has_a_picture(records: list[MeasuredRequest]) -> None:
     drawn = draw_run(records, LatencyLimits(0.3, 0.05, 0.04), title="a <b> & \x1b[31m", subtitle='"quoted"')
     root = ET.fromstring(drawn)
     width, height = (float(root.attrib[name]) for name in ("width", "height"))

@@ -9,7 +9,7 @@ from cli.load.calibration import LOW_IDS, find_form
 from cli.load.form import Endpoint, RequestForm
 from cli.load.plan import BLOCK_TOKENS, LoadError, LoadRequest
 from cli.load.prompts import TextUnit, TokenPrompts, WordPrompts
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 from cli.load.server_facts import ServerFacts, look_at
 from tests.sim.loop import run_virtual
 from tests.unit.cli.load.fake_server import FakeOpenAi, FakeRequest, Hangup, target, whole
@@ -61,8 +61,8 @@ def found(server: FakeOpenAi, endpoint: Endpoint, lengths: tuple[int, ...] = (10
     async def main() -> tuple[list[int], list[str]]:
         sender = target(server.answers)
 
-        async def ask(form: RequestForm, request: LoadRequest, number: int = -1) -> RequestRecord:
-            record = RequestRecord(number, 0.0, 0.0, request.input_tokens, request.output_tokens)
+        async def ask(form: RequestForm, request: LoadRequest, number: int = -1) -> MeasuredRequest:
+            record = MeasuredRequest(number, 0.0, 0.0, request.input_tokens, request.output_tokens)
             await sender.perform(form.path, form.body(number, request), record)
             return record
 

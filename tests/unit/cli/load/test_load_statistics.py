@@ -2,16 +2,16 @@
 
 import pytest
 
-from cli.load.record import RequestRecord
+from cli.load.record import MeasuredRequest
 from cli.load.report import usage_notes
 from cli.load.statistics import LatencyLimits, Percentiles, percentile, percentiles, summarize
 
 
 def record(
     number: int = 0, *, scheduled: float = 0.0, first: float = 1.0, gap: float = 0.1, tokens: int = 3, error: str = ""
-) -> RequestRecord:
+) -> MeasuredRequest:
     chunks = [first + gap * position for position in range(tokens)]
-    return RequestRecord(
+    return MeasuredRequest(
         number,
         scheduled,
         scheduled,
