@@ -156,13 +156,14 @@ step checkout checkout
 step base base
 step build compose build --quiet
 step start compose up -d --wait --wait-timeout 900 --quiet-pull
-image=$($docker image inspect -f '{{.Size}}' "$(compose config --images | grep -m1 -E 'baton(:|$)' || echo baton:local)")
+gateway=$([ "$profile" = full ] && echo gateway || echo "$profile-gateway")
+image=$($docker image inspect -f '{{.Size}}' "$($docker inspect -f '{{.Image}}' "$(compose ps -q "$gateway")")")
 curl_options=()
 if [ "$profile" = full ]; then
     url=https://$(port edge 8443) curl_options=(--cacert "$work/ca.pem")
     compose exec -T edge cat /mesh/ca.pem >"$work/ca.pem"
 else
-    url=http://$(port "$profile-gateway" 8000)
+    url=http://$(port "$gateway" 8000)
 fi
 step complete complete
 model=$(curl -sS "${curl_options[@]}" "$url/v1/models" | grep -o '"id": *"[^"]*"' | head -1 | cut -d'"' -f4)
