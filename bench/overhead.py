@@ -1,7 +1,7 @@
 """`python -m bench.overhead`: what tracing every request and serving metrics cost, in tokens per second.
 
 Two whole meshes run on this machine at the same time, one with tracing (every request sampled and exported) and
-metrics, one with neither. TurnLoad goes to one of them at a time, in turns, so that both see the same machine: the figure
+metrics, one with neither. Load goes to one of them at a time, in turns, so that both see the same machine: the figure
 is the median ratio of neighbouring turns. The built-in model makes the ratio as bad as it gets: its steps are so short
 that everything around them weighs most. A process that accepts and drops spans stands for the collector."""
 
