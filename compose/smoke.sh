@@ -61,6 +61,8 @@ stop_engine() {
     [ -n "$engine_pid" ] || return 0
     kill "$engine_pid" && wait "$engine_pid" || true
     ip link delete docker0 2>/dev/null || true
+    iptables -P FORWARD ACCEPT # a machine without any rule has none to restore
+    for table in filter nat; do iptables -t $table -F && iptables -t $table -X; done
     iptables-restore <"$work/iptables"
 }
 
