@@ -88,6 +88,14 @@ cancel: $(DEV) ## a thousand random cancels; no page may leak
 envoy-check: $(DEV) ## real Envoys: configurations, identities, a worker's death, the API's tests through them
 	$(BIN)/python -m pytest tests/mesh/test_envoy_*.py -m "mesh or envoy" $(ARGS)
 
+.PHONY: traces
+traces: $(DEV) ## do traces add up? mixed requests behind Envoys, and delays put into every stage
+	@$(BIN)/python -m bench.traces --json $(ARGS)
+
+.PHONY: overhead
+overhead: $(DEV) ## what tracing and metrics cost, in tokens per second
+	@$(BIN)/python -m bench.overhead --json $(ARGS)
+
 .PHONY: model
 model: $(DEV) ## explore the hand-off protocol: every state of small worlds, and each rule removed
 	@$(BIN)/python -m tests.protocol --json $(ARGS)

@@ -26,8 +26,8 @@ from cli.ports import free_address
 from cli.running import running_mesh
 from mesh.settings import read_settings
 
-OBSERVED = {"gateway.metrics": "true", "gateway.tracing": "true", "gateway.trace_share": "1.0"}
-BLIND = {"gateway.metrics": "false", "gateway.tracing": "false"}
+OBSERVED = {"metrics": "true", "gateway.tracing": "true", "gateway.trace_share": "1.0"}
+BLIND = {"metrics": "false", "gateway.tracing": "false"}
 TARGET = 0.98
 START_SECONDS = 120.0
 

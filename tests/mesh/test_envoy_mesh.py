@@ -15,12 +15,12 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
-from cli.traces import Collector
 from mesh.grpc_network import GrpcNetwork
 from mesh.messages import Hello, Register, Tier
 from mesh.network import Channel, StreamClosed
 from mesh.tls import TlsFiles
 from tests.harness.client import MeshClient, TokenRequest
+from tests.harness.collector import Collector
 from tests.harness.envoy_process import EnvoyProcess, free_ports
 from tests.harness.envoys import EnvoyMesh, envoy_mesh
 from tests.unit.certificates import Authority, files_in

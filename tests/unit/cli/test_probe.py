@@ -58,7 +58,7 @@ def test_a_service_that_does_not_listen_is_not_healthy(refusing_address: str) ->
 
 async def test_a_worker_is_healthy_while_it_says_that_it_serves() -> None:
     listening = GrpcListening()
-    await listening.start("127.0.0.1:0", None, "", "decode.address")
+    await listening.start("127.0.0.1:0", None, "decode.address")
     worker = DecodeConfig(address=listening.address)
     try:
         assert await worker_serves(worker)

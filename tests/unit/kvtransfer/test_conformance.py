@@ -235,10 +235,10 @@ async def test_a_cancelled_write_is_over_when_its_task_is(real_pair):
         assert not (landed == 0xEEEEEEEEEEEEEEEE).any()
         del landed
         real_pair.source.buffer[:] = before
-    done = len(real_pair.arrived)
     await real_pair.writer.write(TICKET, spans, 0)
-    await real_pair.landed(done + 64)
-    assert real_pair.target.buffer == before
+    async with asyncio.timeout(30):  # frames of the cancelled writes may still arrive before its own
+        while real_pair.target.buffer != before:
+            await asyncio.sleep(0.005)
 
 
 # ---- two-sided only: what a receiver lets into its pages

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from random import Random
 
+from engine.pages import PagePool
 from mesh.attach import MEASURE_SECONDS, Attachments
 from mesh.loop_delay import watch_delay
 from mesh.measures import Histogram, MeasureBook
@@ -91,6 +92,7 @@ def test_a_worker_without_metrics_pushes_nothing_and_watches_nothing() -> None:
             hello=lambda address: HELLO,
             on_message=lambda session, message: None,
             on_end=lambda session: None,
+            pages=PagePool(8),
         )
         await asyncio.wait_for(worker.push_measures(lambda delay: None), 1)
 
