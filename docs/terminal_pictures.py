@@ -20,9 +20,7 @@ from mesh.settings import read_settings
 
 COLUMNS = 100
 PICTURES = Path(__file__).with_name("pictures")
-QUESTION = (
-    "What happens to the pages of a prompt while prefill still computes it, and who checks them before they are read?"
-)
+QUESTION = "What happens to the pages of a prompt while prefill still computes it, and who checks them?"
 SETTLE_SECONDS = 20.0  # so that the workers have measured their hardware
 
 

@@ -49,6 +49,7 @@ def test_gateways_get_measures_at_once_and_then_when_they_change_but_not_more_th
             hello=lambda address: HELLO,
             on_message=lambda session, message: None,
             on_end=lambda session: None,
+            pages=PagePool(8),
             measures=lambda: Measures((Measure("steps", count),), ()),
         )
         await worker.listen("worker")
