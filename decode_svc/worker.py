@@ -65,7 +65,8 @@ class DecodeWorker:
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
         self._runner, self._hello, self._speculation = runner, hello, speculation
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
-        self._flights, self._emission, outbox = Flights(), Emission(), Outbox(LoopMonitor())
+        self._flights, self._emission, self._monitor = Flights(), Emission(), LoopMonitor()
+        outbox = Outbox(self._monitor)
         self._sampler = StepSampler(outbox, trace_steps)
         self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
         self._measures = DecodeMeasures(max_batch=max_batch)
@@ -137,6 +138,7 @@ class DecodeWorker:
         requests, now = {piece.key: self.requests[piece.key] for piece in plan.pieces}, self._loop.time()
         for piece in plan.pieces:
             requests[piece.key].record.step_begins(now, piece)
+        self._monitor.step_begins()
         return self._flights.begin(plan, asyncio.ensure_future(self._runner.run(plan)), requests)
 
     def launch_ahead(self, flight: Flight) -> Flight | None:
@@ -147,6 +149,7 @@ class DecodeWorker:
     async def read(self, flight: Flight) -> Result:
         began = self._loop.time()
         result = await flight.result
+        self._monitor.step_ends(result.done_seconds)
         began, self._read_seconds = max(began, self._read_seconds), self._loop.time()
         self._step_seconds = self._read_seconds - began
         self._planning.measure(flight.plan, self._step_seconds)

@@ -5,7 +5,7 @@ sample several of its last rows: that is how drafts are verified. To roll a requ
 `start`: the rows from there on are written again."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mesh.messages import Sampling
@@ -90,6 +90,7 @@ class Result:
 
     sampled: tuple[tuple[Sampled, ...], ...]  # one per sampled row of the piece
     proposed: tuple[tuple[int, ...], ...] = ()  # the draft's proposals behind the last token; () without a draft model
+    done_seconds: float = field(default=0.0, compare=False)  # when it was computed, by the loop's clock; 0: not known
 
 
 OnLayers = Callable[[int, int], None]  # (first layer, layers): these layers' keys and values are in the pages

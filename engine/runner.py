@@ -6,7 +6,9 @@ to the event loop as soon as its keys and values are in the pages, and always be
 
 import asyncio
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from mmap import mmap
 
 import numpy as np
@@ -64,7 +66,10 @@ class CpuRunner:
         """Computes the plan in the runner's thread: plans run one at a time, in the order in which they came.
         Cancelling the future does not stop a plan that runs."""
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._thread, self.compute, plan, on_this_loop(on_layers))
+        return loop.run_in_executor(self._thread, self._compute_timed, plan, on_this_loop(on_layers), loop.time)
+
+    def _compute_timed(self, plan: Plan, on_layers: OnLayers | None, clock: Callable[[], float]) -> Result:
+        return replace(self.compute(plan, on_layers), done_seconds=clock())
 
     def compute(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
         """Computes the plan in the calling thread. No other plan may run meanwhile."""

@@ -1,7 +1,9 @@
 """Notices when the process's event loop stands still: a callback that computes, or a process that gets no processor.
 
-A timer that comes late is the sign. It runs only while a recorded request is under way, so that an idle process sleeps.
-Traces show each such interval as a span `loop.blocked` inside the span that it interrupts."""
+A timer that comes late is the sign. It runs only while a recorded request is under way, so that an idle process sleeps,
+and not while a step computes: each wake-up would take a core from the step's threads. Instead a step says when it was
+done, and the loop that reads its result later than that stood still. Traces show each such interval as a span
+`loop.blocked` inside the span that it interrupts."""
 
 import asyncio
 from collections import deque
@@ -18,22 +20,42 @@ class LoopMonitor:
         self.blocked: deque[Interval] = deque(maxlen=KEPT_INTERVALS)  # (start, end) on the loop's clock, oldest first
         self.blocked_seconds = 0.0  # sum of all intervals since the start
         self._users = 0
+        self._steps = 0  # steps that compute now
         self._before = 0.0  # when the timer went off last
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """A request begins that wants to know."""
         self._users += 1
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._before = loop.time()
-            self._timer = loop.call_later(TICK_SECONDS, self._tick)
+        self._start()
 
     def end(self, since: float) -> list[Interval]:
         """The request is over; the intervals that touch the time since it began."""
         self._look()
         self._users -= 1
         return [interval for interval in self.blocked if interval[1] > since]
+
+    def step_begins(self) -> None:
+        if self._timer is not None:
+            self._look()
+            self._timer.cancel()
+            self._timer = None
+        self._steps += 1
+
+    def step_ends(self, done_seconds: float) -> None:
+        """The loop reads the result of a step that was done at this time; 0: not known."""
+        self._steps -= 1
+        if self._users > 0:
+            now = asyncio.get_running_loop().time()
+            if done_seconds and now - done_seconds >= BLOCKED_SECONDS:
+                self._note(done_seconds, now)
+            self._start()
+
+    def _start(self) -> None:
+        if self._timer is None and not self._steps:
+            loop = asyncio.get_running_loop()
+            self._before = loop.time()
+            self._timer = loop.call_later(TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
         self._look()
@@ -42,9 +64,14 @@ class LoopMonitor:
 
     def _look(self) -> None:
         """The timer may be late at this moment: a callback that ends a request can run before it."""
+        if self._timer is None:
+            return
         now, due = asyncio.get_running_loop().time(), self._before + TICK_SECONDS
         if now - due >= BLOCKED_SECONDS:
             began = due - TICK_SECONDS / 2  # at some time since the timer went off last
-            self.blocked.append((began, now))
-            self.blocked_seconds += now - began
+            self._note(began, now)
         self._before = max(self._before, now)
+
+    def _note(self, began: float, now: float) -> None:
+        self.blocked.append((began, now))
+        self.blocked_seconds += now - began

@@ -75,7 +75,8 @@ class PrefillWorker:
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._keys, self._steps, self._speed = 0, 0, Speed()
         self._measures = PrefillMeasures(step_tokens=step_tokens)
-        self._outbox = Outbox(LoopMonitor())
+        self._monitor = LoopMonitor()
+        self._outbox = Outbox(self._monitor)
         self._sampler = StepSampler(self._outbox, trace_steps)
         self._floor = floor
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
@@ -218,7 +219,10 @@ class PrefillWorker:
         self.prompts.stepping = {piece.key for piece in plan.pieces}
         for piece in plan.pieces:
             self.prompts[piece.key].step_begins(self._loop.time())
-        return await self.runner.run(plan, partial(self._pushing.computed, plan))
+        self._monitor.step_begins()
+        result = await self.runner.run(plan, partial(self._pushing.computed, plan))
+        self._monitor.step_ends(result.done_seconds)
+        return result
 
     def emit(self, plan: Plan, result: Result) -> None:
         """First tokens go to the gateway at once; Commit follows when the last write is complete."""

@@ -87,6 +87,9 @@ class SimRunner:
             for index in range(piece.start // self._page_tokens, (piece.stop - 1) // self._page_tokens + 1):
                 self._on_write(piece.pages[index])
         work_seconds = self._step_seconds + plan.rows * self._row_seconds
+        done_seconds = (
+            asyncio.get_running_loop().time() + work_seconds
+        )  # a thread computes though the loop stands still
         for layer in range(self._model_layers):
             await asyncio.sleep(work_seconds / self._model_layers)
             for piece in plan.pieces:
@@ -94,10 +97,12 @@ class SimRunner:
             if on_layers is not None:
                 on_layers(layer, 1)
         sampled = tuple(self._sample(piece) for piece in plan.pieces)
+        drafting_since = asyncio.get_running_loop().time()
         proposed = await self._draft(plan, sampled)
+        done_seconds += asyncio.get_running_loop().time() - drafting_since
         for layer in range(self._model_layers, self.layers) if on_layers is not None else ():
             on_layers(layer, 1)
-        return Result(sampled, proposed)
+        return Result(sampled, proposed, done_seconds)
 
     async def _draft(self, plan: Plan, sampled: tuple[tuple[Sampled, ...], ...]) -> tuple[tuple[int, ...], ...]:
         """Reads and proposes; a pass of the draft takes a tenth of a step."""

@@ -60,6 +60,37 @@ def test_a_request_that_ends_in_the_blocking_callback_still_sees_it() -> None:
     run_virtual(main())
 
 
+def test_while_a_step_computes_no_timer_runs_and_a_late_reading_of_its_result_is_seen() -> None:
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        monitor = LoopMonitor()
+        monitor.begin()
+        await asyncio.sleep(0.05)
+        monitor.step_begins()
+        assert not [handle for handle in loop._scheduled if not handle.cancelled()]
+        done = loop.time() + 0.02
+        loop.stand_still(0.1)  # the step is done after 20 ms of these
+        monitor.step_ends(done)
+        ((start, end),) = monitor.end(0.0)
+        assert start == pytest.approx(done) and end == pytest.approx(done + 0.08)
+
+    run_virtual(main())
+
+
+def test_a_step_that_is_read_in_time_or_has_no_time_blocks_nothing() -> None:
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        monitor = LoopMonitor()
+        monitor.begin()
+        for done in (0.5, 0.0):
+            monitor.step_begins()
+            await asyncio.sleep(0.5)
+            monitor.step_ends(loop.time() if done else 0.0)
+        assert monitor.end(0.0) == []
+
+    run_virtual(main())
+
+
 def test_only_intervals_since_the_request_began_are_its_own() -> None:
     async def main() -> None:
         loop: Any = asyncio.get_running_loop()
