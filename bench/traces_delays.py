@@ -1,8 +1,8 @@
 """Puts a delay into each stage of a request, and between stages, and sees which span shows it.
 
 One mesh serves all requests. For each stage some requests run without a delay and some with it, in turns; the figure of
-a span is the difference of its least own times, since a busy machine only ever adds to them. A stage is shown when the span named for it grew by about the
-delay and no other span grew by more than a quarter of it."""
+a span is the difference of its least own times, since a busy machine only ever adds to them. A stage is shown when the
+span named for it grew by about the delay and no other span grew by more than a third of it."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
