@@ -21,8 +21,8 @@ def keys(plan):
 async def test_a_request_that_joins_31_others_gets_its_second_token_within_two_steps_of_landing(real_mesh):
     async with real_mesh() as mesh:
         await mesh.add("prefill")
-        decode = await mesh.add("decode")
-        others = [mesh.ask(prompt(number, 8), max_tokens=150) for number in range(31)]
+        decode = await mesh.add("decode", pool_pages=1024)
+        others = [mesh.ask(prompt(number, 8), max_tokens=300) for number in range(31)]  # all run when the last begins
         await mesh.until(lambda: all(len(asked.tokens) > 2 for asked in others))
         known = set(decode.requests)
         assert len(known) == 31

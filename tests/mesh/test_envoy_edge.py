@@ -18,7 +18,7 @@ from cli.envoy.certificates import make_certificate
 from gateway.http_server import serve_http
 from tests.harness.envoys import DAYS, TRUST_DOMAIN, EnvoyMesh, envoys_only
 
-pytestmark = pytest.mark.mesh
+pytestmark = pytest.mark.envoy
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 PATIENCE_SECONDS = 20.0  # a guard against hanging

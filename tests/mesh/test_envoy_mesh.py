@@ -25,7 +25,7 @@ from tests.harness.envoy_process import EnvoyProcess, free_ports
 from tests.harness.envoys import EnvoyMesh, envoy_mesh
 from tests.unit.certificates import Authority, files_in
 
-pytestmark = pytest.mark.mesh
+pytestmark = pytest.mark.envoy
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 WORKERS = ("prefill-1", "decode-1", "decode-2")
