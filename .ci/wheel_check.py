@@ -53,7 +53,7 @@ def build(work: Path) -> Path:
 
 
 def facts(wheel: Path, work: Path) -> dict[str, Any]:
-    """What the file itself shows: its tag, the tag that its library bears, its bodies and sizes."""
+    """Facts that the file itself shows: its tag, the tag that its library bears, its bodies and sizes."""
     sys.path.insert(0, str(ROOT / "kernels"))
     from baton_kernels import build as kernels
     from baton_kernels import manylinux

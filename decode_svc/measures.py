@@ -1,4 +1,4 @@
-"""What a decode worker measures: its steps, the landings that became running requests, and the delay of its loop.
+"""A decode worker measures its steps, the landings that became running requests, and the delay of its loop.
 
 Plain counts stay where they are counted, see `DecodeWorker.counts`; both leave in one message."""
 

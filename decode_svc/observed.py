@@ -1,4 +1,4 @@
-"""What a decode worker records of one attempt: its landing, its wait for a step, a prompt computed here, and tokens.
+"""A decode worker records of one attempt its landing, its wait for a step, a prompt computed here, and tokens.
 
 The phases `kv.reserve`, `kv.receive`, `queue`, `compute`, `generate` follow each other without a gap. For a token only
 the time of its step is kept."""

@@ -1,4 +1,4 @@
-"""What a prefill worker measures: its steps, each transfer of a prompt's pages, and the delay of its loop.
+"""A prefill worker measures its steps, each transfer of a prompt's pages, and the delay of its loop.
 
 A transfer begins when the worker accepts decode's Landing. It ends well with the first Commit, else when the prompt
 stops. *Exposed* is the part after the first token was sampled: no compute hides it. Plain counts stay where they are

@@ -1,4 +1,4 @@
-"""What a prefill worker records of one prompt: waiting, the landing's reservation, its chunks, and its transfer.
+"""A prefill worker records of one prompt its waiting, the landing's reservation, its chunks, and its transfer.
 
 The phases `queue`, `kv.reserve`, `queue`, `compute` follow each other; `kv.send` lies beside them, from the first write
 to Commit. The part of it behind the first token is what the client waits for: the exposed part."""

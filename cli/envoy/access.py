@@ -1,4 +1,4 @@
-"""Who may call what at an inbound listener: exact SPIFFE ids and exact paths; every other call is refused.
+"""An inbound listener admits exact SPIFFE ids on exact paths and refuses every other call.
 
 The TLS handshake admits members of the trust domain only; this filter decides between them. Envoy counts its refusals
 as `rbac.denied`."""

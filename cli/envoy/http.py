@@ -1,4 +1,4 @@
-"""What all HTTP listeners of an Envoy share: the connection manager, and limits that no listener goes without.
+"""All HTTP listeners of an Envoy share a connection manager, and limits that no listener goes without.
 
 Answers stream for minutes and sessions for hours, so no request has a time limit here: the services and their clients
 end what takes too long."""

@@ -1,4 +1,4 @@
-"""What an Envoy lets people see: access log lines, spans, and statistics on its admin port.
+"""An Envoy shows people its access log lines, spans, and statistics on its admin port.
 
 Only Envoys that carry requests of clients trace: the streams inside the mesh live for hours and carry all requests,
 whose spans the services record themselves."""

@@ -1,4 +1,4 @@
-"""What a server says about itself before the run: its model, its context, and whether it is a Baton gateway."""
+"""Asks a server before the run for its model, its context, and whether it is a Baton gateway."""
 
 from dataclasses import dataclass
 from typing import Any

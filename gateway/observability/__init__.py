@@ -1,1 +1,1 @@
-"""What the gateway shows of itself and the mesh: traces of the last requests, metrics, and the pages of `/ui`."""
+"""The gateway shows itself and the mesh: traces of the last requests, metrics, and the pages of `/ui`."""
