@@ -118,6 +118,10 @@ sanitize: ## the kernels' C++ tests under ASan and UBSan
 gpu-gate: $(DEV) ## compile every GPU kernel in all configurations for sm_80, sm_90 and sm_100; needs no GPU
 	@$(BIN)/python -m tests.gpu_gate.aot --json $(ARGS)
 
+.PHONY: gpu-emulated
+gpu-emulated: $(DEV) ## `baton verify` on a GPU that Triton's interpreter emulates; `make test` has the shorter tests
+	$(BIN)/python -m pytest tests/mesh/test_cuda.py -m emulated $(ARGS)
+
 .PHONY: gpu-test
 gpu-test: $(DEV) ## the kernels' tests on a real GPU
 	$(BIN)/python -m pytest tests/gpu -m gpu $(ARGS)

@@ -116,18 +116,24 @@ class Intake:
     # ---- a prompt that is prefilled here gets its pages
 
     def admit_local(self) -> None:
-        """Admit the local prompts that have room now, the oldest first."""
+        """Admit the local prompts that have room now, the oldest first. Once the batch is full the others are refused
+        untried: each trial looks at every request, and all of them wait at every step."""
         local = [r for r in self._requests.values() if r.phase is DecodePhase.LOCAL]
+        places = self._room.places() if local else 0
         for request in sorted(local, key=lambda r: r.seniority):
-            self._admit(request)
+            if places:
+                places -= self._admit(request)
+            else:
+                self._room.refuse(request)
 
-    def _admit(self, request: DecodeRequest) -> None:
+    def _admit(self, request: DecodeRequest) -> bool:
+        """Admit the request if there is room for it, and say whether there was."""
         shared = self._room.take_shared(request)
         lacking = self._room.lacking(request, len(shared))
         if not self._room.allows(request, lacking):
             self._room.refuse(request)
             self._pages.release(shared)
-            return
+            return False
         self._room.pass_over(request)
         pages = self._pages.take(lacking)
         assert pages is not None, "room was checked"
@@ -136,6 +142,7 @@ class Intake:
         request.enter(DecodePhase.RUNNING)
         self.admitted_local += 1
         self._host.admitted(request)
+        return True
 
     # ---- requests that leave before their text ends
 

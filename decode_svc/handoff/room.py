@@ -45,12 +45,16 @@ class Room:
         """Pages that the request needs when it emits all the tokens that it may."""
         return pages_needed(len(request.job.prompt) + request.job.sampling.max_tokens, self.page_tokens)
 
+    def places(self) -> int:
+        """How many more requests the batch takes."""
+        return max(0, self._max_batch - sum(r.phase in HAVE_PAGES for r in self._requests.values()))
+
     def allows(self, request: DecodeRequest, lacking: int) -> bool:
         """May this request have so many pages now? Rule [ageing]: not when too many younger ones have passed an older
         one that waits; otherwise small requests could keep a large one out for ever."""
         if any((older.passed or 0) >= self._overtakes for older in self._passed_by(request)):
             return False
-        if sum(r.phase in HAVE_PAGES for r in self._requests.values()) >= self._max_batch:
+        if not self.places():
             return False
         return lacking + self.growth() <= self._pages.available
 

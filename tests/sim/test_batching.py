@@ -2,7 +2,8 @@
 
 import pytest
 
-from decode_svc.requests import DecodePhase
+from decode_svc.handoff.room import Room
+from decode_svc.requests import DecodePhase, DecodeRequest
 from engine.plan import Plan
 from gateway.router import Local
 from mesh.messages import Sampling
@@ -81,5 +82,27 @@ def test_prefill_shares_a_step_among_prompts_and_never_exceeds_its_budget() -> N
         assert plans is not None and max(plan.rows for plan in plans) == 16
         assert all(len(piece.tokens) <= 8 for plan in plans for piece in plan.pieces)
         assert any(len(plan.pieces) == 2 for plan in plans)
+
+    run_virtual(main())
+
+
+def test_behind_a_full_batch_waiting_prompts_are_not_tried_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[int]()
+    trial = Room.take_shared
+
+    def counted(room: Room, request: DecodeRequest) -> tuple[int, ...]:
+        tried.append(request.key)
+        return trial(room, request)
+
+    async def main() -> None:
+        cluster = Cluster(1, pages=1024, local=Local.ALWAYS, max_batch=2)
+        await cluster.start(0, 1)
+        monkeypatch.setattr(Room, "take_shared", counted)
+        clients = [cluster.ask(prompt(number, 6), Sampling(max_tokens=20)) for number in range(40)]
+        assert await cluster.until(lambda: all(client.ended for client in clients), 20.0)
+        plans = cluster.decode().plans
+        assert plans is not None and len(plans) > 5 * len(clients)
+        assert len(tried) == len(clients)  # each once, when it had its place
+        assert await cluster.finish() == []
 
     run_virtual(main())

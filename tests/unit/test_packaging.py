@@ -1,5 +1,6 @@
 """The wheel holds exactly the rooms that are shipped, with the compiled kernels, and claims nobody else's names."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from baton_kernels import build, manylinux
+from engine.model.digest import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = {
@@ -24,10 +26,19 @@ SHIPPED = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
-    """Built from a copy, so that the working tree's own library is neither used nor replaced."""
-    folder = tmp_path_factory.mktemp("wheel")
+    """Built from a copy, so that the working tree's own library is neither used nor replaced; once for all processes
+    that pytest runs side by side."""
+    folder = shared_folder(tmp_path_factory, "wheel")
+    with locked(folder / "lock"):
+        if not any(folder.glob("*.whl")):
+            build_wheel(folder)
+    (file,) = folder.glob("*.whl")
+    return zipfile.Path(file)
+
+
+def build_wheel(folder: Path) -> None:
     ignored = shutil.ignore_patterns(".venv", ".git", "__pycache__", "*.so", ".*_cache", "dist", "build")
     shutil.copytree(ROOT, folder / "tree", ignore=ignored, symlinks=True)
     command = [
@@ -42,8 +53,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    (file,) = folder.glob("*.whl")
-    return zipfile.Path(file)
+
+
+def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
+    """One folder for all of pytest's processes: the parent of their own."""
+    own = factory.getbasetemp()
+    folder = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def names(wheel: zipfile.Path) -> list[str]:
