@@ -4,6 +4,9 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# Python keeps its bytecode, whatever the environment says. A mesh is five processes and the tests start hundreds: each
+# would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV := .venv
