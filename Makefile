@@ -182,7 +182,7 @@ $(BIN)/python:
 		|| { echo "Baton needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
 	@{ $(PYTHON) kernels/baton_kernels/build.py --here >/dev/null 2>&1 || true; } &
 	@$(PYTHON) -m venv --without-pip $(VENV)
-	@$(PYTHON) -m pip --python $@ --disable-pip-version-check --quiet install pip 2>/dev/null \
+	@$(PYTHON) -m pip --python $@ --disable-pip-version-check --quiet install --no-compile pip 2>/dev/null \
 		|| { $@ -m ensurepip >/dev/null && $(PIP) install --upgrade pip; }
 
 $(SERVE): $(BUILT_FROM) | $(BIN)/python
