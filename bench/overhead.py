@@ -8,7 +8,6 @@ that everything around them weighs most. A process that accepts and drops spans 
 import argparse
 import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,16 +19,14 @@ from typing import Any
 from baton.client import Client
 from baton.inference.v1 import inference_pb2 as pb
 from bench.handoff import processor, say
+from bench.own_mesh import own_mesh
 from bench.spread import Spread
-from cli.mesh import services_of
 from cli.ports import free_address
-from cli.running import running_mesh
-from mesh.settings import read_settings
 
 OBSERVED = {"metrics": "true", "gateway.tracing": "true", "gateway.trace_share": "1.0"}
 BLIND = {"metrics": "false", "gateway.tracing": "false"}
+WORKERS = {"mesh.prefill_workers": "1", "mesh.decode_workers": "1"}
 TARGET = 0.98
-START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +55,8 @@ def main() -> None:
 async def bench(load: TurnLoad, *, pairs: int, model: str) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         sink = await stack.enter_async_context(span_sink())
-        observed = await stack.enter_async_context(mesh(OBSERVED, model=model, otlp_endpoint=sink))
-        blind = await stack.enter_async_context(mesh(BLIND, model=model, otlp_endpoint=""))
+        observed = await mesh(stack, OBSERVED, model=model, otlp_endpoint=sink)
+        blind = await mesh(stack, BLIND, model=model, otlp_endpoint="")
         for address in (observed, blind):  # warm-up: caches, speculation's measurements
             await tokens_per_second(address, load)
         speeds: list[tuple[float, float]] = []
@@ -91,21 +88,11 @@ def summary(speeds: Sequence[tuple[float, float]], load: TurnLoad) -> dict[str, 
     }
 
 
-@asynccontextmanager
-async def mesh(settings: dict[str, str], *, model: str, otlp_endpoint: str) -> AsyncIterator[str]:
-    """A mesh of one prefill and one decode worker; yields its gRPC address."""
-    overrides = settings | {
-        "gateway.http_address": free_address(),
-        "gateway.grpc_address": free_address(),
-        "mesh.prefill_workers": "1",
-        "mesh.decode_workers": "1",
-    }
-    if model:
-        overrides["model"] = model
-    config = read_settings(None, os.environ, overrides).mesh()
-    services = services_of(config, file=None, overrides=overrides, otlp_endpoint=otlp_endpoint)
-    async with running_mesh(config, services, lambda name, line: None, START_SECONDS):
-        yield config.gateway.grpc_address
+async def mesh(stack: AsyncExitStack, settings: dict[str, str], *, model: str, otlp_endpoint: str) -> str:
+    """Start a mesh of one prefill and one decode worker; returns its gRPC address."""
+    settings = settings | WORKERS | ({"model": model} if model else {})
+    gateway = await stack.enter_async_context(own_mesh(settings, otlp_endpoint=otlp_endpoint))
+    return gateway.grpc_address
 
 
 async def tokens_per_second(address: str, load: TurnLoad) -> float:

@@ -1,0 +1,23 @@
+"""A mesh that a benchmark starts for itself, at free ports of this machine."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from cli.mesh import services_of
+from cli.ports import free_address
+from cli.running import running_mesh
+from mesh.config import GatewayConfig
+from mesh.settings import read_settings
+
+START_SECONDS = 300.0
+
+
+@asynccontextmanager
+async def own_mesh(settings: Mapping[str, str], *, otlp_endpoint: str = "") -> AsyncIterator[GatewayConfig]:
+    """A mesh with these settings; yields its gateway's configuration, which has the addresses."""
+    overrides = {**settings, "gateway.http_address": free_address(), "gateway.grpc_address": free_address()}
+    config = read_settings(None, os.environ, overrides).mesh()
+    services = services_of(config, file=None, overrides=overrides, otlp_endpoint=otlp_endpoint)
+    async with running_mesh(config, services, lambda name, line: None, START_SECONDS):
+        yield config.gateway
