@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.traces", description=__doc__)
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     parser.add_argument("--requests", type=int, default=200, help="mixed requests")
-    parser.add_argument("--repeats", type=int, default=7, help="pairs of requests for each delayed stage")
+    parser.add_argument("--repeats", type=int, default=9, help="pairs of requests for each delayed stage")
     parser.add_argument("--only", choices=("mixed", "delays"), default=None)
     arguments = parser.parse_args()
     report = asyncio.run(bench(arguments.requests, arguments.repeats, arguments.only))

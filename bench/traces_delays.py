@@ -1,8 +1,10 @@
 """Puts a delay into each stage of a request, and between stages, and sees which span shows it.
 
 One mesh serves all requests. For each stage some requests run without a delay and some with it, in turns; the figure of
-a span is the difference of its least own times, since a busy machine only ever adds to them. A stage is shown when the
-span named for it grew by about the delay and no other span grew by more than a third of it."""
+a span is the difference of its least own times, since a busy machine only ever adds to them. A blocked loop counts as
+part of the span that it interrupted, unless it is what was put in. A stage is shown when the span named for it grew by
+about the delay and no other span grew by more than a third of it. Until it is, more pairs follow: least times only get
+nearer to the truth, and a span that really shows another one's delay has it in every request."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,7 @@ from tests.harness.mesh import ProcessMesh, process_mesh
 
 DELAY_SECONDS = 0.08
 PROMPT_TOKENS, NEW_TOKENS = 300, 24
+MOST_ROUNDS = 3  # of so many pairs
 LOW, HIGH, ELSEWHERE = 0.7, 1.6, 0.3  # of the delay
 SETTINGS = {
     "gateway.local": "never",
@@ -27,6 +30,7 @@ SETTINGS = {
     "worker.transports": "shm",
 }
 
+_BLOCKED_IN = f"{semconv.LOOP_BLOCKED} in "
 OwnTimes = Mapping[str, float]  # span -> milliseconds of its own
 
 
@@ -77,12 +81,17 @@ class Sender:
     async def stage(self, stage: str, repeats: int) -> StageShown:
         tier, expected = STAGES[stage]
         process = {"gateway": self._mesh.gateway, "prefill": self._mesh.prefills[0], "decode": self._mesh.decodes[0]}
+        measured = (lambda times: times) if expected.startswith(_BLOCKED_IN) else with_blocked
         plain, delayed = list[OwnTimes](), list[OwnTimes]()
-        for _ in range(repeats):
-            plain.append(await self.own_times())
-            await process[tier].ask("delay", stage=stage, seconds=DELAY_SECONDS)
-            delayed.append(await self.own_times())
-        return StageShown(stage, expected, grown(plain, delayed))
+        for _ in range(MOST_ROUNDS):
+            for _ in range(repeats):
+                plain.append(measured(await self.own_times()))
+                await process[tier].ask("delay", stage=stage, seconds=DELAY_SECONDS)
+                delayed.append(measured(await self.own_times()))
+            shown = StageShown(stage, expected, grown(plain, delayed))
+            if not shown.problem:
+                break
+        return shown
 
     async def own_times(self) -> OwnTimes:
         """One request; the own time of each of its spans."""
@@ -107,10 +116,18 @@ def own_times(spans: Sequence[Mapping[str, Any]]) -> OwnTimes:
     return found
 
 
+def with_blocked(times: OwnTimes) -> OwnTimes:
+    """The same, where the time of a blocked loop is the interrupted span's."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for name, milliseconds in times.items():
+        found[name.removeprefix(_BLOCKED_IN)] += milliseconds
+    return found
+
+
 def _label(node: Node, parents: Mapping[str, Node]) -> str:
     parent = parents.get(node.parent_id)
     if parent is not None and node.name == semconv.LOOP_BLOCKED:
-        return f"{node.name} in {_label(parent, parents)}"
+        return _BLOCKED_IN + _label(parent, parents)
     if parent is not None and parent.name in (semconv.PREFILL, semconv.DECODE):
         return f"{parent.name} {node.name}"
     return node.name
