@@ -3,6 +3,7 @@
 Everything happens in a scratch folder that looks like a checkout (links to the repository's files). `make` is the
 repository's, with the environment of the checker, so that no block installs anything."""
 
+import contextlib
 import json
 import os
 import signal
@@ -20,14 +21,19 @@ ROOT = Path(__file__).resolve().parents[2]
 MESH = "baton up --prefill 1 --decode 1"
 MESH_READY = "The mesh serves"
 
-_SHELL = """set -eEuo pipefail
+_RESUME = """if [ -f {state} ]; then . {state}; cd "$(cat {folder})"; fi
+"""
+_SHELL = (
+    """set -aeEuo pipefail
 exec 3>{answer}
 trap 'echo "$LINENO" >&3' ERR
-if [ -f {state} ]; then . {state}; cd "$(cat {folder})"; fi
-{before}
-. {block}
-export -p >{state}; pwd >{folder}
 """
+    + _RESUME
+    + """{before}
+. {block}
+export -p >{state}; declare -f >>{state}; pwd >{folder}
+"""
+)
 _MAKE = """#!/bin/sh
 exec {make} --no-print-directory -C {root} VENV={venv} -o {venv}/.serve -o {venv}/.dev -o {venv}/bin/python "$@"
 """
@@ -64,6 +70,7 @@ class PageProcesses:
         for entry in ROOT.iterdir():
             if not entry.name.startswith("."):
                 (self._work / entry.name).symlink_to(entry)
+        (self._work / ".venv").symlink_to(sys.prefix)
         self._environment = environment(scratch)
 
     def run(self, block: CodeBlock) -> Failure | None:
@@ -97,7 +104,7 @@ class PageProcesses:
 
     def close(self) -> None:
         for process in (*self._background, *([self._python] if self._python else [])):
-            if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # a shell that ended may have left programs behind
                 os.killpg(process.pid, signal.SIGTERM)
         for process in (*self._background, *([self._python] if self._python else [])):
             try:
@@ -110,7 +117,8 @@ class PageProcesses:
             self._answers.close()
 
     def _run_on(self, block: CodeBlock) -> Failure | None:
-        return self.start(block.text, block.ready, (block.page, block.line))
+        resume = _RESUME.format(state=self._state / "variables", folder=self._state / "folder")
+        return self.start(resume + block.text, block.ready, (block.page, block.line))
 
     def _run_shell(self, block: CodeBlock) -> tuple[bool, int, str]:
         self._count += 1
@@ -176,7 +184,8 @@ def environment(scratch: Path) -> dict[str, str]:
     make = next((f"{folder}/make" for folder in ("/usr/bin", "/bin") if os.access(f"{folder}/make", os.X_OK)), "make")
     (tools / "make").write_text(_MAKE.format(make=make, root=ROOT, venv=venv))
     (tools / "make").chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BATON_", "MAKE"))}
+    outside = ("BATON_", "MAKE", "MFLAGS", "ARGS")  # what a `make docs-check ARGS=…` would hand down
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(outside)}
     roots = f"{ROOT}:{ROOT}/kernels:{ROOT}/protos"
     return kept | {
         "PATH": f"{tools}:{venv}/bin:{os.environ['PATH']}",
