@@ -57,7 +57,7 @@ class PeerLoad:
             raise SystemExit("interrupted")
         found = result.report.summary
         if found.failed or found.ttft is None or found.itl is None or found.output_tokens_per_second is None:
-            raise SystemExit(f"{url}: {found.failed} of {self.requests} requests failed: {result.report.examples}")
+            raise SystemExit(f"{url}: nothing to compare: {found}, {result.report.examples}")
         return {
             "output_tokens_per_second": found.output_tokens_per_second,
             "ttft_p50_ms": found.ttft.p50 * 1000,
