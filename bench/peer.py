@@ -3,7 +3,8 @@
 The peer runs already. This program starts two meshes of its own, one that splits (a prefill and a decode worker) and
 one that does not (a decode worker that prefills itself), and sends `baton bench load`'s requests to the three in turns:
 one at a time has work, and all see the same machine. Every figure is a ratio to the peer in the same round.
-docs/bench.md says how a fair peer is started."""
+docs/bench.md says how a fair peer is started. `--make-model FOLDER` writes a model for both: the layers of Qwen2.5-0.5B
+with random weights, and answers of printable bytes, so that every token is a chunk of text."""
 
 import argparse
 import asyncio
@@ -11,6 +12,7 @@ import json
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -24,6 +26,7 @@ from cli.load.measure import LoadOrder, measure
 from cli.load.options import LoadOptions
 from cli.load.shapes import ShapeName
 from cli.load.statistics import LatencyLimits
+from engine.builtin import make_shape
 
 MESHES = {
     "one worker": {"mesh.prefill_workers": "0", "mesh.decode_workers": "1"},
@@ -67,9 +70,10 @@ class PeerLoad:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.peer", description=__doc__)
-    parser.add_argument("--url", required=True, help="base URL of the peer's OpenAI API")
+    parser.add_argument("--url", help="base URL of the peer's OpenAI API")
     parser.add_argument("--name", default="peer", help="what the report calls the peer")
-    parser.add_argument("--model", required=True, help="Hugging Face folder that the peer serves, too")
+    parser.add_argument("--model", help="Hugging Face folder that the peer serves, too")
+    parser.add_argument("--make-model", type=Path, metavar="FOLDER", help="write a model for both, and end")
     parser.add_argument("--shape", type=ShapeName, default=ShapeName.CONCURRENT, help="a shape of baton bench load")
     parser.add_argument("--requests", type=int, default=48, help="requests of one turn")
     parser.add_argument("--concurrency", type=int, default=None, help="the shape's own unless given")
@@ -77,6 +81,11 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of both meshes")
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     arguments = parser.parse_args()
+    if arguments.make_model is not None:
+        print(make_shape(arguments.make_model, shape="qwen2.5-0.5b-bytes"))
+        sys.exit(0)
+    if not (arguments.url and arguments.model):
+        parser.error("--url and --model are needed")
     load = PeerLoad(arguments.shape, arguments.requests, arguments.concurrency)
     settings = {"model": arguments.model} | dict(one.split("=", 1) for one in arguments.set)
     report = asyncio.run(bench(load, arguments.url, arguments.name, settings, rounds=arguments.rounds))

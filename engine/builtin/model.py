@@ -43,9 +43,11 @@ class ModelShape:
 
 
 _TINY = ModelShape("llama", 64, 2, 4, 2, 16, 176, context=512)
+_QWEN_HALF = ModelShape("qwen2", 896, 24, 14, 2, 64, 4864, 151936, 32768, 1e6, tied=True)
 SHAPES: dict[str, ModelShape] = {
     "random": ModelShape("llama", 256, 4, 4, 2, 64, 704),
-    "qwen2.5-0.5b": ModelShape("qwen2", 896, 24, 14, 2, 64, 4864, 151936, 32768, 1e6, tied=True),
+    "qwen2.5-0.5b": _QWEN_HALF,
+    "qwen2.5-0.5b-bytes": replace(_QWEN_HALF, vocab=VOCAB, tied=False),  # its layers; its answers are readable bytes
     "qwen3-0.6b": ModelShape("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 40960, 1e6, tied=True),
     "llama3.2-1b": ModelShape("llama", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 5e5, tied=True),
 }
