@@ -51,6 +51,11 @@ class CellOutcome:
         """Bytes that the landings counted: page ids times page bytes."""
         return self.decode["bytes_landed"]
 
+    @property
+    def bytes_given_up(self) -> int:
+        """Those of landings that decode gave up; their writers may have been stopped before the last byte."""
+        return self.decode["bytes_given_up"]
+
     def add(self, tier: str, stats: Mapping[str, int]) -> None:
         """Add one worker's counts; a largest batch is a maximum, not a sum."""
         counts = self.prefill if tier == "prefill" else self.decode

@@ -54,6 +54,7 @@ class Landings:
         self.spans = Spans(pages, pool, sessions, page_tokens=room.page_tokens, host=host, rules=rules)
         self._lost = {Reason.LANDING_LOST: 0, Reason.NO_PROGRESS: 0}  # landings that were lost
         self.bytes_landed = 0  # bytes of the pages of all landings that prefill did not decline
+        self.bytes_given_up = 0  # those of landings that were fenced: perhaps not all of them were written
 
     def session_began(self, peer: Peer) -> None:
         self.quarantine.ask_again(peer)
@@ -209,6 +210,7 @@ class Landings:
                 "proof": proof,
             },
         )
+        self.bytes_given_up += len(landing.pages) * self.pool.shape.page_bytes
         self._close(request, landing)
         if not proof and self.quarantine.needs_proof(self._sessions.receivers[landing.transport]):
             self.quarantine.add(landing.pages)
@@ -225,12 +227,13 @@ class Landings:
     # ----
 
     def counts(self) -> dict[str, int]:
-        """Admissions whose tokens prefill computed all, the other admissions, bytes of the pages of landings, what
-        went wrong with landings, and how quarantine stands."""
+        """Admissions whose tokens prefill computed all, the other admissions, bytes of the pages of landings and of
+        those that were given up, what went wrong with landings, and how quarantine stands."""
         return {
             "admitted_remote": self.spans.whole,
             "admitted_patched": self.spans.admitted - self.spans.whole,
             "bytes_landed": self.bytes_landed,
+            "bytes_given_up": self.bytes_given_up,
             "spans_damaged": self.spans.damaged,
             "spans_missing": self.spans.missing,
             **{reason.value: count for reason, count in self._lost.items()},

@@ -42,6 +42,7 @@ GOOD = Checked(
     committed=24,
     bytes_moved=4096,
     bytes_expected=4096,
+    bytes_given_up=0,
     bytes_resent=0,
     largest_batch=8,
     drafted=40,
@@ -130,6 +131,12 @@ def test_zeros_of_other_sign_differ_and_nan_equals_itself() -> None:
     assert not compare([best(1, float("nan"), (), ())], [best(1, float("nan"), (), ())])
 
 
+def test_landings_that_were_given_up_may_lack_their_bytes_and_no_others() -> None:
+    done = replace(GOOD, bytes_moved=3072, bytes_given_up=1024)
+    assert report.judge([GOOD, done], PRINTS, json=False) == 0
+    assert "1024 of landings given up" in done.line
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -138,6 +145,8 @@ def test_zeros_of_other_sign_differ_and_nan_equals_itself() -> None:
         {"committed": 23},
         {"bytes_moved": 4095},
         {"bytes_moved": 0, "bytes_expected": 0},
+        {"bytes_moved": 4097, "bytes_given_up": 1024},
+        {"bytes_moved": 3071, "bytes_given_up": 1024},
         {"token_mismatches": 1},
         {"logprob_mismatches": 1},
         {"accepted": 0},
