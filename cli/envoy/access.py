@@ -25,7 +25,8 @@ def rbac_filter(proxy: Proxy) -> dict[str, Any]:
     """The filter of this Envoy's inbound listener; the edge has none, because its clients show no certificate."""
     policies = dict[str, Any]()
     if proxy.own.tier == "gateway":
-        _add(policies, "edge sends clients' requests", proxy.identities("edge"), prefixes=(*API, *proxy.routes))
+        prefixes = tuple(path for path in (*API, *proxy.routes) if path != "/health")
+        _add(policies, "edge sends clients' requests", proxy.identities("edge"), paths=("/health",), prefixes=prefixes)
         _add(policies, "workers register", proxy.identities("prefill", "decode"), paths=(REGISTER,))
     else:
         _add(policies, "gateways attach", proxy.identities("gateway"), paths=(ATTACH, STATS))

@@ -57,11 +57,14 @@ def _gateways(proxy: Proxy) -> dict[str, Any]:
     members = proxy.tier("gateway")
     return {
         **_address(GATEWAYS, tuple(member.address for member in members)),
-        **_protocol(_http2()),
+        **_protocol(_http2(_CLIENTS_WINDOWS)),
         "lb_policy": "LEAST_REQUEST",
         "transport_socket": outbound_tls(proxy, proxy.identities("gateway")),
         "health_checks": [_health_check(GATEWAYS, "")],
-        "outlier_detection": _outliers(),
+        "outlier_detection": Noted(
+            "What a gateway answers may be a client's doing, so only connections that fail and health checks count.",
+            _outliers(answers=False),
+        ),
         "common_lb_config": Noted(
             "If most gateways look unhealthy, all are tried: one without workers still lets requests wait, and "
             "answers with a better reason than Envoy's.",
@@ -105,8 +108,14 @@ def _protocol(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _http2() -> dict[str, Any]:
-    options = {"max_concurrent_streams": MANY_STREAMS, "connection_keepalive": PINGS}
+_CLIENTS_WINDOWS = {
+    "initial_stream_window_size": Noted("An answer that its client does not read stops here, and no other one.", 2**16),
+    "initial_connection_window_size": 2**28,
+}
+
+
+def _http2(windows: dict[str, Any] | None = None) -> dict[str, Any]:
+    options = {"max_concurrent_streams": MANY_STREAMS, "connection_keepalive": PINGS, **(windows or {})}
     return {"explicit_http_config": {"http2_protocol_options": options}}
 
 
@@ -133,13 +142,14 @@ def _health_check(authority: str, service: str) -> dict[str, Any]:
     }
 
 
-def _outliers() -> dict[str, Any]:
-    """Three failed calls in a row open the breaker for a second, then longer each time."""
+def _outliers(*, answers: bool = True) -> dict[str, Any]:
+    """Three failed calls in a row open the breaker for a second, then longer each time. `answers`: so do answers 502,
+    503 and 504, as those of a sidecar whose service is gone."""
     return {
         "split_external_local_origin_errors": True,
         "consecutive_local_origin_failure": 3,
         "consecutive_gateway_failure": 3,
-        "enforcing_consecutive_gateway_failure": 100,
+        "enforcing_consecutive_gateway_failure": 100 if answers else 0,
         "enforcing_consecutive_5xx": 0,
         "enforcing_success_rate": 0,
         "enforcing_local_origin_success_rate": 0,

@@ -81,6 +81,7 @@ def render_command(
     access_log: Annotated[Path, typer.Option(help="File for the access log.")] = Path("/dev/stdout"),
     heap_mib: Annotated[int, typer.Option(min=64, help="Memory in MiB; nearing it, Envoy refuses requests.")] = 256,
     connections: Annotated[int, typer.Option(min=1, help="Connections that may be open; more are refused.")] = 1024,
+    body_mib: Annotated[int, typer.Option(min=1, max=32, help="Edge: MiB of the largest request.")] = 4,
 ) -> None:
     """Print the configuration of one Envoy.
 
@@ -107,6 +108,7 @@ def render_command(
         access_log=access_log,
         heap_mebibytes=heap_mib,
         connections=connections,
+        body_mebibytes=body_mib,
     )
     with readable_errors():
         write(render(proxy_of(options, read_settings(config, os.environ, parse_settings(settings or [])))))

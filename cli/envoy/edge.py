@@ -6,7 +6,7 @@ anew."""
 
 from typing import Any
 
-from cli.envoy.access import API, HEALTH, REFLECTION
+from cli.envoy.access import API, HEALTH, PUBLIC, REFLECTION
 from cli.envoy.clusters import GATEWAYS, socket_address
 from cli.envoy.document import Noted, extension, typed
 from cli.envoy.http import (
@@ -24,7 +24,10 @@ from cli.envoy.observe import access_log, tracing
 from cli.envoy.proxy import Proxy
 from cli.envoy.secrets import public_tls
 
-BODY_BYTES = 32 * 2**20  # as much as the gateway takes
+_IDLE_SECONDS = 60  # so long a connection without a request stays open
+_UPLOAD_SECONDS = 30  # so long a request may take to arrive
+_UNREAD_SECONDS = 30  # so long an answer that is complete waits for a client that does not read
+_KIBIBYTE = 1024
 _BUFFER, _BUFFER_KIND = "envoy.filters.http.buffer", "filters.http.buffer.v3.Buffer"
 FORGED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-real-ip")
 
@@ -34,10 +37,13 @@ def edge(proxy: Proxy) -> dict[str, Any]:
     manager = connection_manager(
         "edge",
         codec_type="AUTO",
-        common_http_protocol_options={"max_headers_count": HEADERS, "idle_timeout": "300s"},
-        http2_protocol_options=http2_options(128),
+        common_http_protocol_options={"max_headers_count": HEADERS, "idle_timeout": f"{_IDLE_SECONDS}s"},
+        http2_protocol_options=_http2(),
         request_headers_timeout="10s",
-        request_timeout=Noted("For the whole request to arrive, not for its answer.", "60s"),
+        request_timeout=Noted("For the whole request to arrive, not for its answer.", f"{_UPLOAD_SECONDS}s"),
+        stream_flush_timeout=Noted(
+            "A client that keeps its window shut cannot make this Envoy keep answers.", f"{_UNREAD_SECONDS}s"
+        ),
         use_remote_address=Noted("The client's address comes from its connection, not from its headers.", True),
         early_header_mutation_extensions=[_without_forged_headers()],
         forward_client_cert_details="SANITIZE",
@@ -45,14 +51,14 @@ def edge(proxy: Proxy) -> dict[str, Any]:
         **traced,
         access_log=access_log(proxy, requests=True, peers=False),
         local_reply_config=own_errors(),
-        filters=[extension(_BUFFER, _BUFFER_KIND, max_request_bytes=BODY_BYTES)],
+        filters=[extension(_BUFFER, _BUFFER_KIND, max_request_bytes=proxy.body_bytes)],
         routes=_routes(proxy),
     )
     return {
         "name": "edge",
         "address": socket_address(proxy.listen),
         "socket_options": keepalive_options(),
-        "per_connection_buffer_limit_bytes": 1 << 20,
+        "per_connection_buffer_limit_bytes": 64 * _KIBIBYTE,
         "filter_chains": [
             {
                 "transport_socket_connect_timeout": "10s",
@@ -66,18 +72,34 @@ def edge(proxy: Proxy) -> dict[str, Any]:
 def _routes(proxy: Proxy) -> dict[str, Any]:
     retries = _retries(gateways=len(proxy.tier("gateway")))
     paths = [path for path in (*API, *proxy.routes) if path != REFLECTION]
-    matches = ({"path" if path == "/health" else "prefix": path} for path in paths)
-    routes: list[Any] = [to_cluster(match, GATEWAYS, retry_policy=retries) for match in matches]
-    unbuffered = {_BUFFER: typed(f"extensions.{_BUFFER_KIND}PerRoute", disabled=True)}
-    untraced = {"tracing": {"overall_sampling": {"numerator": 0}}, "typed_per_filter_config": unbuffered}
+    routes: list[Any] = [to_cluster(_match(path), GATEWAYS, retry_policy=retries) for path in paths]
+    unbuffered = {"typed_per_filter_config": {_BUFFER: typed(f"extensions.{_BUFFER_KIND}PerRoute", disabled=True)}}
+    untraced = {"tracing": {"overall_sampling": {"numerator": 0}}}
     for path in (HEALTH, REFLECTION):
-        routes.append({**to_cluster({"prefix": path}, GATEWAYS), **untraced})
-    routes.append(refusal(404, "no such path; the API begins with /v1/"))
+        routes.append({**to_cluster(_match(path), GATEWAYS), **untraced, **unbuffered})
+    routes.append({**refusal(404, "no such path; the API begins with /v1/"), **unbuffered})
     name = {"header": {"key": "x-request-id", "value": "%REQ(X-REQUEST-ID)%"}, "append_action": "ADD_IF_ABSENT"}
     return {
         "virtual_hosts": [virtual_host("api", ["*"], routes)],
         "response_headers_to_add": Noted("Envoy's own errors carry the request's name, too.", [name]),
     }
+
+
+def _match(path: str) -> dict[str, Any]:
+    """A path of a gRPC service is for gRPC alone: a gateway resets anything else, which would look like its fault."""
+    match path:
+        case "/health":
+            return {"path": path}
+        case _ if path in (PUBLIC, HEALTH, REFLECTION):
+            return {"prefix": path, "grpc": {}}
+        case _:
+            return {"prefix": path}
+
+
+def _http2() -> dict[str, Any]:
+    """Windows that let a client hold little of this Envoy's memory."""
+    windows = {"initial_stream_window_size": 256 * _KIBIBYTE, "initial_connection_window_size": 1024 * _KIBIBYTE}
+    return http2_options(128) | windows
 
 
 def _retries(*, gateways: int) -> dict[str, Any]:

@@ -62,8 +62,9 @@ def request_ids() -> dict[str, Any]:
     return {"preserve_external_request_id": True, "request_id_extension": {"typed_config": config}}
 
 
-def own_errors() -> Noted:
-    """A gRPC client gets a status instead, with the same text."""
+def own_errors(*, unsent_may_be_retried: bool = False) -> Noted:
+    """A gRPC client gets a status instead, with the same text. `unsent_may_be_retried`: a request whose service took no
+    connection was not begun, so the edge may send it to another gateway."""
     grpc = {
         "name": "content-type",
         "string_match": {"prefix": "application/grpc"},
@@ -80,7 +81,17 @@ def own_errors() -> Noted:
         "filter": {"header_filter": {"header": grpc}},
         "body_format_override": {"json_format": {"error": error}},
     }
-    return Noted("Envoy's own errors, in the form that OpenAI's clients read.", {"mappers": [mapper]})
+    mappers = [mapper]
+    if unsent_may_be_retried:
+        header = {"header": {"key": "x-should-retry", "value": "true"}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+        unsent = {"response_flag_filter": {"flags": ["UF", "UH"]}}
+        both = {"and_filter": {"filters": [unsent, mapper["filter"]]}}
+        mappers = [
+            {**mapper, "filter": both, "headers_to_add": [header]},
+            {"filter": unsent, "headers_to_add": [header]},
+            mapper,
+        ]
+    return Noted("Envoy's own errors, in the form that OpenAI's clients read.", {"mappers": mappers})
 
 
 def keepalive_options() -> list[dict[str, Any]]:

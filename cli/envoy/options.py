@@ -46,6 +46,7 @@ class RenderOptions:
     access_log: Path
     heap_mebibytes: int
     connections: int
+    body_mebibytes: int
 
 
 def proxy_of(options: RenderOptions, settings: Settings) -> Proxy:
@@ -81,6 +82,7 @@ def proxy_of(options: RenderOptions, settings: Settings) -> Proxy:
         access_log=str(options.access_log),
         heap_bytes=options.heap_mebibytes * _MEBIBYTE,
         connections=options.connections,
+        body_bytes=options.body_mebibytes * _MEBIBYTE,
     )
     _check(proxy, options)
     if isinstance(config, WorkerConfig):

@@ -28,6 +28,7 @@ class Proxy:
     access_log: str = "/dev/stdout"
     heap_bytes: int = 256 * 2**20
     connections: int = 1024
+    body_bytes: int = 4 * 2**20  # the edge takes no larger request
 
     @property
     def is_edge(self) -> bool:

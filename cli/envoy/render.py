@@ -13,6 +13,7 @@ from cli.envoy.sidecar import inbound, outbound
 
 _HEADER = """{what} Rendered by `baton envoy render`; change the options there, not this file.
 Start it with: envoy -c FILE --concurrency {threads}"""
+_TRACKED_POWER = 18  # streams that hold 2**18 bytes or more are the first that memory is taken from
 _SECRETS_HEADER = """Written by `baton envoy secrets`.
 Envoy reads the PEM files again when one is moved into their folder: write new ones beside them and rename those."""
 
@@ -80,10 +81,15 @@ def _overload(proxy: Proxy) -> dict[str, Any]:
         max_active_downstream_connections=proxy.connections,
     )
     return {
+        "buffer_factory_config": {"minimum_account_to_track_power_of_two": _TRACKED_POWER},
         "refresh_interval": "0.25s",
         "resource_monitors": [{"name": heap, "typed_config": heap_config}, connections],
         "actions": [
             {"name": "envoy.overload_actions.shrink_heap", "triggers": at(0.9)},
+            {
+                "name": "envoy.overload_actions.reset_high_memory_stream",
+                "triggers": [{"name": heap, "scaled": {"scaling_threshold": 0.75, "saturation_threshold": 0.95}}],
+            },
             {"name": "envoy.overload_actions.stop_accepting_requests", "triggers": at(0.95)},
             {"name": "envoy.overload_actions.stop_accepting_connections", "triggers": at(0.98)},
         ],

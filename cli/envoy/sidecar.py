@@ -29,7 +29,7 @@ def inbound(proxy: Proxy) -> dict[str, Any]:
     carries_requests = bool(proxy.local_http)
     for_clients: dict[str, Any] = {"generate_request_id": False}
     if carries_requests:
-        for_clients = {**request_ids(), "local_reply_config": own_errors()}
+        for_clients = {**request_ids(), "local_reply_config": own_errors(unsent_may_be_retried=True)}
         for_clients |= {"tracing": tracing(proxy)} if proxy.collector else {}
     manager = connection_manager(
         "inbound",

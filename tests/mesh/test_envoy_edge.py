@@ -3,6 +3,7 @@
 The gateway behind its sidecar is a small server of the test, so that it can count and refuse."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import ssl
@@ -114,10 +115,41 @@ async def test_a_request_whose_connection_breaks_under_way_is_not_sent_again(env
 @in_one_loop
 async def test_bodies_and_headers_have_limits(envoys: EnvoyMesh) -> None:
     async with gateway(envoys) as seen, client(envoys) as http:
-        large = await http.post("/v1/completions", content=b"x" * (32 * 2**20 + 1))
+        large = await http.post("/v1/completions", content=b"x" * (4 * 2**20 + 1))
         many = await http.get("/v1/models", headers={f"x-{number}": "1" for number in range(120)})
     assert (large.status_code, many.status_code, seen) == (413, 431, [])
     assert large.json()["error"]["code"] == 413
+
+
+@in_one_loop
+async def test_unfinished_uploads_do_not_shut_others_out(envoys: EnvoyMesh) -> None:
+    context, host, port = ssl.create_default_context(cafile=str(envoys.ca)), *envoys.address.split(":")
+    writers: list[asyncio.StreamWriter] = []
+    async with gateway(envoys), client(envoys) as http:
+        for _ in range(100):
+            _, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=host)
+            writers.append(writer)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 4000000\r\n\r\n")
+            writer.write(b" " * 3_900_000)
+            with contextlib.suppress(ConnectionError, TimeoutError):  # the edge may take its memory back
+                async with asyncio.timeout(2.0):
+                    await writer.drain()
+        statuses = [(await http.get("/v1/models")).status_code for _ in range(5)]
+        for writer in writers:
+            writer.transport.abort()
+        async with asyncio.timeout(PATIENCE_SECONDS):  # the next test finds the edge with its memory free
+            while await envoys.envoys["edge"].stat("server.memory_allocated") > 100 * 2**20:
+                await asyncio.sleep(0.2)
+    assert statuses == [200] * 5
+
+
+@in_one_loop
+async def test_what_is_not_grpc_does_not_reach_a_grpc_service(envoys: EnvoyMesh) -> None:
+    async with gateway(envoys) as seen, client(envoys) as http:
+        paths = ("/grpc.reflection.x", "/grpc.health.v1.Health/Check", "/baton.inference.v1.InferenceService/Models")
+        statuses = [(await http.get(path)).status_code for path in paths for _ in range(3)]
+    assert statuses == [404] * 9 and seen == []
+    assert await envoys.envoys["edge"].stat("cluster.gateways.outlier_detection.ejections_active") == 0
 
 
 @in_one_loop

@@ -84,7 +84,7 @@ def test_only_gateways_attach_only_prefill_opens_sessions_and_only_workers_regis
     register = ["/baton.worker.v1.RegistryService/Register"]
     at_gateway = policies("gateway")
     assert at_gateway["workers register"] == (register, [f"spiffe://baton/{path}" for path in workers])
-    api = ["/v1/", "/health", "/baton.inference.v1.", "/grpc.reflection."]
+    api = ["/health", "/v1/", "/baton.inference.v1.", "/grpc.reflection."]
     assert at_gateway["edge sends clients' requests"] == (api, ["spiffe://baton/edge/edge"])
 
 
@@ -200,3 +200,16 @@ def test_the_model_need_not_be_where_the_configuration_is_rendered(tmp_path: Any
     file = tmp_path / "baton.toml"
     file.write_text("model = '/nowhere/model'\n")
     assert rendered("edge", "--config", str(file))["node"]["id"] == "edge/edge"
+
+
+def test_a_client_that_does_not_read_holds_little_and_its_gateway_is_not_to_blame() -> None:
+    config = rendered("edge", "--body-mib", "8")
+    clients = manager(config, "edge")
+    (gateways,) = [each for each in config["static_resources"]["clusters"] if each["name"] == "gateways"]
+    (options,) = gateways["typed_extension_protocol_options"].values()
+    assert options["explicit_http_config"]["http2_protocol_options"]["initial_stream_window_size"] == 65536
+    assert clients["stream_flush_timeout"] == "30s"
+    assert clients["http_filters"][0]["typed_config"]["max_request_bytes"] == 8 * 2**20
+    assert gateways["outlier_detection"]["enforcing_consecutive_gateway_failure"] == 0
+    actions = [action["name"] for action in config["overload_manager"]["actions"]]
+    assert "envoy.overload_actions.reset_high_memory_stream" in actions
