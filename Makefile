@@ -180,14 +180,17 @@ clean: ## remove the environment and everything built
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Baton needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "setting up $(VENV): half a minute to a minute the first time" >&2
+	@echo "  an empty environment with a current pip" >&2
 	@{ $(PYTHON) kernels/baton_kernels/build.py --here >/dev/null 2>&1 || true; } &
 	@$(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --python $@ --disable-pip-version-check --quiet install --no-compile pip 2>/dev/null \
 		|| { $@ -m ensurepip >/dev/null && $(PIP) install --upgrade pip; }
 
 $(SERVE): $(BUILT_FROM) | $(BIN)/python
-	@echo "setting up $(VENV) (half a minute the first time)" >&2
+	@echo "  packages that Baton needs" >&2
 	@$(INSTALL) hatchling editables $$($(BIN)/python -c "$(REQUIREMENTS)")
+	@echo "  Baton itself, and its kernels: g++ compiles them" >&2
 	@$(INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 

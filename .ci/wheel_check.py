@@ -79,7 +79,7 @@ def client(work: Path, wheel: Path) -> None:
         check(baton(folder, work, *arguments).returncode == 0, f"baton {' '.join(arguments)} failed")
     run([str(folder / "bin/python"), "-c", "from baton.inference.v1 import inference_pb2_grpc"], env=bare(folder, work))
     message = baton(folder, work, "demo").stderr
-    check("pip install 'baton[serve]'" in message, f"baton demo without the serve extra says: {message}")
+    check("pip install '.[serve]'" in message, f"baton demo without the serve extra says: {message}")
 
 
 def doctor(folder: Path, work: Path) -> dict[str, Any]:

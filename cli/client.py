@@ -9,6 +9,7 @@ from grpc_status import rpc_status
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
 from cli.errors import MeshError
+from cli.health import speaks_http
 from mesh.tls import TlsFiles, open_channel
 from mesh.tls_advice import advice
 
@@ -45,7 +46,7 @@ async def stream(
             async for event in call:
                 yield cast(inference_pb2.StreamGenerateResponse, event)
         except grpc.aio.AioRpcError as error:
-            raise MeshError(_explain(address, error, tls), _field_at_fault(error)) from None
+            raise MeshError(await _explain(address, error, tls), _field_at_fault(error)) from None
 
 
 def finish_name(reason: int) -> str:
@@ -61,12 +62,17 @@ def _field_at_fault(error: grpc.aio.AioRpcError) -> str | None:
     return None
 
 
-def _explain(address: str, error: grpc.aio.AioRpcError, tls: TlsFiles | None) -> str:
+async def _explain(address: str, error: grpc.aio.AioRpcError, tls: TlsFiles | None) -> str:
     details = error.details() or "no details"
     if error.code() is grpc.StatusCode.UNAVAILABLE and (
         what := advice(details, tls=tls is not None, name=tls.name if tls else "")
     ):
         return f"cannot talk to {address}: {what}"
     if error.code() is grpc.StatusCode.UNAVAILABLE and "connect" in details.lower():
+        if await speaks_http(address):
+            return (
+                f"{address} speaks HTTP, not gRPC: give --address the gRPC address of the mesh, which `baton up` "
+                "prints (127.0.0.1:50051 unless set otherwise)"
+            )
         return f"no mesh answers at {address}; start one with `baton up`, or name its gRPC address with --address"
     return f"{error.code().name}: {details}"

@@ -16,7 +16,7 @@ from cli.output import say, write
 from cli.ports import dialable, free_address
 from cli.recent import last_finished
 from cli.running import running_mesh
-from cli.supervisor import READY, MeshFailed
+from cli.supervisor import READY, MeshFailed, brief
 from cli.timeline import draw
 from cli.up import run_until_signal
 from mesh.settings import read_settings
@@ -75,4 +75,4 @@ async def _ask(address: str, tls: TlsFiles | None, question: str, max_tokens: in
 def _on_line(name: str, line: str) -> None:
     """Show that a service is ready. Its other lines appear only in the error of a mesh that fails."""
     if READY in line:
-        say(f"  {name:<10} {line.partition(' class ')[0]}", style="dim")
+        say(f"  {name:<10} {brief(line)}", style="dim")

@@ -14,7 +14,7 @@ import typer
 from cli import machine
 from cli.errors import readable_errors
 from cli.mesh import parse_settings, with_model
-from cli.output import emit_json, say
+from cli.output import INSTALL_SERVE, emit_json, say
 from cli.ports import check_free
 from mesh.config import ConfigError, DecodeConfig, GatewayConfig
 from mesh.settings import read_settings
@@ -75,7 +75,7 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
         try:
             check()
         except ModuleNotFoundError as error:
-            _problem(report, f"the Python module {error.name} is missing", "pip install 'baton[serve]'")
+            _problem(report, f"the Python module {error.name} is missing", INSTALL_SERVE)
         except Exception as error:  # every failure is shown beside the other checks
             _problem(report, f"{type(error).__name__}: {error}", "read the message; the other checks ran nevertheless")
     return report
@@ -106,9 +106,7 @@ def _kernels(report: Report) -> None:
 
     if reason := baton_kernels.available():
         compiler = report["compiler"]["path"] or "none"
-        return _problem(
-            report, f"kernels: {reason}", f"install g++ (found: {compiler}), then pip install 'baton[serve]'"
-        )
+        return _problem(report, f"kernels: {reason}", f"install g++ (found: {compiler}), then {INSTALL_SERVE}")
     _bodies(report)
 
 

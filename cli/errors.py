@@ -7,7 +7,7 @@ import errno
 import sys
 from collections.abc import Iterator
 
-from cli.output import fail
+from cli.output import INSTALL_SERVE, fail
 from cli.supervisor import MeshFailed
 from mesh.config import ConfigError
 
@@ -36,7 +36,7 @@ def readable_errors() -> Iterator[None]:
     except MeshFailed as error:
         fail(str(error), status=error.status)
     except ModuleNotFoundError as error:
-        fail(f"the Python module {error.name} is missing: pip install 'baton[serve]'", status=2)
+        fail(f"the Python module {error.name} is missing: {INSTALL_SERVE}", status=2)
     except OSError as error:
         if error.errno not in _HOPELESS:
             raise

@@ -24,6 +24,20 @@ async def get_json(http_address: str, path: str) -> dict[str, Any] | None:
         return None
 
 
+async def speaks_http(address: str) -> bool:
+    """Whether the server at this address answers a request over HTTP/1, as the gateway's HTTP port does."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            reader, writer = await asyncio.open_connection(*split_address(address))
+            try:
+                writer.write(f"GET /health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
+                return (await reader.read(5)) == b"HTTP/"
+            finally:
+                writer.close()
+    except (TimeoutError, OSError, ValueError):
+        return False
+
+
 async def _get(http_address: str, path: str) -> dict[str, Any] | None:
     reader, writer = await asyncio.open_connection(*split_address(http_address))
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from cli.output import fail
+from cli.output import INSTALL_SERVE, fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,5 @@ def _load(name: str, entry: Entry) -> Callable[..., Any] | typer.Typer:
     try:
         found: Callable[..., Any] | typer.Typer = getattr(importlib.import_module(entry.module), entry.attribute)
     except ModuleNotFoundError as error:
-        fail(
-            f"baton {name} needs the Python module {error.name}, which is missing: pip install 'baton[serve]'", status=2
-        )
+        fail(f"baton {name} needs the Python module {error.name}, which is missing: {INSTALL_SERVE}", status=2)
     return found

@@ -34,8 +34,8 @@ def services_of(
             f"sidecar: {sidecar} cannot be the Envoy of every process of a mesh; start each service with `baton serve` "
             "beside its own sidecar"
         )
-    check_free("gateway.http_address", mesh.gateway.http_address)
-    check_free("gateway.grpc_address", mesh.gateway.grpc_address)
+    check_free("gateway.http_address", mesh.gateway.http_address, "--http")
+    check_free("gateway.grpc_address", mesh.gateway.grpc_address, "--grpc")
     common = dict(overrides) | {"otlp_endpoint": otlp_endpoint}
     config = str(file) if file is not None else None
     services = [Service(mesh.gateway.name, serve_arguments("gateway", common, config))]

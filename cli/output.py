@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+# What a command says when the packages of a server are missing. Baton is not on PyPI under its name.
+INSTALL_SERVE = "pip install '.[serve]' in a checkout of Baton (or its wheel, with [serve] behind the file's name)"
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

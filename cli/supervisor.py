@@ -16,6 +16,7 @@ from enum import Enum
 
 WRONG_SETTINGS = 2  # exit status of `baton serve`
 READY = " ready at "  # in the one line that a service logs when it serves
+UP = " is up, class "  # in the gateway's line about a worker with which it has a session
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 GIVE_UP_STARTS = 3  # starts of a service that was never ready, after which the mesh fails
 STEADY_SECONDS = 30.0  # a process that lived this long starts again after the shortest wait
@@ -161,6 +162,11 @@ class Supervisor:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+def brief(line: str) -> str:
+    """The line by which a service logs that it or a worker is there, without its numerics class; others as they are."""
+    return line.partition(" class ")[0].rstrip(",") if READY in line or UP in line else line
 
 
 def serve_arguments(tier: str, settings: dict[str, str], config: str | None = None) -> tuple[str, ...]:

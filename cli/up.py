@@ -16,6 +16,7 @@ from cli.output import say
 from cli.ports import dialable
 from cli.recent import finished
 from cli.running import running_mesh
+from cli.supervisor import brief
 from cli.timeline import draw
 from cli.tls_options import tls_arguments
 from mesh.config import MeshConfig
@@ -47,6 +48,9 @@ def up(
         list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
     ] = None,
     trace: Annotated[bool, typer.Option("--trace", help="Show the timeline of every request.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show log lines whole, with each worker's numerics class and fingerprint.")
+    ] = False,
 ) -> None:
     """Start a mesh on this machine and keep it running until Ctrl-C. Workers that die are started again.
 
@@ -65,16 +69,20 @@ def up(
     overrides |= {key: str(value) for key, value in flags.items() if value is not None}
     with readable_errors():
         mesh = read_settings(config, os.environ, overrides).mesh()
-        run_until_signal(_up(mesh, config, overrides, trace))
+        run_until_signal(_up(mesh, config, overrides, trace=trace, verbose=verbose))
 
 
-async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], trace: bool) -> None:
+async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], *, trace: bool, verbose: bool) -> None:
     begun = time.monotonic()
     services = services_of(mesh, file=file, overrides=overrides, otlp_endpoint=mesh.gateway.otlp_endpoint)
     width = max(len(service.name) for service in services)
     say(f"starting {', '.join(service.name for service in services)}")
     as_json = mesh.gateway.log_format == "json"  # such a line names its service itself
-    async with running_mesh(mesh, services, lambda name, line: say(line if as_json else f"{name:<{width}}  {line}")):
+
+    def show(name: str, line: str) -> None:
+        say(line if as_json else f"{name:<{width}}  {line if verbose else brief(line)}")
+
+    async with running_mesh(mesh, services, show):
         http, grpc = dialable(mesh.gateway.http_address), dialable(mesh.gateway.grpc_address)
         say(f"\nThe mesh serves {mesh.gateway.model_name} after {time.monotonic() - begun:.1f} s. Ctrl-C stops it.")
         say(f"  HTTP   curl http://{http}/v1/models")

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
@@ -36,6 +36,7 @@ from mesh.errors import BatonError, BodyTooLarge, Cancelled, UnsupportedMedia
 from mesh.telemetry import Silent
 
 BODY_BYTES = 32 * 2**20
+UI = "/ui"  # where the page is, if it is on
 Clock = Callable[[], float]  # seconds since 1970, for `created`
 Headers = list[tuple[bytes, bytes]]
 
@@ -58,6 +59,8 @@ class HttpApi:
     ) -> None:
         self._core, self._assets, self._random, self._clock = core, assets, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
+        pages = {"/v1/models", "/health"} | {route.path for route in also if isinstance(route, Route)}
+        self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
         self._created, self.count_error = int(clock()), core.count_error
         self.app = Starlette(
             routes=[
@@ -66,6 +69,7 @@ class HttpApi:
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/models/{name:path}", self._models, methods=["GET"]),
                 Route("/health", self._health, methods=["GET"]),
+                Route("/", self._front, methods=["GET"]),
                 *also,
             ],
             exception_handlers={HTTPException: _http_exception},
@@ -133,6 +137,13 @@ class HttpApi:
         ]
         answer = {"object": "list", "data": entries} if name is None else entries[0]
         return Response(encode(answer), media_type="application/json")
+
+    async def _front(self, request: Request) -> Response:
+        """Browsers go on to the page; programs read what there is to ask for."""
+        if UI in self._shown and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(UI, 307)
+        content = http_errors.body(404, f"this gateway has nothing at /; try {', '.join(self._shown)}", "NOT_FOUND")
+        return Response(encode(content), 404, media_type="application/json")
 
     async def _health(self, request: Request) -> Response:
         healthy = self._core.healthy()

@@ -27,7 +27,9 @@ def is_loopback(address: str) -> bool:
 def check_address(name: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:50051")
+        usual = "8000" if name == "http_address" else "50051"
+        example = address if address.isdecimal() and int(address) <= 65535 else usual
+        raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:{example}")
 
 
 def check_tls(**files: Path | None) -> None:

@@ -81,8 +81,11 @@ class Settings:
         try:
             return kind(**values)
         except ConfigError as error:
-            value = chosen.get(str(error).partition(":")[0])
-            raise ConfigError(f"{value.origin}: {error}" if value else str(error)) from None
+            key, _, problem = str(error).partition(": ")
+            value = chosen.get(key)
+            raise ConfigError(
+                f"{value.origin}: {problem}" if value else str(error)
+            ) from None  # an origin ends with its key
 
     def _last(self, sections: tuple[str, ...], key: str) -> SettingValue | None:
         matching = [value for value in self.values if value.key == key and value.section in sections]

@@ -48,7 +48,8 @@ def find_gpu() -> Found:
     if gpu.capability < LEAST_CAPABILITY:
         major, minor = gpu.capability
         return Found(gpu, f"{gpu.name} has compute capability {major}.{minor}; the kernels need 8.0 or newer")
-    for module, remedy in (("torch", "install torch with CUDA"), ("triton", "pip install 'baton[gpu]'")):
+    remedies = (("torch", "install torch with CUDA"), ("triton", "pip install '.[gpu]' in a checkout of Baton"))
+    for module, remedy in remedies:
         if importlib.util.find_spec(module) is None:
             return Found(gpu, f"{gpu.name} is here, but the Python module {module} is missing: {remedy}")
     import torch  # only now: it takes seconds

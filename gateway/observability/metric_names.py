@@ -109,7 +109,7 @@ BATON = (
     ),
     _counter(
         "baton_kv_transfer_bytes_total",
-        "ScrapedPage bytes pushed to decode. result: ok, error (the write failed)",
+        "Page bytes pushed to decode. result: ok, error (the write failed)",
         (*WORKER, "transport", "result"),
     ),
     _histogram(
@@ -124,7 +124,7 @@ BATON = (
         at.SHARE,
         (*WORKER, "transport"),
     ),
-    _counter("baton_kv_resent_bytes_total", "ScrapedPage bytes that decode asked for again", WORKER),
+    _counter("baton_kv_resent_bytes_total", "Page bytes that decode asked for again", WORKER),
     _counter(
         "baton_kv_transfer_errors_total",
         "Failed transfers. reason at prefill: write_failed, session_ended, unreachable; at decode: damaged, missing, "

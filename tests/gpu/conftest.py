@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def missing() -> str:
     """The reason why these tests cannot run here; empty if they can."""
     if importlib.util.find_spec("triton") is None:
-        return "triton is not installed: pip install 'baton[gpu]'"
+        return "triton is not installed: pip install '.[gpu]'"
     import torch
 
     return "" if torch.cuda.is_available() else "torch finds no CUDA device here"

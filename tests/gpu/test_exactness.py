@@ -6,7 +6,7 @@ output's sum, on this very device."""
 import numpy as np
 import pytest
 
-pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[gpu]'")
+pytest.importorskip("triton", reason="triton is not installed: pip install '.[gpu]'")
 
 import torch
 

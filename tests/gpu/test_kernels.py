@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[gpu]'")
+pytest.importorskip("triton", reason="triton is not installed: pip install '.[gpu]'")
 
 from baton_kernels.triton import activation, attention, norm, products, rotary, speculation, transfer
 from baton_kernels.triton.cases import attention as attention_cases

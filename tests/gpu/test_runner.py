@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[gpu]'")
+pytest.importorskip("triton", reason="triton is not installed: pip install '.[gpu]'")
 
 import torch
 

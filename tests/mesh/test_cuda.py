@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("triton is not installed: pip install 'baton[gpu]'", allow_module_level=True)
+    pytest.skip("triton is not installed: pip install '.[gpu]'", allow_module_level=True)
 
 pytestmark = pytest.mark.mesh
 FOLDER = Path(__file__).parent / "cuda"

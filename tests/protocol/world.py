@@ -131,7 +131,7 @@ class World:
             self.processes,  # for each worker (up, stopped or dead; incarnation)
             self.zombies,  # (worker, incarnation) of stopped processes that were replaced
             self.streams,  # for each pair (sender, receiver) the messages under way
-            self.writes,  # WriteInFlight in flight
+            self.writes,  # the WriteInFlight of each write that has not ended
             self.faults_left,
         ) = state
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILT = {"build", "dist", "__pycache__", ".venv", ".git", "results", "node_modules", "shared"}
+BUILT = {"build", "dist", "__pycache__", ".venv", ".git", "node_modules", "shared"}
 GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 HIDDEN = {".ci", ".pre-commit-config.yaml", ".gitignore"}  # hidden names at the top that belong to the repository
 PROSE = {".py", ".h", ".cpp", ".proto", ".md"}

@@ -46,6 +46,15 @@ def test_links_lead_somewhere(page: str) -> None:
     assert links and not lost
 
 
+def test_no_text_installs_a_package_of_a_registry_under_our_name() -> None:
+    """Baton is not on PyPI: the package of that name there is a stranger's."""
+    texts = [path for kind in ("*.md", "*.py", "*.sh", "*.toml", "Makefile", "Dockerfile") for path in ROOT.rglob(kind)]
+    ours = [path for path in texts if not {".venv", "build", "dist"} & set(path.relative_to(ROOT).parts)]
+    wrong = re.compile(r"pip install (?:-\S+ )*['\"]?baton\b")
+    assert [str(path) for path in ours if wrong.search(path.read_text())] == []
+    assert wrong.search("pip install 'ba" + "ton[serve]'") and wrong.search("pip install -U ba" + "ton")
+
+
 # ---- the reading path
 
 MOST_FILES, MOST_LINES = 13, 2700

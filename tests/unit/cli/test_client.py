@@ -125,6 +125,14 @@ def test_generate_answers_a_program_with_one_json_object(echo: tuple[str, Echo])
     }
 
 
+def test_an_http_address_is_told_from_an_address_without_a_mesh(health_address: str, refusing_address: str) -> None:
+    """The port of the HTTP API and a port on which no process listens."""
+    wrong = CliRunner().invoke(build("generate"), ["generate", "a", "--address", health_address])
+    assert wrong.exit_code == 1 and f"{health_address} speaks HTTP, not gRPC" in wrong.output
+    closed = CliRunner().invoke(build("generate"), ["generate", "a", "--address", refusing_address])
+    assert closed.exit_code == 1 and "start one with `baton up`" in closed.output and "HTTP" not in closed.output
+
+
 def test_options_that_were_not_given_keep_the_servers_defaults(echo: tuple[str, Echo]) -> None:
     CliRunner().invoke(build("generate"), ["generate", "a", "--address", echo[0]])
     (request,) = echo[1].requests

@@ -70,6 +70,14 @@ def test_a_taken_port_is_refused_before_a_process_starts(model: Path, taken_addr
         services_of(mesh, file=None, overrides={}, otlp_endpoint="")
 
 
+def test_a_taken_port_names_the_option_that_moves_it(model: Path, taken_address: str) -> None:
+    mesh = MeshConfig(gateway=GatewayConfig(model=model, http_address=taken_address, grpc_address=free_address()))
+    with pytest.raises(ConfigError, match="choose another address with --http, or stop the process"):
+        services_of(mesh, file=None, overrides={}, otlp_endpoint="")
+    with pytest.raises(ConfigError, match=r"choose another address with --set gateway.grpc_address=HOST:PORT"):
+        check_free("gateway.grpc_address", taken_address)
+
+
 def test_a_free_address_is_free_and_a_wildcard_is_dialled_at_home() -> None:
     check_free("address", free_address())
     assert dialable("0.0.0.0:80") == "127.0.0.1:80"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli import supervisor
-from cli.supervisor import MeshFailed, ProcessState, Service, Supervisor
+from cli.supervisor import MeshFailed, ProcessState, Service, Supervisor, brief
 
 READY = "import sys, time\nprint('x ready at 127.0.0.1:1', file=sys.stderr, flush=True)\ntime.sleep(600)"
 
@@ -39,6 +39,30 @@ async def until(condition: object, seconds: float = PATIENCE_SECONDS) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (
+            "prefill ready at 10.0.0.1:7 class model=5b weights=bf16 fingerprint 5d body avx2",
+            "prefill ready at 10.0.0.1:7",
+        ),
+        ("decode 10.0.0.1:7 is up, class model=5b weights=bf16 fingerprint 5d", "decode 10.0.0.1:7 is up"),
+        (
+            "refused prefill 10.0.0.1:7: its class model=5b differs",
+            "refused prefill 10.0.0.1:7: its class model=5b differs",
+        ),
+        (
+            "gateway ready at http://127.0.0.1:8000 grpc 127.0.0.1:50051",
+            "gateway ready at http://127.0.0.1:8000 grpc 127.0.0.1:50051",
+        ),
+    ],
+)
+def test_the_lines_of_a_start_are_shown_without_the_numerics_class_and_no_other_line_is_cut(
+    line: str, shown: str
+) -> None:
+    assert brief(line) == shown
 
 
 async def test_a_mesh_is_ready_when_every_service_said_so_and_nothing_is_left_after_stop() -> None:

@@ -1,13 +1,18 @@
 """Whatever cannot be honoured is refused before anything runs: nested errors that name the field and the remedy."""
 
 import socket
+from random import Random
 from typing import Any
 
 import httpx2 as httpx
 import msgspec
 import openai
 import pytest
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
+from gateway.assets import Assets
+from gateway.http import HttpApi
 from gateway.http_server import serve_http
 from gateway.tokenizer import ModelTokenizer
 from mesh.errors import Unavailable
@@ -22,6 +27,31 @@ async def post(url: str, path: str, body: Any, **headers: str) -> httpx.Response
         if isinstance(body, bytes):
             return await http.post(f"{url}{path}", content=body, headers={"content-type": "application/json"} | headers)
         return await http.post(f"{url}{path}", json=body, headers=headers)
+
+
+PAGE = Route("/ui", lambda request: Response("the page"), methods=["GET"])
+METRICS = Route("/metrics", lambda request: Response("metrics"), methods=["GET"])
+
+
+async def front(core: Any, assets: Assets, also: list[BaseRoute], accept: str) -> httpx.Response:
+    """The answer of a gateway with these pages at its root."""
+    api = HttpApi(core, assets, random=Random(7), clock=lambda: 1.0, also=also)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api.app), base_url="http://gateway") as http:
+        return await http.get("/", headers={"accept": accept})
+
+
+async def test_a_browser_at_the_root_goes_to_the_page_and_a_program_reads_what_there_is(
+    core: Any, assets: Assets
+) -> None:
+    browser = "text/html,application/xhtml+xml,*/*;q=0.8"
+    moved = await front(core, assets, [PAGE, METRICS], browser)
+    assert (moved.status_code, moved.headers["location"]) == (307, "/ui")
+    program = await front(core, assets, [PAGE, METRICS], "*/*")
+    assert program.status_code == 404
+    assert program.json()["error"]["message"].endswith("try /ui, /v1/models, /health, /metrics")
+    without = await front(core, assets, [], browser)
+    assert without.status_code == 404
+    assert without.json()["error"]["message"].endswith("try /v1/models, /health")
 
 
 def with_chat(**fields: Any) -> tuple[str, dict[str, Any]]:

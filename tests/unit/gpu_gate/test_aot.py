@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("triton is not installed: pip install 'baton[gpu]'", allow_module_level=True)
+    pytest.skip("triton is not installed: pip install '.[gpu]'", allow_module_level=True)
 
 from baton_kernels.triton.attention import SPLIT
 from baton_kernels.triton.launch import ARCHITECTURES, Launch

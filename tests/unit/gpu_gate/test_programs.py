@@ -11,7 +11,7 @@ import pytest
 import torch
 
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("triton is not installed: pip install 'baton[gpu]'", allow_module_level=True)
+    pytest.skip("triton is not installed: pip install '.[gpu]'", allow_module_level=True)
 
 from baton_kernels.triton import GpuPageShape, attention, norm, products
 from baton_kernels.triton.launch import Launch

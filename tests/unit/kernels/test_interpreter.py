@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("triton is not installed: pip install 'baton[gpu]'", allow_module_level=True)
+    pytest.skip("triton is not installed: pip install '.[gpu]'", allow_module_level=True)
 
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(__file__).parent / "triton"

@@ -52,6 +52,29 @@ def test_what_a_worker_allows_follows_its_device() -> None:
     assert DecodeConfig(transports=("tcp",)).allowed_transports == ("tcp",)
 
 
+def test_an_error_names_its_setting_once() -> None:
+    with pytest.raises(ConfigError, match=r"^command line, model: /nonexistent is not a Hugging Face model folder"):
+        read_settings(overrides={"model": "/nonexistent"}).gateway()
+    with pytest.raises(ConfigError, match=r"^environment, BATON_GATEWAY_LOCAL: 'no' is not one of"):
+        read_settings(environment={"BATON_GATEWAY_LOCAL": "no"}).gateway()
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "example"),
+    [
+        ("http_address", "8011", "127.0.0.1:8011"),
+        ("http_address", "here", "127.0.0.1:8000"),
+        ("grpc_address", "here", "127.0.0.1:50051"),
+        ("grpc_address", "99999", "127.0.0.1:50051"),
+    ],
+)
+def test_an_address_without_a_host_is_refused_with_the_address_that_was_meant(
+    key: str, given: str, example: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"'{given}' is not host:port, for instance {example}$"):
+        read_settings(overrides={f"gateway.{key}": given}).gateway()
+
+
 def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text("{}")
@@ -64,8 +87,8 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[decode]\npage_token = 1", r"baton.toml: unknown key 'page_token' in \[decode\]; did you mean 'page_tokens'"),
         ("[decoder]\n", r"baton.toml: unknown section \[decoder\]; did you mean 'decode'"),
         ("modle = 'x'", "baton.toml: unknown key 'modle'; did you mean 'model'"),
-        ("model = 'nowhere'", "baton.toml, model: model: .*nowhere is not a Hugging Face model folder"),
-        ("[decode]\npage_tokens = 33", r"baton.toml, \[decode\] page_tokens: page_tokens: 33 is not one of 16, 32, 64"),
+        ("model = 'nowhere'", "baton.toml, model: .*nowhere is not a Hugging Face model folder"),
+        ("[decode]\npage_tokens = 33", r"baton.toml, \[decode\] page_tokens: 33 is not one of 16, 32, 64"),
         ("[worker]\npage_tokens = '32'", r"\[worker\] page_tokens: expected a whole number, got '32'"),
         ("[decode]\nmax_batch = true", "expected a whole number, got True"),
         ("[worker]\nprefix_cache = 1", "expected true or false, got 1"),
@@ -84,7 +107,7 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[gateway]\nhttp_address = '127.0.0.1:70000'", "'127.0.0.1:70000' is not host:port"),
         ("[mesh]\nprefill_workers = 0\n[gateway]\nlocal = 'never'", "leaves no worker to prefill"),
         ("[decode]\npage_tokens = 64", "page_tokens: prefill has 32, decode has 64"),
-        ("draft = 'nowhere'", "baton.toml, draft: draft: .*nowhere is not a Hugging Face model folder"),
+        ("draft = 'nowhere'", "baton.toml, draft: .*nowhere is not a Hugging Face model folder"),
         ("[worker]\nspeculation = 'on'", "speculation: 'on' is not one of auto, draft, lookup, off"),
         ("[decode]\ndraft_tokens = 0", "draft_tokens: 0 is not between 1 and 64"),
         ("[prefill]\ndraft_tokens = 4", r"unknown key 'draft_tokens' in \[prefill\]"),
@@ -95,12 +118,12 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("tls_certificate = 'baton.toml'\ntls_ca = 'baton.toml'", "tls_key: is missing beside tls_certificate, tls_ca"),
         (
             "tls_certificate = 'baton.toml'\ntls_key = 'nowhere.pem'\ntls_ca = 'baton.toml'",
-            "baton.toml, tls_key: tls_key: there is no file .*nowhere.pem",
+            "baton.toml, tls_key: there is no file .*nowhere.pem",
         ),
         ("[decode]\ntls_key = 'baton.toml'", "tls_certificate: is missing beside tls_key"),
         (
             "tls_certificate = '.'\ntls_key = 'baton.toml'\ntls_ca = 'baton.toml'",
-            "baton.toml, tls_certificate: tls_certificate: .* is a folder; name the PEM file in it",
+            "baton.toml, tls_certificate: .* is a folder; name the PEM file in it",
         ),
         (
             "[decode]\ntls_certificate = 'baton.toml'\ntls_key = 'baton.toml'\ntls_ca = 'baton.toml'",
