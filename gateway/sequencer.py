@@ -44,6 +44,9 @@ from mesh.rules import Rules
 
 log = logging.getLogger("baton.gateway")
 
+# What a request waits for.
+DECODE_WORKER, PREFILL_WORKER, ROOM = "decode worker", "prefill worker", "room"
+
 
 class Sequencer:
     def __init__(
@@ -154,13 +157,29 @@ class Sequencer:
             self.end(request, PoolTooSmall(choice.prompt_field, what))
         else:
             request.prefill = request.decode = None
-            request.trace.waits_for_worker(asyncio.get_running_loop().time())
+            request.trace.waits_for_worker(asyncio.get_running_loop().time(), self._lacking())
             if request.phase is not RequestPhase.WAITING:
                 request.enter(RequestPhase.WAITING)
             if request.patience is None:
                 seconds, loop = self._patience_seconds, asyncio.get_running_loop()
-                gone = Unavailable(f"no worker could take this request for {seconds:g} s; try again later")
-                request.patience = loop.call_later(seconds, self.end, request, gone)
+                request.patience = loop.call_later(seconds, self._give_up, request)
+
+    def _give_up(self, request: GatewayRequest) -> None:
+        """The request has waited long enough for a worker."""
+        seconds, lacking = self._patience_seconds, self._lacking()
+        if lacking == ROOM:
+            self.end(request, Unavailable(f"no worker had room for this request for {seconds:g} s; try again later"))
+        else:
+            waited = f"this request waited {seconds:g} s for one"
+            self.end(request, Unavailable(f"no {lacking} is attached, and {waited}: start one, or try again later"))
+
+    def _lacking(self) -> str:
+        """What a request that no worker can take waits for."""
+        if not self.workers.tier(Tier.DECODE):
+            return DECODE_WORKER
+        if self._local is Local.NEVER and not self.workers.tier(Tier.PREFILL):
+            return PREFILL_WORKER
+        return ROOM
 
     def _all_refuse_for_ever(self, request: GatewayRequest, tier: Tier) -> bool:
         workers = self.workers.tier(tier)
@@ -181,8 +200,11 @@ class Sequencer:
             if request is None:
                 continue
             if worker.tier is Tier.DECODE and not request.handed:
-                request.handed, request.handed_seconds = True, now
-                self.observer.handed(request, now)
+                request.handed = True
+                request.trace.hears(now, worker.tier)
+                if request.handed_seconds is None:
+                    request.handed_seconds = now
+                    self.observer.handed(request, now)
             if request.is_next(item.token):
                 self._show(request, worker, item.token, now)
 
@@ -221,7 +243,7 @@ class Sequencer:
             pair = worker.incarnation, request.decode
             request.failed[pair] = request.failed.get(pair, 0) + 1
         self.observer.resumed(lost.reason.value)
-        request.trace.leaves(asyncio.get_running_loop().time(), lost.reason.value)
+        request.trace.leaves(asyncio.get_running_loop().time(), lost.reason.value, worker.tier)
         self.raise_attempt(request, decode_lost=lost.reason is Reason.PREEMPTED)
 
     def on_full(self, worker: AttachedWorker, full: Full) -> None:
@@ -229,7 +251,7 @@ class Sequencer:
         if request is not None:
             request.refused[worker.incarnation] = full.kind
             self.observer.resumed(f"full_{full.kind.value}")
-            request.trace.leaves(asyncio.get_running_loop().time(), f"full_{full.kind.value}")
+            request.trace.leaves(asyncio.get_running_loop().time(), f"full_{full.kind.value}", worker.tier)
             self.raise_attempt(request, decode_lost=True)
 
     def on_room(self, worker: AttachedWorker) -> None:
@@ -247,7 +269,7 @@ class Sequencer:
             prefill_lost = request.prefill == worker.incarnation and not request.handed
             if decode_lost or prefill_lost:
                 request.deaths += 1
-                request.trace.leaves(asyncio.get_running_loop().time(), "worker_ended")
+                request.trace.dies(asyncio.get_running_loop().time(), worker.tier, worker.session.heard_seconds)
                 if request.deaths >= self._rules.deaths:
                     self.end(request, WorkersDied(f"{request.deaths} workers ended while they served this request"))
                 else:

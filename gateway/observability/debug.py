@@ -16,6 +16,7 @@ from mesh.telemetry import SpanRecord
 
 Json = dict[str, Any]
 DEFAULT_LIMIT, MOST = 50, 512
+MOST_CHARACTERS = 500  # of an error's message
 
 
 def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[Route]:
@@ -51,6 +52,8 @@ def summary(record: RequestRecord, wall_seconds: float) -> Json:
         "path": record.path,
         "status": record.status,
         "error": record.error,
+        "message": record.message[:MOST_CHARACTERS],
+        "http_status": record.http_status,
         "started_at": wall_seconds - age,
         "seconds": record.seconds,
         "prompt_tokens": record.prompt_tokens,
@@ -70,6 +73,7 @@ def spans_json(spans: list[SpanRecord], start_seconds: float) -> list[Json]:
             "start_ms": (span.start_seconds - start_seconds) * 1000,
             "duration_ms": (span.end_seconds - span.start_seconds) * 1000,
             "attributes": dict(span.attributes),
+            "error": span.error,
             "events": [
                 {
                     "name": event.name,
