@@ -1,6 +1,7 @@
 """`GET /debug/requests` and `GET /debug/requests/{request_id}`: the last requests with their spans, as JSON.
 
-`baton demo`, `baton up --trace`, `baton explain` and `/ui` read them. They show no prompt and no output."""
+`baton demo`, `baton up --trace`, `baton explain` and `/ui` read them. They show no prompt and no output; the
+message of an error is the one that the client got."""
 
 from collections.abc import Callable
 from typing import Any

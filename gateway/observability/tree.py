@@ -144,7 +144,8 @@ class _Tree:
         )
         if leg is None:
             return
-        self._own(semconv.DISPATCH, attempt.span_id, start, min(leg.start_seconds + offset, end))
+        if leg is attempt.leg:
+            self._own(semconv.DISPATCH, attempt.span_id, start, min(leg.start_seconds + offset, end))
         self._leg(attempt, leg, offset, start, end)
         if attempt.leg is not None:
             self._deliver(choice, attempt, end, closed)
