@@ -48,7 +48,8 @@ def _failures(trace: dict[str, Any], fall: Waterfall) -> list[str]:
         )
         if refused_at_once(trace, fall):
             return [f"The gateway refused the request with {why}"]
-        last = max(fall.stages(), key=lambda node: node.end, default=fall.root)
+        stages = [node for node in fall.stages() if node.name != semconv.POSTPROCESS]  # it sent the error
+        last = max(stages, key=lambda node: node.end, default=fall.root)
         return [f"The request failed with {why} The last stage was {last.name} at {last.service}."]
     return []
 
@@ -81,7 +82,7 @@ def _attempts(fall: Waterfall) -> list[str]:
 
 
 def _death(attempt: Node) -> str:
-    """What a worker's death cost. A death that cost one of two workers of an attempt has one sentence."""
+    """A sentence on the attempt whose worker died: what the worker did, and what resuming cost."""
     worker, number = attempt.attributes.get(semconv.WORKER, "a worker"), attempt.attributes.get(semconv.ATTEMPT, "?")
     stage = next((node for node in attempt.children if node.attributes.get(semconv.DIED)), None)
     doing = DOING.get(stage.name, "") if stage else ""
@@ -139,7 +140,7 @@ def _floor(node: Node) -> str:
 
 
 def _causes(node: Node) -> str:
-    """What the trace measured of that which makes a stage slow."""
+    """The causes of a slow stage that the trace has measured; without any it says so."""
     shared, steps = node.attributes.get(semconv.SHARED_STEPS), node.attributes.get(semconv.STEPS)
     blocked = sum(child.duration for child in node.children if child.name == semconv.LOOP_BLOCKED)
     found = []

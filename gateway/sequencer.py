@@ -10,6 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from gateway.core import ChoiceRequest
+from gateway.lacking import gave_up, lacking
 from gateway.observability.attributes import route_attributes
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import GatewayRequest, RequestPhase
@@ -22,7 +23,6 @@ from mesh.errors import (
     ClassUnavailable,
     DeadlineExceeded,
     PoolTooSmall,
-    Unavailable,
     WorkersDied,
 )
 from mesh.messages import (
@@ -43,9 +43,6 @@ from mesh.messages import (
 from mesh.rules import Rules
 
 log = logging.getLogger("baton.gateway")
-
-# What a request waits for.
-DECODE_WORKER, PREFILL_WORKER, ROOM = "decode worker", "prefill worker", "room"
 
 
 class Sequencer:
@@ -157,7 +154,7 @@ class Sequencer:
             self.end(request, PoolTooSmall(choice.prompt_field, what))
         else:
             request.prefill = request.decode = None
-            request.trace.waits_for_worker(asyncio.get_running_loop().time(), self._lacking())
+            request.trace.waits_for_worker(asyncio.get_running_loop().time(), lacking(self.workers, self._local))
             if request.phase is not RequestPhase.WAITING:
                 request.enter(RequestPhase.WAITING)
             if request.patience is None:
@@ -166,20 +163,7 @@ class Sequencer:
 
     def _give_up(self, request: GatewayRequest) -> None:
         """The request has waited long enough for a worker."""
-        seconds, lacking = self._patience_seconds, self._lacking()
-        if lacking == ROOM:
-            self.end(request, Unavailable(f"no worker had room for this request for {seconds:g} s; try again later"))
-        else:
-            waited = f"this request waited {seconds:g} s for one"
-            self.end(request, Unavailable(f"no {lacking} is attached, and {waited}: start one, or try again later"))
-
-    def _lacking(self) -> str:
-        """What a request that no worker can take waits for."""
-        if not self.workers.tier(Tier.DECODE):
-            return DECODE_WORKER
-        if self._local is Local.NEVER and not self.workers.tier(Tier.PREFILL):
-            return PREFILL_WORKER
-        return ROOM
+        self.end(request, gave_up(lacking(self.workers, self._local), self._patience_seconds))
 
     def _all_refuse_for_ever(self, request: GatewayRequest, tier: Tier) -> bool:
         workers = self.workers.tier(tier)

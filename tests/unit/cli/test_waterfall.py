@@ -119,14 +119,15 @@ def test_the_reasons_name_what_dominated_its_floor_and_the_hidden_share() -> Non
 
 def test_a_failed_request_says_why_and_where() -> None:
     lacks = {"baton.waits_for": "decode worker"}
-    trace = request(span("a", "c", "admission", 0, 100, **lacks), status="error", error="UNAVAILABLE")
+    stages = span("a", "c", "admission", 0, 100, **lacks), span("z", "c", "postprocess", 100, 101)
+    trace = request(*stages, status="error", error="UNAVAILABLE", total=101)
     trace |= {"message": "no decode worker is attached", "http_status": 503}
     why, waited = reasons(trace, waterfall(trace["spans"]))
     assert why == (
         "The request failed with HTTP 503 UNAVAILABLE: no decode worker is attached. The last stage was admission at "
         "gateway."
     )
-    assert waited.startswith("It waited 100 ms (100%) while no decode worker was attached")
+    assert waited.startswith("It waited 100 ms (99%) while no decode worker was attached")
 
 
 def test_a_refused_request_has_its_status_and_message_and_no_verdict_about_microseconds() -> None:
