@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from cli.waterfall import waterfall
 from gateway.observability.clocks import WorkerClock
+from gateway.observability.debug import spans_json
 from gateway.observability.traces import SETTLE_SECONDS
 from gateway.router import Local
 from mesh import semconv
@@ -52,6 +54,8 @@ def check(tree: list[SpanRecord]) -> None:
     assert orphans(tree) == [], picture(tree)
     assert tiled_share(tree) >= 0.98, picture(tree)
     root = root_of(tree)
+    explained = waterfall(spans_json(tree, root.start_seconds))
+    assert explained.tiled >= 0.98, f"a frame without stages\n{picture(tree)}"
     for span in tree:
         assert root.start_seconds <= span.start_seconds <= span.end_seconds <= root.end_seconds, picture(tree)
 
