@@ -22,7 +22,11 @@ class MeshError(Exception):
 
 
 _HOPELESS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.ENOENT, errno.ENOSPC)
-_ABOUT_THIS_HOST = (("engine.model.errors", "ModelError"), ("baton_kernels", "KernelError"))
+_EXPLAIN_THEMSELVES = (
+    ("engine.model.errors", "ModelError"),
+    ("baton_kernels", "KernelError"),
+    ("cli.load.plan", "LoadError"),
+)
 
 
 @contextlib.contextmanager
@@ -48,8 +52,8 @@ def readable_errors() -> Iterator[None]:
 
 
 def _explains_itself(error: Exception) -> bool:
-    """True for the errors of engine and kernels, looked up only where they are loaded: a client has neither."""
-    for module, name in _ABOUT_THIS_HOST:
+    """True for the errors of engine, kernels and load, looked up only where they are loaded: a client has not all."""
+    for module, name in _EXPLAIN_THEMSELVES:
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type) and isinstance(error, kind):
             return True

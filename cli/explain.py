@@ -11,13 +11,17 @@ from cli.errors import MeshError, readable_errors
 from cli.load.http_url import parse_url
 from cli.load.record import RequestFailed
 from cli.load.target import LoadTarget
-from cli.output import emit_json, say
-from cli.reasons import reasons
+from cli.output import emit_json, write
+from cli.reasons import error_of, reasons
 from cli.waterfall import Node, Waterfall, is_frame, waterfall
 from mesh import semconv
 
 LEAST_COLUMNS = 12
 ANSWER_SECONDS = 10.0
+LEGEND = (
+    "own: share that this stage alone explains; a moment that several share counts for the one that works.",
+    "floor: least time on this hardware for this request alone; empty until the workers have measured it.",
+)
 
 
 def explain(
@@ -29,6 +33,10 @@ def explain(
 ) -> None:
     """Show where the time of a request went, stage by stage, and why it was slow.
 
+    Column `own` is the share of the request that a stage alone explains: a moment that several stages share counts for
+    the one that works, not for those that wait. Column `floor` is the least time that the hardware allows for this
+    request alone; it is empty where the workers have not measured their hardware yet (some seconds after their start).
+
     Example: baton explain chat-42
     """
     with readable_errors():
@@ -37,8 +45,7 @@ def explain(
         if json:
             emit_json(as_json(trace, fall))
             return
-        for line in lines(trace, fall, shutil.get_terminal_size((110, 24)).columns):
-            say(line)
+        write("".join(f"{line}\n" for line in lines(trace, fall, shutil.get_terminal_size((110, 24)).columns)))
 
 
 async def fetch(url: str, request_id: str) -> dict[str, Any]:
@@ -50,25 +57,32 @@ async def fetch(url: str, request_id: str) -> dict[str, Any]:
         if not ended:
             raise MeshError(f"the gateway at {url} has finished no request yet; send one, or name its id")
         request_id = ended[0]["request_id"]
-    trace = await _get(target, f"/debug/requests/{quote(request_id, safe='')}")
+    path = f"/debug/requests/{quote(request_id, safe='')}"
+    trace = await _get(target, path, missing=f"no request {request_id!r}")
     if not trace["spans"]:
         raise MeshError(f"request {request_id} was not traced: the client's traceparent or `trace_share` left it out")
     return trace
 
 
-async def _get(target: LoadTarget, path: str) -> dict[str, Any]:
+async def _get(target: LoadTarget, path: str, *, missing: str = "") -> dict[str, Any]:
+    """`missing`: what a Baton gateway does not have that answers 404."""
+    server = f"{'https' if target.url.secure else 'http'}://{target.url.authority}"
     try:
         status, content = await target.fetch("GET", path, seconds=ANSWER_SECONDS)
     except RequestFailed as error:
-        raise MeshError(f"no gateway answers at {target.url}: {error.detail}; name it with --url") from None
+        raise MeshError(f"no gateway answers at {server}: {error.detail}; name it with --url") from None
     if status != 200 or not isinstance(content, dict):
         why = content.get("error") if isinstance(content, dict) else None
-        raise MeshError(f"{target.url}: {why or f'answers {path} with status {status}; is it a Baton gateway?'}")
+        if status == 404 and why and missing:
+            last = f"`baton explain --url {server}` without an id shows the last one"
+            raise MeshError(f"the gateway at {server} has {missing}: {last}, {server}/debug/requests lists what it has")
+        raise MeshError(f"{server}: {why or f'answers {path} with status {status}; is it a Baton gateway?'}")
     return content
 
 
 def lines(trace: dict[str, Any], fall: Waterfall, columns: int = 110) -> list[str]:
-    head = f"{trace['request_id']}  {fall.root.name}  {trace['path'] or 'no worker'}  {trace['status']}"
+    status = f"{trace['status']}: {error_of(trace, fall)}" if trace["status"] == "error" else trace["status"]
+    head = f"{trace['request_id']}  {fall.root.name}  {trace['path'] or 'at no worker'}  {status}"
     tokens = f"{trace['prompt_tokens']} prompt tokens, {trace['completion_tokens']} new ones"
     first = trace["ttft_seconds"]
     ttft = "" if first is None else f", first token after {milliseconds(first * 1000)}"
@@ -85,7 +99,7 @@ def lines(trace: dict[str, Any], fall: Waterfall, columns: int = 110) -> list[st
         bar = _bar(node, fall.total, width)
         taken = milliseconds(node.duration)
         out.append(f"{label:<{names}}  {node.service:<{services}}  {bar} {taken:>9} {own:>6} {least:>9}".rstrip())
-    out += ["", *reasons(trace, fall)]
+    out += ["", *LEGEND, "", *reasons(trace, fall)]
     return out
 
 

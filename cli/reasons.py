@@ -10,11 +10,21 @@ from mesh import semconv
 
 WORTH_SAYING = 0.15  # a stage below this share of the request is not mentioned
 FAR_FROM_FLOOR = 3.0  # a stage that took more than this many times its floor
+BLOCKED_SHARE = 0.1  # a blocked loop below this share of a stage is no cause
+WORKER_ENDED = "worker_ended"  # why an attempt was lost: one of its workers died
+DOING = {
+    semconv.COMPUTE: " while it computed the prompt",
+    semconv.GENERATE: " while it generated",
+    semconv.KV_SEND: " while it sent pages",
+    semconv.KV_RECEIVE: " while it waited for pages",
+}
 
 
 def reasons(trace: dict[str, Any], fall: Waterfall) -> list[str]:
     """At least one sentence; the most important ones first."""
     out = [*_failures(trace, fall), *_attempts(fall)]
+    if refused_at_once(trace, fall):
+        return out
     stages = fall.stages()
     if stages and fall.total:
         chief = [node for node in _merged(stages) if node.own / fall.total >= WORTH_SAYING][:3]
@@ -31,9 +41,28 @@ def _failures(trace: dict[str, Any], fall: Waterfall) -> list[str]:
     if trace["status"] == "cancelled":
         return [f"The client left after {fall.total:.0f} ms."]
     if trace["status"] == "error":
-        last = max(fall.stages(), key=lambda node: node.end, default=fall.root)
-        return [f"The request failed with {trace['error']!r}; the last stage was {last.name} at {last.service}."]
+        why = (
+            f"{error_of(trace, fall)}: {trace['message'].rstrip('.')}."
+            if trace.get("message")
+            else trace["error"] + "."
+        )
+        if refused_at_once(trace, fall):
+            return [f"The gateway refused the request with {why}"]
+        stages = [node for node in fall.stages() if node.name != semconv.POSTPROCESS]  # it sent the error
+        last = max(stages, key=lambda node: node.end, default=fall.root)
+        return [f"The request failed with {why} The last stage was {last.name} at {last.service}."]
     return []
+
+
+def refused_at_once(trace: dict[str, Any], fall: Waterfall) -> bool:
+    """Whether the gateway refused the request before it asked for a worker."""
+    return trace["status"] == "error" and all(node.name != semconv.ADMISSION for node in fall.root.walk())
+
+
+def error_of(trace: dict[str, Any], fall: Waterfall) -> str:
+    """The status that the client got and the reason, such as HTTP 400 INVALID_REQUEST."""
+    grpc, http = fall.root.attributes.get(semconv.RPC_STATUS), trace.get("http_status")
+    return " ".join(filter(None, (f"gRPC {grpc}" if grpc else f"HTTP {http}" if http else "", trace["error"])))
 
 
 def _attempts(fall: Waterfall) -> list[str]:
@@ -41,7 +70,9 @@ def _attempts(fall: Waterfall) -> list[str]:
     out = []
     for node in fall.root.walk():
         why = node.attributes.get(semconv.LOST)
-        if why and node.name == semconv.DECODE:
+        if node.name in (semconv.PREFILL, semconv.DECODE) and node.attributes.get(semconv.DIED):
+            out.append(_death(node))
+        elif why and why != WORKER_ENDED and node.name == semconv.DECODE:
             worker = node.attributes.get(semconv.WORKER, node.service)
             out.append(
                 f"Attempt {node.attributes.get(semconv.ATTEMPT, '?')} at {worker} ended early ({why}) after "
@@ -50,12 +81,34 @@ def _attempts(fall: Waterfall) -> list[str]:
     return out
 
 
+def _death(attempt: Node) -> str:
+    """A sentence on the attempt whose worker died: what the worker did, and what resuming cost."""
+    worker, number = attempt.attributes.get(semconv.WORKER, "a worker"), attempt.attributes.get(semconv.ATTEMPT, "?")
+    stage = next((node for node in attempt.children if node.attributes.get(semconv.DIED)), None)
+    doing = DOING.get(stage.name, "") if stage else ""
+    tokens = stage.attributes.get(semconv.TOKENS) if stage else None
+    after = f", {tokens} tokens after it began" if tokens else ""
+    noticed = sum(node.duration for node in attempt.children if node.name == semconv.SILENCE)
+    cost = attempt.attributes.get(semconv.RESUME)
+    resumed = (
+        "No token came to the client after that."
+        if cost is None
+        else f"Resuming cost {1000 * cost:.0f} ms, from the last that came from it until the client's next token; no "
+        "token was lost or sent twice."
+    )
+    return (
+        f"Attempt {number}: {worker} died{doing}{after}. The gateway noticed {noticed:.0f} ms after the last that came "
+        f"from it. {resumed}"
+    )
+
+
 def _merged(stages: list[Node]) -> list[Node]:
-    """One node for each stage of a service: its own time is the sum."""
-    found: dict[tuple[str, str], Node] = {}
+    """One node for each stage of a service: its own time is the sum. Waits for different things stay apart."""
+    found: dict[tuple[str, str, str], Node] = {}
     for node in stages:
-        kept = found.get((node.service, node.name))
-        found[node.service, node.name] = replace(node, own=node.own + (kept.own if kept else 0.0))
+        key = node.service, node.name, str(node.attributes.get(semconv.WAITS_FOR, ""))
+        kept = found.get(key)
+        found[key] = replace(node, own=node.own + (kept.own if kept else 0.0))
     return sorted(found.values(), key=lambda node: -node.own)
 
 
@@ -82,8 +135,33 @@ def _floor(node: Node) -> str:
     if not seconds:
         return ""
     times = node.duration / 1000 / float(seconds)
-    far = " because it shared its steps with other requests, or the machine was busy" if times > FAR_FROM_FLOOR else ""
+    far = _causes(node) if times > FAR_FROM_FLOOR else ""
     return f", {times:.1f} times the least that its hardware needs for this request alone{far}"
+
+
+def _causes(node: Node) -> str:
+    """The causes of a slow stage that the trace has measured; without any it says so."""
+    shared, steps = node.attributes.get(semconv.SHARED_STEPS), node.attributes.get(semconv.STEPS)
+    blocked = sum(child.duration for child in node.children if child.name == semconv.LOOP_BLOCKED)
+    found = []
+    if shared:
+        of = f" of its {steps}" if steps else ""
+        found.append(f"{shared}{of} steps computed other requests too, up to {node.attributes[semconv.BATCH]} in one")
+    if blocked > BLOCKED_SHARE * node.duration:
+        found.append(f"the event loop of {node.service} stood still for {blocked:.0f} ms")
+    if found:
+        return ": " + ", and ".join(found)
+    alone = "no other request was in its steps, and " if shared == 0 else ""
+    return f"; {alone}the cause is not known from the trace"
+
+
+def _admission(node: Node, share: str) -> str:
+    waits_for = node.attributes.get(semconv.WAITS_FOR)
+    if waits_for in ("decode worker", "prefill worker"):
+        return f"It waited {share} while no {waits_for} was attached: start one, or look why it does not attach."
+    if waits_for:
+        return f"It waited {share} until a worker had room for it: the mesh was full."
+    return f"It waited {share} until it was routed."
 
 
 SENTENCES: dict[str, Callable[[Node, str], str]] = {
@@ -103,7 +181,8 @@ SENTENCES: dict[str, Callable[[Node, str], str]] = {
     semconv.KV_SEND: lambda node, share: (
         f"{node.service} still wrote pages for {share} after the prompt was computed. A faster transport or link helps."
     ),
-    semconv.ADMISSION: lambda node, share: f"It waited {share} until a worker could take it: the mesh was full.",
+    semconv.ADMISSION: _admission,
+    semconv.SILENCE: lambda node, share: f"The gateway took {share} to notice that a worker had died.",
     semconv.DISPATCH: lambda node, share: (
         f"Its way to a worker took {share}: the network is slow, or the worker's event loop was busy."
     ),

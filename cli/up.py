@@ -97,9 +97,13 @@ async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], *,
 
 async def _draw_all(http: str) -> None:
     async for request in finished(http):
-        for line in draw(request):
+        for line in drawing(request):
             say(line)
-        say("")
+
+
+def drawing(request: dict[str, Any]) -> list[str]:
+    """The request's timeline below its id, which `baton explain` takes."""
+    return [request["request_id"], *draw(request), ""]
 
 
 def run_until_signal(work: Coroutine[Any, Any, None]) -> None:

@@ -16,6 +16,7 @@ PRECEDENCE = (
     semconv.COMPUTE,
     semconv.GENERATE,
     semconv.QUEUE,
+    semconv.SILENCE,
     semconv.KV_SEND,
     semconv.POSTPROCESS,
     semconv.ROUTE,

@@ -11,7 +11,7 @@ from decode_svc.speculation.drafts import Drafts
 from engine.floor import NO_FLOOR, Floor
 from engine.plan import Piece
 from mesh import semconv
-from mesh.legs import UNRECORDED, Recorder
+from mesh.legs import UNRECORDED, Recorder, StepCompany
 from mesh.messages import Reason
 
 
@@ -23,6 +23,7 @@ class AttemptRecord:
     prompt_tokens: int = 0
     times: list[float] = field(default_factory=list)  # when steps yielded tokens
     tokens: int = 0
+    company: StepCompany = field(default_factory=StepCompany)
 
     def opened(self, now: float, *, local: bool) -> None:
         self.leg.enter(semconv.QUEUE if local else semconv.KV_RESERVE, now)
@@ -50,12 +51,14 @@ class AttemptRecord:
             else:
                 self._generates(now)
 
-    def step_ends(self, now: float, piece: Piece, tokens: int, cached: int) -> None:
-        """The loop has read a step that has rows of this request."""
+    def step_ends(self, now: float, piece: Piece, tokens: int, cached: int, batch: int) -> None:
+        """The loop has read a step that has rows of this request, one of `batch`."""
         if not self.leg.recording:
             return
+        self.company.count(batch)
         if piece.sampled < len(piece.tokens):
             self.leg.event(semconv.CHUNK, now, {semconv.TOKENS: len(piece.tokens), semconv.CACHED: cached})
+            self.leg.note(self.company.attributes)
         if tokens:
             self.tokens += tokens
             self.times.append(now)
@@ -72,6 +75,7 @@ class AttemptRecord:
         if self.leg.recording and self.times:
             guessed = {semconv.DRAFTED: drafts.drafted, semconv.ACCEPTED: drafts.accepted} if drafts else {}
             self.leg.note({semconv.STEPS: steps, semconv.TOKENS: self.tokens, **guessed, **intervals(self.times)})
+            self.leg.note(self.company.attributes)
             least = self.floor.answer_seconds(steps, self.prompt_tokens + self.base, self.tokens)
             if least is not None:
                 self.leg.note({semconv.FLOOR: least})
@@ -79,8 +83,10 @@ class AttemptRecord:
 
     def _generates(self, now: float) -> None:
         begins = self.leg.enter(semconv.GENERATE, now)
-        if begins and self.base:
-            self.leg.event(semconv.RESUMED, now)
+        if begins:
+            self.company = StepCompany()
+            if self.base:
+                self.leg.event(semconv.RESUMED, now)
 
 
 def intervals(times: Sequence[float]) -> dict[str, float]:

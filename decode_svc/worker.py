@@ -167,7 +167,7 @@ class DecodeWorker:
                 continue  # the request ended during the step; its next attempt has other pages
             request.steps += 1
             tokens = extend(request, piece, self._speculation.verified(piece, sampled))
-            request.record.step_ends(self._read_seconds, piece, len(tokens), request.cached)
+            request.record.step_ends(self._read_seconds, piece, len(tokens), request.cached, len(flight.requests))
             self._speculation.settle(request, piece, len(tokens), proposed)
             self._publish(request)
             emitted += len(tokens)

@@ -43,7 +43,7 @@ class Timings:
     queue_seconds: float | None  # until the first step of its prompt; None: not known
     prefill_seconds: float | None  # from the first step of its prompt to the first token; None: not known
     first_token_seconds: float  # from the choice's acceptance to its first token
-    handoff_seconds: float  # from the first token until decode went on
+    handoff_seconds: float  # from the first token until decode went on, in the first attempt that came so far
     decode_seconds: float  # from the first token to the last
     total_seconds: float
     attempts: int

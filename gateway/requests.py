@@ -59,7 +59,7 @@ class GatewayRequest:
     deaths: int = 0  # workers that died while they served it
     first_token_seconds: float | None = None
     shown_seconds: float = 0.0  # when the latest tokens came
-    handed_seconds: float | None = None
+    handed_seconds: float | None = None  # when decode went on for the first time, in whichever attempt
     ended_seconds: float | None = None
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None  # ends the wait for a worker

@@ -10,6 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from gateway.core import ChoiceRequest
+from gateway.lacking import gave_up, lacking
 from gateway.observability.attributes import route_attributes
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import GatewayRequest, RequestPhase
@@ -22,7 +23,6 @@ from mesh.errors import (
     ClassUnavailable,
     DeadlineExceeded,
     PoolTooSmall,
-    Unavailable,
     WorkersDied,
 )
 from mesh.messages import (
@@ -154,13 +154,16 @@ class Sequencer:
             self.end(request, PoolTooSmall(choice.prompt_field, what))
         else:
             request.prefill = request.decode = None
-            request.trace.waits_for_worker(asyncio.get_running_loop().time())
+            request.trace.waits_for_worker(asyncio.get_running_loop().time(), lacking(self.workers, self._local))
             if request.phase is not RequestPhase.WAITING:
                 request.enter(RequestPhase.WAITING)
             if request.patience is None:
                 seconds, loop = self._patience_seconds, asyncio.get_running_loop()
-                gone = Unavailable(f"no worker could take this request for {seconds:g} s; try again later")
-                request.patience = loop.call_later(seconds, self.end, request, gone)
+                request.patience = loop.call_later(seconds, self._give_up, request)
+
+    def _give_up(self, request: GatewayRequest) -> None:
+        """The request has waited long enough for a worker."""
+        self.end(request, gave_up(lacking(self.workers, self._local), self._patience_seconds))
 
     def _all_refuse_for_ever(self, request: GatewayRequest, tier: Tier) -> bool:
         workers = self.workers.tier(tier)
@@ -181,8 +184,11 @@ class Sequencer:
             if request is None:
                 continue
             if worker.tier is Tier.DECODE and not request.handed:
-                request.handed, request.handed_seconds = True, now
-                self.observer.handed(request, now)
+                request.handed = True
+                request.trace.hears(now, worker.tier)
+                if request.handed_seconds is None:
+                    request.handed_seconds = now
+                    self.observer.handed(request, now)
             if request.is_next(item.token):
                 self._show(request, worker, item.token, now)
 
@@ -221,7 +227,7 @@ class Sequencer:
             pair = worker.incarnation, request.decode
             request.failed[pair] = request.failed.get(pair, 0) + 1
         self.observer.resumed(lost.reason.value)
-        request.trace.leaves(asyncio.get_running_loop().time(), lost.reason.value)
+        request.trace.leaves(asyncio.get_running_loop().time(), lost.reason.value, worker.tier)
         self.raise_attempt(request, decode_lost=lost.reason is Reason.PREEMPTED)
 
     def on_full(self, worker: AttachedWorker, full: Full) -> None:
@@ -229,7 +235,7 @@ class Sequencer:
         if request is not None:
             request.refused[worker.incarnation] = full.kind
             self.observer.resumed(f"full_{full.kind.value}")
-            request.trace.leaves(asyncio.get_running_loop().time(), f"full_{full.kind.value}")
+            request.trace.leaves(asyncio.get_running_loop().time(), f"full_{full.kind.value}", worker.tier)
             self.raise_attempt(request, decode_lost=True)
 
     def on_room(self, worker: AttachedWorker) -> None:
@@ -247,7 +253,7 @@ class Sequencer:
             prefill_lost = request.prefill == worker.incarnation and not request.handed
             if decode_lost or prefill_lost:
                 request.deaths += 1
-                request.trace.leaves(asyncio.get_running_loop().time(), "worker_ended")
+                request.trace.dies(asyncio.get_running_loop().time(), worker.tier, worker.session.heard_seconds)
                 if request.deaths >= self._rules.deaths:
                     self.end(request, WorkersDied(f"{request.deaths} workers ended while they served this request"))
                 else:

@@ -7,11 +7,12 @@ does nothing."""
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from mesh.loop_monitor import LoopMonitor
 from mesh.messages import Job, Leg, Phase, PhaseEvent, Phases
-from mesh.semconv import BATCH, ENGINE_STEP, LOOP_BLOCKED, ROWS, STEP
+from mesh.semconv import BATCH, ENGINE_STEP, LOOP_BLOCKED, ROWS, SHARED_STEPS, STEP
 from mesh.session import Session
 from mesh.telemetry import Attribute, Attributes, parse_traceparent
 
@@ -107,6 +108,22 @@ class LegRecorder:
             self._ended = True
             self.leave(now)
             self._outbox.send(self._gateway, Leg(self._ticket, self._began, now, tuple(self._phases)))
+
+
+@dataclass(slots=True)
+class StepCompany:
+    """How many requests were in the steps of one stage of a request."""
+
+    fullest: int = 0
+    shared: int = 0  # steps that computed other requests too
+
+    def count(self, batch: int) -> None:
+        self.fullest = max(self.fullest, batch)
+        self.shared += batch > 1
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        return {BATCH: self.fullest, SHARED_STEPS: self.shared}
 
 
 class Outbox:

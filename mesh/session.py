@@ -23,7 +23,7 @@ class Session:
         self.expired = False  # the lease ended it
         self._rules = rules
         self._loop = asyncio.get_running_loop()
-        self._heard = self._sent = self._loop.time()
+        self.heard_seconds = self._sent = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, message: Message) -> None:
@@ -33,14 +33,14 @@ class Session:
 
     async def run(self, on_message: Callable[[Message], None]) -> None:
         """Hand messages over until the session ends: either end closes it, a message fails, or the lease expires."""
-        self._heard = self._loop.time()
+        self.heard_seconds = self._loop.time()
         self._schedule()
         try:
             while True:
                 message = await self.stream.receive()
                 if self.ended:
                     break
-                self._heard = self._loop.time()
+                self.heard_seconds = self._loop.time()
                 if not isinstance(message, Heartbeat):
                     on_message(message)
         except StreamClosed:
@@ -64,10 +64,10 @@ class Session:
         """Once per heartbeat: judge the other end by its lease, and show it that this end lives."""
         now = self._loop.time()
         if now - self._due > self._rules.late_seconds:
-            self._heard = now
-        if now - self._heard > self._rules.lease_seconds:
+            self.heard_seconds = now
+        if now - self.heard_seconds > self._rules.lease_seconds:
             self.expired = True
-            log.warning("session with %s ends: it has sent nothing for %.1f s", self.name, now - self._heard)
+            log.warning("session with %s ends: it has sent nothing for %.1f s", self.name, now - self.heard_seconds)
             self.close()
             return
         if now - self._sent >= self._rules.heartbeat_seconds * 0.5:

@@ -3,11 +3,11 @@
 The phases `queue`, `kv.reserve`, `queue`, `compute` follow each other; `kv.send` lies beside them, from the first write
 to Commit. The part of it behind the first token is what the client waits for: the exposed part."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.floor import NO_FLOOR, Floor
 from mesh import semconv
-from mesh.legs import UNRECORDED, Recorder
+from mesh.legs import UNRECORDED, Recorder, StepCompany
 
 
 @dataclass(slots=True)
@@ -15,6 +15,7 @@ class PromptRecord:
     leg: Recorder = UNRECORDED
     floor: Floor = NO_FLOOR
     asked_before: bool = False  # Ready was sent at least once
+    company: StepCompany = field(default_factory=StepCompany)
     first_write_seconds: float | None = None
     first_token_seconds: float | None = None
 
@@ -33,8 +34,11 @@ class PromptRecord:
     def step_begins(self, now: float) -> None:
         self.leg.enter(semconv.COMPUTE, now)
 
-    def chunk(self, now: float, tokens: int, cached: int) -> None:
+    def chunk(self, now: float, tokens: int, cached: int, batch: int) -> None:
+        """A step has computed a chunk; it was one of `batch` in that step."""
         if self.leg.recording:
+            self.company.count(batch)
+            self.leg.note(self.company.attributes)
             self.leg.event(semconv.CHUNK, now, {semconv.TOKENS: tokens, semconv.CACHED: cached})
 
     def first_token(self, now: float, tokens: int, cached: int) -> None:

@@ -229,7 +229,7 @@ class PrefillWorker:
         for piece, sampled in zip(plan.pieces, result.sampled, strict=True):
             prompt = self.prompts[piece.key]
             prompt.done = piece.stop
-            prompt.record.chunk(self._loop.time(), len(piece.tokens), prompt.own.cached)
+            prompt.record.chunk(self._loop.time(), len(piece.tokens), prompt.own.cached, len(plan.pieces))
             self._own.copied(prompt.own)
             self._own.publish(prompt.own, prompt.done)
             if sampled and prompt.phase is PromptPhase.PUSHING:

@@ -1,6 +1,7 @@
 """`GET /debug/requests` and `GET /debug/requests/{request_id}`: the last requests with their spans, as JSON.
 
-`baton demo`, `baton up --trace`, `baton explain` and `/ui` read them. They show no prompt and no output."""
+`baton demo`, `baton up --trace`, `baton explain` and `/ui` read them. They show no prompt and no output; the
+message of an error is the one that the client got."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from mesh.telemetry import SpanRecord
 
 Json = dict[str, Any]
 DEFAULT_LIMIT, MOST = 50, 512
+MOST_CHARACTERS = 500  # of an error's message
 
 
 def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[Route]:
@@ -51,6 +53,8 @@ def summary(record: RequestRecord, wall_seconds: float) -> Json:
         "path": record.path,
         "status": record.status,
         "error": record.error,
+        "message": record.message[:MOST_CHARACTERS],
+        "http_status": record.http_status,
         "started_at": wall_seconds - age,
         "seconds": record.seconds,
         "prompt_tokens": record.prompt_tokens,
@@ -70,6 +74,7 @@ def spans_json(spans: list[SpanRecord], start_seconds: float) -> list[Json]:
             "start_ms": (span.start_seconds - start_seconds) * 1000,
             "duration_ms": (span.end_seconds - span.start_seconds) * 1000,
             "attributes": dict(span.attributes),
+            "error": span.error,
             "events": [
                 {
                     "name": event.name,

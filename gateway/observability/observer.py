@@ -34,7 +34,7 @@ class RequestObserver(Protocol):
         """A message with further tokens came, so long after the one before."""
 
     def handed(self, request: GatewayRequest, now: float) -> None:
-        """Decode has sent its first tokens of this attempt."""
+        """Decode has sent its first tokens of this request: the first hand-off, not that of a resumption."""
 
     def taken(self, token: Token, in_a_row: int) -> None:
         """A front door took a token for its client. `in_a_row` is 1 for the first accepted draft of a step, 2 for the

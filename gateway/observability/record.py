@@ -16,6 +16,7 @@ from mesh.messages import Leg, Sampling, Ticket, Tier
 from mesh.telemetry import Attribute, TraceContext, make_traceparent
 
 CANCELLED, ERROR = "cancelled", "error"  # how a choice finishes that does not end by itself
+WORKER_ENDED = "worker_ended"
 
 Clock = Callable[[], float]
 
@@ -33,6 +34,13 @@ class AttemptAtWorker:
     sent_seconds: float
     ended_seconds: float | None = None  # when the gateway saw its end: the last token, a loss, or its own Cancel
     lost: str = ""  # why it ended before the answer; empty: it did not
+    at_fault: bool = False  # its own worker lost it, not the other one of its ticket
+    died: bool = False  # its worker ended while it served it
+    heard_seconds: float | None = None  # when the gateway last heard of a worker that died
+    first_token_seconds: float | None = None  # when its first token came
+    last_token_seconds: float | None = None  # when the latest token came that the client got from it
+    tokens: int = 0  # that the client got from it
+    resumed_seconds: float | None = None  # when the client got the next token after its worker's death
     leg: Leg | None = None  # the worker's report
     offset_seconds: float = 0.0  # to add to the report's times
 
@@ -42,6 +50,13 @@ class RouteRecord:
     start_seconds: float
     end_seconds: float
     attributes: dict[str, Attribute]
+
+
+@dataclass(slots=True)
+class Wait:
+    start_seconds: float
+    end_seconds: float | None = None  # None: it waits
+    waits_for: str = ""  # empty: nothing lacks
 
 
 @dataclass(slots=True)
@@ -56,8 +71,9 @@ class ChoiceRecord:
     prompt: tuple[int, ...] = ()  # kept only where the log shows content, as the next
     output: tuple[int, ...] = ()
     attempts: list[AttemptAtWorker] = field(default_factory=list)
+    stopped: list[AttemptAtWorker] = field(default_factory=list)  # by a death, and no token has come since
     routes: list[RouteRecord] = field(default_factory=list)
-    waits: list[list[float]] = field(default_factory=list)  # [start, end] of each wait for a worker; [start]: it waits
+    waits: list["Wait"] = field(default_factory=list)  # for a worker
     tokens: int = 0  # new tokens shown to the client
     cached_tokens: int = 0
     first_token_seconds: float | None = None
@@ -69,16 +85,20 @@ class ChoiceRecord:
 
     # ---- what the sequencer reports
 
-    def waits_for_worker(self, now: float) -> None:
-        if not self.waits or len(self.waits[-1]) == 2:
-            self.waits.append([now])
+    def waits_for_worker(self, now: float, what: str) -> None:
+        """The choice waits for this. It has waited before if what it lacked was something else."""
+        if self.waits and self.waits[-1].end_seconds is None:
+            if self.waits[-1].waits_for == what:
+                return
+            self.waits[-1].end_seconds = now
+        self.waits.append(Wait(now, waits_for=what))
 
     def routed(self, began: float, now: float, attributes: dict[str, Attribute]) -> None:
         """The choice has its workers for the next attempt."""
         if not self.waits:
-            self.waits.append([self.accepted_seconds])
-        if len(self.waits[-1]) == 1:
-            self.waits[-1].append(began)
+            self.waits.append(Wait(self.accepted_seconds))
+        if self.waits[-1].end_seconds is None:
+            self.waits[-1].end_seconds = began
         self.routes.append(RouteRecord(began, now, attributes))
 
     def sends(self, ticket: Ticket, tier: Tier, worker: str, now: float) -> str:
@@ -91,11 +111,34 @@ class ChoiceRecord:
         self.request.expect(attempt)
         return make_traceparent(TraceContext(self.request.context.trace_id, span_id))
 
-    def leaves(self, now: float, why: str = "") -> None:
-        """The attempts so far are over."""
+    def leaves(self, now: float, why: str = "", tier: Tier | None = None) -> None:
+        """The attempts so far are over. `tier`: that of the worker that lost the choice. A prefill worker whose pages
+        decode had used has lost nothing."""
+        used = {
+            each.ticket for each in self.attempts if each.tier is Tier.DECODE and each.first_token_seconds is not None
+        }
         for attempt in self.attempts:
             if attempt.ended_seconds is None:
-                attempt.ended_seconds, attempt.lost = now, why
+                attempt.ended_seconds = now
+                if why and (attempt.tier is Tier.DECODE or attempt.ticket not in used):
+                    attempt.lost, attempt.at_fault = why, attempt.tier is tier
+
+    def dies(self, now: float, tier: Tier, heard_seconds: float) -> None:
+        """The gateway notices that the worker of this tier has ended; `heard_seconds`: when it last sent something."""
+        for attempt in self.attempts:
+            if attempt.ended_seconds is None and attempt.tier is tier:
+                attempt.died, attempt.heard_seconds = True, min(heard_seconds, now)
+                self.stopped.append(attempt)
+        self.leaves(now, WORKER_ENDED, tier)
+
+    def hears(self, now: float, tier: Tier, tokens: int = 0) -> None:
+        """The worker of this tier has sent tokens of the current attempt, and so many of them are new."""
+        attempt = next((each for each in reversed(self.attempts) if each.tier is tier), None)
+        if attempt is not None:
+            if attempt.first_token_seconds is None:
+                attempt.first_token_seconds = now
+            attempt.tokens += tokens
+            attempt.last_token_seconds = now if tokens else attempt.last_token_seconds
 
     def token(self, now: float, tier: Tier) -> None:
         """The client gets another token."""
@@ -104,6 +147,9 @@ class ChoiceRecord:
             self.first_token_seconds, self.first_from = now, tier
         if self.request.recorded:
             self.token_seconds.append(now)
+            self.hears(now, tier, 1)
+            while self.stopped:
+                self.stopped.pop().resumed_seconds = now
 
     def ends(self, now: float, finish: str, output: Callable[[], tuple[int, ...]] = tuple) -> None:
         self.leaves(now)
@@ -137,6 +183,8 @@ class RequestRecord:
     end_seconds: float | None = None
     status: str = "running"  # running | ok | error | cancelled
     error: str = ""  # reason of the error
+    message: str = ""  # of the error, as the client got it
+    http_status: int = 200  # that the error has over HTTP
     server_error: bool = False  # the error is ours, not the client's
     complete: bool = False  # every worker has reported, or had its time
     decode: Callable[[Sequence[int]], str] | None = None  # makes text of tokens; None: the log shows no content
@@ -152,7 +200,7 @@ class RequestRecord:
     def fails(self, error: BatonError) -> None:
         """The request ends with this error; its bytes are not sent yet."""
         if not self.error:
-            self.error = error.reason
+            self.error, self.message, self.http_status = error.reason, error.message, error.http_status
             self.server_error = error.http_status >= 500
             self.answering_seconds = self.clock()
 

@@ -103,7 +103,9 @@ class RecentTraces:
 
     def _settle(self, record: RequestRecord) -> None:
         attempts = [attempt for choice in record.choices for attempt in choice.attempts]
-        if record.end_seconds is not None and (not record.recorded or all(a.leg is not None for a in attempts)):
+        if record.end_seconds is not None and (
+            not record.recorded or all(a.leg is not None or a.died for a in attempts)
+        ):
             self._finish(record)
 
     def _finish(self, record: RequestRecord) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from gateway.observability import blocked
 from gateway.observability.attributes import chat_attributes, root_attributes
 from gateway.observability.limits import Limits
-from gateway.observability.record import AttemptAtWorker, ChoiceRecord, RequestRecord, child_id
+from gateway.observability.record import AttemptAtWorker, ChoiceRecord, RequestRecord, Wait, child_id
+from gateway.observability.unreported import seen_leg, silent_since
 from mesh import semconv
-from mesh.messages import Phase, Tier
+from mesh.messages import Leg, Phase, Tier
 from mesh.telemetry import Attribute, SpanEvent, SpanKind, SpanRecord, TraceContext, parse_traceparent
 
 
@@ -86,8 +87,10 @@ class _Tree:
     def _choice(self, choice: ChoiceRecord) -> None:
         end = self._end if choice.ended_seconds is None else min(choice.ended_seconds, self._end)
         which: dict[str, Attribute] = {semconv.CHOICE: choice.index} if len(self._record.choices) > 1 else {}
-        for wait in choice.waits or [[choice.accepted_seconds]]:
-            self._own(semconv.ADMISSION, self._chat, wait[0], wait[1] if len(wait) == 2 else end, which)
+        for wait in choice.waits or [Wait(choice.accepted_seconds)]:
+            until = end if wait.end_seconds is None else wait.end_seconds
+            lacks: dict[str, Attribute] = {semconv.WAITS_FOR: wait.waits_for} if wait.waits_for else {}
+            self._own(semconv.ADMISSION, self._chat, wait.start_seconds, until, {**which, **lacks})
         for route in choice.routes:
             self._own(semconv.ROUTE, self._chat, route.start_seconds, route.end_seconds, {**which, **route.attributes})
         for attempt in choice.attempts:
@@ -117,7 +120,10 @@ class _Tree:
         self, choice: ChoiceRecord, attempt: AttemptAtWorker, choice_end: float, which: dict[str, Attribute]
     ) -> None:
         closed = choice_end if attempt.ended_seconds is None else min(attempt.ended_seconds, choice_end)
-        end = self._end_of(choice, attempt, closed)
+        leg, offset = attempt.leg, attempt.offset_seconds
+        if leg is None and (attempt.died or self._record.complete):
+            leg, offset = seen_leg(attempt, choice.attempts, closed), 0.0
+        end = _end_of(leg, offset, closed)
         attributes: dict[str, Attribute] = {
             **which,
             semconv.WORKER: attempt.worker,
@@ -125,36 +131,30 @@ class _Tree:
         }
         if attempt.lost:
             attributes[semconv.LOST] = attempt.lost
+        if attempt.died:
+            attributes[semconv.DIED] = True
+        if attempt.resumed_seconds is not None:
+            attributes[semconv.RESUME] = attempt.resumed_seconds - silent_since(attempt)
+        error = f"{attempt.worker} died while it served this request" if attempt.died else ""
         start, end = self._within(attempt.sent_seconds, end, self._start, self._end)
         name = semconv.PREFILL if attempt.tier is Tier.PREFILL else semconv.DECODE
         ids = self._trace_id, attempt.span_id, self._chat
-        self.spans.append(SpanRecord(self._service, name, *ids, start, end, attributes, kind=SpanKind.CLIENT))
-        if attempt.leg is None:
+        self.spans.append(
+            SpanRecord(self._service, name, *ids, start, end, attributes, kind=SpanKind.CLIENT, error=error)
+        )
+        if leg is None:
             return
-        arrived = attempt.leg.start_seconds + attempt.offset_seconds
-        self._own(semconv.DISPATCH, attempt.span_id, start, min(arrived, end))
-        self._leg(attempt, start, end)
-        self._deliver(choice, attempt, end, closed)
-
-    def _end_of(self, choice: ChoiceRecord, attempt: AttemptAtWorker, closed: float) -> float:
-        """When the attempt's work for this request ended."""
+        if leg is attempt.leg:
+            self._own(semconv.DISPATCH, attempt.span_id, start, min(leg.start_seconds + offset, end))
+        self._leg(attempt, leg, offset, start, end)
         if attempt.leg is not None:
-            done = [phase.end_seconds for phase in attempt.leg.phases if phase.name != semconv.LOOP_BLOCKED]
-            return min(max(done, default=attempt.leg.end_seconds) + attempt.offset_seconds, closed)
-        if (
-            attempt.tier is Tier.PREFILL
-            and choice.first_from is Tier.PREFILL
-            and choice.first_token_seconds is not None
-        ):
-            return min(max(choice.first_token_seconds, attempt.sent_seconds), closed)
-        return closed
+            self._deliver(choice, attempt, end, closed)
 
-    def _leg(self, attempt: AttemptAtWorker, start: float, end: float) -> None:
-        assert attempt.leg is not None
-        offset, mine, dispatch = attempt.offset_seconds, list[SpanRecord](), self.spans[-1]
+    def _leg(self, attempt: AttemptAtWorker, leg: Leg, offset: float, start: float, end: float) -> None:
+        mine, dispatch = list[SpanRecord](), self.spans[-1]
         intervals = list[tuple[float, float]]()
         used: dict[str, int] = {}
-        for phase in attempt.leg.phases:
+        for phase in leg.phases:
             begins, ends = phase.start_seconds + offset, phase.end_seconds + offset
             if phase.name == semconv.LOOP_BLOCKED:
                 intervals.append((begins, ends))
@@ -162,17 +162,19 @@ class _Tree:
             if begins > end and mine:
                 continue  # the worker went on until it got the Cancel: that is no part of the request
             used[phase.name] = used.get(phase.name, 0) + 1
+            found = _attributes(phase.attributes)
             mine.append(
                 SpanRecord(
-                    attempt.worker,
+                    self._service if phase.name == semconv.SILENCE else attempt.worker,
                     phase.name,
                     self._trace_id,
                     child_id(attempt.span_id, phase.name, used[phase.name]),
                     attempt.span_id,
                     *self._within(begins, ends, start, end),
-                    _attributes(phase.attributes),
+                    found,
                     tuple(_events(phase, offset, start, end)),
                     self._links(attempt, phase),
+                    error=f"{attempt.worker} died" if semconv.DIED in found else "",
                 )
             )
 
@@ -206,13 +208,21 @@ class _Tree:
             left = _first_token_left(attempt)
             if left is not None and left <= first <= closed and attempt is self._first_attempt(choice, attempt.tier):
                 self._own(semconv.DELIVER, self._chat, left, first)
-        ends_here = attempt.tier is Tier.DECODE or attempt.lost or choice.tokens == 1
-        if ends_here and end < closed and first != closed:
+        ends_here = attempt.tier is Tier.DECODE or attempt.at_fault or choice.tokens == 1
+        if ends_here and not attempt.died and end < closed and first != closed:
             self._own(semconv.DELIVER, self._chat, end, closed)
 
     @staticmethod
     def _first_attempt(choice: ChoiceRecord, tier: Tier) -> AttemptAtWorker | None:
         return next((attempt for attempt in choice.attempts if attempt.tier is tier and attempt.leg is not None), None)
+
+
+def _end_of(leg: Leg | None, offset: float, closed: float) -> float:
+    """When an attempt's work for its request ended."""
+    if leg is None:
+        return closed
+    done = [phase.end_seconds for phase in leg.phases if phase.name != semconv.LOOP_BLOCKED]
+    return min(max(done, default=leg.end_seconds) + offset, closed)
 
 
 def _first_token_left(attempt: AttemptAtWorker) -> float | None:

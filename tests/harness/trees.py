@@ -13,7 +13,7 @@ from mesh.telemetry import SpanRecord
 
 # The better claim first.
 CLAIMS = (
-    *(semconv.COMPUTE, semconv.GENERATE, semconv.QUEUE),
+    *(semconv.COMPUTE, semconv.GENERATE, semconv.QUEUE, semconv.SILENCE),
     *(semconv.DISPATCH, semconv.KV_SEND, semconv.KV_RESERVE, semconv.DELIVER),
     *(semconv.PREPROCESS, semconv.ROUTE, semconv.ADMISSION, semconv.POSTPROCESS, semconv.KV_RECEIVE),
 )

@@ -170,7 +170,10 @@ def test_a_refused_request_is_a_tree_too(body: Any, status: int, error: str) -> 
     async def main() -> None:
         mesh = HttpMesh()
         await mesh.cluster.start(1, 1)
-        assert (await mesh.post(body, slow=0.004))[0] == status
+        answered, content = await mesh.post(body, slow=0.004)
+        assert answered == status
+        (listed,) = json.loads((await mesh.post(b"", path="/debug/requests"))[1])["requests"]
+        assert (listed["http_status"], listed["message"]) == (status, json.loads(content)["error"]["message"])
         tree = await mesh.tree()
         root = root_of(tree)
         assert root.attributes[semconv.ERROR_TYPE] == error and root.attributes[semconv.STATUS] == "error"

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from cli.waterfall import waterfall
 from gateway.observability.clocks import WorkerClock
+from gateway.observability.debug import spans_json
 from gateway.observability.traces import SETTLE_SECONDS
 from gateway.router import Local
 from mesh import semconv
-from mesh.messages import ClockReading, Commit, Landing, Open, Prefill, Ready, Sampling, Tokens
+from mesh.messages import ClockReading, Commit, Landing, Open, Prefill, Ready, Sampling, Tier, Tokens
 from mesh.rules import RULES
 from mesh.telemetry import RecordingTelemetry, SpanRecord
 from tests.harness.trees import by_trace, orphans, own_seconds, own_shares, picture, root_of, tiled_share
@@ -32,6 +34,12 @@ class TracedCluster:
     def ask(self, tokens: int = 41, sampling: Sampling = LONG, first: int = 0, **more: Any) -> SimClient:
         return self.cluster.ask(tuple(range(first, first + tokens)), sampling, **more)
 
+    def serving(self, tier: Tier) -> str:
+        """The process of this tier that serves the only request."""
+        (request,) = self.cluster.gateway.sequencer.requests.values()
+        incarnation = request.decode if tier is Tier.DECODE else request.prefill
+        return next(each.name for each in self.cluster.processes.values() if each.incarnation == incarnation)
+
     async def trees(self) -> list[list[SpanRecord]]:
         assert await self.cluster.finish() == []
         await asyncio.sleep(SETTLE_SECONDS + 0.1)
@@ -46,6 +54,8 @@ def check(tree: list[SpanRecord]) -> None:
     assert orphans(tree) == [], picture(tree)
     assert tiled_share(tree) >= 0.98, picture(tree)
     root = root_of(tree)
+    explained = waterfall(spans_json(tree, root.start_seconds))
+    assert explained.tiled >= 0.98, f"a frame without stages\n{picture(tree)}"
     for span in tree:
         assert root.start_seconds <= span.start_seconds <= span.end_seconds <= root.end_seconds, picture(tree)
 
@@ -126,6 +136,102 @@ def test_a_request_whose_worker_dies_stays_one_tree(victim: str, after: float) -
         if victim == "decode0":
             assert resumed
             assert attempts[0].attributes[semconv.LOST] == "worker_ended"
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("local", [Local.AUTO, Local.ALWAYS])
+def test_time_of_a_decode_worker_that_died_is_its_own_and_not_that_of_a_way_to_the_gateway(local: Local) -> None:
+    async def main() -> None:
+        traced = TracedCluster(local=local)
+        await traced.cluster.start(1, 2)
+        client = traced.ask()
+        while len(client.seen) < 40:
+            await asyncio.sleep(0.001)
+        died_at = asyncio.get_running_loop().time()
+        handed = client.handle.timings.handoff_seconds
+        await traced.cluster.restart(traced.serving(Tier.DECODE))
+        tree = await traced.tree()
+        check(tree)
+        timings = client.handle.timings
+        assert timings.handoff_seconds == handed and timings.attempts == 2
+        dead, after = (span for span in tree if span.name == semconv.DECODE)
+        (generate,) = (s for s in tree if s.parent_id == dead.span_id and s.name == semconv.GENERATE)
+        assert dead.attributes[semconv.DIED] and generate.attributes[semconv.DIED]
+        assert "died" in dead.error and "died" in generate.error and not after.error
+        assert int(str(generate.attributes[semconv.TOKENS])) >= 38
+        assert generate.service == dead.attributes[semconv.WORKER]
+        resume = float(str(dead.attributes[semconv.RESUME]))
+        next_token = generate.end_seconds + resume
+        assert died_at - 0.01 <= generate.end_seconds <= died_at and dead.end_seconds < next_token <= after.end_seconds
+        assert own_seconds(tree)[semconv.GENERATE] >= generate.end_seconds - generate.start_seconds
+        assert all(s.end_seconds - s.start_seconds < 0.01 for s in tree if s.name == semconv.DELIVER), picture(tree)
+        prefills = [s for s in tree if s.name == semconv.PREFILL and s.attributes[semconv.ATTEMPT] == 1]
+        assert not any(semconv.LOST in span.attributes for span in prefills), "prefill had done its work"
+
+    run_virtual(main())
+
+
+def test_a_lease_that_runs_out_shows_as_silence() -> None:
+    async def main() -> None:
+        traced = TracedCluster(local=Local.ALWAYS)
+        await traced.cluster.start(0, 2)
+        client = traced.ask()
+        while len(client.seen) < 20:
+            await asyncio.sleep(0.001)
+        traced.cluster.freeze(traced.serving(Tier.DECODE))
+        tree = await traced.tree()
+        check(tree)
+        assert own_seconds(tree)[semconv.SILENCE] == pytest.approx(RULES.lease_seconds, rel=0.3), picture(tree)
+        dead = next(span for span in tree if span.name == semconv.DECODE)
+        assert float(str(dead.attributes[semconv.RESUME])) > own_seconds(tree)[semconv.SILENCE]
+
+    run_virtual(main())
+
+
+def test_a_prefill_worker_that_died_shows_what_it_computed() -> None:
+    async def main() -> None:
+        traced = TracedCluster()
+        await traced.cluster.start(2, 1)
+        traced.ask()
+        await asyncio.sleep(0.02)
+        await traced.cluster.kill(traced.serving(Tier.PREFILL))
+        tree = await traced.tree()
+        check(tree)
+        dead = next(span for span in tree if semconv.DIED in span.attributes and span.name == semconv.PREFILL)
+        below = {span.name: span for span in tree if span.parent_id == dead.span_id}
+        assert below[semconv.COMPUTE].error and below[semconv.COMPUTE].service == dead.attributes[semconv.WORKER]
+        assert not any(span.error for span in tree if span.name == semconv.DECODE), "the decode worker lives"
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("decodes", "lacks"), [(0, "decode worker"), (1, "prefill worker")])
+def test_a_wait_says_which_worker_is_not_attached(decodes: int, lacks: str) -> None:
+    async def main() -> None:
+        traced = TracedCluster(patience_seconds=3.0, local=Local.NEVER)
+        await traced.cluster.start(0, decodes)
+        client = traced.ask()
+        client.may_fail = True
+        tree = await traced.tree()
+        assert client.error is not None and f"no {lacks} is attached" in client.error.message
+        waits = [span for span in tree if span.name == semconv.ADMISSION]
+        assert [span.attributes[semconv.WAITS_FOR] for span in waits] == [lacks]
+
+    run_virtual(main())
+
+
+def test_steps_that_two_requests_share_are_counted() -> None:
+    async def main() -> None:
+        for requests in (1, 2):
+            traced = TracedCluster()
+            await traced.cluster.start(1, 1)
+            for number in range(requests):
+                traced.ask(first=100 * number)
+            for tree in await traced.trees():
+                (generate,) = (span for span in tree if span.name == semconv.GENERATE)
+                assert generate.attributes[semconv.BATCH] == requests
+                assert (int(str(generate.attributes[semconv.SHARED_STEPS])) > 0) == (requests == 2)
 
     run_virtual(main())
 

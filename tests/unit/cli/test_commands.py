@@ -79,6 +79,8 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
         (["serve", "gateway", "--set", "gateway.http_address=nowhere"], "'nowhere' is not host:port"),
         (["serve", "prefill", "--config", "missing.toml"], "missing.toml: cannot be read"),
         (["serve", "prefill", "--set", "model=/nonexistent"], "is not a Hugging Face model folder"),
+        (["explain", "my-first", "--url", "127.0.0.1:8000"], "'127.0.0.1:8000' is no base URL such as http"),
+        (["explain", "--url", "foo"], "'foo' is no base URL"),
         (["up", "--model", "/nonexistent"], "is not a Hugging Face model folder"),
         (["up", "--prefill", "0", "--set", "gateway.local=never"], "leaves no worker to prefill"),
         (["doctor", "--set", "decode.transports=rdma"], "'rdma' is not one of shm, tcp"),

@@ -118,9 +118,88 @@ def test_the_reasons_name_what_dominated_its_floor_and_the_hidden_share() -> Non
 
 
 def test_a_failed_request_says_why_and_where() -> None:
-    trace = request(span("a", "c", "admission", 0, 100), status="error", error="unavailable")
-    first = reasons(trace, waterfall(trace["spans"]))[0]
-    assert first == "The request failed with 'unavailable'; the last stage was admission at gateway."
+    lacks = {"baton.waits_for": "decode worker"}
+    stages = span("a", "c", "admission", 0, 100, **lacks), span("z", "c", "postprocess", 100, 101)
+    trace = request(*stages, status="error", error="UNAVAILABLE", total=101)
+    trace |= {"message": "no decode worker is attached", "http_status": 503}
+    why, waited = reasons(trace, waterfall(trace["spans"]))
+    assert why == (
+        "The request failed with HTTP 503 UNAVAILABLE: no decode worker is attached. The last stage was admission at "
+        "gateway."
+    )
+    assert waited.startswith("It waited 100 ms (99%) while no decode worker was attached")
+
+
+def test_a_refused_request_has_its_status_and_message_and_no_verdict_about_microseconds() -> None:
+    spans = span("a", "c", "preprocess", 0, 0.06), span("z", "c", "postprocess", 0.06, 0.1)
+    trace = request(*spans, status="error", error="INVALID_REQUEST", total=0.1)
+    trace |= {"message": "top_p is 7; it must be at most 1", "http_status": 400, "path": "", "ttft_seconds": None}
+    fall = waterfall(trace["spans"])
+    said = "The gateway refused the request with HTTP 400 INVALID_REQUEST: top_p is 7; it must be at most 1."
+    assert reasons(trace, fall) == [said]
+    assert lines(trace, fall)[0].endswith("at no worker  error: HTTP 400 INVALID_REQUEST")
+    grpc = {**trace["spans"][0], "attributes": {"rpc.response.status_code": "INVALID_ARGUMENT"}}
+    (said,) = reasons(trace, waterfall([grpc, *trace["spans"][1:]]))
+    assert "with gRPC INVALID_ARGUMENT INVALID_REQUEST: top_p" in said
+
+
+def test_a_full_mesh_is_told_apart_from_a_mesh_without_workers() -> None:
+    trace = request(
+        span("a", "c", "admission", 0, 50, **{"baton.waits_for": "prefill worker"}),
+        span("b", "c", "admission", 50, 100, **{"baton.waits_for": "room"}),
+    )
+    said = " ".join(reasons(trace, waterfall(trace["spans"])))
+    assert "50 ms (50%) while no prefill worker was attached" in said and "50 ms (50%) until a worker had room" in said
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ({}, "alone; the cause is not known from the trace."),
+        ({"baton.steps.shared": 0, "baton.batch": 1}, "alone; no other request was in its steps, and the cause is not"),
+        (
+            {"baton.steps.shared": 3, "baton.batch": 5},
+            "alone: 3 of its 4 steps computed other requests too, up to 5 in",
+        ),
+    ],
+)
+def test_only_measured_causes_are_named_for_a_stage_far_from_its_floor(measured: Json, said: str) -> None:
+    floor = {"baton.steps": 4, "baton.floor_seconds": 0.003, **measured}
+    trace = request(span("d", "c", "decode", 0, 100), span("g", "d", "generate", 0, 100, "decode-0", **floor))
+    (sentence,) = reasons(trace, waterfall(trace["spans"]))
+    assert said in sentence and "busy" not in sentence
+
+
+def test_a_blocked_loop_is_a_measured_cause() -> None:
+    floor = {"baton.steps": 4, "baton.floor_seconds": 0.003, "baton.steps.shared": 0}
+    trace = request(
+        span("d", "c", "decode", 0, 100),
+        span("g", "d", "generate", 0, 100, "decode-0", **floor),
+        span("b", "g", "loop.blocked", 20, 60, "decode-0"),
+    )
+    assert "alone: the event loop of decode-0 stood still for 40 ms" in " ".join(
+        reasons(trace, waterfall(trace["spans"]))
+    )
+
+
+def test_a_death_is_one_sentence_that_says_what_it_cost() -> None:
+    ended = {"baton.lost": "worker_ended", "baton.attempt": 1}
+    died = {"baton.worker.died": True, "baton.worker": "decode-1", "baton.resume_seconds": 0.03}
+    trace = request(
+        span("p", "c", "prefill", 0, 10, **ended),
+        span("p1", "p", "compute", 0, 10, "prefill-0"),
+        span("d", "c", "decode", 0, 45, **ended, **died),
+        span("d1", "d", "generate", 10, 40, "decode-1", **{"baton.worker.died": True, "baton.tokens": 7}),
+        span("d2", "d", "silence", 40, 45),
+        span("e", "c", "decode", 45, 100),
+        span("e1", "e", "generate", 45, 100, "decode-0"),
+    )
+    first, *others = reasons(trace, waterfall(trace["spans"]))
+    assert first.startswith(
+        "Attempt 1: decode-1 died while it generated, 7 tokens after it began. The gateway noticed 5 ms after the last "
+        "that came from it. Resuming cost 30 ms"
+    )
+    assert not any("ended early" in line or "way back" in line for line in others)
 
 
 def test_a_resumed_request_says_which_attempt_was_lost() -> None:
@@ -154,6 +233,7 @@ def test_the_picture_has_a_line_for_every_span_and_fits_the_terminal() -> None:
     rows = [line for line in drawn if "█" in line]
     assert rows and max(map(len, rows)) <= 100
     generate = next(line for line in drawn if line.strip().startswith("generate"))
+    assert [line.partition(":")[0] for line in drawn if line.startswith(("own:", "floor:"))] == ["own", "floor"]
     assert "33 ms" in generate and "33.0%" in generate and "3.00 ms" in generate
 
 

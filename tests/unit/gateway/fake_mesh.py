@@ -36,6 +36,7 @@ class RecordingSession:
     """A session that records what is sent."""
 
     sent: list[Message] = field(default_factory=list)
+    heard_seconds: float = 0.0
 
     def send(self, message: Message) -> None:
         self.sent.append(message)

@@ -1,5 +1,7 @@
 """The sequencer alone, without real workers: which reports count, and which messages raise an attempt."""
 
+import asyncio
+
 import pytest
 
 from gateway.requests import RequestPhase
@@ -145,6 +147,24 @@ def test_full_ever_everywhere_is_an_error_and_full_now_is_patience() -> None:
     assert later.phase is RequestPhase.WAITING
     m.sequencer.on_room(m.workers["d2"])
     assert later.phase is RequestPhase.OPEN and m.serving(later)[1] == "d2"
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"), [("d", "no decode worker is attached"), ("p", "no prefill worker is"), ("", "no worker had room")]
+)
+def test_a_request_that_waited_too_long_is_told_what_was_lacking(gone: str, said: str) -> None:
+    async def main() -> None:
+        m = mesh()
+        request = m.accept()
+        for _ in range(2):
+            m.full(request, FullKind.NOW)
+        for name in m.workers:
+            if gone and name.startswith(gone):
+                m.end_session(name)
+        await asyncio.sleep(31.0)
+        assert said in error_of(request).message
+
+    run_virtual(main())
 
 
 @virtual

@@ -5,11 +5,20 @@ import asyncio
 import pytest
 
 from gateway.core import Timings
+from gateway.observability.observer import Unobserved
+from gateway.requests import GatewayRequest
 from gateway.streams import RequestStream
 from mesh.errors import Cancelled, DeadlineExceeded
 from mesh.messages import End, Prefilled, Token, TokenOf, Tokens
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.fake_mesh import mesh
+
+
+class CountsHandOffs(Unobserved):
+    count = 0
+
+    def handed(self, request: GatewayRequest, now: float) -> None:
+        self.count += 1
 
 
 def test_a_stream_ends_with_the_last_token_and_times_are_those_of_the_choice() -> None:
@@ -34,6 +43,26 @@ def test_a_stream_ends_with_the_last_token_and_times_are_those_of_the_choice() -
     assert (timings.first_token_seconds, timings.handoff_seconds, timings.total_seconds) == (1.0, 0.5, 1.5)
     assert (timings.queue_seconds, timings.prefill_seconds, timings.cached_tokens) == (0.25, 0.75, 8)
     assert (timings.drafted_tokens, timings.accepted_tokens, timings.decode_steps) == (2, 1, 2)
+
+
+def test_the_hand_off_is_the_first_one_and_not_that_of_a_resumption() -> None:
+    async def main() -> tuple[Timings, int]:
+        m = mesh(observer := CountsHandOffs())
+        request = m.accept(max_tokens=9)
+        stream = RequestStream(m.sequencer, request)
+        prefill, decode = m.serving(request)
+        await asyncio.sleep(1.0)
+        m.token(prefill, request.ticket, 0)
+        await asyncio.sleep(0.25)
+        m.token(decode, request.ticket, 1)
+        await asyncio.sleep(2.0)
+        m.end_session(decode)
+        await asyncio.sleep(0.5)
+        m.token(m.serving(request)[1], request.ticket, 2)
+        return stream.timings, observer.count
+
+    timings, count = run_virtual(main())
+    assert (timings.handoff_seconds, timings.attempts, count) == (0.25, 2, 1)
 
 
 @pytest.mark.parametrize("late", [True, False])

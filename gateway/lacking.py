@@ -1,0 +1,25 @@
+"""What a request waits for that no worker can take, and the error that it ends with after too long a wait."""
+
+from gateway.router import Local
+from gateway.workers import Workers
+from mesh.errors import Unavailable
+from mesh.messages import Tier
+
+DECODE_WORKER, PREFILL_WORKER, ROOM = "decode worker", "prefill worker", "room"
+
+
+def lacking(workers: Workers, local: Local) -> str:
+    """The kind of worker that is missing for any request, else room at a worker."""
+    if not workers.tier(Tier.DECODE):
+        return DECODE_WORKER
+    if local is Local.NEVER and not workers.tier(Tier.PREFILL):
+        return PREFILL_WORKER
+    return ROOM
+
+
+def gave_up(what: str, seconds: float) -> Unavailable:
+    """The error of a request that waited for this."""
+    if what == ROOM:
+        return Unavailable(f"no worker had room for this request for {seconds:g} s; try again later")
+    waited = f"this request waited {seconds:g} s for one"
+    return Unavailable(f"no {what} is attached, and {waited}: start one, or try again later")
