@@ -62,7 +62,8 @@ async def _get(target: LoadTarget, path: str) -> dict[str, Any]:
     except RequestFailed as error:
         raise MeshError(f"no gateway answers at {target.url}: {error.detail}; name it with --url") from None
     if status != 200 or not isinstance(content, dict):
-        why = content.get("error") if isinstance(content, dict) else None
+        problem = content.get("error") if isinstance(content, dict) else None
+        why = problem.get("message") if isinstance(problem, dict) else problem
         raise MeshError(f"{target.url}: {why or f'answers {path} with status {status}; is it a Baton gateway?'}")
     return content
 

@@ -2,6 +2,7 @@
 remedy."""
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,15 @@ def check_address(name: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:50051")
+
+
+def check_host_names(name: str, hosts: tuple[str, ...]) -> None:
+    for host in hosts:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", host):
+            raise ConfigError(
+                f"{name}: {host!r} is no host name; write the name alone, for instance mesh.example.com, without a "
+                "scheme and a port. Addresses and localhost need no entry"
+            )
 
 
 def check_tls(**files: Path | None) -> None:

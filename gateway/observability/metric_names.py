@@ -57,8 +57,8 @@ BATON = (
     # requests, as the gateway sees them; a request with n choices counts n times
     _counter(
         "baton_requests_total",
-        "Ended requests. path: remote (prefill computed the prompt), local (decode did), resumed (more than one "
-        "attempt), none (no worker took it). status: ok, error, cancelled",
+        "Ended requests; refused ones are in baton_errors_total only. path: remote (prefill computed the prompt), "
+        "local (decode did), resumed (more than one attempt), none (no worker took it). status: ok, error, cancelled",
         ("path", "status"),
     ),
     _counter("baton_attempts_total", "Attempts that the gateway began: one per request, and one more per resume"),
@@ -109,7 +109,7 @@ BATON = (
     ),
     _counter(
         "baton_kv_transfer_bytes_total",
-        "ScrapedPage bytes pushed to decode. result: ok, error (the write failed)",
+        "Page bytes pushed to decode. result: ok, error (the write failed)",
         (*WORKER, "transport", "result"),
     ),
     _histogram(
@@ -124,7 +124,7 @@ BATON = (
         at.SHARE,
         (*WORKER, "transport"),
     ),
-    _counter("baton_kv_resent_bytes_total", "ScrapedPage bytes that decode asked for again", WORKER),
+    _counter("baton_kv_resent_bytes_total", "Page bytes that decode asked for again", WORKER),
     _counter(
         "baton_kv_transfer_errors_total",
         "Failed transfers. reason at prefill: write_failed, session_ended, unreachable; at decode: damaged, missing, "
