@@ -81,9 +81,8 @@ class ValidRequest:
 
 def validate_request_id(request_id: str) -> str:
     if not is_request_id(request_id):
-        raise InvalidRequest(
-            "request_id", "request_id must be 1 to 128 printable ASCII characters without spaces, not . or .."
-        )
+        what = "request_id must be 1 to 128 printable ASCII characters without spaces, and not . or .."
+        raise InvalidRequest("request_id", what)
     return request_id
 
 

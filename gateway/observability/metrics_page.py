@@ -37,17 +37,17 @@ async def write_page(
 
 
 class SharedPages:
-    """The last page of each format; everyone who asks within SHARED_SECONDS gets the same one."""
+    """The last page of each format; everyone who asks within so many seconds gets the same one."""
 
-    def __init__(self, write: Callable[[bool], Awaitable[bytes]]) -> None:
-        self._write, self._one_at_a_time = write, asyncio.Lock()
+    def __init__(self, write: Callable[[bool], Awaitable[bytes]], seconds: float = SHARED_SECONDS) -> None:
+        self._write, self._seconds, self._one_at_a_time = write, seconds, asyncio.Lock()
         self._pages: dict[bool, tuple[float, bytes]] = {}  # by format: when its writing began, and the page
 
     async def get(self, openmetrics: bool) -> bytes:
         asked = asyncio.get_running_loop().time()
         async with self._one_at_a_time:
-            began, page = self._pages.get(openmetrics, (-SHARED_SECONDS, b""))
-            if not page or asked - began >= SHARED_SECONDS:
+            began, page = self._pages.get(openmetrics, (0.0, b""))
+            if not page or asked - began >= self._seconds:
                 began = asyncio.get_running_loop().time()
                 page = await self._write(openmetrics)
                 self._pages[openmetrics] = began, page
@@ -59,14 +59,16 @@ def pieces(spec: MetricSpec, series: Iterable[MetricSeries], wall_offset: float 
     yield from lines(spec, series, wall_offset=wall_offset)
 
 
-def metrics_routes(collector: MeshCollector, *, wall: Callable[[], float]) -> list[BaseRoute]:
+def metrics_routes(
+    collector: MeshCollector, *, wall: Callable[[], float], shared_seconds: float = SHARED_SECONDS
+) -> list[BaseRoute]:
     """`/metrics`, and the same with a slash behind it; both answer without a redirect. `wall` gives Unix time."""
 
     async def write(openmetrics: bool) -> bytes:
         offset = wall() - asyncio.get_running_loop().time()
         return await write_page(collector, openmetrics=openmetrics, wall_offset=offset)
 
-    shared = SharedPages(write)
+    shared = SharedPages(write, shared_seconds)
 
     async def metrics(request: Request) -> Response:
         openmetrics = wants_openmetrics(request.headers.get("accept", ""))

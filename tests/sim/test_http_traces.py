@@ -289,7 +289,7 @@ def test_a_running_request_is_shown_up_to_now() -> None:
 def test_a_wrong_question_to_the_debug_pages_gets_a_clear_answer(path: str, status: int, words: str) -> None:
     async def main() -> None:
         got, raw = await HttpMesh().post(b"", path=path)
-        assert got == status and words in json.loads(raw)["error"]
+        assert got == status and words in json.loads(raw)["error"]["message"]
 
     run_virtual(main())
 
