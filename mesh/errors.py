@@ -13,7 +13,7 @@ MOST_REPEATED = 100  # characters of what a client wrote that a message repeats
 
 
 def brief(text: str) -> str:
-    """What a client wrote, as a message repeats it."""
+    """A client's text as a message repeats it."""
     return text if len(text) <= MOST_REPEATED else f"{text[:MOST_REPEATED]}…"
 
 

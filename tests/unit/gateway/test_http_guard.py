@@ -61,7 +61,7 @@ def test_elsewhere_than_on_loopback_and_behind_a_sidecar_every_host_passes_unles
 
 @pytest.mark.parametrize("name", ["http://mesh.example", "mesh.example:80", "*", "a b", ""])
 def test_a_setting_that_is_no_host_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="http_hosts: .* is no host name"):
+    with pytest.raises(ConfigError, match=r"http_hosts: .* is no host name"):
         GatewayConfig(http_hosts=(name,))
 
 

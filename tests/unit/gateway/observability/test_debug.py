@@ -7,6 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from cli.errors import MeshError
+from cli.explain import fetch
 from gateway.assets import Assets
 from gateway.http import HttpApi
 from gateway.http_server import serve_http
@@ -99,3 +101,9 @@ async def test_requests_that_a_front_door_refuses_are_told_from_those_that_fail_
     for _ in range(3):
         assert (await http.post("/v1/completions", json={"prompt": "x", "max_tokens": 0})).status_code == 400
     assert core.refused == 3 == len(core.errors)
+
+
+async def test_the_command_line_shows_why_there_is_no_such_request(http: httpx2.AsyncClient) -> None:
+    with pytest.raises(MeshError, match=r"no request 'gone' here: this gateway remembers") as raised:
+        await fetch(str(http.base_url), "gone")
+    assert "{" not in str(raised.value)
