@@ -14,7 +14,11 @@ from mesh.config import GatewayConfig
 from mesh.config_checks import is_loopback
 from mesh.errors import brief
 
-LOCAL = "localhost"
+LOCAL, REASON = "localhost", "UNKNOWN_HOST"
+_HEADERS = [
+    *((b"content-type", b"application/json"), (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")),
+    *((b"x-error-reason", REASON.encode()), (b"x-should-retry", b"false")),
+]
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]@/]+)(?::[0-9]{0,5})?")
 
 
@@ -39,8 +43,8 @@ class KnownHosts:
             f"this gateway does not answer to the host {brief(unknown)!r}; call it by an address or as localhost, or "
             "add the name to the setting gateway.http_hosts"
         )
-        content = encode(http_errors.body(421, message, "UNKNOWN_HOST"))
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+        content = encode(http_errors.body(421, message, REASON))
+        headers = [*_HEADERS, (b"content-length", str(len(content)).encode())]
         await send({"type": "http.response.start", "status": 421, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 

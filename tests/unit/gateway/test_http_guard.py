@@ -22,6 +22,7 @@ async def test_a_gateway_on_loopback_does_not_answer_to_foreign_names(folder: Pa
         assert answer.status_code == 421 and "evil.example" not in str(answer.headers)
         assert set(error) == {"message", "type", "param", "code", "reason"}
         assert "gateway.http_hosts" in error["message"] and error["reason"] == "UNKNOWN_HOST"
+        assert (answer.headers["x-error-reason"], answer.headers["x-should-retry"]) == ("UNKNOWN_HOST", "false")
         own = await client.get(path, follow_redirects=True)
         assert own.status_code in (200, 503), "negative control: its own address passes"
 
