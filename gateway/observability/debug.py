@@ -1,7 +1,6 @@
 """`GET /debug/requests` and `GET /debug/requests/{request_id}`: the last requests with their spans, as JSON.
 
-`baton demo`, `baton up --trace`, `baton explain` and `/ui` read them. They show no prompt and no output. A
-request is named by its id, the id in its answer (`chatcmpl-…`) or its trace id; `?trace_id=` picks one of several."""
+`baton demo`, `baton up --trace`, `baton explain` and `/ui` read them. They show no prompt and no output."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +22,8 @@ DEFAULT_LIMIT, MOST = 50, 512
 
 
 def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[Route]:
-    """`wall`: seconds since 1970."""
+    """`wall`: seconds since 1970. A request is named by its id, the id in its answer (`chatcmpl-…`) or its trace id;
+    `?trace_id=` picks one of several."""
 
     async def latest(request: Request) -> Response:
         text = request.query_params.get("limit", str(DEFAULT_LIMIT))

@@ -104,6 +104,6 @@ async def test_requests_that_a_front_door_refuses_are_told_from_those_that_fail_
 
 
 async def test_the_command_line_shows_why_there_is_no_such_request(http: httpx2.AsyncClient) -> None:
-    with pytest.raises(MeshError, match=r"no request 'gone' here: this gateway remembers") as raised:
+    with pytest.raises(MeshError, match="no request 'gone'") as raised:
         await fetch(str(http.base_url), "gone")
     assert "{" not in str(raised.value)
