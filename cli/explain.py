@@ -72,7 +72,8 @@ async def _get(target: LoadTarget, path: str, *, missing: str = "") -> dict[str,
     except RequestFailed as error:
         raise MeshError(f"no gateway answers at {server}: {error.detail}; name it with --url") from None
     if status != 200 or not isinstance(content, dict):
-        why = content.get("error") if isinstance(content, dict) else None
+        problem = content.get("error") if isinstance(content, dict) else None
+        why = problem.get("message") if isinstance(problem, dict) else problem
         if status == 404 and why and missing:
             last = f"`baton explain --url {server}` without an id shows the last one"
             raise MeshError(f"the gateway at {server} has {missing}: {last}, {server}/debug/requests lists what it has")

@@ -18,7 +18,7 @@ from cli.recent import last_finished
 from cli.running import running_mesh
 from mesh.settings import read_settings
 
-COLUMNS = 100
+COLUMNS = 118
 PICTURES = Path(__file__).with_name("pictures")
 QUESTION = "What happens to the pages of a prompt while prefill still computes it, and who checks them?"
 SETTLE_SECONDS = 20.0  # so that the workers have measured their hardware

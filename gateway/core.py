@@ -94,8 +94,8 @@ class Core(Protocol):
     def largest_pool_tokens(self) -> int:
         """Tokens that the largest decode pool holds; 0 while no decode worker is attached."""
 
-    def count_error(self, error: BatonError) -> None:
-        """A front door sends this error to a client."""
+    def count_error(self, error: BatonError, *, refused: bool = False) -> None:
+        """A front door sends this error to a client. `refused`: no choice of the request was submitted."""
 
     def submit(self, choice: ChoiceRequest) -> TokenStream:
         """Accept a choice without waiting, or raise one of mesh.errors."""

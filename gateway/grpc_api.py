@@ -98,7 +98,7 @@ class _Inference:
             done, trace.attributes[semconv.RPC_STATUS] = True, grpc.StatusCode.OK.name
         except Exception as error:
             known = client_error(error, request_id)
-            self._core.count_error(known)
+            self._core.count_error(known, refused=not trace.choices)
             trace.fails(known)
             done, trace.attributes[semconv.RPC_STATUS] = not isinstance(known, Cancelled), known.grpc_status.name
             await grpc_errors.abort(context, known, request_id)

@@ -23,6 +23,7 @@ from gateway.answer import Answer
 from gateway.assets import Assets
 from gateway.core import Core
 from gateway.errors import client_error
+from gateway.http_headers import SafeHeaders
 from gateway.http_reply import ChatReply, CompletionReply, Reply
 from gateway.observability.record import RequestRecord
 from gateway.observability.traces import RecentTraces
@@ -32,7 +33,7 @@ from gateway.openai_types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.sse import DONE, encode, frame
 from gateway.validation import is_request_id, validate, validate_model, validate_request_id
 from mesh import semconv
-from mesh.errors import BatonError, BodyTooLarge, Cancelled, UnsupportedMedia
+from mesh.errors import BatonError, BodyTooLarge, Cancelled, UnsupportedMedia, brief
 from mesh.telemetry import Silent
 
 BODY_BYTES = 32 * 2**20
@@ -62,7 +63,7 @@ class HttpApi:
         pages = {"/v1/models", "/health"} | {route.path for route in also if isinstance(route, Route)}
         self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
         self._created, self.count_error = int(clock()), core.count_error
-        self.app = Starlette(
+        routed = Starlette(
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
                 Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
@@ -74,6 +75,7 @@ class HttpApi:
             ],
             exception_handlers={HTTPException: _http_exception},
         )
+        self.app = SafeHeaders(routed)
 
     async def _chat(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = parse_body(raw, ChatRequest)
@@ -200,9 +202,7 @@ class _Generate:
 class _Out:
     """Sends the answer's bytes; knows whether they have begun."""
 
-    def __init__(
-        self, send: Send, request_id: str, trace: RequestRecord, count_error: Callable[[BatonError], None]
-    ) -> None:
+    def __init__(self, send: Send, request_id: str, trace: RequestRecord, count_error: Callable[..., None]) -> None:
         self._send, self._trace, self._count_error = send, trace, count_error
         self.request_id = request_id
         self.complete = False  # the last byte is sent
@@ -220,7 +220,7 @@ class _Out:
         self.complete = last
 
     async def error(self, error: BatonError) -> None:
-        self._count_error(error)
+        self._count_error(error, refused=not self._trace.choices)
         self._trace.fails(error)
         if self._begun:
             await self.event(frame(http_errors.error_body(error)) + DONE, last=True)
@@ -259,10 +259,10 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
 def _check_headers(headers: dict[bytes, bytes]) -> None:
     kind = headers.get(b"content-type", b"application/json")
     if kind.split(b";")[0].strip().lower() != b"application/json":
-        raise UnsupportedMedia(f"content-type is {kind.decode('latin-1')!r}; it must be application/json")
+        raise UnsupportedMedia(f"content-type is {brief(kind.decode('latin-1'))!r}; it must be application/json")
     coding = headers.get(b"content-encoding", b"identity")
     if coding.strip().lower() not in (b"identity", b""):
-        raise UnsupportedMedia(f"content-encoding is {coding.decode('latin-1')!r}: send the body uncompressed")
+        raise UnsupportedMedia(f"content-encoding is {brief(coding.decode('latin-1'))!r}: send the body uncompressed")
 
 
 async def _watch(receive: Receive, reply: Reply) -> None:
@@ -274,8 +274,8 @@ async def _watch(receive: Receive, reply: Reply) -> None:
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = {
-        404: f"this gateway has no {request.url.path}",
-        405: f"{request.url.path} does not support {request.method}",
+        404: f"this gateway has no {brief(request.url.path)}",
+        405: f"{brief(request.url.path)} does not support {request.method}",
     }
     message = what.get(error.status_code, error.detail)
     content: Any = http_errors.body(error.status_code, message, HTTPStatus(error.status_code).name)

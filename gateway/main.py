@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 from gateway.assets import load_assets
 from gateway.grpc_api import services
 from gateway.http import HttpApi
+from gateway.http_hosts import KnownHosts, accepts_any_host
 from gateway.http_server import serve_http
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
@@ -81,7 +82,8 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         watch.append(watch_delay(metrics.loop_delay.of().observe))
     pages += ui.routes() if config.ui else ()
     api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
-    http = await serve_http(api.app, config.http_address, setting="gateway.http_address")
+    app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
+    http = await serve_http(app, config.http_address, setting="gateway.http_address")
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
         await run_together(report_health(gateway, listening), *watch)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.openai_types import CommonRequest
-from mesh.errors import InvalidRequest
+from mesh.errors import InvalidRequest, brief
 
 HINTS = frozenset("user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split())
 # Known settings that are not supported, with the values that change nothing.
@@ -89,6 +89,7 @@ def parse_body(raw: bytes, kind: type[Body]) -> Body:
 def _check_unlisted(name: str, value: Any, known: tuple[str, ...]) -> None:
     if name in HINTS or (name in NEUTRAL and (value is None or _is_neutral(value, NEUTRAL[name]))):
         return
+    name = brief(name)
     if name in REMOVED:
         raise InvalidRequest(name, f"{name} is not supported: it {REMOVED[name]}")
     if name in NEUTRAL:
@@ -108,5 +109,6 @@ def _type_error(message: str) -> InvalidRequest:
     what, path = (match[1], match[2]) if match else (message, None)
     unknown = re.search(r"unknown field `(.+?)`", what)
     if unknown:
-        path = f"{path}.{unknown[1]}" if path else unknown[1]
+        what = what.replace(unknown[1], brief(unknown[1]))
+        path = f"{path}.{brief(unknown[1])}" if path else brief(unknown[1])
     return InvalidRequest(path or None, f"{path or 'the body'}: {what}")

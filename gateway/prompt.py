@@ -12,7 +12,7 @@ from typing import Any
 from gateway.assets import Assets
 from gateway.tools import ChatFields, tool_names, validate_earlier_calls, validate_tool_results, validate_tools
 from gateway.validation import validate_length
-from mesh.errors import ContextTooLong, InvalidRequest
+from mesh.errors import ContextTooLong, InvalidRequest, brief
 
 Json = dict[str, Any]
 LONG_CHARACTERS = 16_384  # tokenizing these takes some milliseconds
@@ -96,7 +96,7 @@ def _validate_message(message: Json, fields: ChatFields, index: int) -> Json:
 def _part_text(part: Any, path: str) -> str:
     if not isinstance(part, dict) or part.get("type") not in ("text", "input_text"):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        raise InvalidRequest(f"{path}.type", f"{path}.type is {kind!r}; only text is supported")
+        raise InvalidRequest(f"{path}.type", f"{path}.type is {brief(repr(kind))}; only text is supported")
     if not isinstance(part.get("text"), str):
         raise InvalidRequest(f"{path}.text", f"{path}.text must be text")
     return str(part["text"])

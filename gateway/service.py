@@ -85,8 +85,9 @@ class Gateway:
             raise Unavailable(f"{waiting} requests are waiting for a worker already; try again later")
         return RequestStream(self.sequencer, self.sequencer.accept(choice))
 
-    def count_error(self, error: BatonError) -> None:
+    def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         self.observer.refused(error)
+        self.sequencer.tally.refused += refused
 
     def models(self) -> tuple[str, ...]:
         return (self._model,)

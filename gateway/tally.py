@@ -16,6 +16,7 @@ class EndedRequest:
     number: int  # counts ended requests, from 1
     id: int  # the request's number in tickets
     request_id: str
+    trace_id: str
     path: str  # remote | local | resumed | none, as in GatewayRequest.path
     status: str  # ok | error | cancelled
     error: str  # class of the error; empty without one
@@ -34,6 +35,7 @@ class Tally:
         self.last: deque[EndedRequest] = deque(maxlen=KEPT)  # the newest at the end
         self.paths: Counter[str] = Counter()  # requests by path
         self.statuses: Counter[str] = Counter()
+        self.refused = 0  # requests that ended before a choice of theirs was accepted; in no other counter
         self.tokens = 0  # of ended requests
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
@@ -48,6 +50,7 @@ class Tally:
                 number=sum(self.statuses.values()),
                 id=request.id,
                 request_id=request.choice.request_id,
+                trace_id=trace_id_of(request),
                 path=request.path,
                 status=status,
                 error=type(error).__name__ if error else "",
@@ -61,6 +64,10 @@ class Tally:
                 exposed_seconds=None if first is None or handed is None else max(0.0, handed - first),
             )
         )
+
+
+def trace_id_of(request: GatewayRequest) -> str:
+    return f"{request.choice.trace.context.trace_id:032x}"
 
 
 def attempts_of(request: GatewayRequest) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.chat import ChatTemplate
 from gateway.tool_calls import ToolCallReader
-from mesh.errors import InvalidRequest
+from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
 MAX_TOOLS = 128
@@ -85,7 +85,7 @@ def validate_tool_results(messages: Sequence[Json], fields: ChatFields) -> None:
             if not isinstance(id, str):
                 raise InvalidRequest(path, f"{path} must be the id of the call that this message answers")
             if id not in called:
-                raise InvalidRequest(path, f"{path} is {id!r}; no assistant message before it has such a call")
+                raise InvalidRequest(path, f"{path} is {brief(id)!r}; no assistant message before it has such a call")
 
 
 def why_no_tools(template: ChatTemplate) -> str | None:

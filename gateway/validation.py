@@ -81,12 +81,14 @@ class ValidRequest:
 
 def validate_request_id(request_id: str) -> str:
     if not is_request_id(request_id):
-        raise InvalidRequest("request_id", "request_id must be 1 to 128 printable ASCII characters without spaces")
+        what = "request_id must be 1 to 128 printable ASCII characters without spaces, and not . or .."
+        raise InvalidRequest("request_id", what)
     return request_id
 
 
 def is_request_id(text: str) -> bool:
-    return _REQUEST_ID.fullmatch(text) is not None
+    """Whether the name can stand alone in the path of a URL too: `.` and `..` cannot."""
+    return _REQUEST_ID.fullmatch(text) is not None and text not in (".", "..")
 
 
 def validate_model(core: Core, name: str | None) -> str:

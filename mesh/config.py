@@ -14,6 +14,7 @@ from mesh.config_checks import (
     check_behind_sidecar,
     check_choice,
     check_choice_on,
+    check_host_names,
     check_range,
     check_tls,
     is_loopback,
@@ -89,6 +90,7 @@ class CommonConfig(TlsConfig):
 class GatewayConfig(CommonConfig):
     name: str = "gateway"
     http_address: str = "127.0.0.1:8000"
+    http_hosts: tuple[str, ...] = ()  # names that the HTTP API answers to; empty: see gateway/http_hosts.py
     grpc_address: str = "127.0.0.1:50051"  # where clients call and workers register
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
@@ -104,6 +106,7 @@ class GatewayConfig(CommonConfig):
         super().__post_init__()
         check_address("http_address", self.http_address)
         check_address("grpc_address", self.grpc_address)
+        check_host_names("http_hosts", self.http_hosts)
         if not 0.0 <= self.trace_share <= 1.0:
             raise ConfigError(f"trace_share: {self.trace_share} is not between 0 and 1")
         check_range("slo_ttft_ms", self.slo_ttft_ms, 0, 86_400_000)

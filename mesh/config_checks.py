@@ -2,6 +2,7 @@
 remedy."""
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,6 +31,15 @@ def check_address(name: str, address: str) -> None:
         usual = "8000" if name == "http_address" else "50051"
         example = address if address.isdecimal() and int(address) <= 65535 else usual
         raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:{example}")
+
+
+def check_host_names(name: str, hosts: tuple[str, ...]) -> None:
+    for host in hosts:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", host):
+            raise ConfigError(
+                f"{name}: {host!r} is no host name; write the name alone, for instance mesh.example.com, without a "
+                "scheme and a port. Addresses and localhost need no entry"
+            )
 
 
 def check_tls(**files: Path | None) -> None:

@@ -9,6 +9,13 @@ from typing import ClassVar
 
 import grpc
 
+MOST_REPEATED = 100  # characters of what a client wrote that a message repeats
+
+
+def brief(text: str) -> str:
+    """A client's text as a message repeats it."""
+    return text if len(text) <= MOST_REPEATED else f"{text[:MOST_REPEATED]}…"
+
 
 class BatonError(Exception):
     """Base of the list; code raises one of the subclasses."""
@@ -75,7 +82,7 @@ class UnknownModel(BatonError):
 
     def __init__(self, model: str, served: tuple[str, ...]) -> None:
         names = ", ".join(repr(name) for name in served) or "none at the moment"
-        super().__init__(f"model {model!r} is not served here; served: {names}", field="model")
+        super().__init__(f"model {brief(model)!r} is not served here; served: {names}", field="model")
 
 
 class Unauthenticated(BatonError):

@@ -3,6 +3,7 @@
 `baton demo`, `baton up --trace`, `baton explain` and `/ui` read them. They show no prompt and no output; the
 message of an error is the one that the client got."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway import http_errors
 from gateway.observability.record import RequestRecord
 from gateway.observability.traces import RecentTraces
+from mesh.errors import brief
 from mesh.telemetry import SpanRecord
 
 Json = dict[str, Any]
@@ -21,21 +24,27 @@ MOST_CHARACTERS = 500  # of an error's message
 
 
 def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[Route]:
-    """`wall`: seconds since 1970."""
+    """`wall`: seconds since 1970. A request is named by its id, the id in its answer (`chatcmpl-…`) or its trace id;
+    `?trace_id=` picks one of several."""
 
     async def latest(request: Request) -> Response:
         text = request.query_params.get("limit", str(DEFAULT_LIMIT))
-        if not text.isdecimal() or not 1 <= int(text) <= MOST:
-            return _json({"error": f"limit is {text!r}; it must be a number from 1 to {MOST}"}, 400)
+        if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= MOST:
+            message = f"limit is {brief(text)!r}; it must be a whole number from 1 to {MOST}"
+            return _json(http_errors.body(400, message, "INVALID_REQUEST", "limit"), 400)
         return _json({"requests": [summary(record, wall()) for record in traces.latest(int(text))]})
 
     async def one(request: Request) -> Response:
-        request_id = request.path_params["request_id"]
-        record = traces.find(request_id)
-        if record is None:
-            known = "this gateway remembers the last 512 requests; GET /debug/requests lists them"
-            return _json({"error": f"no request {request_id!r} here: {known}"}, 404)
-        return _json({**summary(record, wall()), "spans": spans_json(traces.spans(record), record.start_seconds)})
+        request_id, trace_id = request.path_params["request_id"], request.query_params.get("trace_id", "").lower()
+        found = [one for one in named(traces.latest(MOST), request_id) if trace_id in ("", trace_of(one))]
+        if not found:
+            known = f"this gateway remembers the last {MOST} requests; GET /debug/requests lists them"
+            message = f"no request {brief(request_id)!r} here: {known}"
+            return _json(http_errors.body(404, message, "UNKNOWN_REQUEST", "request_id"), 404)
+        record = found[0]
+        same = [trace_of(one) for one in traces.latest(MOST) if one.request_id == record.request_id]
+        about = {**summary(record, wall()), "same_id": same if len(same) > 1 else []}
+        return _json({**about, "spans": spans_json(traces.spans(record), record.start_seconds)})
 
     return [
         Route("/debug/requests", latest, methods=["GET"]),
@@ -43,12 +52,25 @@ def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[Route]
     ]
 
 
+def named(records: list[RequestRecord], name: str) -> list[RequestRecord]:
+    """Those of this request id, else of the id that answers carry, else of this trace; in the order given."""
+    within = re.fullmatch(r"(?:chatcmpl|cmpl)-(.+)", name)
+    for wanted in (name, within[1] if within else name):
+        if found := [record for record in records if record.request_id == wanted]:
+            return found
+    return [record for record in records if trace_of(record) == name.lower()]
+
+
+def trace_of(record: RequestRecord) -> str:
+    return f"{record.context.trace_id:032x}"
+
+
 def summary(record: RequestRecord, wall_seconds: float) -> Json:
     """`wall_seconds`: the wall clock now."""
     age = record.clock() - record.start_seconds
     return {
         "request_id": record.request_id,
-        "trace_id": f"{record.context.trace_id:032x}",
+        "trace_id": trace_of(record),
         "model": record.model,
         "path": record.path,
         "status": record.status,

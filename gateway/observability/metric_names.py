@@ -57,8 +57,8 @@ BATON = (
     # requests, as the gateway sees them; a request with n choices counts n times
     _counter(
         "baton_requests_total",
-        "Ended requests. path: remote (prefill computed the prompt), local (decode did), resumed (more than one "
-        "attempt), none (no worker took it). status: ok, error, cancelled",
+        "Ended requests; refused ones are in baton_errors_total only. path: remote (prefill computed the prompt), "
+        "local (decode did), resumed (more than one attempt), none (no worker took it). status: ok, error, cancelled",
         ("path", "status"),
     ),
     _counter("baton_attempts_total", "Attempts that the gateway began: one per request, and one more per resume"),

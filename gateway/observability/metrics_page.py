@@ -1,10 +1,10 @@
 """`GET /metrics`: the metrics of the whole mesh as text.
 
 A large mesh has thousands of lines. The page is written piece by piece, and between two pieces the event loop serves
-tokens; so no request waits for a scrape."""
+tokens; so no request waits for a scrape. One page is written at a time, however many ask."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +15,7 @@ from gateway.observability.metric_names import MetricSpec
 from gateway.observability.text import CLASSIC, OPEN, MetricSeries, head, lines, wants_openmetrics
 
 SLICE_SECONDS = 0.001  # time for which writing may hold the event loop
+SHARED_SECONDS = 1.0  # a page is as new as this at least
 
 
 async def write_page(
@@ -35,18 +36,43 @@ async def write_page(
     return "".join(parts).encode()
 
 
+class SharedPages:
+    """The last page of each format; everyone who asks within so many seconds gets the same one."""
+
+    def __init__(self, write: Callable[[bool], Awaitable[bytes]], seconds: float = SHARED_SECONDS) -> None:
+        self._write, self._seconds, self._one_at_a_time = write, seconds, asyncio.Lock()
+        self._pages: dict[bool, tuple[float, bytes]] = {}  # by format: when its writing began, and the page
+
+    async def get(self, openmetrics: bool) -> bytes:
+        asked = asyncio.get_running_loop().time()
+        async with self._one_at_a_time:
+            began, page = self._pages.get(openmetrics, (0.0, b""))
+            if not page or asked - began >= self._seconds:
+                began = asyncio.get_running_loop().time()
+                page = await self._write(openmetrics)
+                self._pages[openmetrics] = began, page
+            return page
+
+
 def pieces(spec: MetricSpec, series: Iterable[MetricSeries], wall_offset: float | None) -> Iterator[str]:
     yield head(spec, openmetrics=wall_offset is not None)
     yield from lines(spec, series, wall_offset=wall_offset)
 
 
-def metrics_routes(collector: MeshCollector, *, wall: Callable[[], float]) -> list[BaseRoute]:
+def metrics_routes(
+    collector: MeshCollector, *, wall: Callable[[], float], shared_seconds: float = SHARED_SECONDS
+) -> list[BaseRoute]:
     """`/metrics`, and the same with a slash behind it; both answer without a redirect. `wall` gives Unix time."""
+
+    async def write(openmetrics: bool) -> bytes:
+        offset = wall() - asyncio.get_running_loop().time()
+        return await write_page(collector, openmetrics=openmetrics, wall_offset=offset)
+
+    shared = SharedPages(write, shared_seconds)
 
     async def metrics(request: Request) -> Response:
         openmetrics = wants_openmetrics(request.headers.get("accept", ""))
-        offset = wall() - asyncio.get_running_loop().time()
-        page = await write_page(collector, openmetrics=openmetrics, wall_offset=offset)
+        page = await shared.get(openmetrics)
         return Response(page, headers={"content-type": OPEN if openmetrics else CLASSIC})
 
     return [Route(path, metrics, methods=["GET"]) for path in ("/metrics", "/metrics/")]

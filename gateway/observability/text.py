@@ -15,7 +15,7 @@ from mesh.buckets import Buckets
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-_QUALITY = re.compile(r"q=([0-9.]+)")
+_QUALITY = re.compile(r"q=([0-9]+(?:\.[0-9]*)?)")
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -30,10 +30,10 @@ class MetricSeries:
 def wants_openmetrics(accept: str) -> bool:
     """Whether the Accept header prefers OpenMetrics; without it the answer is the classic format."""
     qualities = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
-    for part in accept.split(","):
+    for part in accept.lower().split(","):
         kind, _, rest = part.strip().partition(";")
         found = _QUALITY.search(rest)
-        if kind in qualities:
+        if (kind := kind.strip()) in qualities:
             qualities[kind] = max(qualities[kind], float(found[1]) if found else 1.0)
     return qualities["application/openmetrics-text"] > qualities["text/plain"]
 

@@ -130,9 +130,5 @@ class RecentTraces:
         """The last requests, the newest first."""
         return [record for record, _ in zip(reversed(self._records.values()), range(limit), strict=False)]
 
-    def find(self, request_id: str) -> RequestRecord | None:
-        """The newest request of this name."""
-        return next((r for r in reversed(self._records.values()) if r.request_id == request_id), None)
-
     def spans(self, record: RequestRecord) -> list[SpanRecord]:
         return assemble(record, self._service, self._limits) if record.recorded else []

@@ -17,10 +17,12 @@ from gateway.observability.page_files import HEADERS, read_page_files
 from gateway.observability.ui_state import maps_of, now_seconds, state_of
 from gateway.service import Gateway
 from gateway.sse import encode
+from mesh.errors import brief
 from mesh.messages import Watch
 
 WATCH_SECONDS = 6  # a worker goes on sending page maps so long after the last Watch
 WATCH_EVERY_SECONDS = 2.0
+READ_SECONDS = 10.0  # a watcher that takes nothing for so long is dropped
 RETRY_MS = 1000  # a browser that lost the stream tries again after this time
 
 _JSON = "application/json"
@@ -48,7 +50,7 @@ class Ui:
     async def _file(self, request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if (file := self._files.get(name)) is None:
-            return _refusal(404, f"the page has no file {name!r}; open /ui")
+            return _refusal(404, f"the page has no file {brief(name)!r}; open /ui")
         return file.answer(request)
 
     async def _state(self, request: Request) -> Response:
@@ -82,29 +84,29 @@ class _Events:
         if not _is_own(request.headers.get("sec-fetch-site")):
             await _refusal(403, "pages of other sites may not read this")(scope, receive, send)
             return
-        if self._broadcast.full:
-            await _refusal(503, f"{len(self._broadcast.watchers)} pages are open already; close one")(
-                scope, receive, send
-            )
+        if self._broadcast.closed:
+            await _refusal(503, "the gateway stops")(scope, receive, send)
             return
-        watcher = self._broadcast.join()
+        watcher = self._broadcast.join(request.client.host if request.client else "")
         leaving = asyncio.ensure_future(_leave(receive, watcher.leave))
         try:
             kind = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": kind})
             await _body(send, b"retry: %d\n\n" % RETRY_MS)
             async for data in self._broadcast.events(watcher):
-                await _body(send, data)  # waits while the reader is slow
+                await _body(send, data)
             await _body(send, b"", last=True)
-        except OSError:  # the reader is gone
+        except OSError:  # the reader is gone, or has not read for READ_SECONDS
             return
         finally:
             leaving.cancel()
-            self._broadcast.watchers.discard(watcher)
+            self._broadcast.forget(watcher)
 
 
 async def _body(send: Send, data: bytes, *, last: bool = False) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": not last})
+    """Waits while the reader is slow; raises TimeoutError, an OSError, where it does not read at all."""
+    async with asyncio.timeout(READ_SECONDS):
+        await send({"type": "http.response.body", "body": data, "more_body": not last})
 
 
 async def _leave(receive: Receive, leave: Any) -> None:

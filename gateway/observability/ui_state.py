@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.service import Gateway
-from gateway.tally import EndedRequest, attempts_of
+from gateway.tally import EndedRequest, attempts_of, trace_id_of
 from gateway.workers import AttachedWorker
 from mesh.page_map import PAGE_STATES, spell
 
@@ -25,6 +25,7 @@ def state_of(gateway: Gateway) -> State:
     listed = list(zip(requests, phases, strict=True))[:MOST_REQUESTS]
     return {
         "model": gateway.models()[0],
+        "context_tokens": gateway.context_tokens,  # 0: unknown
         "healthy": gateway.healthy(),
         "workers": [worker_state(worker) for worker in gateway.workers],
         "phases": {phase: phases.count(phase) for phase in ("waiting", "prefill", "local", "handoff", "decode")},
@@ -33,6 +34,7 @@ def state_of(gateway: Gateway) -> State:
         "totals": {
             "paths": {path: tally.paths[path] for path in ("remote", "local", "resumed")},
             "statuses": {status: tally.statuses[status] for status in ("ok", "error", "cancelled")},
+            "refused": tally.refused,
             "tokens": tally.tokens + sum(len(request.shown) for request in requests),
         },
     }
@@ -68,6 +70,7 @@ def request_state(request: GatewayRequest, phase: str) -> State:
     return {
         "id": name_of(request.id),
         "request_id": request.choice.request_id,
+        "trace_id": trace_id_of(request),
         "phase": phase,
         "path": request.path,
         "prefill": name_of(request.prefill),

@@ -67,7 +67,10 @@ async def test_the_page_agrees_with_what_clients_and_workers_saw(real_mesh: Any)
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: 0,
         )
-        pages, traces = metrics_routes(collector, wall=time.time), RecentTraces(KeptHere(), random=Random(4))
+        pages, traces = (
+            metrics_routes(collector, wall=time.time, shared_seconds=0.0),
+            RecentTraces(KeptHere(), random=Random(4)),
+        )
         api = HttpApi(mesh.gateway, assets, random=Random(3), clock=lambda: 1.0, traces=traces, also=pages)
         server = await serve_http(api.app, "127.0.0.1:0")
         watch = asyncio.create_task(watch_delay(metrics.loop_delay.of().observe))

@@ -292,7 +292,22 @@ def test_a_running_request_is_shown_up_to_now() -> None:
 def test_a_wrong_question_to_the_debug_pages_gets_a_clear_answer(path: str, status: int, words: str) -> None:
     async def main() -> None:
         got, raw = await HttpMesh().post(b"", path=path)
-        assert got == status and words in json.loads(raw)["error"]
+        assert got == status and words in json.loads(raw)["error"]["message"]
+
+    run_virtual(main())
+
+
+def test_a_refused_request_is_counted_as_refused_and_one_that_fails_later_is_not() -> None:
+    async def main() -> None:
+        mesh = HttpMesh()
+        tally = mesh.cluster.gateway.sequencer.tally
+        status, _ = await mesh.post(HELLO | {"max_tokens": 0})
+        assert (status, tally.refused, tally.statuses["error"]) == (400, 1, 0)
+        status, _ = await mesh.post(HELLO)
+        assert (status, tally.refused, tally.statuses["error"]) == (503, 1, 1), "no worker came in time"
+        await mesh.cluster.start(1, 1)
+        status, _ = await mesh.post(HELLO)
+        assert (status, tally.refused, tally.statuses["ok"]) == (200, 1, 1), "negative control"
 
     run_virtual(main())
 

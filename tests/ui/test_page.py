@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 
+import httpx2 as httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from mesh.messages import Tier
+from gateway.core import ChoiceRequest
+from gateway.observability.broadcast import MOST_OF_PEER
+from mesh.messages import Sampling, Tier
 from tests.ui.browser import Tab
 from tests.ui.conftest import MadeUpMesh
 
@@ -115,6 +119,79 @@ async def test_what_a_model_answers_is_text_whatever_it_contains(tab: Tab, made_
         assert await tab.evaluate("document.querySelectorAll('.said.model *').length") == 0
         assert await tab.evaluate(CARDS) == ["<b>worker</b>"]
         assert await tab.evaluate("window.harmed") is None
+
+
+async def test_clear_during_an_answer_begins_a_conversation_without_it(tab: Tab, made_up) -> None:
+    asked, bodies = list[list[str]](), list[dict]()
+
+    async def chat(request: Request) -> Response:
+        bodies.append(await request.json())
+        asked.append([message["content"] for message in bodies[-1]["messages"]])
+
+        async def parts():
+            yield f"data: {json.dumps({'choices': [{'delta': {'content': 'an answer'}}]})}\n\n"
+            await asyncio.sleep(0 if len(asked) > 1 else 60)
+            yield "data: [DONE]\n\n"
+
+        return StreamingResponse(parts(), media_type="text/event-stream")
+
+    async def ask(text: str) -> None:
+        await tab.until("!document.querySelector('.ask button.main').disabled")
+        await tab.evaluate("document.querySelector('.ask textarea').focus()")
+        await tab.type(text)
+        await tab.press("Enter")
+
+    mesh: MadeUpMesh = await made_up()
+    mesh.add(Tier.DECODE)
+    async with mesh.served(also=[Route("/v1/chat/completions", chat, methods=["POST"])]) as address:
+        await opened(tab, address)
+        assert await tab.evaluate("document.querySelector('.most input').max") == "512", "the model's context"
+        await ask("first")
+        await tab.until("document.querySelector('.said.model')?.textContent === 'an answer'")
+        await tab.evaluate("document.querySelector('.ask button.quiet').click()")
+        await tab.evaluate("document.querySelector('.most input').value = '5000'")
+        await ask("second")
+        await tab.until("document.querySelector('.said.model')?.textContent === 'an answer'")
+        assert [body.get("max_tokens") for body in bodies] == [200, None], "above the context: as many as fit"
+        await ask("third")
+        await tab.until("document.querySelectorAll('.said.model').length === 2")
+    assert asked == [["first"], ["second"], ["second", "an answer", "third"]]
+
+
+async def test_numbers_and_addresses_are_written_as_people_and_gateways_read_them(tab: Tab, made_up) -> None:
+    mesh: MadeUpMesh = await made_up()
+    async with mesh.served() as address:
+        await tab.open(f"http://{address}/ui")
+        seconds = [0.00094, 0.00996, 0.9994, 0.9996, 9.996, 59.94, 59.96, 60, 119.4, 119.7, 3599.6]
+        texts = await tab.evaluate(f"import('/ui/format.js').then((m) => {seconds}.map(m.duration))")
+        assert texts == [
+            *("940 µs", "10 ms", "999 ms", "1.00 s", "10.0 s", "59.9 s"),
+            *("1 min 0 s", "1 min 0 s", "1 min 59 s", "2 min 0 s", "60 min 0 s"),
+        ]
+        found = await tab.evaluate("import('/ui/format.js').then((m) => [m.spansOf('a/b?', 'ff'), m.spansOf('a')])")
+        assert found == ["/debug/requests/a%2Fb%3F?trace_id=ff", "/debug/requests/a"]
+
+
+async def test_a_page_whose_place_a_newer_one_took_says_so_and_waits(tab: Tab, made_up) -> None:
+    mesh: MadeUpMesh = await made_up()
+    mesh.add(Tier.DECODE)
+    async with mesh.served() as address, httpx.AsyncClient(trust_env=False) as http, AsyncExitStack() as stack:
+        await opened(tab, address)
+        for _ in range(MOST_OF_PEER):
+            await stack.enter_async_context(http.stream("GET", f"http://{address}/ui/events"))
+        await tab.until("document.getElementById('status').textContent === 'reconnecting'")
+        why = await tab.evaluate("document.getElementById('status').title")
+        assert "a newer page took its place" in why and "in 30 s" in why
+
+
+async def test_a_request_that_waits_is_described_in_words(tab: Tab, made_up) -> None:
+    mesh: MadeUpMesh = await made_up()
+    mesh.gateway.submit(ChoiceRequest("mine", "made-up", (1, 2), (), Sampling(max_tokens=5)))
+    label = "document.querySelector('#requests button.row')?.getAttribute('aria-label')"
+    async with mesh.served() as address:
+        await tab.open(f"http://{address}/ui")
+        await tab.until(label)
+        assert (await tab.evaluate(label)).startswith("Request mine: waits for a worker, 0 tokens")
 
 
 async def test_a_worker_that_is_lost_is_shown_and_reported(tab: Tab, made_up) -> None:

@@ -26,13 +26,13 @@ const mesh = new Mesh(store, () => {
 });
 const figures = new Figures(store);
 const waterfall = new Waterfall();
-const requests = new Requests(store, (id) => (location.hash = `request=${encodeURIComponent(id)}`));
+const requests = new Requests(store, (id, trace) => (location.hash = new URLSearchParams({ request: id, trace })));
 const chat = new Chat((id) => {
   if (!location.hash) location.hash = `request=${encodeURIComponent(id)}`;
 });
 
 store.onChange((state, news, ended) => {
-  chat.model = state.model;
+  chat.serve(state.model, state.context_tokens);
   setText(byId("model"), state.model);
   mesh.update(state);
   mesh.setMaps(store.maps);
@@ -40,7 +40,7 @@ store.onChange((state, news, ended) => {
   requests.update(state);
   flows.update(state, ended);
   const newest = state.ended.findLast((request) => request.status === "ok");
-  if (newest && !chosenRequest()) waterfall.follow(newest.request_id);
+  if (newest && !chosenRequest()) waterfall.follow(newest.request_id, newest.trace_id);
   news.forEach(tell);
   status();
 });
@@ -87,13 +87,15 @@ function tell({ kind, text }) {
   while (feed.childElementCount > MOST_EVENTS) feed.lastElementChild.remove();
 }
 
-const chosenRequest = () => new URLSearchParams(location.hash.slice(1)).get("request");
+const address = () => new URLSearchParams(location.hash.slice(1));
+const chosenRequest = () => address().get("request");
 
 function openFromAddress() {
   const id = chosenRequest();
-  requests.choose(id);
+  const trace = address().get("trace");
+  requests.choose(id, trace);
   if (!id) return;
-  waterfall.show(id);
+  waterfall.show(id, trace);
   if (matchMedia("(max-width: 900px)").matches) byId("trace").scrollIntoView();
 }
 

@@ -11,6 +11,7 @@ export class Chat {
     this.messages = [];
     this.running = null;
     this.model = "";
+    this.context = 0; // tokens; 0: unknown
     this.log = h("div", { class: "talk", role: "log", "aria-live": "polite", "aria-label": "Conversation", tabindex: "0" });
     this.input = h("textarea", { rows: "2", placeholder: "Ask the mesh something", "aria-label": "Message" });
     this.most = h("input", { type: "number", min: "1", max: "100000", value: "200", "aria-label": "Most tokens of an answer" });
@@ -23,6 +24,13 @@ export class Chat {
     });
     byId("chat").append(this.log, form);
     this.reset();
+  }
+
+  /** What the gateway serves; no answer is longer than the model's context. */
+  serve(model, context) {
+    this.model = model;
+    this.context = context;
+    this.most.max = String(context || 100000);
   }
 
   reset() {
@@ -43,7 +51,8 @@ export class Chat {
   async ask(text) {
     if (this.running) return;
     if (!this.messages.length) this.log.replaceChildren();
-    this.messages.push({ role: "user", content: text });
+    const talk = this.messages; // Clear begins another one
+    talk.push({ role: "user", content: text });
     const answer = h("p", { class: "said model" });
     const note = h("p", { class: "measured", text: "waiting for the first token" });
     this.log.append(h("p", { class: "said you", text }), answer, note);
@@ -56,10 +65,10 @@ export class Chat {
       await this.stream(answer, note, measured);
     } catch (error) {
       const stopped = error.name === "AbortError";
-      note.append(h("span", { class: stopped ? "" : "bad", text: stopped ? " · stopped" : ` · ${error.message}` }));
+      if (talk === this.messages) note.append(h("span", { class: stopped ? "" : "bad", text: stopped ? " · stopped" : ` · ${error.message}` }));
     }
-    if (answer.textContent) this.messages.push({ role: "assistant", content: answer.textContent });
-    else this.messages.pop();
+    if (answer.textContent) talk.push({ role: "assistant", content: answer.textContent });
+    else talk.pop();
     this.running = null;
     this.send.disabled = false;
     this.stop.hidden = true;
@@ -68,6 +77,7 @@ export class Chat {
 
   async stream(answer, note, measured) {
     const body = { model: this.model, messages: this.messages, stream: true, stream_options: { include_usage: true }, max_tokens: Number(this.most.value) || 200 };
+    if (this.context && body.max_tokens >= this.context) delete body.max_tokens; // the gateway gives what fits
     const response = await fetch("/v1/chat/completions", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal: this.running.signal });
     measured.id = response.headers.get("x-request-id");
     if (!response.ok) {

@@ -1,7 +1,7 @@
 // The key figures above the mesh: in flight, tokens per second, first token, hand-off, paths.
 
 import { byId, h, s, setText } from "./dom.js";
-import { bytes, count, duration, median, percent, rate } from "./format.js";
+import { bytes, count, duration, median, percent, rate, spansOf } from "./format.js";
 
 const SAMPLE_MS = 3000; // between two requests whose spans are read for the hand-off
 const SAMPLES = 16;
@@ -48,7 +48,7 @@ export class Figures {
     const remote = served.filter((request) => request.path === "remote" && request.exposed_seconds !== null);
     setText(this.handoff.value, duration(median(remote.map((request) => request.exposed_seconds))));
     setText(this.handoff.note, remote.length ? this.handoffNote(remote) : "no hand-off yet");
-    if (remote.length && performance.now() - this.sampled > SAMPLE_MS) this.sampleHandoff(remote.at(-1).request_id);
+    if (remote.length && performance.now() - this.sampled > SAMPLE_MS) this.sampleHandoff(remote.at(-1));
     const total = Object.values(totals.paths).reduce((sum, number) => sum + number, 0);
     setText(this.paths.value, count(total));
     this.pathBar(totals.paths, "no request yet");
@@ -61,11 +61,11 @@ export class Figures {
   }
 
   /** Reads what the hand-off of one request carried from its spans. */
-  async sampleHandoff(requestId) {
-    if (this.asked === requestId) return;
-    this.asked = requestId;
+  async sampleHandoff(request) {
+    if (this.asked === request.number) return;
+    this.asked = request.number;
     this.sampled = performance.now();
-    const answer = await fetch(`/debug/requests/${encodeURIComponent(requestId)}`, { cache: "no-store" }).catch(() => null);
+    const answer = await fetch(spansOf(request.request_id, request.trace_id), { cache: "no-store" }).catch(() => null);
     if (!answer?.ok) return;
     const sends = (await answer.json()).spans.filter((span) => span.name === "kv.send" && span.attributes["baton.kv.bytes"]);
     this.sends.push(...sends.map(({ attributes }) => ({ hidden: attributes["baton.kv.hidden_share"], bytes: attributes["baton.kv.bytes"] })));

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Numbers as people read them, and the address of a request's spans.
 
 const plain = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -10,10 +10,11 @@ export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const ms = seconds * 1000;
   if (ms < 0.95) return `${Math.round(ms * 1000)} µs`;
-  if (ms < 10) return `${ms.toFixed(1)} ms`;
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
-  return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  if (ms < 9.95) return `${ms.toFixed(1)} ms`;
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
+  if (seconds < 59.95) return `${seconds.toFixed(seconds < 9.995 ? 2 : 1)} s`;
+  const whole = Math.round(seconds);
+  return `${Math.floor(whole / 60)} min ${whole % 60} s`;
 }
 
 export const rate = (value) => (value < 100 ? fine : plain).format(value);
@@ -38,4 +39,9 @@ export function median(values) {
 
 export function clock(date = new Date()) {
   return date.toLocaleTimeString("en-GB");
+}
+
+/** The address of a request's spans; the trace picks one of several with this id. */
+export function spansOf(requestId, traceId) {
+  return `/debug/requests/${encodeURIComponent(requestId)}${traceId ? `?trace_id=${encodeURIComponent(traceId)}` : ""}`;
 }

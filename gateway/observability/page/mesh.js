@@ -172,6 +172,7 @@ function gatewayCard(root) {
   return (state) => {
     const flight = Object.values(state.phases).reduce((sum, number) => sum + number, 0);
     const values = { waiting: state.phases.waiting, flight, ...state.totals.statuses, tokens: state.totals.tokens };
+    values.error += state.totals.refused;
     for (const [key, [, element]] of Object.entries(rows)) setText(element, count(values[key]));
     root.dataset.state = state.healthy ? (flight ? "busy" : "idle") : "lost";
   };

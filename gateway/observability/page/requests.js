@@ -13,6 +13,7 @@ export class Requests {
     this.onOpen = onOpen;
     this.ended = new Map(); // number or id → row
     this.chosen = null;
+    this.trace = null; // of the chosen one: several requests may share an id
     this.drawn = 0;
     this.later = null;
     this.rows = h("ol", { class: "rows", "aria-label": "Requests, the newest first" });
@@ -28,10 +29,11 @@ export class Requests {
       const answer = await fetch("/debug/requests?limit=40", { cache: "no-store" });
       if (!answer.ok) return;
       for (const request of (await answer.json()).requests.reverse()) {
-        if (request.status === "running" || this.has(request.request_id)) continue;
+        if (request.status === "running" || this.has(request)) continue;
         this.keep({
-          key: `earlier ${request.request_id}`,
+          key: `earlier ${request.trace_id} ${request.request_id}`,
           request_id: request.request_id,
+          trace_id: request.trace_id,
           path: request.path,
           status: request.status,
           prompt_tokens: request.prompt_tokens,
@@ -46,8 +48,8 @@ export class Requests {
     }
   }
 
-  has(requestId) {
-    return [...this.ended.values()].some((row) => row.request_id === requestId);
+  has(request) {
+    return [...this.ended.values()].some((row) => isSame(row, request));
   }
 
   keep(row) {
@@ -57,7 +59,7 @@ export class Requests {
 
   update(state) {
     for (const request of state.ended) {
-      for (const [key, row] of this.ended) if (row.request_id === request.request_id && key.startsWith("earlier")) this.ended.delete(key);
+      for (const [key, row] of this.ended) if (isSame(row, request) && key.startsWith("earlier")) this.ended.delete(key);
       const key = `ended ${request.number}`;
       if (!this.ended.has(key)) this.keep({ ...request, key });
     }
@@ -76,15 +78,16 @@ export class Requests {
     this.settle();
   }
 
-  choose(requestId) {
+  choose(requestId, traceId) {
     this.chosen = requestId;
+    this.trace = traceId;
     if (this.store.state) this.draw(this.store.state);
   }
 
   make(row) {
     const cells = Array.from({ length: 7 }, () => h("span"));
     const button = h("button", { type: "button", class: "row", tabindex: "-1" }, cells);
-    button.addEventListener("click", () => this.onOpen(button.dataset.request));
+    button.addEventListener("click", () => this.onOpen(button.dataset.request, button.dataset.trace));
     cells[0].className = "dot";
     cells[3].className = "mini";
     cells[3].append(h("i", { class: "prefill" }), h("i", { class: "handoff" }), h("i", { class: "decode" }));
@@ -95,7 +98,8 @@ export class Requests {
     const button = item.firstElementChild;
     const [dot, name, path, mini, tokens, first, total] = button.children;
     button.dataset.request = row.request_id;
-    button.setAttribute("aria-current", String(row.request_id === this.chosen));
+    button.dataset.trace = row.trace_id;
+    button.setAttribute("aria-current", String(row.request_id === this.chosen && (!this.trace || row.trace_id === this.trace)));
     dot.dataset.status = row.running ? "running" : row.status;
     setText(name, shortId(row.request_id));
     setText(path, row.running ? (WHERE[row.phase] ?? row.phase) : row.path);
@@ -110,7 +114,13 @@ export class Requests {
       const shares = [lead, exposed, Math.max(0, (row.seconds ?? 0) - lead - exposed)];
       [...mini.children].forEach((part, i) => (part.style.flexGrow = 1000 * shares[i]));
     }
-    const state = row.running ? `in ${WHERE[row.phase] ?? row.phase}` : `${row.status}, ${row.path}`;
+    const place = WHERE[row.phase] ?? row.phase;
+    const state = row.running ? (row.phase === "waiting" ? place : `in ${place}`) : `${row.status}, ${row.path}`;
     button.setAttribute("aria-label", `Request ${row.request_id}: ${state}, ${count(row.tokens ?? 0)} tokens, ${duration(age)}. Open its waterfall`);
   }
+}
+
+/** Whether both are one request: an id may come again, and one trace may have several requests. */
+function isSame(a, b) {
+  return a.request_id === b.request_id && a.trace_id === b.trace_id;
 }

@@ -1,7 +1,7 @@
 // The waterfall of one request: its spans as a tree on a time axis, the share of each stage, and a sentence.
 
 import { byId, h, roving } from "./dom.js";
-import { bytes, count, duration, percent, plural } from "./format.js";
+import { bytes, count, duration, percent, plural, spansOf } from "./format.js";
 import { STAGE_WORDS, shares, stageOf, treeOf, verdict } from "./spans.js";
 
 const AGAIN_MS = [300, 700, 1500, 3000]; // the last spans of a request arrive a moment after its end
@@ -17,10 +17,10 @@ export class Waterfall {
   }
 
   /** Shows the newest request while the reader has chosen none; not more often than one can read. */
-  follow(requestId) {
-    if (requestId === this.shown || performance.now() - this.followed < FOLLOW_MS || this.root.contains(document.activeElement)) return;
+  follow(requestId, traceId) {
+    if ((requestId === this.shown && traceId === this.shownTrace) || performance.now() - this.followed < FOLLOW_MS || this.root.contains(document.activeElement)) return;
     this.followed = performance.now();
-    this.show(requestId, { quietly: true });
+    this.show(requestId, traceId, { quietly: true });
   }
 
   say(text) {
@@ -28,25 +28,26 @@ export class Waterfall {
     this.root.replaceChildren(h("p", { class: "hint", text }));
   }
 
-  async show(requestId, { quietly = false } = {}) {
+  async show(requestId, traceId = null, { quietly = false } = {}) {
     this.quietly = quietly;
     this.shown = requestId;
+    this.shownTrace = traceId;
     const mine = ++this.open;
     this.root.setAttribute("aria-busy", "true");
     for (const wait of [0, ...AGAIN_MS]) {
       if (wait) await new Promise((done) => setTimeout(done, wait));
       if (mine !== this.open) return;
-      const found = await this.load(requestId, mine);
+      const found = await this.load(requestId, traceId, mine);
       if (found === "stop" || mine !== this.open) break;
     }
     if (mine === this.open) this.root.removeAttribute("aria-busy");
   }
 
   /** Loads and draws; "stop" when nothing more is to come. */
-  async load(requestId, mine) {
+  async load(requestId, traceId, mine) {
     let answer;
     try {
-      answer = await fetch(`/debug/requests/${encodeURIComponent(requestId)}`, { cache: "no-store" });
+      answer = await fetch(spansOf(requestId, traceId), { cache: "no-store" });
     } catch {
       this.say("The gateway does not answer.");
       return "again";

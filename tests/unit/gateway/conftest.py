@@ -110,6 +110,7 @@ class FakeCore:
     model_hash: str = ""
     streams: list[FakeStream] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)  # reasons of the errors that clients got
+    refused: int = 0  # those before the first choice
 
     def models(self) -> tuple[str, ...]:
         return ("tiny",)
@@ -120,8 +121,9 @@ class FakeCore:
     def tiers(self) -> dict[str, int]:
         return {"prefill": 1, "decode": 1}
 
-    def count_error(self, error: BatonError) -> None:
+    def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         self.errors.append(error.reason)
+        self.refused += refused
 
     def submit(self, choice: ChoiceRequest) -> FakeStream:
         if self.refuse is not None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from baton.inference.v1 import inference_pb2 as pb
 from cli.ports import free_address
 from gateway.main import serve
+from gateway.observability.metrics_page import SHARED_SECONDS, SharedPages
 from mesh.config import ConfigError, GatewayConfig
 from mesh.telemetry import Silent
+from tests.sim.loop import run_virtual
 from tests.unit.gateway.conftest import FakeCore
 
 
@@ -49,6 +52,58 @@ async def test_metrics_are_served_with_and_without_a_slash_and_hold_no_name_that
             assert 'baton_errors_total{reason="UNKNOWN_MODEL"} 1\n' in page.text
             assert 'vllm:num_requests_running{model_name="tiny",engine="0"} 0\n' in page.text
             assert "made-up" not in page.text
+
+
+@dataclass
+class SlowWriter:
+    """Writes pages in half a second of virtual time; counts how many are written, and at one time."""
+
+    seconds: float = 0.5
+    written: list[bool] = field(default_factory=list)
+    at_once: int = 0
+
+    async def write(self, openmetrics: bool) -> bytes:
+        self.at_once += 1
+        assert self.at_once == 1, "one page is written at a time"
+        await asyncio.sleep(self.seconds)
+        self.at_once -= 1
+        self.written.append(openmetrics)
+        return b"%d" % len(self.written)
+
+
+def test_all_that_ask_at_one_time_get_one_page_of_each_format() -> None:
+    async def main() -> None:
+        writer = SlowWriter()
+        pages = SharedPages(writer.write)
+        asked = [pages.get(openmetrics) for openmetrics in [False, True] * 8]
+        assert await asyncio.gather(*asked) == [b"1", b"2"] * 8 and writer.written == [False, True]
+
+    run_virtual(main())
+
+
+def test_a_page_is_never_older_than_a_second() -> None:
+    async def main() -> None:
+        writer = SlowWriter()
+        pages = SharedPages(writer.write)
+        assert [await pages.get(False), await pages.get(False)] == [b"1", b"1"]
+        await asyncio.sleep(SHARED_SECONDS)
+        assert await pages.get(False) == b"2"
+        assert [await SharedPages(writer.write, 0.0).get(False) for _ in range(2)] == [b"3", b"4"]
+
+    run_virtual(main())
+
+
+def test_a_reader_that_leaves_and_a_page_that_fails_leave_the_others_their_page() -> None:
+    async def main() -> None:
+        writer = SlowWriter()
+        pages = SharedPages(writer.write)
+        first, second = asyncio.ensure_future(pages.get(False)), asyncio.ensure_future(pages.get(False))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        writer.at_once = 0
+        assert await second == b"1" and writer.written == [False]
+
+    run_virtual(main())
 
 
 async def test_the_names_of_vllm_can_be_left_out(folder: Path) -> None:

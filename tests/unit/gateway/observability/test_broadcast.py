@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from gateway.observability.broadcast import KEEPALIVE_SECONDS, MOST_WATCHERS, PERIOD_SECONDS, Broadcast
+from gateway.observability.broadcast import KEEPALIVE_SECONDS, MOST_OF_PEER, MOST_WATCHERS, PERIOD_SECONDS, Broadcast
 from tests.sim.loop import run_virtual
 
 
@@ -89,7 +89,7 @@ def test_nothing_runs_before_the_first_watcher_and_after_the_last() -> None:
         await anext(events)
         await asyncio.sleep(1)
         watcher.leave()
-        assert [data async for data in events] == [] and broadcast.watchers == set()
+        assert [data async for data in events] == [] and broadcast.watchers == {}
         await asyncio.sleep(1)
         looks, watched = topic.looks, topic.watched
         await asyncio.sleep(10)
@@ -112,16 +112,45 @@ def test_a_watcher_that_left_while_it_waited_ends_at_once() -> None:
     run_virtual(main())
 
 
-def test_only_so_many_may_watch_and_closing_ends_all_of_them() -> None:
+def test_the_oldest_watcher_of_a_peer_makes_room_for_its_next_one_and_hears_why() -> None:
     async def main() -> None:
         topic = Topic()
         broadcast = Broadcast(topic.look, topic.on_watch)
-        watchers = [broadcast.join() for _ in range(MOST_WATCHERS)]
-        assert broadcast.full
+        other = broadcast.join("10.0.0.9")
+        mine = [broadcast.join("10.0.0.1") for _ in range(MOST_OF_PEER)]
+        assert not mine[0].gone, "negative control: so many may watch"
+        newest = broadcast.join("10.0.0.1")
+        assert [watcher.gone for watcher in (other, *mine[:2], newest)] == [False, True, False, False]
+        (told,) = [data async for data in broadcast.events(mine[0])]
+        assert told.startswith(b"event: end\ndata: a newer page took its place") and b"8 pages" in told
+        assert len(broadcast.watchers) == MOST_OF_PEER + 1
+
+    run_virtual(main())
+
+
+def test_the_oldest_of_all_makes_room_when_many_peers_watch() -> None:
+    async def main() -> None:
+        topic = Topic()
+        broadcast = Broadcast(topic.look, topic.on_watch)
+        watchers = [broadcast.join(f"10.0.0.{number}") for number in range(MOST_WATCHERS)]
+        assert not any(watcher.gone for watcher in watchers)
+        newest = broadcast.join("10.0.1.1")
+        assert [watcher.gone for watcher in watchers[:2]] == [True, False] and not newest.gone
+        assert await anext(broadcast.events(newest)) == event(0)
+        assert len(broadcast.watchers) == MOST_WATCHERS
+
+    run_virtual(main())
+
+
+def test_closing_ends_all_watchers() -> None:
+    async def main() -> None:
+        topic = Topic()
+        broadcast = Broadcast(topic.look, topic.on_watch)
+        watchers = [broadcast.join(str(number)) for number in range(MOST_WATCHERS)]
         broadcast.close()
         for watcher in watchers:
             assert [data async for data in broadcast.events(watcher)] == []
-        assert broadcast.watchers == set() and broadcast.full, "after its close nobody can join"
+        assert broadcast.watchers == {} and broadcast.closed
 
     run_virtual(main())
 

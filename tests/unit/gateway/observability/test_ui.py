@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,16 +11,18 @@ from typing import Any, cast
 import httpx2 as httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.routing import Route
 
 from gateway.core import ChoiceRequest
 from gateway.http_server import serve_http
-from gateway.observability.broadcast import MOST_WATCHERS
+from gateway.observability.broadcast import MOST_OF_PEER
 from gateway.observability.page_files import POLICY
-from gateway.observability.ui import Ui
+from gateway.observability.ui import READ_SECONDS, Ui
 from gateway.observability.ui_state import state_of
 from gateway.service import Gateway
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Hello, Load, PageMap, PrefixChange, Sampling, Tier, Watch
+from tests.sim.loop import run_virtual
 
 SECRET = 987_654  # a token id of a prompt that no watcher may see
 
@@ -112,7 +115,7 @@ async def test_the_snapshot_names_workers_and_requests_and_no_prompt(
     assert running["prefill"] == state["workers"][0]["id"] and running["decode"] == state["workers"][1]["id"]
     (ended,) = state["ended"]
     assert (ended["request_id"], ended["status"], ended["path"]) == ("gone", "cancelled", "remote")
-    assert state["totals"]["statuses"] == {"ok": 0, "error": 0, "cancelled": 1}
+    assert state["totals"]["statuses"] == {"ok": 0, "error": 0, "cancelled": 1} and state["totals"]["refused"] == 0
     assert state["phases"]["prefill"] == 1 and state["healthy"] is True
 
 
@@ -167,21 +170,44 @@ async def test_the_stream_sends_the_state_then_what_changes_and_asks_workers_for
         assert topic == "state" and len(state["workers"]) == 2
 
 
-async def test_one_page_too_many_is_refused_until_another_closes(url: str, http: httpx.AsyncClient) -> None:
+async def test_one_page_too_many_takes_the_place_of_the_oldest_one_which_hears_why(
+    url: str, http: httpx.AsyncClient
+) -> None:
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(trust_env=False, timeout=20, limits=limits) as many:
-        open_streams = [many.stream("GET", f"{url}/ui/events") for _ in range(MOST_WATCHERS)]
-        answers = [await stream.__aenter__() for stream in open_streams]
-        assert {answer.status_code for answer in answers} == {200}
-        assert (await http.get(f"{url}/ui/events")).status_code == 503
-        for stream in open_streams:
-            await stream.__aexit__(None, None, None)
-    async with asyncio.timeout(10):
-        while True:
-            async with http.stream("GET", f"{url}/ui/events") as answer:
-                if answer.status_code == 200:
-                    break
-            await asyncio.sleep(0.02)
+    async with httpx.AsyncClient(trust_env=False, timeout=20, limits=limits) as many, AsyncExitStack() as stack:
+        answers = [await stack.enter_async_context(many.stream("GET", f"{url}/ui/events")) for _ in range(MOST_OF_PEER)]
+        async with http.stream("GET", f"{url}/ui/events") as newest:
+            assert newest.status_code == 200
+            assert {topic for topic, _ in await read_events(aiter(newest.aiter_lines()), 2)} == {"state", "maps"}
+            last = [line async for line in answers[0].aiter_lines() if line][-2:]
+            assert last[0] == "event: end" and "a newer page took its place" in last[1]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_page_that_takes_nothing_for_ten_seconds_is_dropped(reads: bool) -> None:
+    async def main() -> None:
+        ui = Ui(Gateway(MemoryNetwork(Random(1)).host("gateway"), random=Random(1), model="tiny"))
+        (events,) = (route.app for route in ui.routes() if isinstance(route, Route) and route.path == "/ui/events")
+        scope = {"type": "http", "method": "GET", "path": "/ui/events", "headers": [], "client": ("10.0.0.1", 1)}
+        never = asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await never.wait()
+            return {}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body" and not reads:
+                await never.wait()
+
+        task = asyncio.ensure_future(events(scope, receive, send))  # type: ignore[arg-type]
+        await asyncio.sleep(READ_SECONDS - 1)
+        assert not task.done()
+        await asyncio.sleep(3 * READ_SECONDS)
+        assert task.done() is not reads
+        ui.close()
+        await task
+
+    run_virtual(main())
 
 
 async def test_closing_ends_open_streams_at_once(gateway: Gateway, http: httpx.AsyncClient) -> None:
