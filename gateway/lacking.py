@@ -1,4 +1,4 @@
-"""What a request waits for that no worker can take, and the error that it ends with after too long a wait."""
+"""Says what keeps a request waiting, a missing worker or room at one, and makes the error that ends too long a wait."""
 
 from gateway.router import Local
 from gateway.workers import Workers

@@ -1,4 +1,4 @@
-"""What the gateway itself saw of an attempt whose worker sent no report: it died, or its report is late.
+"""Writes the report of an attempt whose worker sent none, because it died or is late, from what the gateway saw.
 
 The gateway knows when it sent the attempt, when tokens came back, when the worker was last heard, and when it noticed
 the end. Between these times the worker's stages are guessed by the rules below, in the form of a report, so that the

@@ -1,4 +1,4 @@
-"""What stands before every route: the hosts that the gateway answers to, the headers of answers, redirects."""
+"""Requests from foreign hosts are refused, every answer carries safe headers, and redirects stay on the gateway."""
 
 from pathlib import Path
 from typing import Any
