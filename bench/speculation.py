@@ -23,7 +23,7 @@ from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import PRIORS, DraftSource
 from engine.builtin import tiny
 from engine.loaded import load_model
-from gateway.assets import load_assets
+from gateway.text.assets import load_assets
 from mesh.config import default_cache_folder
 from mesh.messages import Sampling
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.core import ChoiceRequest, Core, Timings, TokenStream
-from gateway.stops import StopStrings
-from gateway.tokenizer import Detokenizer, ModelTokenizer
-from gateway.tool_calls import ParsedPiece, ToolCall, ToolCallReader
+from gateway.text.stops import StopStrings
+from gateway.text.tokenizer import Detokenizer, ModelTokenizer
+from gateway.text.tool_calls import ParsedPiece, ToolCall, ToolCallReader
 from gateway.validation import ValidRequest
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
 from mesh.messages import End, Token

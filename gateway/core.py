@@ -1,7 +1,8 @@
 """The interface between the front doors and the core of the gateway.
 
-A front door (gateway/http.py, gateway/grpc_api.py) turns a client's request into one valid ChoiceRequest per choice.
-The core routes each choice and returns its tokens in position order, each exactly once, whichever worker dies."""
+A front door (gateway/http/api.py, gateway/grpc/api.py) turns a client's request into one valid ChoiceRequest per
+choice. The core routes each choice and returns its tokens in position order, each exactly once, whichever worker
+dies."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field

@@ -10,11 +10,10 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from gateway.assets import load_assets
-from gateway.grpc_api import services
-from gateway.http import HttpApi
-from gateway.http_hosts import KnownHosts, accepts_any_host
-from gateway.http_server import serve_http
+from gateway.grpc.api import services
+from gateway.http.api import HttpApi
+from gateway.http.hosts import KnownHosts, accepts_any_host
+from gateway.http.server import serve_http
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
 from gateway.observability.limits import Limits
@@ -25,6 +24,7 @@ from gateway.observability.traces import RecentTraces
 from gateway.observability.ui import Ui
 from gateway.router import Local
 from gateway.service import Gateway
+from gateway.text.assets import load_assets
 from mesh.config import ConfigError, GatewayConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.loop_delay import watch_delay

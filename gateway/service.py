@@ -1,6 +1,6 @@
 """The gateway itself: it holds one stream to each worker and hands the sequencer what the workers report.
 
-Choices enter through `submit` (the front doors are gateway/http.py and gateway/grpc_api.py) and leave as an ordered
+Choices enter through `submit` (the front doors are gateway/http/api.py and gateway/grpc/api.py) and leave as an ordered
 stream of tokens. Nothing here outlives the process: a gateway that restarts knows the mesh again within one
 heartbeat."""
 

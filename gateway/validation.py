@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from gateway.assets import Assets
 from gateway.core import ChoiceRequest, Core
 from gateway.observability.record import RequestRecord, unrecorded
+from gateway.text.assets import Assets
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Sampling
 

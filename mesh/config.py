@@ -90,7 +90,7 @@ class CommonConfig(TlsConfig):
 class GatewayConfig(CommonConfig):
     name: str = "gateway"
     http_address: str = "127.0.0.1:8000"
-    http_hosts: tuple[str, ...] = ()  # names that the HTTP API answers to; empty: see gateway/http_hosts.py
+    http_hosts: tuple[str, ...] = ()  # names that the HTTP API answers to; empty: see gateway/http/hosts.py
     grpc_address: str = "127.0.0.1:50051"  # where clients call and workers register
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once

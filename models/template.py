@@ -5,7 +5,7 @@ and arguments, </tool_call>."""
 
 from typing import Any
 
-from gateway.chat import ChatTemplate
+from gateway.text.chat import ChatTemplate
 
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 SPECIAL = (BEGIN, END, PAD, "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")

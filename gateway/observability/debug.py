@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import http_errors
+from gateway.http import errors as http_errors
 from gateway.observability.record import RequestRecord
 from gateway.observability.traces import RecentTraces
 from mesh.errors import brief

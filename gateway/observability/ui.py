@@ -11,12 +11,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from gateway import http_errors
+from gateway.http import errors as http_errors
 from gateway.observability.broadcast import Broadcast
 from gateway.observability.page_files import HEADERS, read_page_files
 from gateway.observability.ui_state import maps_of, now_seconds, state_of
+from gateway.openai.sse import encode
 from gateway.service import Gateway
-from gateway.sse import encode
 from mesh.errors import brief
 from mesh.messages import Watch
 

@@ -58,7 +58,8 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def _gateway() -> None:
-    from gateway import http, sequencer
+    from gateway import sequencer
+    from gateway.http import api, out
     from gateway.service import Gateway
 
     def slow_parsing(parse: Any) -> Any:
@@ -116,11 +117,11 @@ def _gateway() -> None:
 
         return event
 
-    _wrap(http.HttpApi, "_completion", slow_parsing)
+    _wrap(api.HttpApi, "_completion", slow_parsing)
     _wrap(sequencer.Sequencer, "_route", late_worker)
     _wrap(sequencer, "route", slow_choice)
     _wrap(Gateway, "_on_report", late_reports)
-    _wrap(http._Out, "event", slow_sending)
+    _wrap(out.HttpOut, "event", slow_sending)
 
 
 def _prefill() -> None:

@@ -14,9 +14,9 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gateway import grpc_api
-from gateway.http import HttpApi
-from gateway.http_server import serve_http
+from gateway.grpc import api as grpc_api
+from gateway.http.api import HttpApi
+from gateway.http.server import serve_http
 from mesh.grpc_network import GrpcListening, GrpcNetwork
 from tests.harness.envoys import EnvoyMesh, envoys_only
 from tests.unit.gateway import (

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from cli.envoy.certificates import make_certificate
-from gateway.http_server import serve_http
+from gateway.http.server import serve_http
 from tests.harness.envoys import DAYS, TRUST_DOMAIN, EnvoyMesh, envoys_only
 
 pytestmark = pytest.mark.envoy

@@ -13,15 +13,15 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from gateway.assets import load_assets
-from gateway.http import HttpApi
-from gateway.http_server import serve_http
+from gateway.http.api import HttpApi
+from gateway.http.server import serve_http
 from gateway.observability.export import MeshCollector
 from gateway.observability.metric_names import TABLE, MetricKind
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import metrics_routes
 from gateway.observability.traces import RecentTraces
 from gateway.router import Local
+from gateway.text.assets import load_assets
 from mesh.errors import Cancelled, DeadlineExceeded
 from mesh.loop_delay import watch_delay
 from mesh.telemetry import KeptHere

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from engine.builtin import MODEL
-from gateway.assets import Assets, load_assets
-from gateway.http import HttpApi
+from gateway.http.api import HttpApi
 from gateway.observability.debug import debug_routes
 from gateway.observability.limits import Limits
 from gateway.observability.traces import SETTLE_SECONDS
+from gateway.text.assets import Assets, load_assets
 from mesh import semconv
 from mesh.logs import JsonFormatter
 from mesh.telemetry import RecordingTelemetry, SpanKind, SpanRecord

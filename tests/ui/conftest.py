@@ -15,7 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
-from gateway.http_server import serve_http
+from gateway.http.server import serve_http
 from gateway.observability.debug import debug_routes
 from gateway.observability.ui import Ui
 from gateway.service import Gateway

@@ -38,8 +38,8 @@ RANDOM_FILES = {
 }
 SOCKET_FILES = {
     "cli/probe.py": "`baton health` dials the service beside it",
-    "gateway/grpc_api.py": "the public gRPC server",
-    "gateway/http_server.py": "the public HTTP server",
+    "gateway/grpc/api.py": "the public gRPC server",
+    "gateway/http/server.py": "the public HTTP server",
     "mesh/grpc_network.py": "the real network",
     "mesh/tls.py": "opens encrypted channels",
     "mesh/grpc_server.py": "the real network",

@@ -43,7 +43,7 @@ COLUMNS = {
 }
 # Fields that their receiver reads in a way that no name shows, each with the place.
 READ_OTHERWISE = {
-    "baton.inference.v1.ChatMessage.tool_call_id": "gateway/grpc_conversation.py copies it by its name in a table",
+    "baton.inference.v1.ChatMessage.tool_call_id": "gateway/grpc/conversation.py copies it by its name in a table",
     "baton.inference.v1.Timings.tokens_per_step": "gateway/usage.py fills it in by its name in a dictionary",
 }
 SERVICE_ROOMS = ("gateway", "prefill_svc", "decode_svc", "engine", "kvtransfer", "mesh", "cli")

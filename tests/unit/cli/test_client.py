@@ -16,7 +16,7 @@ from baton.inference.v1 import inference_pb2, inference_pb2_grpc
 from cli.client import chat_request, sampling, stream
 from cli.errors import MeshError
 from cli.main import build
-from gateway.grpc_errors import status_of
+from gateway.grpc.errors import status_of
 from mesh.errors import InvalidRequest
 
 

@@ -17,10 +17,10 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway.assets import Assets, load_assets
 from gateway.core import ChoiceRequest, Timings
-from gateway.http import HttpApi
-from gateway.http_server import serve_http
+from gateway.http.api import HttpApi
+from gateway.http.server import serve_http
+from gateway.text.assets import Assets, load_assets
 from mesh.errors import BatonError, Cancelled
 from mesh.grpc_network import GrpcListening
 from mesh.messages import End, Token

@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway import grpc_api
+from gateway.grpc import api as grpc_api
 from mesh.grpc_network import GrpcListening, GrpcNetwork
 from mesh.messages import Register
 

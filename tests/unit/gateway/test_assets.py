@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.assets import AssetError, Defaults, load_assets
+from gateway.text.assets import AssetError, Defaults, load_assets
 
 
 def change(file: Path, **fields: Any) -> None:

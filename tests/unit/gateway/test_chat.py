@@ -6,7 +6,7 @@ from typing import Any
 import jinja2
 import pytest
 
-from gateway.chat import ChatTemplate
+from gateway.text.chat import ChatTemplate
 from mesh.errors import InvalidRequest
 
 MESSAGES: list[dict[str, Any]] = [

@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.http_hosts import KnownHosts, accepts_any_host
+from gateway.http.hosts import KnownHosts, accepts_any_host
 from mesh.config import ConfigError, GatewayConfig
 from tests.unit.gateway.test_metrics_page import serving
 

@@ -11,10 +11,10 @@ import pytest
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gateway.assets import Assets
-from gateway.http import HttpApi
-from gateway.http_server import serve_http
-from gateway.tokenizer import ModelTokenizer
+from gateway.http.api import HttpApi
+from gateway.http.server import serve_http
+from gateway.text.assets import Assets
+from gateway.text.tokenizer import ModelTokenizer
 from mesh.errors import Unavailable
 from mesh.grpc_network import AddressError
 
@@ -197,7 +197,7 @@ async def test_a_body_in_another_form_is_refused_with_the_headers_name(
 
 
 async def test_an_endless_body_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.http.BODY_BYTES", 1000)
+    monkeypatch.setattr("gateway.http.read.BODY_BYTES", 1000)
     assert (await post(url, *with_text(prompt="x" * 2000))).status_code == 413
 
 
@@ -289,7 +289,7 @@ async def test_the_sdk_raises_its_own_errors(client: openai.AsyncOpenAI) -> None
 
 
 async def test_a_template_that_refuses_names_the_messages(url: str, assets: Any, core: Any) -> None:
-    from gateway.chat import ChatTemplate
+    from gateway.text.chat import ChatTemplate
 
     object.__setattr__(assets, "template", ChatTemplate("{{ raise_exception('no system role') }}", {}))
     answer = await post(url, *with_chat())

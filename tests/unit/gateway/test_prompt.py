@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway import grpc_conversation, openai_request
-from gateway.assets import Assets
-from gateway.chat import ChatTemplate
-from gateway.prompt import LONG_CHARACTERS, LONG_CHAT, ChatPrompt, encode_chat, encode_text
-from gateway.tools import ChatFields
+from gateway.grpc import conversation as grpc_conversation
+from gateway.openai import request as openai_request
+from gateway.text.assets import Assets
+from gateway.text.chat import ChatTemplate
+from gateway.text.prompt import LONG_CHARACTERS, LONG_CHAT, ChatPrompt, encode_chat, encode_text
+from gateway.text.tools import ChatFields
 from mesh.errors import BatonError
 
 HTTP, GRPC = openai_request.CHAT_FIELDS, grpc_conversation.CHAT_FIELDS

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.stops import StopStrings
+from gateway.text.stops import StopStrings
 from mesh.messages import Token
 
 STRINGS = st.lists(st.text("ab.", min_size=1, max_size=4), max_size=3).map(tuple)

@@ -13,7 +13,7 @@ from tokenizers.normalizers import Prepend
 from tokenizers.normalizers import Replace as ReplaceText
 from tokenizers.normalizers import Sequence as Normalizers
 
-from gateway.tokenizer import Detokenizer, ModelTokenizer
+from gateway.text.tokenizer import Detokenizer, ModelTokenizer
 
 
 def sentencepiece_like() -> Tokenizer:

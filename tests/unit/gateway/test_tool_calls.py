@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from gateway.stops import TextPiece
-from gateway.tool_calls import ToolCall, ToolCallReader
+from gateway.text.stops import TextPiece
+from gateway.text.tool_calls import ToolCall, ToolCallReader
 from mesh.messages import End, Token
 
 NAMES = frozenset({"add", "get_time"})

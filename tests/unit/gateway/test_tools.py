@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.chat import ChatTemplate
-from gateway.tools import why_no_tools
+from gateway.text.chat import ChatTemplate
+from gateway.text.tools import why_no_tools
 from tests.unit.gateway.public_grpc import details_of
 
 TEMPLATE = (

@@ -9,11 +9,11 @@ import pytest
 
 from cli.errors import MeshError
 from cli.explain import fetch
-from gateway.assets import Assets
-from gateway.http import HttpApi
-from gateway.http_server import serve_http
+from gateway.http.api import HttpApi
+from gateway.http.server import serve_http
 from gateway.observability.debug import debug_routes
 from gateway.observability.traces import RecentTraces
+from gateway.text.assets import Assets
 from tests.unit.gateway.conftest import FakeCore
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway import grpc_api
+from gateway.grpc import api as grpc_api
 from gateway.observability.traces import RecentTraces
 from mesh.errors import Unavailable
 from mesh.grpc_network import GrpcNetwork

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from gateway.core import ChoiceRequest
-from gateway.http_server import serve_http
+from gateway.http.server import serve_http
 from gateway.observability.broadcast import MOST_OF_PEER
 from gateway.observability.page_files import POLICY
 from gateway.observability.ui import READ_SECONDS, Ui

@@ -1,15 +1,15 @@
 """Chats of baton.inference.v1 in the shape that chat templates take: messages, tools, and the calls among them.
 
-gateway/prompt.py validates them as it validates chats over HTTP; CHAT_FIELDS makes its errors name fields of this
+gateway/text/prompt.py validates them as it validates chats over HTTP; CHAT_FIELDS makes its errors name fields of this
 API."""
 
 import json
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.prompt import ChatPrompt
-from gateway.tool_calls import ToolCall
-from gateway.tools import ChatFields
+from gateway.text.prompt import ChatPrompt
+from gateway.text.tool_calls import ToolCall
+from gateway.text.tools import ChatFields
 from mesh.errors import InvalidRequest
 
 Json = dict[str, Any]

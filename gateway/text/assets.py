@@ -12,9 +12,9 @@ from typing import Any
 import jinja2
 from tokenizers import Tokenizer
 
-from gateway.chat import ChatTemplate, Now
-from gateway.tokenizer import ModelTokenizer
-from gateway.tools import why_no_tools
+from gateway.text.chat import ChatTemplate, Now
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.text.tools import why_no_tools
 from mesh.config import ConfigError
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")

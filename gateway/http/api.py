@@ -18,31 +18,27 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from gateway import http_errors
 from gateway.answer import Answer
-from gateway.assets import Assets
 from gateway.core import Core
 from gateway.errors import client_error
-from gateway.http_headers import SafeHeaders
-from gateway.http_reply import ChatReply, CompletionReply, Reply
-from gateway.observability.record import RequestRecord
+from gateway.http import errors as http_errors
+from gateway.http.headers import SafeHeaders
+from gateway.http.out import JSON, HttpOut
+from gateway.http.read import ClientGone, read_body
 from gateway.observability.traces import RecentTraces
-from gateway.openai_body import parse_body
-from gateway.openai_request import HttpCaller, parse_chat, parse_completion
-from gateway.openai_types import ChatRequest, CommonRequest, CompletionRequest
-from gateway.sse import DONE, encode, frame
+from gateway.openai.body import parse_body
+from gateway.openai.reply import ChatReply, CompletionReply, Reply
+from gateway.openai.request import HttpCaller, parse_chat, parse_completion
+from gateway.openai.sse import DONE, encode
+from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.text.assets import Assets
 from gateway.validation import is_request_id, validate, validate_model, validate_request_id
 from mesh import semconv
-from mesh.errors import BatonError, BodyTooLarge, Cancelled, UnsupportedMedia, brief
+from mesh.errors import BatonError, Cancelled, brief
 from mesh.telemetry import Silent
 
-BODY_BYTES = 32 * 2**20
 UI = "/ui"  # where the page is, if it is on
 Clock = Callable[[], float]  # seconds since 1970, for `created`
-Headers = list[tuple[bytes, bytes]]
-
-_JSON = (b"content-type", b"application/json")
-_SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 class HttpApi:
@@ -163,16 +159,16 @@ class _Generate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._api.caller(scope, self._operation)
-        out = _Out(send, caller.request_id, caller.trace, self._api.count_error)
+        out = HttpOut(send, caller.request_id, caller.trace, self._api.count_error)
         try:
             await self._answer(out, caller, scope, receive)
         finally:
             caller.trace.ends(cancelled=not out.complete)
 
-    async def _answer(self, out: "_Out", caller: HttpCaller, scope: Scope, receive: Receive) -> None:
+    async def _answer(self, out: HttpOut, caller: HttpCaller, scope: Scope, receive: Receive) -> None:
         try:
-            reply = await self._begin(await _read(scope, receive), caller)
-        except _Gone:
+            reply = await self._begin(await read_body(scope, receive), caller)
+        except ClientGone:
             return
         except Exception as error:
             await out.error(client_error(error, caller.request_id))
@@ -186,7 +182,7 @@ class _Generate:
                         await out.event(data)
                 await out.event(DONE, last=True)
             else:
-                await out.whole(200, encode(await reply.whole()), [_JSON])
+                await out.whole(200, encode(await reply.whole()), [JSON])
         except Cancelled as error:
             if not watch.done():  # the client is still there: the gateway cancelled
                 await out.error(error)
@@ -197,72 +193,6 @@ class _Generate:
         finally:
             reply.cancel()
             watch.cancel()
-
-
-class _Out:
-    """Sends the answer's bytes; knows whether they have begun."""
-
-    def __init__(self, send: Send, request_id: str, trace: RequestRecord, count_error: Callable[..., None]) -> None:
-        self._send, self._trace, self._count_error = send, trace, count_error
-        self.request_id = request_id
-        self.complete = False  # the last byte is sent
-        self._begun = False
-
-    async def whole(self, status: int, content: bytes, headers: Headers) -> None:
-        await self._begin(status, [*headers, (b"content-length", str(len(content)).encode())])
-        await self._send({"type": "http.response.body", "body": content})
-        self.complete = True
-
-    async def event(self, data: bytes, *, last: bool = False) -> None:
-        if not self._begun:
-            await self._begin(200, _SSE)
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-        self.complete = last
-
-    async def error(self, error: BatonError) -> None:
-        self._count_error(error, refused=not self._trace.choices)
-        self._trace.fails(error)
-        if self._begun:
-            await self.event(frame(http_errors.error_body(error)) + DONE, last=True)
-        else:
-            await self.whole(
-                error.http_status, encode(http_errors.error_body(error)), [_JSON, *http_errors.headers(error)]
-            )
-
-    async def _begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        self._begun = True
-        self._trace.attributes[semconv.HTTP_STATUS] = status
-        named = [*headers, (b"x-request-id", self.request_id.encode())]
-        await self._send({"type": "http.response.start", "status": status, "headers": named})
-
-
-class _Gone(Exception):
-    """The client left before it had sent its request."""
-
-
-async def _read(scope: Scope, receive: Receive) -> bytes:
-    _check_headers(dict(scope["headers"]))
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > BODY_BYTES:
-            raise BodyTooLarge(f"the body is larger than {BODY_BYTES} bytes")
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _check_headers(headers: dict[bytes, bytes]) -> None:
-    kind = headers.get(b"content-type", b"application/json")
-    if kind.split(b";")[0].strip().lower() != b"application/json":
-        raise UnsupportedMedia(f"content-type is {brief(kind.decode('latin-1'))!r}; it must be application/json")
-    coding = headers.get(b"content-encoding", b"identity")
-    if coding.strip().lower() not in (b"identity", b""):
-        raise UnsupportedMedia(f"content-encoding is {brief(coding.decode('latin-1'))!r}: send the body uncompressed")
 
 
 async def _watch(receive: Receive, reply: Reply) -> None:

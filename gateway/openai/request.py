@@ -1,15 +1,15 @@
 """Parsed OpenAI request bodies as `ClientRequest`: prompts become token ids, options keep their meaning.
 
-Step 1 of a request's life over HTTP, between gateway/openai_body.py and gateway/validation.py."""
+Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway/validation.py."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.assets import Assets
 from gateway.observability.record import RequestRecord, unrecorded
-from gateway.openai_types import ChatRequest, CommonRequest, CompletionRequest
-from gateway.prompt import ChatPrompt, encode_chat, encode_text
-from gateway.tools import ChatFields
+from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.text.assets import Assets
+from gateway.text.prompt import ChatPrompt, encode_chat, encode_text
+from gateway.text.tools import ChatFields
 from gateway.validation import ClientRequest, validate_length
 from mesh.errors import InvalidRequest
 

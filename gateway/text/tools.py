@@ -1,8 +1,8 @@
 """Tools as a client declares them, and the calls and results in its messages: validated, or refused by field name.
 
 This file also checks at start whether the model's chat template supports tools. A template without room for
-tools, or one that writes calls in another form than gateway/tool_calls.py reads, makes the gateway refuse tools with
-the reason, so that nothing is silently dropped."""
+tools, or one that writes calls in another form than gateway/text/tool_calls.py reads, makes the gateway refuse tools
+with the reason, so that nothing is silently dropped."""
 
 import json
 import re
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.chat import ChatTemplate
-from gateway.tool_calls import ToolCallReader
+from gateway.text.chat import ChatTemplate
+from gateway.text.tool_calls import ToolCallReader
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]

@@ -1,14 +1,14 @@
 """Parts of an answer as objects of the OpenAI API: logprobs, finish reasons, tool calls, usage, whole choices.
 
-gateway/sse.py has the frames of streamed answers."""
+gateway/openai/sse.py has the frames of streamed answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.answer import Delta, Finished
-from gateway.tokenizer import ModelTokenizer
-from gateway.tool_calls import ToolCall
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.text.tool_calls import ToolCall
 from gateway.usage import TokenUsage
 from mesh.messages import End, Token
 

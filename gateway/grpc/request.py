@@ -6,10 +6,10 @@ Step 1 of a request's life over gRPC."""
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.assets import Assets
-from gateway.grpc_conversation import CHAT_FIELDS, parse_conversation
+from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.observability.record import RequestRecord
-from gateway.prompt import encode_chat, encode_text
+from gateway.text.assets import Assets
+from gateway.text.prompt import encode_chat, encode_text
 from gateway.validation import ClientRequest
 from mesh.errors import InvalidRequest
 

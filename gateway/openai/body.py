@@ -1,7 +1,7 @@
 """Parses an OpenAI request body, and refuses by name every field that the gateway cannot honour.
 
 Silence would be worse: a client whose grammar or penalty is ignored gets wrong answers that look right. Fields that are
-not in gateway/openai_types.py are of three kinds: hints that never change an answer are dropped, known settings that
+not in gateway/openai/types.py are of three kinds: hints that never change an answer are dropped, known settings that
 are not supported are refused unless their value is neutral, and all others are refused as unknown, with the nearest
 name."""
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gateway.openai_types import CommonRequest
+from gateway.openai.types import CommonRequest
 from mesh.errors import InvalidRequest, brief
 
 HINTS = frozenset("user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split())

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.stops import TextPiece
+from gateway.text.stops import TextPiece
 from mesh.messages import Token
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

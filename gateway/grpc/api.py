@@ -12,14 +12,14 @@ import grpc
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway import grpc_errors
 from gateway.answer import Answer, Delta, Finished
-from gateway.assets import Assets
 from gateway.core import Core
 from gateway.errors import client_error
-from gateway.grpc_conversation import tool_call
-from gateway.grpc_request import class_of, parse_request
+from gateway.grpc import errors as grpc_errors
+from gateway.grpc.conversation import tool_call
+from gateway.grpc.request import class_of, parse_request
 from gateway.observability.traces import RecentTraces
+from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest, validate, validate_model, validate_request_id
 from mesh import semconv

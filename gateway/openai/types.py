@@ -1,6 +1,6 @@
 """Request bodies of the OpenAI API as msgspec types: the supported fields with their types, without defaults.
 
-gateway/openai_body.py decides on fields that are not listed here; gateway/openai_answer.py builds answers."""
+gateway/openai/body.py decides on fields that are not listed here; gateway/openai/answer.py builds answers."""
 
 from typing import Any
 

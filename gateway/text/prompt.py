@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gateway.assets import Assets
-from gateway.tools import ChatFields, tool_names, validate_earlier_calls, validate_tool_results, validate_tools
+from gateway.text.assets import Assets
+from gateway.text.tools import ChatFields, tool_names, validate_earlier_calls, validate_tool_results, validate_tools
 from gateway.validation import validate_length
 from mesh.errors import ContextTooLong, InvalidRequest, brief
 

@@ -8,8 +8,8 @@ import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import http_errors
-from gateway.sse import encode
+from gateway.http import errors as http_errors
+from gateway.openai.sse import encode
 from mesh.config import GatewayConfig
 from mesh.config_checks import is_loopback
 from mesh.errors import brief

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Protocol
 
 from gateway.answer import Answer, Delta, Event, merge
-from gateway.assets import Assets
-from gateway.openai_answer import (
+from gateway.openai.answer import (
     Json,
     WholeChoice,
     chat_choice,
@@ -21,8 +20,9 @@ from gateway.openai_answer import (
     tool_call,
     usage_fields,
 )
-from gateway.openai_types import ChatRequest, CommonRequest, CompletionRequest
-from gateway.sse import ChatFrames, CompletionFrames
+from gateway.openai.sse import ChatFrames, CompletionFrames
+from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest
 

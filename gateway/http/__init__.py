@@ -1,0 +1,1 @@
+"""HTTP itself: the ASGI application, its server, headers and errors."""

@@ -1,0 +1,1 @@
+"""The OpenAI API over HTTP: bodies in, whole answers and streams out."""
