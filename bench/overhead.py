@@ -1,9 +1,10 @@
 """`python -m bench.overhead`: what tracing every request and serving metrics cost, in tokens per second.
 
 Two whole meshes run on this machine at the same time, one with tracing (every request sampled and exported) and
-metrics, one with neither. Load goes to one of them at a time, in turns, so that both see the same machine: the figure
-is the median ratio of neighbouring turns. The built-in model makes the ratio as bad as it gets: its steps are so short
-that everything around them weighs most. A process that accepts and drops spans stands for the collector."""
+metrics, one with neither. Load goes to one of them at a time, in short turns, so that both see the same machine: the
+figure is the median ratio of neighbouring turns, and `interval` says how sure it is. The built-in model makes the ratio
+as bad as it gets: its steps are so short that everything around them weighs most. A process that accepts and drops
+spans stands for the collector."""
 
 import argparse
 import asyncio
@@ -20,7 +21,7 @@ from baton.client import Client
 from baton.inference.v1 import inference_pb2 as pb
 from bench.handoff import processor, say
 from bench.own_mesh import own_mesh
-from bench.spread import Spread
+from bench.spread import Spread, median_interval
 from cli.ports import free_address
 
 OBSERVED = {"metrics": "true", "gateway.tracing": "true", "gateway.trace_share": "1.0"}
@@ -39,8 +40,8 @@ class TurnLoad:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
-    parser.add_argument("--pairs", type=int, default=15, help="turns of each mesh that count")
-    parser.add_argument("--requests", type=int, default=96, help="requests of one turn")
+    parser.add_argument("--pairs", type=int, default=61, help="turns of each mesh that count")
+    parser.add_argument("--requests", type=int, default=32, help="requests of one turn")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--model", default="", help="Hugging Face folder; empty: the built-in model")
@@ -71,11 +72,13 @@ async def bench(load: TurnLoad, *, pairs: int, model: str) -> dict[str, Any]:
 def summary(speeds: Sequence[tuple[float, float]], load: TurnLoad) -> dict[str, Any]:
     """The report from pairs of (observed, blind) tokens per second."""
     ratio = Spread.of([observed / blind for observed, blind in speeds])
-    say(f"{processor()}: observed over blind {ratio}")
+    low, high = median_interval([observed / blind for observed, blind in speeds])
+    say(f"{processor()}: observed over blind {ratio}, 95% sure within {low:.3f} to {high:.3f}")
     return {
         "tokens_per_second_ratio": ratio.median,
         "lowest": ratio.low,
         "highest": ratio.high,
+        "interval": [low, high],
         "ratio_of_medians": median(o for o, _ in speeds) / median(b for _, b in speeds),
         "observed_tokens_per_second": median(o for o, _ in speeds),
         "blind_tokens_per_second": median(b for _, b in speeds),
