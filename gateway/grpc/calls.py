@@ -1,9 +1,8 @@
 """What all methods of the public gRPC API share: bytes become messages, exceptions become statuses.
 
 Handlers take raw bytes. gRPC's own deserializer answers bytes that are no message with UNKNOWN, and writes a traceback
-into the log; here they are an error of the closed list. Large messages are parsed in a thread."""
+into the log; here they are an error of the closed list. Large messages are weighed before they are parsed."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,25 +33,17 @@ class Call:
     metadata: Mapping[str, Any]
     raw: bytes
 
-    @property
-    def is_large(self) -> bool:
-        return len(self.raw) >= LARGE_BYTES
-
     async def message(self, kind: type[Kind]) -> Kind:
+        if len(self.raw) >= LARGE_BYTES and await is_heavy(self.raw, kind.DESCRIPTOR):
+            raise BodyTooLarge(
+                f"the message has more than {MOST_FIELDS} fields, nested ones included ({PACKED_PER_FIELD} entries of "
+                "a list of numbers count as one); the gateway reads no larger one"
+            )
         try:
-            return await asyncio.to_thread(_parsed, kind, self.raw) if self.is_large else kind.FromString(self.raw)
+            return kind.FromString(self.raw)
         except DecodeError:
             name = kind.DESCRIPTOR.full_name
             raise InvalidRequest(None, f"these {len(self.raw)} bytes are no {name}") from None
-
-
-def _parsed(kind: type[Kind], raw: bytes) -> Kind:
-    if is_heavy(raw, kind.DESCRIPTOR):
-        raise BodyTooLarge(
-            f"the message has more than {MOST_FIELDS} fields, nested ones included ({PACKED_PER_FIELD} entries of a "
-            "list of numbers count as one); the gateway reads no larger one"
-        )
-    return kind.FromString(raw)
 
 
 def begin(raw: bytes, context: Any, random: Random) -> Call:

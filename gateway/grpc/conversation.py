@@ -3,6 +3,7 @@
 gateway/text/prompt.py validates them as it validates chats over HTTP; CHAT_FIELDS makes its errors name fields of this
 API."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -24,16 +25,22 @@ CHAT_FIELDS = ChatFields(
     parameters="parameters_json",
 )
 _TEXT_FIELDS = ("role", "content", "name", "tool_call_id")
+_SLICE = 500  # messages that are converted in one piece
 MOST_JSON_CHARACTERS = 1_000_000  # parsing so many takes some ten milliseconds, in one piece
 
 
-def parse_conversation(chat: pb.Chat, most: int) -> ChatPrompt:
+async def parse_conversation(chat: pb.Chat, most: int) -> ChatPrompt:
     """`most`: tokens of the model's context. Whatever a client can repeat is counted before it is converted."""
     if len(chat.messages) > most:  # a message is at least one token
         validate_length(CHAT_FIELDS.messages, len(chat.messages), most)
     _limit(CHAT_FIELDS.tools, chat.tools)
+    messages = list[Json]()
+    for index, message in enumerate(chat.messages):
+        messages.append(_message(message, CHAT_FIELDS.message(index)))
+        if index % _SLICE == _SLICE - 1:
+            await asyncio.sleep(0)
     return ChatPrompt(
-        messages=[_message(message, CHAT_FIELDS.message(index)) for index, message in enumerate(chat.messages)],
+        messages=messages,
         tools=[_tool(tool, CHAT_FIELDS.tool(index)) for index, tool in enumerate(chat.tools)],
         template_arguments=_object(chat.template_arguments_json, CHAT_FIELDS.template_arguments),
         add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,

@@ -1,13 +1,13 @@
 """Requests of baton.inference.v1 as `ClientRequest`. An absent field stays None; gateway/validation.py fills in
 defaults.
 
-Step 1 of a request's life over gRPC. What a client can repeat is counted before it is converted, and a large message is
-converted in a thread, so that no request stops the event loop."""
+Step 1 of a request's life over gRPC. What a client can repeat is counted before it is converted, and long lists are
+converted in slices, so that no request stops the event loop."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc.calls import Call
@@ -19,8 +19,7 @@ from gateway.validation import MAX_CHOICES, MAX_STOP_STRINGS, ClientRequest, val
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
-_SLICE = 16_384  # ids that are converted in one piece; meanwhile other threads wait
-Made = TypeVar("Made")
+_SLICE = 16_384  # ids that are converted in one piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ async def parse_request(
     sampling, stop = request.sampling, request.stop
     _limit(names.others["stop"], stop.strings, MAX_STOP_STRINGS)
     _limit(names.others["stop_token_ids"], stop.token_ids, assets.vocabulary)
-    prompt_field, ids, tools = await _prompt(request, assets, call, names)
+    prompt_field, ids, tools = await _prompt(request, assets, names)
     return ClientRequest(
         request_id=call.request_id,
         prompt=ids,
@@ -78,7 +77,7 @@ async def parse_request(
         include_stop=stop.include_stop_string,
         top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
         tools=tools,
-        emitted=await converted(call, lambda: _emitted(request.emitted, assets.context_tokens)),
+        emitted=await _emitted(request.emitted, assets.context_tokens),
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
         numerics_of={
             choice.index: numerics_of(choice.numerics_class)
@@ -103,50 +102,47 @@ def numerics_of(numerics_class: pb.NumericsClass) -> str:
     return f"{numerics_class.name}{_FINGERPRINT}{numerics_class.fingerprint}"
 
 
-async def converted(call: Call, make: Callable[[], Made]) -> Made:
-    """Plain values made of a message; in a thread if the message is large."""
-    return await asyncio.to_thread(make) if call.is_large else make()
-
-
-def ids_of(field: str, ids: Sequence[int], most: int) -> tuple[int, ...]:
+async def ids_of(field: str, ids: Sequence[int], most: int) -> tuple[int, ...]:
     """The ids of a repeated field; more than the context holds are refused unread."""
     if len(ids) > most:
         validate_length(field, len(ids), most)
     found: list[int] = []
     for start in range(0, len(ids), _SLICE):
+        if start:
+            await asyncio.sleep(0)
         found += ids[start : start + _SLICE]
     return tuple(found)
 
 
 async def _prompt(
-    request: pb.GenerateRequest, assets: Assets, call: Call, names: Names
+    request: pb.GenerateRequest, assets: Assets, names: Names
 ) -> tuple[str, tuple[int, ...], frozenset[str]]:
     """The field that holds the prompt, its token ids, and the names of the tools whose calls are to be read."""
     kind = request.WhichOneof("prompt")
     if kind == "text":
         return names.text, await encode_text(assets, request.text, field=names.text, special=True), frozenset()
     if kind == "token_ids":
-        ids = await converted(call, lambda: ids_of(names.token_ids, request.token_ids.ids, assets.context_tokens))
+        ids = await ids_of(names.token_ids, request.token_ids.ids, assets.context_tokens)
         return names.token_ids, ids, frozenset()
     if kind == "chat":
-        return CHAT_FIELDS.messages, *await encode_message(request.chat, assets, call)
+        return CHAT_FIELDS.messages, *await encode_message(request.chat, assets)
     raise InvalidRequest("prompt", f"prompt is missing: set one of {names.text}, {names.token_ids}, chat")
 
 
-async def encode_message(chat: pb.Chat, assets: Assets, call: Call) -> tuple[tuple[int, ...], frozenset[str]]:
+async def encode_message(chat: pb.Chat, assets: Assets) -> tuple[tuple[int, ...], frozenset[str]]:
     """Token ids of a chat, and the names of the tools whose calls are to be read."""
-    conversation = await converted(call, lambda: parse_conversation(chat, assets.context_tokens))
+    conversation = await parse_conversation(chat, assets.context_tokens)
     return await encode_chat(assets, conversation, CHAT_FIELDS)
 
 
-def _emitted(choices: Sequence[pb.Emitted], most: int) -> dict[int, tuple[int, ...]]:
+async def _emitted(choices: Sequence[pb.Emitted], most: int) -> dict[int, tuple[int, ...]]:
     _limit("emitted", choices, MAX_CHOICES)
     found: dict[int, tuple[int, ...]] = {}
     for place, choice in enumerate(choices):
         if choice.index in found:
             field = f"emitted[{place}].index"
             raise InvalidRequest(field, f"{field} is {choice.index}, as in an earlier entry; send each choice once")
-        found[choice.index] = ids_of(f"emitted[{place}].token_ids", choice.token_ids, most)
+        found[choice.index] = await ids_of(f"emitted[{place}].token_ids", choice.token_ids, most)
     return found
 
 

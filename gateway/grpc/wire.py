@@ -1,15 +1,18 @@
 """Weighs a large message before it is parsed: parsing runs in one piece, and its time grows with the fields, not with
 the bytes. A message of 4 MiB may be one text, or two million empty messages that take a hundred times longer.
 
-The walk is plain Python on purpose: in a thread it lets the event loop run between its steps."""
+The walk lets the event loop run between its steps. A thread would not help: it takes the interpreter's lock for 5 ms
+again and again, at each of the many places where gRPC gives it up."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any
 
-MOST_FIELDS = 200_000  # parsing so many takes some 20 ms
-PACKED_PER_FIELD = 8  # values of a packed list that take as long as one field
+MOST_FIELDS = 50_000  # parsing so many takes some 5 ms
+PACKED_PER_FIELD = 32  # few, so that a prompt of a million ids passes; they take some 20 ms
+_STEP = 1_000  # fields between two looks at the event loop
 _VARINT, _FIXED64, _BYTES, _START, _END, _FIXED32 = range(6)
 _CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint before its last one
 
@@ -21,17 +24,29 @@ class _Packed(Enum):
 _Table = Mapping[int, Any]  # of a message: what its length-delimited fields hold, where that costs time
 
 
-def is_heavy(raw: bytes, descriptor: Any) -> bool:
+async def is_heavy(raw: bytes, descriptor: Any) -> bool:
     """Whether a message of this type has more than MOST_FIELDS fields, nested ones included. Malformed bytes are not
     heavy; the parser refuses them."""
-    fields, parts = 0, [(0, len(raw), _table(descriptor))]
+    for fields in _counted(raw, descriptor):
+        if fields > MOST_FIELDS:
+            return True
+        await asyncio.sleep(0)
+    return False
+
+
+def _counted(raw: bytes, descriptor: Any) -> Iterator[int]:
+    """The number of fields so far, after every step and at the end."""
+    fields = looked = 0
+    # Messages that are not walked yet; three lists, because many tuples would set off the garbage collector.
+    starts, ends, tables = [0], [len(raw)], [_table(descriptor)]
     try:
-        while parts:
-            at, end, table = parts.pop()
+        while starts:
+            at, end, table = starts.pop(), ends.pop(), tables.pop()
             while at < end:
                 fields += 1
-                if fields > MOST_FIELDS:
-                    return True
+                if fields - looked >= _STEP:
+                    looked = fields
+                    yield fields
                 tag, at = _varint(raw, at)
                 kind = tag & 7
                 if kind == _VARINT:
@@ -41,16 +56,18 @@ def is_heavy(raw: bytes, descriptor: Any) -> bool:
                     held = table.get(tag >> 3)
                     if held is _Packed.VARINTS:
                         fields += len(raw[at : at + length].translate(None, _CONTINUED)) // PACKED_PER_FIELD
-                    elif held is not None:
-                        parts.append((at, at + length, _table(held)))
+                    elif held is not None and length:
+                        starts.append(at)
+                        ends.append(at + length)
+                        tables.append(_table(held))
                     at += length
                 elif kind in (_FIXED64, _FIXED32):
                     at += 8 if kind == _FIXED64 else 4
                 elif kind not in (_START, _END):
-                    return False
+                    break
     except IndexError:
-        return False
-    return fields > MOST_FIELDS
+        pass
+    yield fields
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
