@@ -146,6 +146,7 @@ async def running(
         "cache_folder": str(cache),
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
         "gateway.local": "never",
         "worker.threads": str(threads),
         "worker.transports": transport,

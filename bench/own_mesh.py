@@ -16,7 +16,8 @@ START_SECONDS = 300.0
 @asynccontextmanager
 async def own_mesh(settings: Mapping[str, str], *, otlp_endpoint: str = "") -> AsyncIterator[GatewayConfig]:
     """A mesh with these settings; yields its gateway's configuration, which has the addresses."""
-    overrides = {**settings, "gateway.http_address": free_address(), "gateway.grpc_address": free_address()}
+    ports = {f"gateway.{port}_address": free_address() for port in ("http", "grpc", "worker")}
+    overrides = {**settings, **ports}
     config = read_settings(None, os.environ, overrides).mesh()
     services = services_of(config, file=None, overrides=overrides, otlp_endpoint=otlp_endpoint)
     async with running_mesh(config, services, lambda name, line: None, START_SECONDS):

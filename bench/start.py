@@ -91,9 +91,10 @@ async def bench(runs: int) -> dict[str, object]:
 @asynccontextmanager
 async def started(model: Path) -> AsyncIterator[Started]:
     """A mesh started as a user starts it, and stopped as by Ctrl-C."""
-    http, grpc = free_address(), free_address()
+    http, grpc, workers = free_address(), free_address(), free_address()
+    addresses = ("--http", http, "--grpc", grpc, "--workers", workers)
     counts = ("--prefill", str(WORKERS), "--decode", str(WORKERS))
-    command = ("-m", "cli", "up", "--model", str(model), "--http", http, "--grpc", grpc, *counts)
+    command = ("-m", "cli", "up", "--model", str(model), *addresses, *counts)
     begun = time.monotonic()
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
     drain = None

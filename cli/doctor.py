@@ -88,7 +88,8 @@ def _problem(report: Report, problem: str, remedy: str) -> None:
 
 
 def _ports(report: Report, gateway: GatewayConfig) -> None:
-    for field, address in (("http_address", gateway.http_address), ("grpc_address", gateway.grpc_address)):
+    for field in ("http_address", "grpc_address", "worker_address"):
+        address = getattr(gateway, field)
         try:
             check_free(f"gateway.{field}", address)
             report["ports"][address] = "free"

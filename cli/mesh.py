@@ -36,6 +36,7 @@ def services_of(
         )
     check_free("gateway.http_address", mesh.gateway.http_address, "--http")
     check_free("gateway.grpc_address", mesh.gateway.grpc_address, "--grpc")
+    check_free("gateway.worker_address", mesh.gateway.worker_address, "--workers")
     common = dict(overrides) | {"otlp_endpoint": otlp_endpoint}
     config = str(file) if file is not None else None
     services = [Service(mesh.gateway.name, serve_arguments("gateway", common, config))]
@@ -48,7 +49,7 @@ def services_of(
             own = {
                 f"{tier}.name": f"{worker.name}-{number}",
                 f"{tier}.address": f"{host}:0",  # workers of one host cannot share a port
-                f"{tier}.gateways": dialable(mesh.gateway.grpc_address),
+                f"{tier}.gateways": dialable(mesh.gateway.worker_address),
                 f"{tier}.workers_on_host": str(mesh.workers),
                 f"{tier}.worker_on_host": str(len(services) - 1),  # the gateway came first and computes nothing
             }

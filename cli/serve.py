@@ -48,6 +48,7 @@ def gateway(config: File = None, settings: Set = None, parent: Parent = None) ->
     with readable_errors():
         check_free("gateway.http_address", chosen.http_address)
         check_free("gateway.grpc_address", chosen.grpc_address)
+        check_free("gateway.worker_address", chosen.worker_address)
         from gateway.main import serve
 
     telemetry = telemetry_of(chosen)
@@ -61,7 +62,7 @@ def gateway(config: File = None, settings: Set = None, parent: Parent = None) ->
 def prefill(config: File = None, settings: Set = None, parent: Parent = None) -> None:
     """Run a prefill worker: it computes prompts and pushes their KV pages to decode workers.
 
-    Example: baton serve prefill --set prefill.gateways=10.0.0.1:50051 --set prefill.address=10.0.0.2:7001
+    Example: baton serve prefill --set prefill.gateways=10.0.0.1:50052 --set prefill.address=10.0.0.2:7001
     """
     chosen = begin(config, settings, parent, Settings.prefill)
     with readable_errors():
@@ -74,7 +75,7 @@ def prefill(config: File = None, settings: Set = None, parent: Parent = None) ->
 def decode(config: File = None, settings: Set = None, parent: Parent = None) -> None:
     """Run a decode worker: it receives KV pages and generates tokens.
 
-    Example: baton serve decode --set decode.gateways=10.0.0.1:50051 --set decode.address=10.0.0.3:7002
+    Example: baton serve decode --set decode.gateways=10.0.0.1:50052 --set decode.address=10.0.0.3:7002
     """
     chosen = begin(config, settings, parent, Settings.decode)
     with readable_errors():

@@ -44,6 +44,9 @@ def up(
     decode: Decodes = None,
     http: Annotated[str | None, typer.Option(help="Address of the HTTP API; the default is 127.0.0.1:8000.")] = None,
     grpc: Annotated[str | None, typer.Option(help="Address of the gRPC API; the default is 127.0.0.1:50051.")] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Address where workers register; the default is 127.0.0.1:50052.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
     ] = None,
@@ -65,6 +68,7 @@ def up(
         "mesh.decode_workers": decode,
         "gateway.http_address": http,
         "gateway.grpc_address": grpc,
+        "gateway.worker_address": workers,
     }
     overrides |= {key: str(value) for key, value in flags.items() if value is not None}
     with readable_errors():

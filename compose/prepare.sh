@@ -42,7 +42,7 @@ pages="--route /ui --route /debug --route /metrics" # what this machine's user m
 render edge edge $pages
 # shellcheck disable=SC2086
 render gateway gateway $pages --set sidecar=127.0.0.1:15001 --set gateway.http_address=127.0.0.1:8000 \
-    --set gateway.grpc_address=127.0.0.1:50052
+    --set gateway.grpc_address=127.0.0.1:15051 --set gateway.worker_address=127.0.0.1:15052
 for number in 1 2; do
     for tier in prefill decode; do
         render $tier $tier-$number --set sidecar=127.0.0.1:15001 --set $tier.address=127.0.0.1:7001 \

@@ -34,6 +34,7 @@ async def explain() -> None:
     overrides = {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
         "gateway.local": "never",
     }
     mesh = read_settings(None, os.environ, overrides).mesh()

@@ -1,5 +1,5 @@
-"""The gateway as a process: both front doors over the core. Clients and workers share one port for gRPC; HTTP has
-another."""
+"""The gateway as a process: both front doors over the core. HTTP, clients of the gRPC API, and workers have
+a port each."""
 
 import asyncio
 import logging
@@ -10,7 +10,10 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
+from gateway.grpc.admin import admin
 from gateway.grpc.api import services
+from gateway.grpc.load import load_of
+from gateway.grpc.server import serve_grpc
 from gateway.http.api import HttpApi
 from gateway.http.hosts import KnownHosts, accepts_any_host
 from gateway.http.server import serve_http
@@ -44,8 +47,8 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     random, metrics = SystemRandom(), GatewayMetrics() if config.metrics else None
     assets = await asyncio.to_thread(load_assets, config.model, config.model_name)
 
-    def add_public(server: Any) -> Sequence[str]:
-        return services(gateway, assets, random=random, traces=traces)(server)
+    def add_admin(server: Any) -> Sequence[str]:
+        return admin(gateway, random)(server)
 
     traces = RecentTraces(
         telemetry,
@@ -56,7 +59,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     if config.log_content:
         traces.show_content(assets.tokenizer.decode)
     gateway = Gateway(
-        GrpcNetwork(tls=tls_files(config), sidecar=config.sidecar, setting="gateway.grpc_address", also=add_public),
+        GrpcNetwork(tls=tls_files(config), sidecar=config.sidecar, setting="gateway.worker_address", also=add_admin),
         random=random,
         traces=traces,
         model=config.model_name,
@@ -65,7 +68,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         observer=metrics or UNOBSERVED,
         rules=rules,
     )
-    listening = await gateway.listen(config.grpc_address)
+    registry = await gateway.listen(config.worker_address)
     ui = Ui(gateway)
     pages, watch = list[BaseRoute](debug_routes(traces, time.time)), list[Coroutine[Any, Any, None]]()
     if metrics is not None:
@@ -84,19 +87,22 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
     app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
     http = await serve_http(app, config.http_address, setting="gateway.http_address")
+    public = services(gateway, assets, random=random, traces=traces, load=lambda: load_of(gateway))
+    listening = await serve_grpc(config, public, serving=gateway.healthy())
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
-        await run_together(report_health(gateway, listening), *watch)
+        await run_together(report_health(gateway, listening, registry), *watch)
     finally:
         ui.close()
-        await http.close()
+        await asyncio.gather(http.close(), listening.close())
         await gateway.aclose()
-        await listening.close()
+        await registry.close()
 
 
-async def report_health(gateway: Gateway, listening: Listening) -> None:
+async def report_health(gateway: Gateway, *ports: Listening) -> None:
     """Give health checks over gRPC the same answer as `GET /health`, for as long as the service lives."""
     while True:
-        gateway.changed.clear()
-        await listening.set_serving(gateway.healthy())
-        await gateway.changed.wait()
+        seen = gateway.changed.count
+        for listening in ports:
+            await listening.set_serving(gateway.healthy())
+        await gateway.changed.after(seen)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from random import Random
 
+from gateway.changes import Changes
 from gateway.core import ChoiceRequest
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.observability.traces import RecentTraces
@@ -60,7 +61,7 @@ class Gateway:
         rules: Rules = RULES,
     ) -> None:
         self.workers = Workers()
-        self.changed = asyncio.Event()  # set when a worker attaches, drains or leaves
+        self.changed = Changes()  # set when a worker attaches, drains or leaves
         self.sequencer = Sequencer(
             self.workers,
             rules=rules,

@@ -111,6 +111,8 @@ class Attachments:
     def _receive(self, session: Session, message: Message) -> None:
         if isinstance(message, Snapshot):
             session.send(self._hello(self.address).prefix)
+        elif isinstance(message, Drain):
+            self.drain()
         elif isinstance(message, Watch):
             self._page_watch.watch(session, message.seconds)
         elif isinstance(message, ClockProbe):
@@ -160,7 +162,9 @@ class Attachments:
         return {"sessions_gateway": len(self.sessions), "expired_gateway": self._expired}
 
     def drain(self) -> None:
-        """Ask every gateway to send no new requests."""
+        """Ask every gateway to send no new requests; an operator's order comes from a gateway, at most once."""
+        if self._draining:
+            return
         self._draining = True
         for session in self.sessions:
             session.send(Drain())

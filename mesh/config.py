@@ -11,6 +11,7 @@ from pathlib import Path
 from mesh.config_checks import (
     ConfigError,
     check_address,
+    check_apart,
     check_behind_sidecar,
     check_choice,
     check_choice_on,
@@ -91,7 +92,10 @@ class GatewayConfig(CommonConfig):
     name: str = "gateway"
     http_address: str = "127.0.0.1:8000"
     http_hosts: tuple[str, ...] = ()  # names that the HTTP API answers to; empty: see gateway/http/hosts.py
-    grpc_address: str = "127.0.0.1:50051"  # where clients call and workers register
+    grpc_address: str = "127.0.0.1:50051"  # where clients call the gRPC API
+    worker_address: str = "127.0.0.1:50052"  # where workers register; clients have no business here
+    grpc_message_bytes: int = 4 * 1024 * 1024  # largest message of a client; a larger one is refused unread
+    grpc_streams: int = 1024  # calls of one connection at a time; further ones wait in the client
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
     ui: bool = True  # serve the page /ui, which shows the mesh at work
@@ -106,12 +110,17 @@ class GatewayConfig(CommonConfig):
         super().__post_init__()
         check_address("http_address", self.http_address)
         check_address("grpc_address", self.grpc_address)
+        check_address("worker_address", self.worker_address)
+        check_apart("worker_address", self.worker_address, grpc_address=self.grpc_address)
         check_host_names("http_hosts", self.http_hosts)
         if not 0.0 <= self.trace_share <= 1.0:
             raise ConfigError(f"trace_share: {self.trace_share} is not between 0 and 1")
         check_range("slo_ttft_ms", self.slo_ttft_ms, 0, 86_400_000)
         check_range("slo_itl_ms", self.slo_itl_ms, 0, 86_400_000)
         check_behind_sidecar("grpc_address", self.grpc_address, self.sidecar)
+        check_behind_sidecar("worker_address", self.worker_address, self.sidecar)
+        check_range("grpc_message_bytes", self.grpc_message_bytes, 1024, 64 * 1024 * 1024)
+        check_range("grpc_streams", self.grpc_streams, 1, 1_000_000)
         check_choice("local", self.local, LOCAL_MODES)
         check_choice("metrics_compat", self.metrics_compat, METRICS_COMPAT)
         check_range("max_waiting", self.max_waiting, 0, 1_000_000)
@@ -124,7 +133,7 @@ class WorkerConfig(CommonConfig):
     address: str = "127.0.0.1:0"  # port 0: any free one; the gateways learn it when the worker registers
     advertise_host: str = ""  # what others dial instead of the host of `address`; empty: that host
     advertise_port: int = 0  # what others dial instead of the port of `address`; 0: that port
-    gateways: tuple[str, ...] = ("127.0.0.1:50051",)
+    gateways: tuple[str, ...] = ("127.0.0.1:50052",)  # their worker_address
     device: str = "cpu"  # cpu | cuda: where the model is computed and its pages lie
     product_path: str = "auto"  # auto: an exact one; on a CPU pairs for bf16 checkpoints, fp32 for the others
     page_tokens: int = 32
@@ -157,7 +166,7 @@ class WorkerConfig(CommonConfig):
                 "port, an IPv6 address in brackets; the port is advertise_port"
             )
         if not self.gateways:
-            raise ConfigError("gateways: name at least one gateway as host:port, for instance 127.0.0.1:50051")
+            raise ConfigError("gateways: name at least one gateway as host:port, for instance 127.0.0.1:50052")
         for gateway in self.gateways:
             check_address("gateways", gateway)
         check_choice("device", self.device, tuple(TRANSPORTS))

@@ -25,12 +25,36 @@ def is_loopback(address: str) -> bool:
         return host == "localhost"
 
 
+USUAL_PORTS = {"http_address": "8000", "worker_address": "50052", "gateways": "50052"}
+
+
 def check_address(name: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        usual = "8000" if name == "http_address" else "50051"
+        usual = USUAL_PORTS.get(name, "50051")
         example = address if address.isdecimal() and int(address) <= 65535 else usual
         raise ConfigError(f"{name}: {address!r} is not host:port, for instance 127.0.0.1:{example}")
+    if ":" in host and not re.fullmatch(r"\[[^\[\]]+\]", host):
+        meant = [f"[{host}]:{port}"] if _is_version_6(host) else []
+        meant += [f"[{address}]:{USUAL_PORTS.get(name, '50051')}"] if _is_version_6(address) else []
+        raise ConfigError(
+            f"{name}: {address!r} is not host:port; an IPv6 address stands in brackets, for instance "
+            f"{' or '.join(meant) or '[::1]:50051'}"
+        )
+
+
+def _is_version_6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+def check_apart(name: str, address: str, **others: str) -> None:
+    """Two ports of one process; port 0 is always another one."""
+    for other, taken in others.items():
+        if address == taken and split_address(address)[1]:
+            raise ConfigError(f"{name}: {address} is {other} too; clients and workers need a port each")
 
 
 def check_host_names(name: str, hosts: tuple[str, ...]) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
 
 from mesh import codec
 from mesh.config import ConfigError
+from mesh.config_checks import check_address
+from mesh.grpc_health import SERVICE, HealthService
+from mesh.grpc_reflection import reflection_handlers
 from mesh.grpc_stream import FLUSH_SECONDS, GrpcStream
 from mesh.network import Accept, StreamClosed
 
@@ -22,7 +22,6 @@ _log = logging.getLogger(__name__)
 
 AddServices = Callable[[grpc.aio.Server], Sequence[str]]  # adds services to the server and returns their names
 
-_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 HANDSHAKE_SECONDS = 10.0  # a connection whose handshake takes longer is closed; gRPC's own default is two minutes
 LIMITS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 # Metadata sent ahead of a stream: by it the dialling end knows that the stream is served. A refusal begins with empty
@@ -44,11 +43,12 @@ class AddressError(ConfigError):
 class GrpcListening:
     """A server that runs until it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Sequence[tuple[str, Any]] = ()) -> None:
+        """`options` of gRPC override those of this file."""
         self.address = ""
         handshake = ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000))
-        self._server = grpc.aio.server(options=(*OPTIONS, handshake))
-        self._health = HealthServicer()
+        self._server = grpc.aio.server(options=tuple(dict((*OPTIONS, handshake, *options)).items()))
+        self._health = HealthService()
         self._services: list[str] = []
         self._steady: set[str] = set()
         self._streams: set[GrpcStream] = set()
@@ -72,25 +72,23 @@ class GrpcListening:
         *,
         advertise_host: str = "",
         advertise_port: int = 0,
+        serving: bool = True,
     ) -> None:
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((*self._services, _HEALTH, reflection.SERVICE_NAME), self._server)
+        """`serving`: the first answer of health checks."""
+        reflection = reflection_handlers((*self._services, SERVICE))
+        self._server.add_generic_rpc_handlers((self._health.handler(), *reflection))
+        self._health.set(("", *self._services), serving)
+        self._health.set(self._steady, True)
         port = bind(self._server, address, credentials, setting)
         self.address = f"{advertise_host or address.rpartition(':')[0]}:{advertise_port or port}"
         await self._server.start()
-        await self._set_health(("", *self._services), True)
 
     async def set_serving(self, serving: bool) -> None:
-        """Set the answer of health checks; a started server answers SERVING until this changes it."""
-        await self._set_health(("", *(name for name in self._services if name not in self._steady)), serving)
-
-    async def _set_health(self, services: Sequence[str], serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in services:
-            await self._health.set(service, status)
+        """Set the answer of health checks."""
+        self._health.set(("", *(name for name in self._services if name not in self._steady)), serving)
 
     async def close(self) -> None:
-        await self._health.enter_graceful_shutdown()
+        self._health.close()
         for stream in tuple(self._streams):
             stream.close()
         await self._server.stop(grace=FLUSH_SECONDS)
@@ -124,9 +122,10 @@ class GrpcListening:
 
 def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None, setting: str) -> int:
     """Bind the server to the address and return the port; AddressError when that fails."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise AddressError(f"{setting} = {address!r}: write host:port, for instance 127.0.0.1:50051")
+    try:
+        check_address(setting, address)
+    except ConfigError as error:
+        raise AddressError(str(error)) from None
     try:
         if credentials is None:
             return int(server.add_insecure_port(address))

@@ -240,7 +240,7 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The worker takes no new requests and leaves when those that it has are done."""
+    """From a worker: it takes no new requests, and those that it has go on. To a worker: an operator orders this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +466,7 @@ class PageMap:
     lengths: tuple[int, ...]  # cells of each run
 
 
-Down = Prefill | Open | Cancel | Snapshot | ClockProbe | Watch | Heartbeat
+Down = Prefill | Open | Cancel | Snapshot | ClockProbe | Watch | Drain | Heartbeat
 Up = (
     Hello
     | Tokens

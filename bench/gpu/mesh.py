@@ -96,6 +96,7 @@ async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[GpuMe
         "cache_folder": str(cache),
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
         "gateway.local": "never",
         "worker.device": device,
         "worker.page_tokens": "16",

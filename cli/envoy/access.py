@@ -7,18 +7,22 @@ from typing import Any
 
 from baton.inference.v1 import inference_pb2
 from baton.kv.v1 import kv_pb2
+from baton.vllm.v1 import vllm_pb2
 from baton.worker.v1 import worker_pb2
 from cli.envoy.document import Noted, extension
 from cli.envoy.proxy import Proxy
 
-PUBLIC = f"/{inference_pb2.DESCRIPTOR.package}."  # begins the path of every method of the public gRPC API
+PUBLIC = (
+    f"/{inference_pb2.DESCRIPTOR.package}.",
+    f"/{vllm_pb2.DESCRIPTOR.package}.",
+)
 REGISTER = "/{}/Register".format(worker_pb2.DESCRIPTOR.services_by_name["RegistryService"].full_name)
 ATTACH = "/{}/Attach".format(worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name)
 STATS = "/{}/Stats".format(worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name)
 SESSION = "/{}/Session".format(kv_pb2.DESCRIPTOR.services_by_name["KvService"].full_name)
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection."
-API = ("/v1/", "/health", PUBLIC, REFLECTION)  # what clients may call, without what operators look at
+API = ("/v1/", "/health", *PUBLIC, REFLECTION)  # what clients may call, without what operators look at
 
 
 def rbac_filter(proxy: Proxy) -> dict[str, Any]:

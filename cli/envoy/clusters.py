@@ -15,7 +15,8 @@ from mesh.config import split_address
 
 REGISTRY = worker_pb2.DESCRIPTOR.services_by_name["RegistryService"].full_name
 
-GATEWAYS, LOCAL_GRPC, LOCAL_HTTP, COLLECTOR, ADMIN = "gateways", "local_grpc", "local_http", "collector", "admin"
+GATEWAYS, LOCAL_GRPC, LOCAL_REGISTRY, LOCAL_HTTP = "gateways", "local_grpc", "local_registry", "local_http"
+COLLECTOR, ADMIN = "collector", "admin"
 PINGS = {"interval": "5s", "timeout": "5s"}  # like the lease between two services
 MANY_STREAMS = 1_000_000  # the services limit themselves
 
@@ -28,6 +29,7 @@ def clusters(proxy: Proxy) -> list[Any]:
         found += [_peer(proxy, member) for member in proxy.peers()]
         found.append(_local(LOCAL_GRPC, proxy.local_grpc, _http2()))
         if proxy.local_http:
+            found.append(_local(LOCAL_REGISTRY, proxy.local_registry, _http2()))
             found.append(_local(LOCAL_HTTP, proxy.local_http, _http1()))
     if proxy.probe:
         found.append(_local(ADMIN, proxy.admin, _http1()))

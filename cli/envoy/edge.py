@@ -90,7 +90,7 @@ def _match(path: str) -> dict[str, Any]:
     match path:
         case "/health":
             return {"path": path}
-        case _ if path in (PUBLIC, HEALTH, REFLECTION):
+        case _ if path in (*PUBLIC, HEALTH, REFLECTION):
             return {"prefix": path, "grpc": {}}
         case _:
             return {"prefix": path}

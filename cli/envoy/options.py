@@ -73,6 +73,7 @@ def proxy_of(options: RenderOptions, settings: Settings) -> Proxy:
         public_key=str(options.public_key or key),
         outbound="" if options.role == "edge" else config.sidecar,
         local_grpc="" if options.role == "edge" else _local_grpc(config),
+        local_registry=_local_registry(config) if options.role == "gateway" else "",
         local_http=config.http_address if options.role == "gateway" and isinstance(config, GatewayConfig) else "",
         routes=tuple(options.routes),
         admin=options.admin,
@@ -119,13 +120,22 @@ def _file(option: str, file: Path | None) -> str:
 
 
 def _local_grpc(config: GatewayConfig | WorkerConfig) -> str:
-    key = "grpc_address" if isinstance(config, GatewayConfig) else "address"
-    address: str = getattr(config, key)
     if not config.sidecar:
         raise ConfigError(
             "sidecar: is not set; give the service beside this Envoy a loopback address for its calls, for instance "
             'sidecar = "127.0.0.1:15001"'
         )
+    if isinstance(config, GatewayConfig):
+        return _with_port("grpc_address", config.grpc_address)
+    return _with_port("address", config.address)
+
+
+def _local_registry(config: GatewayConfig | WorkerConfig) -> str:
+    assert isinstance(config, GatewayConfig)
+    return _with_port("worker_address", config.worker_address)
+
+
+def _with_port(key: str, address: str) -> str:
     if address.endswith(":0"):
         raise ConfigError(f"{key}: {address} has no port yet; name the one on which the service listens on loopback")
     return address
@@ -152,6 +162,7 @@ def _check(proxy: Proxy, options: RenderOptions) -> None:
         ("--probe", proxy.probe),
         ("sidecar", proxy.outbound),
         ("the service's own port", proxy.local_grpc),
+        ("worker_address", proxy.local_registry),
         ("http_address", proxy.local_http),
     ):
         if not address:

@@ -17,6 +17,7 @@ class Proxy:
     secrets: str = ""  # folder of `baton envoy secrets`; with it Envoy takes renewed certificates without a restart
     outbound: str = ""  # the service's `sidecar`; empty at the edge, which has no service beside it
     local_grpc: str = ""  # where the service itself listens
+    local_registry: str = ""  # where workers register; gateways only
     local_http: str = ""  # gateways only
     public_certificate: str = ""  # what the edge shows to clients
     public_key: str = ""

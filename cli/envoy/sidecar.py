@@ -6,7 +6,7 @@ service's calls in plain text and chooses the peer by the exact authority; an un
 from typing import Any
 
 from cli.envoy.access import HEALTH, PUBLIC, REFLECTION, REGISTER, rbac_filter
-from cli.envoy.clusters import LOCAL_GRPC, LOCAL_HTTP, MANY_STREAMS, socket_address
+from cli.envoy.clusters import LOCAL_GRPC, LOCAL_HTTP, LOCAL_REGISTRY, MANY_STREAMS, socket_address
 from cli.envoy.document import Noted
 from cli.envoy.http import (
     HEADERS,
@@ -57,12 +57,17 @@ def inbound(proxy: Proxy) -> dict[str, Any]:
 
 
 def _inbound_routes(proxy: Proxy) -> list[Any]:
+    """At a gateway the path decides between its ports: only Register, and the health checks of the workers' Envoys,
+    which name the gateway's address as authority, reach the port of the workers."""
     if not proxy.local_http:
         return [to_cluster({"prefix": "/"}, LOCAL_GRPC)]
+    untraced = {"tracing": {"overall_sampling": {"numerator": 0}}}
+    from_workers = {"name": ":authority", "string_match": {"exact": proxy.own.address}}
     return [
-        {**to_cluster({"prefix": HEALTH}, LOCAL_GRPC), "tracing": {"overall_sampling": {"numerator": 0}}},
-        {**to_cluster({"path": REGISTER}, LOCAL_GRPC), "tracing": {"overall_sampling": {"numerator": 0}}},
-        *(to_cluster({"prefix": path}, LOCAL_GRPC) for path in (PUBLIC, REFLECTION)),
+        {**to_cluster({"prefix": HEALTH, "headers": [from_workers]}, LOCAL_REGISTRY), **untraced},
+        {**to_cluster({"prefix": HEALTH}, LOCAL_GRPC), **untraced},
+        {**to_cluster({"path": REGISTER}, LOCAL_REGISTRY), **untraced},
+        *(to_cluster({"prefix": path}, LOCAL_GRPC) for path in (*PUBLIC, REFLECTION)),
         to_cluster({"prefix": "/"}, LOCAL_HTTP),
     ]
 

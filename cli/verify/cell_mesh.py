@@ -65,6 +65,7 @@ async def running_cell(
         "served_name": folder.name,
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
         "gateway.local": tampering.local,
         **settings,
     }

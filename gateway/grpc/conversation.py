@@ -3,13 +3,16 @@
 gateway/text/prompt.py validates them as it validates chats over HTTP; CHAT_FIELDS makes its errors name fields of this
 API."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.text.prompt import ChatPrompt
 from gateway.text.tool_calls import ToolCall
-from gateway.text.tools import ChatFields
+from gateway.text.tools import MAX_TOOLS, ChatFields
+from gateway.validation import validate_length
 from mesh.errors import InvalidRequest
 
 Json = dict[str, Any]
@@ -22,11 +25,22 @@ CHAT_FIELDS = ChatFields(
     parameters="parameters_json",
 )
 _TEXT_FIELDS = ("role", "content", "name", "tool_call_id")
+_SLICE = 500  # messages that are converted in one piece
+MOST_JSON_CHARACTERS = 1_000_000  # parsing so many takes some ten milliseconds, in one piece
 
 
-def parse_conversation(chat: pb.Chat) -> ChatPrompt:
+async def parse_conversation(chat: pb.Chat, most: int) -> ChatPrompt:
+    """`most`: tokens of the model's context. Whatever a client can repeat is counted before it is converted."""
+    if len(chat.messages) > most:  # a message is at least one token
+        validate_length(CHAT_FIELDS.messages, len(chat.messages), most)
+    _limit(CHAT_FIELDS.tools, chat.tools)
+    messages = list[Json]()
+    for index, message in enumerate(chat.messages):
+        messages.append(_message(message, CHAT_FIELDS.message(index)))
+        if index % _SLICE == _SLICE - 1:
+            await asyncio.sleep(0)
     return ChatPrompt(
-        messages=[_message(message) for message in chat.messages],
+        messages=messages,
         tools=[_tool(tool, CHAT_FIELDS.tool(index)) for index, tool in enumerate(chat.tools)],
         template_arguments=_object(chat.template_arguments_json, CHAT_FIELDS.template_arguments),
         add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
@@ -37,7 +51,8 @@ def tool_call(call: ToolCall) -> pb.ToolCall:
     return pb.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments)
 
 
-def _message(message: pb.ChatMessage) -> Json:
+def _message(message: pb.ChatMessage, path: str) -> Json:
+    _limit(f"{path}.tool_calls", message.tool_calls)
     found: Json = {field.name: value for field, value in message.ListFields() if field.name in _TEXT_FIELDS}
     if message.tool_calls:
         found["tool_calls"] = [
@@ -55,7 +70,15 @@ def _tool(tool: pb.Tool, path: str) -> Json:
     return {"type": "function", "function": function}
 
 
+def _limit(path: str, values: Sequence[Any]) -> None:
+    if len(values) > MAX_TOOLS:
+        raise InvalidRequest(path, f"{path} has {len(values)} entries; at most {MAX_TOOLS} are allowed")
+
+
 def _object(text: str, path: str) -> Json:
+    if len(text) > MOST_JSON_CHARACTERS:
+        what = f"{path} has {len(text)} characters; at most {MOST_JSON_CHARACTERS} are allowed"
+        raise InvalidRequest(path, what)
     try:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:

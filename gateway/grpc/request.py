@@ -1,42 +1,66 @@
 """Requests of baton.inference.v1 as `ClientRequest`. An absent field stays None; gateway/validation.py fills in
 defaults.
 
-Step 1 of a request's life over gRPC."""
+Step 1 of a request's life over gRPC. What a client can repeat is counted before it is converted, and long lists are
+converted in slices, so that no request stops the event loop."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
+from gateway.grpc.calls import Call
 from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.observability.record import RequestRecord
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_chat, encode_text
-from gateway.validation import ClientRequest
+from gateway.validation import MAX_CHOICES, MAX_STOP_STRINGS, ClientRequest, validate_length
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
-_FIELD_NAMES = {
-    **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n")},
-    "max_tokens": "stop.max_tokens",
-    "min_tokens": "stop.min_tokens",
-    "stop": "stop.strings",
-    "stop_token_ids": "stop.token_ids",
-    "top_logprobs": "logprobs.top",
-    "salt": "cache_salt",
-}
+_SLICE = 16_384  # ids that are converted in one piece
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How a message spells its fields, for errors."""
+
+    text: str
+    token_ids: str
+    others: Mapping[str, str]  # by their names in ClientRequest
+
+
+NAMES = Names(
+    text="text",
+    token_ids="token_ids",
+    others={
+        **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n")},
+        "max_tokens": "stop.max_tokens",
+        "min_tokens": "stop.min_tokens",
+        "stop": "stop.strings",
+        "stop_token_ids": "stop.token_ids",
+        "top_logprobs": "logprobs.top",
+        "salt": "cache_salt",
+    },
+)
 
 
 async def parse_request(
     request: pb.GenerateRequest,
     assets: Assets,
     *,
-    request_id: str,
+    call: Call,
     trace: RequestRecord,
     deadline_seconds: float | None,
+    names: Names = NAMES,
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
-    prompt_field, ids, tools = await _prompt(request, assets)
+    _limit(names.others["stop"], stop.strings, MAX_STOP_STRINGS)
+    _limit(names.others["stop_token_ids"], stop.token_ids, assets.vocabulary)
+    prompt_field, ids, tools = await _prompt(request, assets, names)
     return ClientRequest(
-        request_id=request_id,
+        request_id=call.request_id,
         prompt=ids,
         model=request.model or None,
         n=_present(sampling, "n"),
@@ -53,7 +77,7 @@ async def parse_request(
         include_stop=stop.include_stop_string,
         top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
         tools=tools,
-        emitted={choice.index: tuple(choice.token_ids) for choice in request.emitted},
+        emitted=await _emitted(request.emitted, assets.context_tokens),
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
         numerics_of={
             choice.index: numerics_of(choice.numerics_class)
@@ -65,7 +89,7 @@ async def parse_request(
         priority=request.priority,
         deadline_seconds=deadline_seconds,
         trace=trace,
-        field_names={**_FIELD_NAMES, "prompt": prompt_field},
+        field_names={**names.others, "prompt": prompt_field},
     )
 
 
@@ -78,16 +102,53 @@ def numerics_of(numerics_class: pb.NumericsClass) -> str:
     return f"{numerics_class.name}{_FINGERPRINT}{numerics_class.fingerprint}"
 
 
-async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tuple[int, ...], frozenset[str]]:
+async def ids_of(field: str, ids: Sequence[int], most: int) -> tuple[int, ...]:
+    """The ids of a repeated field; more than the context holds are refused unread."""
+    if len(ids) > most:
+        validate_length(field, len(ids), most)
+    found: list[int] = []
+    for start in range(0, len(ids), _SLICE):
+        if start:
+            await asyncio.sleep(0)
+        found += ids[start : start + _SLICE]
+    return tuple(found)
+
+
+async def _prompt(
+    request: pb.GenerateRequest, assets: Assets, names: Names
+) -> tuple[str, tuple[int, ...], frozenset[str]]:
     """The field that holds the prompt, its token ids, and the names of the tools whose calls are to be read."""
     kind = request.WhichOneof("prompt")
     if kind == "text":
-        return "text", await encode_text(assets, request.text, field="text", special=True), frozenset()
+        return names.text, await encode_text(assets, request.text, field=names.text, special=True), frozenset()
     if kind == "token_ids":
-        return "token_ids", tuple(request.token_ids.ids), frozenset()
+        ids = await ids_of(names.token_ids, request.token_ids.ids, assets.context_tokens)
+        return names.token_ids, ids, frozenset()
     if kind == "chat":
-        return CHAT_FIELDS.messages, *await encode_chat(assets, parse_conversation(request.chat), CHAT_FIELDS)
-    raise InvalidRequest("prompt", "prompt is missing: set one of text, token_ids, chat")
+        return CHAT_FIELDS.messages, *await encode_message(request.chat, assets)
+    raise InvalidRequest("prompt", f"prompt is missing: set one of {names.text}, {names.token_ids}, chat")
+
+
+async def encode_message(chat: pb.Chat, assets: Assets) -> tuple[tuple[int, ...], frozenset[str]]:
+    """Token ids of a chat, and the names of the tools whose calls are to be read."""
+    conversation = await parse_conversation(chat, assets.context_tokens)
+    return await encode_chat(assets, conversation, CHAT_FIELDS)
+
+
+async def _emitted(choices: Sequence[pb.Emitted], most: int) -> dict[int, tuple[int, ...]]:
+    _limit("emitted", choices, MAX_CHOICES)
+    found: dict[int, tuple[int, ...]] = {}
+    for place, choice in enumerate(choices):
+        if choice.index in found:
+            field = f"emitted[{place}].index"
+            raise InvalidRequest(field, f"{field} is {choice.index}, as in an earlier entry; send each choice once")
+        found[choice.index] = await ids_of(f"emitted[{place}].token_ids", choice.token_ids, most)
+    return found
+
+
+def _limit(field: str, values: Sequence[Any], most: int) -> None:
+    if len(values) > most:
+        raise InvalidRequest(field, f"{field} has {len(values)} entries; at most {most} are allowed")
 
 
 def _present(message: Any, field: str) -> Any:

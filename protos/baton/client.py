@@ -2,9 +2,11 @@
 
 It knows the addresses of one or more gateways. When a gateway breaks in the middle of an answer, the next one continues
 from the tokens that have arrived: with the same seed and the same numerics class, so the text goes on as if nothing had
-happened. Errors that another gateway would repeat are raised as they are. It needs grpcio and protobuf only."""
+happened. While no gateway is there it tries again, with longer and longer pauses, until the call's time or its own
+patience is over. Errors that another gateway would repeat are raised as they are. It needs grpcio and protobuf only."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -20,8 +22,19 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # so long one attempt to connect may take
+    ("grpc.max_reconnect_backoff_ms", 3_000),
 )
-_BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
+# After these errors another gateway may do better; after UNAVAILABLE also the same one, a little later.
+_BROKEN = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.FAILED_PRECONDITION,  # its workers are of another numerics class
+)
 
 
 class ProtocolError(Exception):
@@ -72,16 +85,56 @@ class _Progress:
         return rest
 
 
+class _Pace:
+    """How long one call goes on trying, and its pauses."""
+
+    def __init__(self, timeout_seconds: float | None, *, patience_seconds: float, gateways: int) -> None:
+        self._now = asyncio.get_running_loop().time
+        self._deadline = None if timeout_seconds is None else self._now() + timeout_seconds
+        self._patience_seconds, self._gateways = patience_seconds, gateways
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        """The call has made progress."""
+        self._since, self._pause, self._failures, self._may_pass = self._now(), _FIRST_PAUSE_SECONDS, 0, False
+
+    def seconds_left(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - self._now())
+
+    async def after(self, problem: Exception) -> None:
+        """Return when the next gateway may be tried; raises the problem when there is no use. A pause comes after all
+        gateways have failed, and only if one of them may be back later."""
+        self._failures += 1
+        self._may_pass |= isinstance(problem, grpc.RpcError) and problem.code() is grpc.StatusCode.UNAVAILABLE
+        if self._failures % self._gateways:
+            return
+        end = min(self._since + self._patience_seconds, self._deadline or float("inf"))
+        if not self._may_pass or self._now() + self._pause > end:
+            raise problem
+        await asyncio.sleep(self._pause)
+        self._pause, self._may_pass = min(2 * self._pause, _LONGEST_PAUSE_SECONDS), False
+
+
 class Client:
     """`async with Client("127.0.0.1:50051") as client: print(await client.generate_text("Once"))`"""
 
     def __init__(
-        self, *addresses: str, credentials: grpc.ChannelCredentials | None = None, server_name: str = ""
+        self,
+        *addresses: str,
+        credentials: grpc.ChannelCredentials | None = None,
+        server_name: str = "",
+        patience_seconds: float = 30.0,
     ) -> None:
         """`credentials` are those of grpc.ssl_channel_credentials; None: plain text. `server_name` is the name that the
-        gateways' certificates carry (their `tls_name`); empty: each gateway's carries the host of its address."""
+        gateways' certificates carry (their `tls_name`); empty: each gateway's carries the host of its address.
+        `patience_seconds`: how long a call that makes no progress tries again; 0: each gateway is tried once."""
         if not addresses:
             raise ValueError("addresses: name at least one gateway as host:port")
+        for address in addresses:
+            if address.count(":") > 1 and not address.startswith("[") and "://" not in address:
+                raise ValueError(f"addresses: {address!r} needs brackets around its IPv6 address: [::1]:50051")
+        self._patience_seconds = patience_seconds
+        self._first = 0  # the channel that the next call tries first: one that worked
         options = (*_OPTIONS, *((("grpc.ssl_target_name_override", server_name),) if server_name else ()))
         self._channels = [
             grpc.aio.insecure_channel(address, options=options)
@@ -105,27 +158,29 @@ class Client:
     async def stream(
         self, request: pb.GenerateRequest, *, timeout_seconds: float | None = None
     ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
-        """Yield events in order, each once. Each gateway is tried once, in the order of the addresses."""
-        progress = _Progress()
-        last: grpc.aio.AioRpcError | None = None
-        for channel in self._channels:
+        """Yield events in order, each once, whichever gateways they come from. `timeout_seconds` is the time for all of
+        it, pauses included."""
+        progress, pace = _Progress(), self._pace(timeout_seconds)
+        for number, channel in self._in_turn():
             stub: Any = pb_grpc.InferenceServiceStub(channel)
-            call = stub.StreamGenerate(
-                pb.StreamGenerateRequest(request=progress.rest_of(request)), timeout=timeout_seconds
-            )
+            rest = pb.StreamGenerateRequest(request=progress.rest_of(request))
+            call = stub.StreamGenerate(rest, timeout=pace.seconds_left())
             try:
                 async for event in call:
                     if progress.is_news(event):
+                        self._first = number
+                        pace.goes_on()
                         yield event
                     if event.WhichOneof("event") == "finished":
                         return
+                problem: Exception = ProtocolError("the stream ended without Finished, and no other gateway is left")
             except grpc.aio.AioRpcError as error:
                 if error.code() not in _BROKEN:
                     raise
-                last = error
+                problem = error
             finally:
                 call.cancel()
-        raise last or ProtocolError("the stream ended without Finished, and no other gateway is left")
+            await pace.after(problem)
 
     async def stream_text(
         self, prompt: str | Sequence[int], *, timeout_seconds: float | None = None, **sampling: Any
@@ -142,8 +197,42 @@ class Client:
         return "".join([text async for text in self.stream_text(prompt, timeout_seconds=timeout_seconds, **sampling)])
 
     async def models(self) -> list[str]:
-        stub: Any = pb_grpc.ModelServiceStub(self._channels[0])
-        return [model.name for model in (await stub.ListModels(pb.ListModelsRequest())).models]
+        def ask(channel: grpc.aio.Channel, timeout_seconds: float | None) -> Any:
+            stub: Any = pb_grpc.ModelServiceStub(channel)
+            return stub.ListModels(pb.ListModelsRequest(), timeout=timeout_seconds)
+
+        return [model.name for model in (await self._anywhere(ask)).models]
+
+    async def count_tokens(self, text: str) -> int:
+        def ask(channel: grpc.aio.Channel, timeout_seconds: float | None) -> Any:
+            stub: Any = pb_grpc.InferenceServiceStub(channel)
+            return stub.CountTokens(pb.CountTokensRequest(text=text), timeout=timeout_seconds)
+
+        return int((await self._anywhere(ask)).tokens)
+
+    async def _anywhere(self, ask: Callable[[grpc.aio.Channel, float | None], Any]) -> Any:
+        """The answer of the first gateway that has one."""
+        pace = self._pace(None)
+        for number, channel in self._in_turn():
+            try:
+                answer = await ask(channel, pace.seconds_left())
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _BROKEN:
+                    raise
+                await pace.after(error)
+            else:
+                self._first = number
+                return answer
+
+    def _pace(self, timeout_seconds: float | None) -> "_Pace":
+        return _Pace(timeout_seconds, patience_seconds=self._patience_seconds, gateways=len(self._channels))
+
+    def _in_turn(self) -> Iterator[tuple[int, grpc.aio.Channel]]:
+        """All channels again and again, from the one that worked last on; never ends."""
+        number = self._first
+        while True:
+            yield number, self._channels[number]
+            number = (number + 1) % len(self._channels)
 
 
 def request_of(prompt: str | Sequence[int], *, model: str | None = None, **options: Any) -> pb.GenerateRequest:

@@ -96,7 +96,7 @@ def promtool_problems(tools: PrometheusTools) -> list[str]:
 
 
 def run_mesh(tools: PrometheusTools, seconds: float, seed: int) -> DashboardRun:
-    overrides = SETTINGS | {"gateway.http_address": free_address(), "gateway.grpc_address": free_address()}
+    overrides = SETTINGS | {f"gateway.{port}_address": free_address() for port in ("http", "grpc", "worker")}
     mesh = read_settings(overrides=overrides).mesh()
     with tempfile.TemporaryDirectory() as folder, progress(seconds) as show:
         run = watched_run(mesh, overrides, tools.server, Path(folder), seconds=seconds, seed=seed, show=show)

@@ -30,7 +30,7 @@ def check(path: str, seconds: float) -> Outcome:
 def _check(path: str, seconds: float) -> Outcome:
     os.environ["TMPDIR"] = tempfile.gettempdir()
     if not enter_own_network():
-        print("no network of its own: the ports 8000 and 50051 must be free", file=sys.stderr)
+        print("no network of its own: the ports 8000, 50051 and 50052 must be free", file=sys.stderr)
     file = Path(path) if Path(path).is_absolute() else ROOT / path
     with tempfile.TemporaryDirectory(prefix="docs-", ignore_cleanup_errors=True) as scratch:
         say = lambda what: print(what, file=sys.stderr, flush=True)  # noqa: E731

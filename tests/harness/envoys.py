@@ -47,6 +47,7 @@ class Ports:
     listen: str
     outbound: str
     grpc: str
+    registry: str
     http: str
     admin: str
     probe: str
@@ -170,8 +171,8 @@ def _lay_out(folder: Path, prefills: int, decodes: int) -> EnvoyMesh:
     names = {"edge": ["edge"], "gateway": ["gateway"]}
     names |= {tier: [f"{tier}-{number + 1}" for number in range(count)] for tier, count in _tiers(prefills, decodes)}
     count = sum(map(len, names.values()))
-    free = iter(free_ports(6 * count))
-    ports = {name: Ports(*(f"127.0.0.1:{next(free)}" for _ in range(6))) for each in names.values() for name in each}
+    free = iter(free_ports(7 * count))
+    ports = {name: Ports(*(f"127.0.0.1:{next(free)}" for _ in range(7))) for each in names.values() for name in each}
     members = tuple(Member(tier, name, ports[name].listen) for tier, each in names.items() for name in each)
     tls = folder / "tls"
     make_authority(tls, DAYS)
@@ -204,6 +205,7 @@ def _proxy(mesh: EnvoyMesh, member: Member, otlp: str, routes: tuple[str, ...]) 
         access_log=str(mesh.folder / f"{member.name}.access.json"),
         outbound=ports.outbound if has_service else "",
         local_grpc=ports.grpc if has_service else "",
+        local_registry=ports.registry if member.tier == "gateway" else "",
         local_http=ports.http if member.tier == "gateway" else "",
     )
 
@@ -220,7 +222,8 @@ def _settings(mesh: EnvoyMesh, member: Member) -> dict[str, str]:
     ports, tier = mesh.ports[member.name], member.tier
     common = {f"{tier}.name": member.name, f"{tier}.sidecar": ports.outbound}
     if tier == "gateway":
-        return common | {"gateway.grpc_address": ports.grpc, "gateway.http_address": ports.http}
+        own = {"grpc": ports.grpc, "worker": ports.registry, "http": ports.http}
+        return common | {f"gateway.{port}_address": address for port, address in own.items()}
     return common | {
         f"{tier}.address": ports.grpc,
         f"{tier}.advertise_port": member.address.rpartition(":")[2],

@@ -67,11 +67,12 @@ async def process_mesh(
     """A running mesh, whose processes end on the way out. With `start_decodes` off the test starts the decode
     workers."""
     given = dict(settings or {})
-    grpc, http = free_address(), free_address()
+    grpc, http, workers = free_address(), free_address(), free_address()
     if "model" not in given:
         folder = await asyncio.to_thread(ensure_random, default_cache_folder())
         given |= {"model": str(folder), "served_name": "random"}
-    common = given | {"gateway.grpc_address": grpc, "gateway.http_address": http, "worker.gateways": grpc}
+    common = given | {"gateway.grpc_address": grpc, "gateway.http_address": http}
+    common |= {"gateway.worker_address": workers, "worker.gateways": workers}
 
     def make(tier: str, name: str) -> ServiceProcess:
         orders = Orders(

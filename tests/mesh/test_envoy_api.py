@@ -15,9 +15,11 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.grpc import api as grpc_api
+from gateway.grpc.server import serve_grpc
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
-from mesh.grpc_network import GrpcListening, GrpcNetwork
+from mesh.config import GatewayConfig
+from mesh.grpc_network import GrpcListening
 from tests.harness.envoys import EnvoyMesh, envoys_only
 from tests.unit.gateway import (
     test_grpc_api,
@@ -71,8 +73,8 @@ async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
 
 @pytest.fixture
 async def server(envoys: EnvoyMesh, core: Any, assets: Any) -> AsyncIterator[GrpcListening]:
-    network = GrpcNetwork(also=grpc_api.services(core, assets, random=random.Random(3)))
-    server = await network.listen(envoys.ports["gateway"].grpc, {}, lambda register: None)
+    config = GatewayConfig(grpc_address=envoys.ports["gateway"].grpc)
+    server = await serve_grpc(config, grpc_api.services(core, assets, random=random.Random(3)))
     yield server
     await server.close()
 

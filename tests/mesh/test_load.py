@@ -53,6 +53,7 @@ async def test_a_mesh_answers_completions_and_chats_of_exact_lengths() -> None:
     overrides = {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
         "mesh.prefill_workers": "1",
         "mesh.decode_workers": "1",
     }

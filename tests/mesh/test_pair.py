@@ -52,6 +52,7 @@ async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MeshCo
     overrides = {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
         "gateway.local": "never",
         "mesh.prefill_workers": "1",
         "cache_folder": str(tmp_path_factory.mktemp("cache")),

@@ -44,6 +44,7 @@ async def encrypted_mesh(folder: Path) -> AsyncIterator[EncryptedMesh]:
     overrides = {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
         "gateway.local": "never",
         "mesh.prefill_workers": "1",
         "mesh.decode_workers": "1",

@@ -49,7 +49,7 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{/* Where workers register: a headless Service that also has gateways which are not ready yet. A gateway becomes ready
 only when workers have registered, so a Service of ready pods would never have an address. */}}
 {{- define "baton.registry" -}}
-{{- printf "%s.%s:%v" (include "baton.component" (list . "registry")) (include "baton.zone" .) .Values.ports.grpc -}}
+{{- printf "%s.%s:%v" (include "baton.component" (list . "registry")) (include "baton.zone" .) (include "baton.registryPort" .) -}}
 {{- end -}}
 
 {{/* baton.components $: what runs, as a YAML list */}}
@@ -57,4 +57,9 @@ only when workers have registered, so a Service of ready pods would never have a
 {{- $components := list "gateway" "prefill" "decode" -}}
 {{- if eq .Values.security.mode "sidecar" }}{{ $components = prepend $components "edge" }}{{ end -}}
 {{- toYaml $components -}}
+{{- end -}}
+
+{{/* The port of a gateway on which workers register: its own, or its Envoy's, which takes all calls and knows their paths */}}
+{{- define "baton.registryPort" -}}
+{{- ternary .Values.ports.grpc .Values.ports.registry (eq .Values.security.mode "sidecar") -}}
 {{- end -}}

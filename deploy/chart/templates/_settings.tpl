@@ -73,6 +73,8 @@ names, files) comes as BATON_* variables, which win over the file.
   value: {{ printf "%s:%v" (include "baton.listen" .) .Values.ports.http | quote }}
 - name: BATON_GATEWAY_GRPC_ADDRESS
   value: {{ printf "%s:%v" (include "baton.listen" .) (include "baton.ownPort" (list . "gateway")) | quote }}
+- name: BATON_GATEWAY_WORKER_ADDRESS
+  value: {{ printf "%s:%v" (include "baton.listen" .) .Values.ports.registry | quote }}
 {{- end -}}
 
 {{/* baton.environment $: variables of every service */}}

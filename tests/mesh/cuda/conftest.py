@@ -73,6 +73,7 @@ async def gpu_mesh(folder: Path, cache: Path, **settings: str) -> AsyncIterator[
         "cache_folder": str(cache),
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
         "gateway.local": "never",
         "mesh.prefill_workers": "2",
         "mesh.decode_workers": "1",

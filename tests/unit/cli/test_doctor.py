@@ -16,7 +16,7 @@ KEYS = {"paths", "transports", "class", "fingerprint", "problems", "processor", 
 
 @pytest.fixture
 def gateway() -> GatewayConfig:
-    return GatewayConfig(http_address=free_address(), grpc_address=free_address())
+    return GatewayConfig(http_address=free_address(), grpc_address=free_address(), worker_address=free_address())
 
 
 def problems(report: doctor.Report) -> str:
@@ -32,7 +32,7 @@ def test_a_program_finds_every_key(gateway: GatewayConfig, tmp_path: Path) -> No
 
 
 def test_a_taken_port_is_a_problem_with_a_remedy(taken_address: str, tmp_path: Path) -> None:
-    gateway = GatewayConfig(http_address=taken_address, grpc_address=free_address())
+    gateway = GatewayConfig(http_address=taken_address, grpc_address=free_address(), worker_address=free_address())
     report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path))
     assert report["ports"][taken_address] == "taken"
     assert taken_address in problems(report) and "set another address" in problems(report)

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,10 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def ports(*names: str) -> dict[str, Any]:
+    return {f"{name}_address": free_address() for name in names}
+
+
 def settings_in(arguments: tuple[str, ...]) -> dict[str, str]:
     pairs = [value for flag, value in itertools.pairwise(arguments) if flag == "--set"]
     return parse_settings(pairs)
@@ -33,13 +38,14 @@ def test_every_service_gets_a_name_a_port_and_the_gateway(model: Path) -> None:
         "mesh.prefill_workers": "1",
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
     }
     mesh = read_settings(overrides=overrides).mesh()
     services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint="http://127.0.0.1:4317")
     assert [service.name for service in services] == ["gateway", "prefill-0", "decode-0", "decode-1"]
     decode = read_settings(overrides=settings_in(services[3].arguments)).decode()
     assert (decode.name, decode.address, decode.workers_on_host) == ("decode-1", "127.0.0.1:0", 3)
-    assert decode.gateways == (overrides["gateway.grpc_address"],)
+    assert decode.gateways == (overrides["gateway.worker_address"],)
     assert decode.otlp_endpoint == "http://127.0.0.1:4317"
     assert decode.model == model
     gateway = read_settings(overrides=settings_in(services[0].arguments)).gateway()
@@ -52,26 +58,30 @@ def test_a_worker_that_listens_on_an_ipv6_address_keeps_its_brackets(model: Path
         "worker.address": "[::1]:7001",
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
     }
     services = services_of(read_settings(overrides=overrides).mesh(), file=None, overrides=overrides, otlp_endpoint="")
     assert read_settings(overrides=settings_in(services[-1].arguments)).decode().address == "[::1]:0"
 
 
 def test_services_end_with_the_process_that_starts_them(model: Path) -> None:
-    overrides = {"model": str(model), "gateway.http_address": free_address(), "gateway.grpc_address": free_address()}
+    overrides = {
+        "model": str(model),
+        **{f"gateway.{port}_address": free_address() for port in ("http", "grpc", "worker")},
+    }
     services = services_of(read_settings(overrides=overrides).mesh(), file=None, overrides=overrides, otlp_endpoint="")
     for service in services:
         assert service.arguments[service.arguments.index("--parent") + 1] == str(os.getpid())
 
 
 def test_a_taken_port_is_refused_before_a_process_starts(model: Path, taken_address: str) -> None:
-    mesh = MeshConfig(gateway=GatewayConfig(model=model, grpc_address=taken_address, http_address=free_address()))
+    mesh = MeshConfig(gateway=GatewayConfig(model=model, grpc_address=taken_address, **ports("http", "worker")))
     with pytest.raises(ConfigError, match=f"gateway.grpc_address: cannot listen on {taken_address}"):
         services_of(mesh, file=None, overrides={}, otlp_endpoint="")
 
 
 def test_a_taken_port_names_the_option_that_moves_it(model: Path, taken_address: str) -> None:
-    mesh = MeshConfig(gateway=GatewayConfig(model=model, http_address=taken_address, grpc_address=free_address()))
+    mesh = MeshConfig(gateway=GatewayConfig(model=model, http_address=taken_address, **ports("grpc", "worker")))
     with pytest.raises(ConfigError, match="choose another address with --http, or stop the process"):
         services_of(mesh, file=None, overrides={}, otlp_endpoint="")
     with pytest.raises(ConfigError, match=r"choose another address with --set gateway.grpc_address=HOST:PORT"):

@@ -83,7 +83,7 @@ class Up:
     """A running `baton up`: its lines, its process, and the processes under it."""
 
     def __init__(self, environment: dict[str, str], *arguments: str) -> None:
-        addresses = ("--http", free_address(), "--grpc", free_address())
+        addresses = ("--http", free_address(), "--grpc", free_address(), "--workers", free_address())
         self.grpc = addresses[3]
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "cli", "up", *addresses, *arguments],

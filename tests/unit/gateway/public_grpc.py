@@ -12,16 +12,29 @@ from grpc_status import rpc_status
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc import api as grpc_api
-from mesh.grpc_network import GrpcListening, GrpcNetwork
-from mesh.messages import Register
+from gateway.grpc.load import MeshLoad
+from gateway.grpc.server import serve_grpc
+from mesh.config import GatewayConfig
+from mesh.grpc_network import GrpcListening
 
 CLASS = pb.NumericsClass(name="path=fp32", fingerprint="f00d")
 
 
-async def serve(core: Any, assets: Any) -> GrpcListening:
-    registered: list[Register] = []
-    network = GrpcNetwork(also=grpc_api.services(core, assets, random=random.Random(3)))
-    return await network.listen("127.0.0.1:0", {}, registered.append)
+LOAD = MeshLoad(
+    waiting=3,
+    running=5,
+    prefill_workers=1,
+    decode_workers=2,
+    queued_tokens=70,
+    free_pages=25,
+    total_pages=100,
+    tokens_per_second=80.0,
+)
+
+
+async def serve(core: Any, assets: Any, **settings: Any) -> GrpcListening:
+    api = grpc_api.services(core, assets, random=random.Random(3), load=lambda: LOAD)
+    return await serve_grpc(GatewayConfig(**({"grpc_address": "127.0.0.1:0"} | settings)), api)
 
 
 async def within(seconds: float, condition: Callable[[], bool]) -> None:

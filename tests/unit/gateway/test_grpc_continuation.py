@@ -1,5 +1,6 @@
 """An answer over gRPC continues anywhere: with what is missing and no more, in the same numerics class."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from baton.client import Client, request_of
 from baton.inference.v1 import inference_pb2 as pb
+from cli.ports import free_address
 from mesh.errors import Unavailable
 from mesh.grpc_network import GrpcListening
 from tests.unit.gateway.public_grpc import CLASS, ask, details_of, events_of, serve
@@ -118,7 +120,7 @@ async def test_the_client_continues_on_the_next_gateway(core: Any, assets: Any) 
 
 
 async def test_the_client_raises_what_another_gateway_would_repeat(server: GrpcListening, core: Any) -> None:
-    async with Client(server.address, server.address) as client:
+    async with Client(server.address, server.address, patience_seconds=0.3) as client:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await client.generate_text("x", temperature=-1.0)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -126,3 +128,60 @@ async def test_the_client_raises_what_another_gateway_would_repeat(server: GrpcL
         with pytest.raises(grpc.aio.AioRpcError):
             await client.generate_text("x")
         assert await client.models() == ["tiny"]
+        assert await client.count_tokens("four") == 4
+
+
+async def test_the_client_waits_for_a_gateway_that_comes_back_and_continues(core: Any, assets: Any) -> None:
+    core.reply = "one né two 漢字 three".encode()
+    dying = type(core)(reply=core.reply, fail_at={6: Unavailable("dying")})
+    first = await serve(dying, assets)
+    async with Client(first.address) as client:
+        parts, back = list[str](), None
+        async for text in client.stream_text("x", timeout_seconds=60, temperature=0.7):
+            parts.append(text)
+            if back is None:
+                await first.close()
+                await asyncio.sleep(0.3)  # nothing listens: the client tries, waits, and tries again
+                back = await serve(core, assets, grpc_address=first.address)
+        assert back is not None
+        await back.close()
+    assert "".join(parts) == "one né two 漢字 three"
+    assert core.streams[0].choice.sampling.seed == dying.streams[0].choice.sampling.seed
+    assert 0 < len(core.streams[0].choice.emitted) <= 6
+
+
+async def test_the_client_gives_up_within_its_time_when_no_gateway_comes_back() -> None:
+    address = free_address()
+    began = asyncio.get_running_loop().time()
+    async with Client(address) as client:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await client.generate_text("x", timeout_seconds=1.0)
+    assert failed.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    assert asyncio.get_running_loop().time() - began < 20  # its patience alone would be 30 s
+
+
+def test_the_client_names_an_address_that_lacks_brackets() -> None:
+    with pytest.raises(ValueError, match=r"'::1:50051' needs brackets"):
+        Client("::1:50051")
+
+
+async def test_a_choice_that_is_continued_twice_is_refused_by_its_field(stub: Any, core: Any) -> None:
+    request = ask(sampling=pb.SamplingOptions(seed=4))
+    for tokens in (b"he", b"hel"):
+        request.emitted.add(index=0, token_ids=tokens)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Generate(request)
+    (violation,) = details_of(refused.value)["BadRequest"].field_violations
+    assert violation.field == "emitted[1].index" and core.streams == []
+    del request.emitted[1]
+    assert (await stub.Generate(request)).choices[0].text == "llo world"
+
+
+async def test_emitted_tokens_need_a_seed_only_where_tokens_are_sampled(stub: Any, core: Any) -> None:
+    request = ask(emitted=[pb.Emitted(index=0, token_ids=b"he")])
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Generate(request)
+    (violation,) = details_of(refused.value)["BadRequest"].field_violations
+    assert violation.field == "sampling.seed"
+    request.sampling.temperature = 0.0
+    assert (await stub.Generate(request)).choices[0].text == "llo world"

@@ -66,6 +66,7 @@ def test_an_error_names_its_setting_once() -> None:
         ("http_address", "here", "127.0.0.1:8000"),
         ("grpc_address", "here", "127.0.0.1:50051"),
         ("grpc_address", "99999", "127.0.0.1:50051"),
+        ("worker_address", "here", "127.0.0.1:50052"),
     ],
 )
 def test_an_address_without_a_host_is_refused_with_the_address_that_was_meant(
@@ -73,6 +74,26 @@ def test_an_address_without_a_host_is_refused_with_the_address_that_was_meant(
 ) -> None:
     with pytest.raises(ConfigError, match=f"'{given}' is not host:port, for instance {example}$"):
         read_settings(overrides={f"gateway.{key}": given}).gateway()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("::1:50051", r"\[::1\]:50051"),
+        ("::1", r"\[::1\]:50051"),
+        ("fe80::1%eth0:7", r"\[fe80::1%eth0\]:7"),
+        ("a:b:7", r"\[::1\]:50051"),
+    ],
+)
+def test_an_ipv6_address_without_brackets_is_refused_with_the_address_that_was_meant(given: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"an IPv6 address stands in brackets, for instance {meant}"):
+        read_settings(overrides={"gateway.grpc_address": given}).gateway()
+    assert read_settings(overrides={"gateway.grpc_address": "[::1]:50051"}).gateway().grpc_address == "[::1]:50051"
+
+
+def test_clients_and_workers_cannot_share_a_port() -> None:
+    with pytest.raises(ConfigError, match=r"worker_address: 127\.0\.0\.1:50051 is grpc_address too"):
+        read_settings(overrides={"gateway.worker_address": "127.0.0.1:50051"}).gateway()
 
 
 def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:

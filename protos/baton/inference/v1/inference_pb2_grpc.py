@@ -44,6 +44,21 @@ class InferenceServiceStub(object):
                 request_serializer=baton_dot_inference_dot_v1_dot_inference__pb2.StreamGenerateRequest.SerializeToString,
                 response_deserializer=baton_dot_inference_dot_v1_dot_inference__pb2.StreamGenerateResponse.FromString,
                 _registered_method=True)
+        self.CountTokens = channel.unary_unary(
+                '/baton.inference.v1.InferenceService/CountTokens',
+                request_serializer=baton_dot_inference_dot_v1_dot_inference__pb2.CountTokensRequest.SerializeToString,
+                response_deserializer=baton_dot_inference_dot_v1_dot_inference__pb2.CountTokensResponse.FromString,
+                _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/baton.inference.v1.InferenceService/Tokenize',
+                request_serializer=baton_dot_inference_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=baton_dot_inference_dot_v1_dot_inference__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/baton.inference.v1.InferenceService/Detokenize',
+                request_serializer=baton_dot_inference_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=baton_dot_inference_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer(object):
@@ -63,6 +78,27 @@ class InferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CountTokens(self, request, context):
+        """Returns the number of tokens of a text or chat, as Generate would compute them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Returns the token ids of a text or chat, as Generate would compute them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Returns the text of token ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +111,21 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.StreamGenerate,
                     request_deserializer=baton_dot_inference_dot_v1_dot_inference__pb2.StreamGenerateRequest.FromString,
                     response_serializer=baton_dot_inference_dot_v1_dot_inference__pb2.StreamGenerateResponse.SerializeToString,
+            ),
+            'CountTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountTokens,
+                    request_deserializer=baton_dot_inference_dot_v1_dot_inference__pb2.CountTokensRequest.FromString,
+                    response_serializer=baton_dot_inference_dot_v1_dot_inference__pb2.CountTokensResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=baton_dot_inference_dot_v1_dot_inference__pb2.TokenizeRequest.FromString,
+                    response_serializer=baton_dot_inference_dot_v1_dot_inference__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=baton_dot_inference_dot_v1_dot_inference__pb2.DetokenizeRequest.FromString,
+                    response_serializer=baton_dot_inference_dot_v1_dot_inference__pb2.DetokenizeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +182,87 @@ class InferenceService(object):
             '/baton.inference.v1.InferenceService/StreamGenerate',
             baton_dot_inference_dot_v1_dot_inference__pb2.StreamGenerateRequest.SerializeToString,
             baton_dot_inference_dot_v1_dot_inference__pb2.StreamGenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.inference.v1.InferenceService/CountTokens',
+            baton_dot_inference_dot_v1_dot_inference__pb2.CountTokensRequest.SerializeToString,
+            baton_dot_inference_dot_v1_dot_inference__pb2.CountTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.inference.v1.InferenceService/Tokenize',
+            baton_dot_inference_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
+            baton_dot_inference_dot_v1_dot_inference__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.inference.v1.InferenceService/Detokenize',
+            baton_dot_inference_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+            baton_dot_inference_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

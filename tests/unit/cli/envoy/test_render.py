@@ -19,7 +19,11 @@ PEERS = (
 PEM = ("--certificate", "/tls/certificate.pem", "--key", "/tls/key.pem", "--ca", "/tls/ca.pem")
 SETTINGS = {
     "edge": {},
-    "gateway": {"sidecar": "127.0.0.1:15001", "gateway.grpc_address": "127.0.0.1:15051"},
+    "gateway": {
+        "sidecar": "127.0.0.1:15001",
+        "gateway.grpc_address": "127.0.0.1:15051",
+        "gateway.worker_address": "127.0.0.1:15052",
+    },
     "prefill": {
         "sidecar": "127.0.0.1:15001",
         "worker.gateways": "gateway:50051",
@@ -84,7 +88,7 @@ def test_only_gateways_attach_only_prefill_opens_sessions_and_only_workers_regis
     register = ["/baton.worker.v1.RegistryService/Register"]
     at_gateway = policies("gateway")
     assert at_gateway["workers register"] == (register, [f"spiffe://baton/{path}" for path in workers])
-    api = ["/health", "/v1/", "/baton.inference.v1.", "/grpc.reflection."]
+    api = ["/health", "/v1/", "/baton.inference.v1.", "/vllm.", "/grpc.reflection."]
     assert at_gateway["edge sends clients' requests"] == (api, ["spiffe://baton/edge/edge"])
 
 

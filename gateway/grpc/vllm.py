@@ -1,0 +1,201 @@
+"""vllm.Inference on the clients' port: requests of vLLM's gRPC API become requests of baton.inference.v1 and answers
+go back.
+
+What cannot be honoured is refused by its name; zeros mean defaults there, so they are left out here."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from baton.inference.v1 import inference_pb2 as pb
+from baton.vllm.v1 import vllm_pb2 as vllm
+from gateway.grpc.calls import Call, handlers
+from gateway.grpc.request import Names
+from mesh.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from gateway.grpc.api import Generating
+
+SERVICE = vllm.DESCRIPTOR.services_by_name["Inference"]
+SIXTY_FOUR_BITS = 2**64 - 1
+MAX_NEW_TOKENS = 20  # vLLM's default
+_NAMES = Names(
+    text="text",
+    token_ids="token_ids",
+    others={
+        "n": "sampling.num_sequences",
+        **{name: f"sampling.{name}" for name in ("top_k", "top_p", "min_p", "seed")},
+        "max_tokens": "stopping.max_new_tokens",
+        "min_tokens": "stopping.min_new_tokens",
+        "stop": "stopping.stop_strings",
+        "stop_token_ids": "stopping.stop_token_ids",
+        "top_logprobs": "response.output_candidates.top_n",
+        "salt": "kv.cache_salt",
+    },
+)
+_REFUSED = {
+    "": ("truncate_prompt_tokens", "media", "lora_name"),
+    "response": ("prompt_token_ids", "prompt_logprobs", "prompt_candidates"),
+    "kv": ("bypass_prefix_cache", "kv_transfer_params", "ec_transfer_params"),
+}
+
+
+def vllm_handlers(generating: "Generating") -> grpc.GenericRpcHandler:
+    return handlers(SERVICE, _Inference(generating))
+
+
+class _Inference:
+    def __init__(self, generating: "Generating") -> None:
+        self._generating = generating
+
+    async def Generate(self, raw: bytes, context: Any) -> vllm.GenerateResponse:
+        found = vllm.GenerateResponse()
+        async with aclosing(self._messages(raw, context, "Generate", most=1)) as messages:
+            async for message in messages:
+                if message.HasField("prompt_info"):
+                    found.prompt_info.CopyFrom(message.prompt_info)
+                found.outputs.MergeFrom(_appended(found.outputs, message.outputs))
+        return found
+
+    async def GenerateStream(self, raw: bytes, context: Any) -> AsyncGenerator[vllm.GenerateResponse, None]:
+        async with aclosing(self._messages(raw, context, "GenerateStream", most=None)) as messages:
+            async for message in messages:
+                yield message
+
+    async def _messages(
+        self, raw: bytes, context: Any, method: str, *, most: int | None
+    ) -> AsyncGenerator[vllm.GenerateResponse, None]:
+        wanted = vllm.ResponseOptions()
+
+        async def read(call: Call) -> pb.GenerateRequest:
+            request = await call.message(vllm.GenerateRequest)
+            wanted.CopyFrom(request.response)
+            if most is not None and request.sampling.num_sequences > most:
+                what = "sampling.num_sequences must be at most 1 here: this answer holds one; call GenerateStream"
+                raise InvalidRequest("sampling.num_sequences", what)
+            return to_ours(request)
+
+        events = self._generating.events(raw, context, f"{SERVICE.full_name}/{method}", read, _NAMES)
+        async with aclosing(events) as each:
+            async for message in from_ours(each, wanted):
+                yield message
+
+
+def to_ours(request: vllm.GenerateRequest) -> pb.GenerateRequest:
+    """The same request; InvalidRequest names the first field that cannot be honoured."""
+    for name in _refused(request):
+        raise InvalidRequest(name, f"{name} is not supported by vllm.Inference of this gateway; leave it out")
+    found = pb.GenerateRequest(
+        request_id=request.request_id or None,
+        model=request.model or None,
+        cache_salt=request.kv.cache_salt or None,
+        priority=request.priority or None,
+    )
+    if request.WhichOneof("prompt") == "text":
+        found.text = request.text
+    elif request.WhichOneof("prompt") == "token_ids":
+        found.token_ids.ids.MergeFrom(request.token_ids.ids)
+    if request.HasField("temperature"):
+        found.sampling.temperature = request.temperature
+    sampling, stopping = request.sampling, request.stopping
+    for ours, value in (("n", sampling.num_sequences), *((name, getattr(sampling, name)) for name in _SAMPLING)):
+        if value:
+            setattr(found.sampling, ours, value)
+    if sampling.HasField("seed"):
+        found.sampling.seed = sampling.seed & SIXTY_FOUR_BITS
+    found.stop.max_tokens = stopping.max_new_tokens or MAX_NEW_TOKENS
+    if stopping.min_new_tokens:
+        found.stop.min_tokens = stopping.min_new_tokens
+    found.stop.strings.extend(stopping.stop_strings)
+    found.stop.token_ids.MergeFrom(stopping.stop_token_ids)
+    found.stop.ignore_eos, found.stop.include_stop_string = stopping.ignore_eos, stopping.include_stop_strings
+    if request.response.output_logprobs or request.response.HasField("output_candidates"):
+        found.logprobs.top = request.response.output_candidates.top_n
+    return found
+
+
+_SAMPLING = ("top_k", "top_p", "min_p")
+
+
+def _refused(request: vllm.GenerateRequest) -> Iterator[str]:
+    for part, names in _REFUSED.items():
+        message: Any = getattr(request, part) if part else request
+        present = {field.name for field, _ in message.ListFields()}
+        yield from (f"{part}.{name}".strip(".") for name in names if name in present)
+    yield from (f"decoding.{field.name}" for field, _ in request.decoding.ListFields())
+    response = request.response
+    if response.HasField("skip_special_tokens") and not response.skip_special_tokens:
+        yield "response.skip_special_tokens"
+    if (kind := response.output_candidates.WhichOneof("select")) not in (None, "top_n"):
+        yield f"response.output_candidates.{kind}"
+
+
+async def from_ours(
+    events: AsyncIterator[pb.StreamGenerateResponse], wanted: vllm.ResponseOptions
+) -> AsyncIterator[vllm.GenerateResponse]:
+    info: vllm.PromptInfo | None = None  # until the first message has it
+    counts, last = dict[int, int](), dict[int, int]()  # tokens of each sequence, and its last one
+    async for event in events:
+        kind = event.WhichOneof("event")
+        if kind == "started":
+            info = vllm.PromptInfo(num_prompt_tokens=event.started.prompt_tokens)
+            continue
+        if kind == "delta":
+            outputs = _output(event.delta, wanted)
+            counts[outputs.index] = counts.get(outputs.index, 0) + outputs.num_tokens
+            last[outputs.index] = event.delta.token_ids[-1]
+        elif kind == "choice_finished":
+            index = event.choice_finished.index
+            outputs = vllm.SequenceOutput(index=index)
+            outputs.finish_info.CopyFrom(_finish(event.choice_finished, counts.get(index, 0), last.get(index)))
+        else:
+            continue
+        yield vllm.GenerateResponse(prompt_info=info, outputs=outputs)
+        info = None
+
+
+def _output(delta: pb.Delta, wanted: vllm.ResponseOptions) -> vllm.SequenceOutput:
+    found = vllm.SequenceOutput(index=delta.index, num_tokens=len(delta.token_ids))
+    if not wanted.HasField("output_text") or wanted.output_text:
+        found.text = delta.text
+    if wanted.output_token_ids:
+        found.token_ids.MergeFrom(delta.token_ids)
+    for token, each in zip(delta.token_ids, delta.logprobs, strict=False):
+        ids = list(each.top_ids)
+        if wanted.output_logprobs:
+            found.logprobs.append(each.logprob)
+            found.ranks.append(ids.index(token) + 1 if token in ids else 0)
+        if wanted.HasField("output_candidates"):
+            candidates = enumerate(zip(ids, each.top_logprobs, strict=True), 1)
+            found.candidate_tokens.add(
+                tokens=[
+                    vllm.CandidateTokenInfo.TokenInfo(id=id_, logprob=logprob, rank=rank)
+                    for rank, (id_, logprob) in candidates
+                ]
+            )
+    return found
+
+
+def _finish(finished: pb.ChoiceFinished, tokens: int, last: int | None) -> vllm.FinishInfo:
+    length = finished.reason == pb.FINISH_REASON_LENGTH
+    found = vllm.FinishInfo(
+        num_output_tokens=tokens, finish_reason=vllm.FinishInfo.LENGTH if length else vllm.FinishInfo.STOP
+    )
+    match finished.WhichOneof("cause"):
+        case "stop_token_id":
+            found.stop_token_id = finished.stop_token_id
+        case "stop_string":
+            found.stop_string = finished.stop_string
+        case _ if not length and last is not None:
+            found.eos_token_id = last
+    return found
+
+
+def _appended(before: vllm.SequenceOutput, after: vllm.SequenceOutput) -> vllm.SequenceOutput:
+    """`after`, so that merging it into `before` joins their texts and adds their counts."""
+    joined = vllm.SequenceOutput()
+    joined.CopyFrom(after)
+    joined.text, joined.num_tokens = before.text + after.text, before.num_tokens + after.num_tokens
+    return joined

@@ -1,0 +1,1 @@
+"""Generated code of baton.rpc.v1; see the .proto beside it."""

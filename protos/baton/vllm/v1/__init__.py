@@ -1,0 +1,1 @@
+"""Generated code of the package vllm; see the .proto beside it."""

@@ -1,0 +1,286 @@
+"""What stands beside Generate on the clients' port: tokens, health, reflection, load reports, and vllm.Inference."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+
+from baton.inference.v1 import inference_pb2 as pb
+from baton.rpc.v1 import rpc_pb2
+from baton.vllm.v1 import vllm_pb2 as vllm
+from baton.vllm.v1 import vllm_pb2_grpc as vllm_grpc
+from mesh.grpc_network import GrpcListening
+from tests.unit.gateway.public_grpc import ask, details_of, events_of, within
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+INFERENCE = "baton.inference.v1.InferenceService"
+CHAT = pb.Chat(messages=[pb.ChatMessage(role="user", content="hi")])
+
+
+# ---- tokens
+
+
+@pytest.mark.parametrize(
+    ("input_", "ids"), [({"text": "ab"}, [97, 98]), ({"chat": CHAT}, [258, *b"hi", 257, 259])], ids=["text", "chat"]
+)
+async def test_a_text_or_chat_has_the_tokens_that_generate_computes(
+    stub: Any, core: Any, input_: dict[str, Any], ids: list[int]
+) -> None:
+    tokens = await stub.Tokenize(pb.TokenizeRequest(**input_))
+    assert (list(tokens.token_ids), tokens.context_tokens) == (ids, 512)
+    assert (await stub.CountTokens(pb.CountTokensRequest(**input_))).tokens == len(ids)
+    await stub.Generate(pb.GenerateRequest(**input_))
+    assert list(core.streams[0].choice.prompt) == ids
+
+
+async def test_token_ids_become_their_text_with_or_without_special_tokens(stub: Any) -> None:
+    ids = [258, *"né".encode(), 257]
+    whole = await stub.Detokenize(pb.DetokenizeRequest(token_ids=ids))
+    assert whole.text == "<|user|>né<|end|>"
+    bare = await stub.Detokenize(pb.DetokenizeRequest(token_ids=ids, skip_special_tokens=True))
+    assert bare.text == "né"
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "field"),
+    [
+        ("CountTokens", pb.CountTokensRequest(), "input"),
+        ("Tokenize", pb.TokenizeRequest(chat=CHAT, add_special_tokens=False), "add_special_tokens"),
+        ("Detokenize", pb.DetokenizeRequest(token_ids=[261]), "token_ids"),
+        ("Detokenize", pb.DetokenizeRequest(token_ids=[1] * 513), "token_ids"),
+        ("CountTokens", pb.CountTokensRequest(chat=pb.Chat()), "chat.messages"),
+        ("Tokenize", pb.TokenizeRequest(text="a", model="other"), "model"),
+    ],
+)
+async def test_a_wrong_field_is_named(stub: Any, core: Any, method: str, request_: Any, field: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await getattr(stub, method)(request_, metadata=(("x-request-id", "r3"),))
+    details = details_of(refused.value)
+    assert [violation.field for violation in details["BadRequest"].field_violations] == [field]
+    assert details["RequestInfo"].request_id == "r3"
+    assert len(core.errors) == 1
+
+
+# ---- health and reflection
+
+
+async def test_health_lists_every_service(channel: grpc.aio.Channel, server: GrpcListening) -> None:
+    listed: Any = channel.unary_unary("/grpc.health.v1.Health/List")
+
+    async def statuses() -> dict[str, int]:
+        found = rpc_pb2.HealthListResponse.FromString(await listed(b"")).statuses
+        return {name: status.status for name, status in found.items()}
+
+    names = {"", INFERENCE, "baton.inference.v1.ModelService", "vllm.Inference"}
+    assert await statuses() == dict.fromkeys(names, SERVING)
+    await server.set_serving(False)
+    assert await statuses() == dict.fromkeys(names, NOT_SERVING)
+
+
+async def test_health_says_no_while_warming_up_and_at_the_end_and_watchers_see_both(core: Any, assets: Any) -> None:
+    from random import Random
+
+    from gateway.grpc.api import services
+    from gateway.grpc.server import serve_grpc
+    from mesh.config import GatewayConfig
+
+    api = services(core, assets, random=Random(1))
+    server = await serve_grpc(GatewayConfig(grpc_address="127.0.0.1:0"), api, serving=False)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest(service=INFERENCE))).status == NOT_SERVING
+        leaving, staying = (health.Watch(health_pb2.HealthCheckRequest(service=INFERENCE)) for _ in range(2))
+        assert [(await watch.read()).status for watch in (leaving, staying)] == [NOT_SERVING] * 2
+        leaving.cancel()  # another watcher of the same service must not be forgotten with it
+        await asyncio.sleep(0.05)
+        await server.set_serving(True)
+        assert (await staying.read()).status == SERVING
+        closing = asyncio.create_task(server.close())
+        assert (await staying.read()).status == NOT_SERVING
+        assert await staying.read() is grpc.aio.EOF
+        await closing
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_describes_the_services_and_itself(channel: grpc.aio.Channel, version: str) -> None:
+    reflect: Any = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        reflection_pb2.ServerReflectionRequest.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    call = reflect()
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    names = {service.name for service in (await call.read()).list_services_response.service}
+    assert {INFERENCE, "vllm.Inference", f"grpc.reflection.{version}.ServerReflection"} <= names
+    assert not any("Registry" in name or "Admin" in name for name in names)
+    for name in sorted(names) + [f"grpc.reflection.{version}.ServerReflectionRequest"]:
+        await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
+        answer = await call.read()
+        assert answer.file_descriptor_response.file_descriptor_proto, name
+    await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol="no.such.Thing"))
+    assert (await call.read()).error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+    await call.done_writing()
+
+
+async def test_the_port_of_clients_does_not_serve_workers_and_operators(channel: grpc.aio.Channel) -> None:
+    for method in ("baton.worker.v1.RegistryService/Register", "baton.admin.v1.AdminService/Drain"):
+        call: Any = channel.unary_unary(f"/{method}")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(b"")
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+# ---- load reports, deadlines, cancels
+
+
+async def test_trailers_carry_the_request_and_the_load_for_balancers(stub: Any) -> None:
+    call = stub.Generate(ask(request_id="r7"))
+    await call
+    trailers = dict(await call.trailing_metadata())
+    assert trailers["x-request-id"] == "r7"
+    report = rpc_pb2.OrcaLoadReport.FromString(trailers["endpoint-load-metrics-bin"])
+    assert report.application_utilization == report.utilization["kv_cache"] == 0.75
+    assert dict(report.named_metrics) == {
+        "kv_cache_usage_perc": 0.75,
+        "num_requests_waiting": 3,
+        "num_requests_running": 5,
+    }
+    assert dict(report.request_cost) == {"prompt_tokens": 1, "cached_tokens": 3, "completion_tokens": 12}
+    # The numbers of xds.data.orca.v3.OrcaLoadReport, on which clients of other languages rely.
+    numbers = {field.name: field.number for field in report.DESCRIPTOR.fields}
+    assert numbers == {
+        "request_cost": 4,
+        "utilization": 5,
+        "named_metrics": 8,
+        "application_utilization": 9,
+    }
+
+
+async def test_cancelling_the_call_before_the_first_token_cancels_every_choice(stub: Any, core: Any) -> None:
+    core.reply, core.ends = b"", False
+    for call in (
+        stub.StreamGenerate(pb.StreamGenerateRequest(request=ask(sampling=pb.SamplingOptions(n=2)))),
+        stub.Generate(ask(sampling=pb.SamplingOptions(n=2))),
+    ):
+        before = len(core.streams)
+        asyncio.get_running_loop().call_soon(asyncio.ensure_future, _quietly(call))
+        await within(20, lambda before=before: len(core.streams) == before + 2)  # type: ignore[misc]
+        assert not core.streams[-1].cancelled
+        call.cancel()
+        await within(20, lambda: all(stream.cancelled for stream in core.streams))
+
+
+async def _quietly(call: Any) -> None:
+    try:
+        await (call.read() if hasattr(call, "read") else call)
+    except asyncio.CancelledError:
+        pass
+
+
+async def test_the_deadline_shrinks_on_its_way_to_the_core(stub: Any, core: Any) -> None:
+    await stub.Generate(ask(), timeout=30)
+    assert 0 < core.streams[0].choice.deadline_seconds < 30.5  # gRPC rounds up
+
+
+# ---- vllm.Inference
+
+
+@pytest.fixture
+def vllm_stub(channel: grpc.aio.Channel) -> Any:
+    return vllm_grpc.InferenceStub(channel)  # type: ignore[no-untyped-call]
+
+
+def asked(**fields: Any) -> vllm.GenerateRequest:
+    return vllm.GenerateRequest(**({"text": "x"} | fields))
+
+
+async def test_vllm_clients_get_the_same_answer_whole_and_streamed(vllm_stub: Any, stub: Any, core: Any) -> None:
+    wanted = vllm.ResponseOptions(
+        output_token_ids=True, output_logprobs=True, output_candidates=vllm.CandidateTokens(top_n=2)
+    )
+    request = asked(response=wanted, sampling=vllm.RandomSampling(seed=5), request_id="v1")
+    whole = await vllm_stub.Generate(request)
+    tokens = [*b"hello world", 257]
+    assert (whole.prompt_info.num_prompt_tokens, whole.outputs.text) == (1, "hello world")
+    assert (list(whole.outputs.token_ids), whole.outputs.num_tokens) == (tokens, 12)
+    assert list(whole.outputs.logprobs) == [-0.5] * 12 and list(whole.outputs.ranks) == [1] * 11 + [0]
+    assert [each.rank for each in whole.outputs.candidate_tokens[0].tokens] == [1, 2]
+    finish = whole.outputs.finish_info
+    assert (finish.finish_reason, finish.num_output_tokens, finish.eos_token_id) == (vllm.FinishInfo.STOP, 12, 257)
+    parts = [part async for part in vllm_stub.GenerateStream(request)]
+    assert [part.HasField("prompt_info") for part in parts] == [True] + [False] * (len(parts) - 1)
+    assert "".join(part.outputs.text for part in parts) == "hello world"
+    assert [token for part in parts for token in part.outputs.token_ids] == tokens
+    assert parts[-1].outputs.finish_info == finish
+    assert core.streams[0].choice.sampling.seed == 5 and core.streams[0].choice.request_id == "v1"
+
+
+async def test_zeros_of_vllm_clients_mean_its_defaults(vllm_stub: Any, core: Any) -> None:
+    whole = await vllm_stub.Generate(asked(sampling=vllm.RandomSampling(), stopping=vllm.StoppingCriteria()))
+    first = core.streams[0].choice.sampling
+    assert (first.max_tokens, first.top_p, first.top_k, first.temperature) == (20, 1.0, 0, 1.0)
+    assert list(whole.outputs.token_ids) == [] and whole.outputs.text == "hello world"
+    stopping = vllm.StoppingCriteria(max_new_tokens=5, stop_strings=["lo"], include_stop_strings=True)
+    whole = await vllm_stub.Generate(asked(temperature=0.0, stopping=stopping))
+    assert (whole.outputs.text, whole.outputs.finish_info.stop_string) == ("hello", "lo")
+    assert core.streams[1].choice.sampling.temperature == 0.0
+    short = await vllm_stub.Generate(asked(stopping=vllm.StoppingCriteria(max_new_tokens=2)))
+    assert short.outputs.finish_info.finish_reason == vllm.FinishInfo.LENGTH
+    assert short.outputs.finish_info.WhichOneof("stop_reason") is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (vllm.GenerateRequest(), "prompt"),
+        (asked(lora_name="x"), "lora_name"),
+        (asked(truncate_prompt_tokens=4), "truncate_prompt_tokens"),
+        (asked(media=[vllm.MediaItem()]), "media"),
+        (asked(decoding=vllm.DecodingParameters(presence_penalty=1)), "decoding.presence_penalty"),
+        (asked(decoding=vllm.DecodingParameters(logit_bias={1: 2.0})), "decoding.logit_bias"),
+        (asked(decoding=vllm.DecodingParameters(json_object=True)), "decoding.json_object"),
+        (asked(response=vllm.ResponseOptions(prompt_logprobs=True)), "response.prompt_logprobs"),
+        (asked(response=vllm.ResponseOptions(skip_special_tokens=False)), "response.skip_special_tokens"),
+        (
+            asked(response=vllm.ResponseOptions(output_candidates=vllm.CandidateTokens(all=True))),
+            "response.output_candidates.all",
+        ),
+        (asked(kv=vllm.KVCacheParameters(bypass_prefix_cache=True)), "kv.bypass_prefix_cache"),
+        (asked(sampling=vllm.RandomSampling(num_sequences=2)), "sampling.num_sequences"),
+        (asked(sampling=vllm.RandomSampling(top_p=2.0)), "sampling.top_p"),
+        (asked(temperature=-1.0), "temperature"),
+        (asked(stopping=vllm.StoppingCriteria(max_new_tokens=2, min_new_tokens=3)), "stopping.min_new_tokens"),
+        (asked(stopping=vllm.StoppingCriteria(stop_strings=[""])), "stopping.stop_strings"),
+        (asked(token_ids=vllm.TokenIds(ids=[999])), "token_ids"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+async def test_what_vllm_clients_cannot_have_is_refused_in_their_names(
+    vllm_stub: Any, core: Any, request_: Any, field: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await vllm_stub.Generate(request_)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    (violation,) = details_of(refused.value)["BadRequest"].field_violations
+    assert violation.field == field and core.streams == []
+
+
+async def test_several_sequences_stream_to_vllm_clients(vllm_stub: Any, core: Any) -> None:
+    core.reply = lambda choice: b"answer %d" % choice.sampling.choice
+    texts = {0: "", 1: ""}
+    async for part in vllm_stub.GenerateStream(asked(sampling=vllm.RandomSampling(num_sequences=2))):
+        texts[part.outputs.index] += part.outputs.text
+    assert texts == {0: "answer 0", 1: "answer 1"}
+
+
+async def test_an_error_in_the_middle_reaches_both_kinds_of_call(stub: Any, core: Any, assets: Any) -> None:
+    from mesh.errors import Unavailable
+
+    core.fail_at = {2: Unavailable("later")}
+    for call in (stub.Generate(ask()), events_of(stub, ask())):
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call
+        assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
