@@ -1,9 +1,9 @@
 """Reports on the rows of an examined prompt: logprobs of the tokens that follow them, or a pooled hidden state.
 
-docs/protocol.md, "Examinations", has the whole. A logprob has the bits that decode would give the same token: the sampling
-kernel itself computes it, made to choose that token by a ban on every likelier one. Logits are made for a slice of rows
-at a time, so a long prompt over a large vocabulary needs no more memory than a batch in decode. A mean is a chain of
-additions, row after row, so that chunks do not change it."""
+The section "Examinations" of docs/protocol.md has the whole. A logprob has the bits that decode would give the same
+token: the sampling kernel itself computes it, made to choose that token by a ban on every likelier one. Logits are made
+for a slice of rows at a time, so a long prompt over a large vocabulary needs no more memory than a batch in decode. A
+mean is a chain of additions, row after row, so that chunks do not change it."""
 
 from collections.abc import Callable, Sequence
 

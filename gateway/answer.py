@@ -65,8 +65,8 @@ class Answer:
             raise
 
     async def _score(self) -> None:
-        """Wait for the prompt's logprobs, then submit the choices: they find the prompt's pages in the prefix cache, and
-        they are computed in the same class."""
+        """Wait for the prompt's logprobs, then submit the choices, in the same class: they find the prompt's pages in
+        the prefix cache."""
         if self._scoring is not None and self.scores is None:
             self.scores = await self._scoring.scores()
             if self._cancelled:
