@@ -56,7 +56,7 @@ class Examining:
             decision = RouteDecision.REMOTE if worker.tier is Tier.PREFILL else RouteDecision.LOCAL_NO_PREFILL
         self._observer.routed(decision, clock() - began)
         self._host.leave(request, {request.decode, request.prefill} - {worker and worker.incarnation})
-        request.findings.clear()
+        begin_anew(request)
         if worker is None:
             self._wait_or_fail(request)
             return
@@ -122,6 +122,12 @@ class Examining:
         request.numerics = worker.numerics
         self._observer.examined(request)
         self._host.end(request)
+
+
+def begin_anew(request: GatewayRequest) -> None:
+    """What an earlier attempt has reported is dropped: the next worker may cut the prompt into other chunks, and it may
+    be of another numerics class."""
+    request.findings.clear()
 
 
 def takes(worker: AttachedWorker, request: GatewayRequest) -> bool:

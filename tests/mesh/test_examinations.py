@@ -60,7 +60,7 @@ async def test_every_shape_of_mesh_reports_the_same_bits(real_mesh: StartMesh, w
         decode = await mesh.add("decode", chunk_tokens=32)
         alone = await found(mesh)
         assert decode.counts()["examined"] == 1
-        busy = [mesh.ask(tuple((index, *PROMPT[:50])), max_tokens=30) for index in range(3)]
+        busy = [mesh.ask((index, *PROMPT[:50]), max_tokens=30) for index in range(3)]
         assert await asyncio.gather(*(found(mesh) for _ in range(4))) == [alone] * 4
         prefill = await mesh.add("prefill", chunk_tokens=50, step_tokens=70)
         others = asyncio.gather(*(found(mesh, PROMPT[index:]) for index in range(1, 4)))

@@ -28,22 +28,24 @@ def choose(state: int, sampling: Sampling, position: int, vocabulary: int = VOCA
     return mix(state, noise) % vocabulary
 
 
-def logprob(state: int, token: int) -> bytes:
-    return pack("<f", -float(mix(state, token) % 1000))
+def logprob(state: int, token: int) -> float:
+    return -float(mix(state, token) % 1000)
 
 
-def embed(state: int) -> bytes:
-    return pack("<2f", float(state % 997), 1.0)
-
-
-def reference_state(prompt: tuple[int, ...], layers: int) -> int:
-    """What the last row of a prompt reads from correct pages."""
-    kv, state = [0] * layers, 0
+def reference_states(prompt: tuple[int, ...], layers: int) -> list[int]:
+    """What each row of a prompt reads from correct pages."""
+    kv, state, states = [0] * layers, 0, list[int]()
     for slot, token in enumerate(prompt):
         kv = [mix(kv[layer], mix(token, layer)) for layer in range(layers)]
         for layer in range(layers):
             state = (state + mix(kv[layer], slot)) & _MASK
-    return state
+        states.append(state)
+    return states
+
+
+def reference_logprobs(prompt: tuple[int, ...], layers: int, accent: int = 0) -> list[float]:
+    states = reference_states(prompt, layers)
+    return [logprob(state + accent, token) for state, token in zip(states, prompt[1:], strict=False)]
 
 
 def reference(
@@ -172,9 +174,11 @@ class SimRunner:
                 for row in range(max(0, slot - piece.start), len(states)):
                     states[row] = (states[row] + mix(words[slot // size][slot % size], slot)) & _MASK
         if piece.wanted.pooling is Pooling.LAST:
-            return RowsReport(pooled=embed(states[-1]))
-        pairs = list(zip(states, piece.wanted.following, strict=False))
-        return RowsReport(b"".join(logprob(*pair) for pair in pairs), pack(f"<{len(pairs)}I", *[1] * len(pairs)))
+            return RowsReport(pooled=pack("<2f", float(states[-1] % 997), 1.0))
+        values = [
+            logprob(state + self._accent, token) for state, token in zip(states, piece.wanted.following, strict=False)
+        ]
+        return RowsReport(pack(f"<{len(values)}f", *values), pack(f"<{len(values)}I", *[1] * len(values)))
 
     def _words(self, piece: Piece, layer: int) -> list[memoryview]:
         return [self._pool.view(page, layer, 1).cast("Q") for page in piece.pages]
