@@ -154,13 +154,8 @@ class Intake:
     def admit_examinations(self) -> None:
         """Give pages to prompts that are examined here: what running requests leave of the pool, and not what an older
         request waits for."""
-        waiting = [r for r in self._requests.values() if r.phase in WAITING and r.passed is not None]
-        first = min(waiting, key=lambda r: r.seniority, default=None)
-        self._examinations.admit(
-            self._pages.available - self._room.growth(),
-            limit=self._pages.pages - self._quarantine.stuck_pages,
-            elder=None if first is None else (first.seniority, self._room.lacking(first, 0)),
-        )
+        room, limit = self._pages.available - self._room.growth(), self._pages.pages - self._quarantine.stuck_pages
+        self._examinations.admit(room, limit=limit, elder=self._room.oldest_waiting())
 
     # ---- requests that leave before their text ends
 

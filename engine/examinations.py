@@ -1,9 +1,9 @@
 """The examinations of a worker: prompts that it computes alone, from Examine to the last report or their end.
 
-Both tiers hold one `Examinations` beside their own requests; docs/protocol.md has the steps, under "Examinations". A
-prompt takes all its pages when there is room and gives them back at its end; the worker's loop computes it in chunks,
-in the same steps as everything else. Logprobs need the final state of every row and a mean does too, so such prompts do
-not read the prefix cache; all of them fill it, if the worker permits it."""
+Both tiers hold one `Examinations` beside their own requests; docs/examinations.md has the steps. A prompt takes all its
+pages when there is room and gives them back at its end; the worker's loop computes it in chunks, in the same steps as
+everything else. Logprobs need the final state of every row and a mean does too, so such prompts do not read the prefix
+cache; all of them fill it, if the worker permits it."""
 
 import asyncio
 from collections.abc import Callable, Sequence

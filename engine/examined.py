@@ -1,13 +1,13 @@
 """State of one prompt under examination at a worker: its phase, its pages, and what its next chunk wants to know.
 
-`engine/examinations.py` makes the moves; docs/protocol.md says what an examination is."""
+`engine/examinations.py` makes the moves; docs/examinations.md says what an examination is."""
 
 import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
 
 from engine.batch import Chunk
-from engine.plan import Wanted
+from engine.plan import WantedRows
 from mesh.legs import UNRECORDED, Recorder, StepCompany
 from mesh.messages import Examination, Job, Pooling
 from mesh.session import Session
@@ -59,15 +59,15 @@ class ExaminedPrompt:
         """The final hidden states of all rows count, so none may be skipped because its page is cached."""
         return self.examination.pooling is not Pooling.LAST
 
-    def wanted(self, chunk: Chunk) -> Wanted | None:
-        """What a chunk's step is to find out."""
+    def wanted(self, chunk: Chunk) -> WantedRows | None:
+        """The question that a chunk's step is to answer; None: its keys and values are enough."""
         match self.examination.pooling:
             case Pooling.LAST:
-                return Wanted(pooling=Pooling.LAST) if chunk.last else None
+                return WantedRows(pooling=Pooling.LAST) if chunk.last else None
             case Pooling.MEAN:
-                return Wanted(pooling=Pooling.MEAN, before=self.pooled)
+                return WantedRows(pooling=Pooling.MEAN, before=self.pooled)
         following = self.job.prompt[chunk.first + 1 : chunk.first + chunk.count + 1]
-        return Wanted(following, self.examination.top)
+        return WantedRows(following, self.examination.top)
 
     def enter(self, phase: ExamPhase) -> None:
         if phase not in MOVES[self.phase]:

@@ -33,8 +33,8 @@ class Drafting:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What an examination wants to know of a piece's rows, besides their keys and values."""
+class WantedRows:
+    """The question of an examination about a piece's rows, besides their keys and values."""
 
     following: tuple[
         int, ...
@@ -61,7 +61,7 @@ class Piece:
     sampling: Sampling | None = None
     drafting: Drafting | None = None  # None: the draft model does nothing for this piece
     follows: bool = False  # the only token is the one that the step before samples for this key; `tokens` is (0,)
-    wanted: Wanted | None = None  # a prompt under examination; nothing of it is sampled
+    wanted: WantedRows | None = None  # a prompt under examination; nothing of it is sampled
 
     def __post_init__(self) -> None:
         sound = 0 <= self.sampled <= len(self.tokens) > 0 <= self.start
@@ -113,7 +113,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class RowsReport:
-    """What a step found out about the rows of an examined prompt. Numbers are packed, little endian, 4 bytes each."""
+    """A step's answer about the rows of an examined prompt. Numbers are packed, little endian, 4 bytes each."""
 
     logprobs: bytes = b""  # floats, one for each following token
     ranks: bytes = b""  # unsigned; 1: no other token is likelier

@@ -1,6 +1,6 @@
 """Reports on the rows of an examined prompt: logprobs of the tokens that follow them, or a pooled hidden state.
 
-The section "Examinations" of docs/protocol.md has the whole. A logprob has the bits that decode would give the same
+docs/examinations.md has the whole. A logprob has the bits that decode would give the same
 token: the sampling kernel itself computes it, made to choose that token by a ban on every likelier one. Logits are made
 for a slice of rows at a time, so a long prompt over a large vocabulary needs no more memory than a batch in decode. A
 mean is a chain of additions, row after row, so that chunks do not change it."""
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels
-from engine.plan import Piece, RowsReport, Sampled, Wanted
+from engine.plan import Piece, RowsReport, Sampled, WantedRows
 from engine.sampling import sample
 from mesh.messages import Pooling
 
@@ -23,10 +23,12 @@ SLICE_BYTES = 8 * 2**20  # logits that exist at once
 FLOAT, UNSIGNED = np.dtype("<f4"), np.dtype("<u4")
 
 
-def sample_and_report(
+def outputs(
     pieces: Sequence[Piece], hidden: Floats, logits: Logits, vocab: int
 ) -> tuple[tuple[tuple[Sampled, ...], ...], tuple[RowsReport | None, ...]]:
     """The sampled tokens and the report of each piece; `hidden` has the kept rows of all pieces, in order."""
+    if not any(piece.wanted for piece in pieces):
+        return sample(pieces, logits(hidden)), ()
     parts = np.split(hidden, np.cumsum([piece.kept for piece in pieces])[:-1])
     ends = [part for piece, part in zip(pieces, parts, strict=True) if piece.sampled]
     sampled = sample(pieces, logits(np.concatenate(ends))) if ends else tuple(() for _ in pieces)
@@ -37,7 +39,7 @@ def sample_and_report(
     return sampled, reports
 
 
-def report(wanted: Wanted, hidden: Floats, logits: Logits, vocab: int) -> RowsReport:
+def report(wanted: WantedRows, hidden: Floats, logits: Logits, vocab: int) -> RowsReport:
     """The report on one piece, whose kept rows have these final hidden states."""
     if wanted.pooling is Pooling.LAST:
         return RowsReport(pooled=hidden[-1].astype(FLOAT).tobytes())

@@ -23,9 +23,8 @@ from engine.model.page_memory import page_layout, page_memory
 from engine.model.rows import RowLimits, Rows
 from engine.model.weights import Floats, Weights
 from engine.page_layout import check_copies
-from engine.plan import OnLayers, Plan, Result, RowsReport, Sampled
-from engine.reports import sample_and_report
-from engine.sampling import sample
+from engine.plan import OnLayers, Plan, Result
+from engine.reports import outputs
 
 PoolBuffer = bytearray | memoryview | mmap | NDArray[np.uint8]
 
@@ -82,7 +81,8 @@ class CpuRunner:
         drafter = self._drafter if any(piece.drafting for piece in plan.pieces) else None
         if drafter is not None:
             drafter.read(plan.pieces, on_layers)
-        sampled, reports = self._outputs(plan, rows, on_layers)
+        hidden = self._hidden(rows, on_layers)
+        sampled, reports = outputs(plan.pieces, hidden, self._forward.logits, self._limits.vocab)
         self._followed.remember(plan.pieces, sampled)
         if drafter is not None:
             return Result(sampled, drafter.propose(plan.pieces, sampled, on_layers), reports=reports)
@@ -113,15 +113,6 @@ class CpuRunner:
         size = self.page_bytes
         for source, target in plan.copies:
             baton_kernels.copy_page(self._pool, source * size, target * size, size)
-
-    def _outputs(
-        self, plan: Plan, rows: Rows, on_layers: OnLayers | None
-    ) -> tuple[tuple[tuple[Sampled, ...], ...], tuple[RowsReport | None, ...]]:
-        """What the rows yield: sampled tokens, and reports where prompts are under examination."""
-        hidden = self._hidden(rows, on_layers)
-        if any(piece.wanted for piece in plan.pieces):
-            return sample_and_report(plan.pieces, hidden, self._forward.logits, self._limits.vocab)
-        return sample(plan.pieces, self._forward.logits(hidden)), ()
 
     def _hidden(self, rows: Rows, on_layers: OnLayers | None) -> Floats:
         written = unreported if on_layers is None else self._groups.reporting(len(rows.tokens), on_layers)

@@ -5,10 +5,11 @@ submitted in order, a limited number at a time, so that neither the gateway's lo
 client."""
 
 import asyncio
+import dataclasses
 import hashlib
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gateway.core import ChoiceRequest, Core, ExaminationStream
 from gateway.observability.record import RequestRecord, unrecorded
@@ -32,8 +33,8 @@ class EmbedRequest:
     salt: str = ""
     priority: int = 0
     deadline_seconds: float | None = None
-    trace: RequestRecord = field(default_factory=unrecorded, compare=False)
-    salt_field: str = "cache_salt"  # as the front door spells it
+    trace: RequestRecord = dataclasses.field(default_factory=unrecorded, compare=False)
+    field: str = "input"  # of the inputs, as the front door spells it
 
 
 def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[ChoiceRequest]:
@@ -42,18 +43,17 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
     if settings.why_not:
         raise InvalidRequest("model", f"model {model!r} makes no embeddings here: {settings.why_not}")
     if not request.inputs:
-        raise InvalidRequest("input", "input is empty; it needs at least one text")
-    if len(request.inputs) > MAX_INPUTS:
-        raise InvalidRequest("input", f"input has {len(request.inputs)} entries; at most {MAX_INPUTS} are allowed")
+        raise InvalidRequest(request.field, f"{request.field} is empty; it needs at least one text")
+    check_count(request.field, len(request.inputs))
     if len(request.salt) > MAX_SALT_CHARACTERS:
-        what = f"{request.salt_field} has {len(request.salt)} characters; at most {MAX_SALT_CHARACTERS} are allowed"
-        raise InvalidRequest(request.salt_field, what)
+        what = f"cache_salt has {len(request.salt)} characters; at most {MAX_SALT_CHARACTERS} are allowed"
+        raise InvalidRequest("cache_salt", what)
     if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
         what = f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {request.priority}"
         raise InvalidRequest("priority", what)
     context = min(assets.context_tokens, core.context_tokens or assets.context_tokens)
     for index, ids in enumerate(request.inputs):
-        name = f"input[{index}]" if len(request.inputs) > 1 else "input"
+        name = f"{request.field}[{index}]" if len(request.inputs) > 1 else request.field
         if not ids:
             raise InvalidRequest(name, f"{name} is empty; it needs at least one token")
         validate_length(name, len(ids), context, answer=False)
@@ -74,10 +74,15 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
             salt=salt,
             priority=request.priority,
             examination=Examination(pooling=settings.pooling, dimensions=dimensions),
-            prompt_field="input",
+            prompt_field=request.field,
         )
         for ids in request.inputs
     ]
+
+
+def check_count(field: str, count: int) -> None:
+    if count > MAX_INPUTS:
+        raise InvalidRequest(field, f"{field} has {count} entries; at most {MAX_INPUTS} are allowed")
 
 
 def _dimensions(wanted: int | None, assets: Assets) -> int:

@@ -1,6 +1,6 @@
 """Routes examinations, and collects what their workers report: logprobs of prompts, and embeddings.
 
-Such a request has one worker and no decode (docs/protocol.md, "Examinations"). The sequencer holds it beside all
+Such a request has one worker and no decode (docs/examinations.md). The sequencer holds it beside all
 others, so deaths, deadlines, cancels and waiting are the same for it; what differs is here. It goes to a prefill
 worker, or to a decode worker if no prefill worker can take it. Another attempt begins from nothing: what an earlier one
 reported is dropped, and the front door gets the findings of one attempt, whole."""
@@ -24,7 +24,7 @@ EXAMINER = "worker that examines prompts"
 
 
 class ExaminingHost(Protocol):
-    """What every request needs of the sequencer, examined or not."""
+    """The sequencer, as far as examinations need it."""
 
     def current(self, ticket: Ticket) -> GatewayRequest | None:
         """The open request whose current attempt has this ticket."""

@@ -29,5 +29,5 @@ def gave_up(what: str, seconds: float) -> Unavailable:
 
 
 def all_refuse_for_ever(request: GatewayRequest, workers: Sequence[AttachedWorker]) -> bool:
-    """There are workers, and the request needs more than the whole pool of each."""
+    """Does the request need more than the whole pool of each of these workers? False without workers."""
     return bool(workers) and all(request.refused.get(w.incarnation) is FullKind.EVER for w in workers)

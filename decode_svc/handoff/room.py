@@ -80,6 +80,12 @@ class Room:
             for r in self._requests.values()
         )
 
+    def oldest_waiting(self) -> tuple[Seniority, int] | None:
+        """The oldest request that got Later and still waits: its seniority, and the pages that its text needs."""
+        waiting = [r for r in self._requests.values() if r.phase in WAITING and r.passed is not None]
+        first = min(waiting, key=lambda r: r.seniority, default=None)
+        return None if first is None else (first.seniority, self.lacking(first, 0))
+
     def load(self, tokens_per_second: float) -> Load:
         """The report that tells gateways how full this worker is."""
         everyone = self._requests.values()

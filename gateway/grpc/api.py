@@ -17,6 +17,7 @@ from gateway.core import Core
 from gateway.errors import client_error
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.conversation import tool_call
+from gateway.grpc.embed import EmbedCall
 from gateway.grpc.request import class_of, parse_request
 from gateway.observability.traces import RecentTraces
 from gateway.text.assets import Assets
@@ -46,6 +47,7 @@ def services(core: Core, assets: Assets, *, random: Random, traces: RecentTraces
 class _Inference:
     def __init__(self, core: Core, assets: Assets, random: Random, traces: RecentTraces) -> None:
         self._core, self._assets, self._random, self._traces = core, assets, random, traces
+        self._embed = EmbedCall(core, assets, random=random, traces=traces)
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
         response = pb.GenerateResponse()
@@ -63,6 +65,9 @@ class _Inference:
                     _grow(choices.setdefault(index, pb.Choice(index=index)), event)
         response.choices.extend(choices[index] for index in sorted(choices))
         return response
+
+    async def Embed(self, request: pb.EmbedRequest, context: Any) -> pb.EmbedResponse:
+        return await self._embed.answer(request, context)
 
     async def StreamGenerate(
         self, request: pb.StreamGenerateRequest, context: Any

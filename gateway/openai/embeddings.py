@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from gateway.embedding import MAX_INPUTS, Embeddings, EmbedRequest
+from gateway.embedding import Embeddings, EmbedRequest, check_count
 from gateway.openai.answer import Json, fingerprint_of
 from gateway.openai.request import HttpCaller
 from gateway.openai.sse import encode
@@ -54,8 +54,7 @@ def _entries(value: str | list[str | int | list[int]] | None, context: int) -> l
     if kinds == {int}:
         validate_length("input", len(value), context, answer=False)
         return [tuple(entry for entry in value if isinstance(entry, int))]
-    if len(value) > MAX_INPUTS:
-        raise InvalidRequest("input", f"input has {len(value)} entries; at most {MAX_INPUTS} are allowed")
+    check_count("input", len(value))
     return [entry if isinstance(entry, str) else tuple(entry) for entry in value if not isinstance(entry, int)]
 
 
@@ -88,7 +87,7 @@ class EmbeddingReply:
         }
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """None: embeddings are never streamed."""
+        """Yields nothing: embeddings are never streamed."""
         for frame in list[bytes]():
             yield frame
 

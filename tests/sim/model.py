@@ -33,7 +33,7 @@ def logprob(state: int, token: int) -> float:
 
 
 def reference_states(prompt: tuple[int, ...], layers: int) -> list[int]:
-    """What each row of a prompt reads from correct pages."""
+    """The states that the rows of a prompt read from correct pages."""
     kv, state, states = [0] * layers, 0, list[int]()
     for slot, token in enumerate(prompt):
         kv = [mix(kv[layer], mix(token, layer)) for layer in range(layers)]

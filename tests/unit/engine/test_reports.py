@@ -10,7 +10,7 @@ import pytest
 
 import engine.reports
 from engine.builtin import tiny
-from engine.plan import Piece, Plan, RowsReport, Sampled, Wanted
+from engine.plan import Piece, Plan, RowsReport, Sampled, WantedRows
 from engine.reports import add_rows, embedding, score
 from mesh.messages import Pooling, Sampling
 
@@ -27,7 +27,7 @@ def scored(one: Any, prompt: Sequence[int], *, chunk: int, top: int = 3, beside:
     parts = []
     for first in range(0, len(prompt), chunk):
         stop = min(first + chunk, len(prompt))
-        wanted = Wanted(tuple(prompt[first + 1 : stop + 1]), top)
+        wanted = WantedRows(tuple(prompt[first + 1 : stop + 1]), top)
         piece = one.piece(prompt[first:stop], first, sampled=0, wanted=wanted)
         result = one.runner.compute(Plan(0, (*beside, piece)))
         assert [report is None for report in result.reports] == [True] * len(beside) + [False]
@@ -40,7 +40,7 @@ def pooled(one: Any, prompt: Sequence[int], pooling: Pooling, *, chunk: int, dim
     so_far = b""
     for first in range(0, len(prompt), chunk):
         stop = min(first + chunk, len(prompt))
-        wanted = Wanted(pooling=pooling, before=so_far)
+        wanted = WantedRows(pooling=pooling, before=so_far)
         if pooling is Pooling.LAST and stop < len(prompt):
             wanted = None
         piece = one.piece(prompt[first:stop], first, sampled=0, wanted=wanted)
@@ -99,7 +99,7 @@ def test_samples_beside_an_examination_keep_their_bits(folder: Path, engine: Any
     one = engine(folder)
     sampled = one.piece(prompt, key=2, sampled=1, pages=(20, 21), sampling=sampling)
     other = words(30, 7)
-    for wanted in (Wanted(tuple(other[1:])), Wanted(pooling=Pooling.LAST), Wanted(pooling=Pooling.MEAN)):
+    for wanted in (WantedRows(tuple(other[1:])), WantedRows(pooling=Pooling.LAST), WantedRows(pooling=Pooling.MEAN)):
         examined = one.piece(other, sampled=0, wanted=wanted)
         assert one.runner.compute(Plan(0, (examined, sampled))).sampled == ((), (alone,))
         assert one.runner.compute(Plan(0, (sampled, examined))).sampled == ((alone,), ())
