@@ -13,10 +13,11 @@ from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.observed import AttemptRecord
 from decode_svc.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
+from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
 from mesh.legs import Outbox
-from mesh.messages import Cancel, Full, FullKind, Job, Message, Open
+from mesh.messages import Cancel, Examine, Full, FullKind, Job, Message, Open
 from mesh.rules import Rules
 from mesh.session import Session
 
@@ -32,6 +33,7 @@ class Intake:
         quarantine: Quarantine,
         emission: Emission,
         outbox: Outbox,
+        examinations: Examinations,
         *,
         floor: Floor = NO_FLOOR,
         host: DecodeHost,
@@ -40,6 +42,7 @@ class Intake:
         self._floor = floor
         self._requests, self._pages, self._room, self._quarantine = requests, pages, room, quarantine
         self._emission, self._outbox, self._host, self._rules = emission, outbox, host, rules
+        self._examinations = examinations
         self._loop = asyncio.get_running_loop()
         self.admitted_local = 0
 
@@ -47,7 +50,10 @@ class Intake:
         match message:
             case Open():
                 self._open(gateway, message)
+            case Examine():
+                self._examinations.add(gateway, message)
             case Cancel():
+                self._examinations.cancel(message.request, message.attempt)
                 request = self._requests.get(message.request)
                 if request and request.ticket.attempt <= message.attempt:
                     self._cancel(request)
@@ -59,6 +65,7 @@ class Intake:
         for request in list(self._requests.values()):
             if request.gateway is gateway:
                 self._host.drop(request)
+        self._examinations.gateway_ended(gateway)
         self._host.wake()
 
     # ---- a request comes
@@ -143,6 +150,12 @@ class Intake:
         self.admitted_local += 1
         self._host.admitted(request)
         return True
+
+    def admit_examinations(self) -> None:
+        """Give pages to prompts that are examined here: what running requests leave of the pool, and not what an older
+        request waits for."""
+        room, limit = self._pages.available - self._room.growth(), self._pages.pages - self._quarantine.stuck_pages
+        self._examinations.admit(room, limit=limit, elder=self._room.oldest_waiting())
 
     # ---- requests that leave before their text ends
 

@@ -3,7 +3,7 @@
 Step 7 of a request's life. First every request gets the pages that the step cannot do without, oldest first; drafts get
 the pages that are left over. No tensor is touched here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
@@ -33,14 +33,16 @@ class Planning:
         self._speed = Speed()
         self._steps = self._steps_ahead = self._largest_batch = 0
 
-    def plan(self) -> Plan:
-        chosen, copies = self._choose()
+    def plan(self, more: Callable[[int], tuple[Piece, ...]] = lambda budget: ()) -> Plan:
+        """`more` adds prompts that are examined here: chunks of them, for the rows that are left of the budget."""
+        chosen, copies, budget = self._choose()
         decoding = [request for request, chunk in chosen if chunk is None]
         lengths = dict(zip(map(id, decoding), self._speculation.lengths(decoding), strict=True))
         pieces = [
             self._decode(request, lengths[id(request)]) if chunk is None else self._prompt(request, chunk)
             for request, chunk in chosen
         ]
+        pieces.extend(more(budget))
         self._steps += bool(pieces)
         self._largest_batch = max(self._largest_batch, len(pieces))
         return Plan(self._steps, tuple(pieces), tuple(copies))
@@ -86,10 +88,10 @@ class Planning:
         """Since the start: steps, steps launched before the previous one was read, requests of the largest step."""
         return {"steps": self._steps, "steps_ahead": self._steps_ahead, "largest_batch": self._largest_batch}
 
-    def _choose(self) -> tuple[list[tuple[DecodeRequest, Chunk | None]], Copies]:
+    def _choose(self) -> tuple[list[tuple[DecodeRequest, Chunk | None]], Copies, int]:
         """The requests of the step, oldest first, each with its chunk: None where one row is left to compute, which is
-        never cut. Prompts share a budget. A request that finds no page, or has lost its pages to an older one
-        meanwhile, is left out."""
+        never cut. Prompts share a budget, whose rest is returned. A request that finds no page, or has lost its pages
+        to an older one meanwhile, is left out."""
         chosen, copies, budget = list[tuple[DecodeRequest, Chunk | None]](), Copies(), self._chunk_tokens
         running = sorted((r for r in self._requests.values() if r.phase is DecodePhase.RUNNING), key=_seniority)
         for request in running:
@@ -104,7 +106,7 @@ class Planning:
                 if self._growth.grow(request, chunk.first + chunk.count, copies):
                     budget -= chunk.count
                     chosen.append((request, chunk))
-        return chosen, copies
+        return chosen, copies, budget
 
     def _decode(self, request: DecodeRequest, length: int) -> Piece:
         """One request's rows: its last token and the drafts to verify after it. The draft model may propose drafts for

@@ -24,14 +24,15 @@ from decode_svc.measures import DecodeMeasures
 from decode_svc.planning import Planning
 from decode_svc.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
+from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
-from engine.plan import Plan, Result, Runner
+from engine.plan import Piece, Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
 from mesh.attach import Attachments
 from mesh.legs import Outbox, StepSampler
 from mesh.loop_monitor import LoopMonitor
-from mesh.messages import End, Hello, KvHello, Lost, PrefixChange, Reason, Tier
+from mesh.messages import End, Hello, KvHello, Load, Lost, PrefixChange, Reason, Tier
 from mesh.network import Channel, Network
 from mesh.rules import RULES, Rules
 
@@ -68,9 +69,19 @@ class DecodeWorker:
         self._flights, self._emission, self._monitor = Flights(), Emission(), LoopMonitor()
         outbox = Outbox(self._monitor)
         self._sampler = StepSampler(outbox, trace_steps)
+        self._chunk_tokens = chunk_tokens
         self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
         self._measures = DecodeMeasures(max_batch=max_batch)
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
+        self._examinations = Examinations(
+            pages,
+            page_tokens=size,
+            numerics=numerics,
+            priority_seconds=rules.priority_seconds,
+            outbox=outbox,
+            wake=self.wake,
+            publish=not speculation.has_draft_model,  # it does not read these prompts
+        )
         self._room = Room(
             requests,
             pages,
@@ -78,10 +89,11 @@ class DecodeWorker:
             numerics=numerics,
             max_batch=max_batch,
             overtakes=rules.overtakes,
+            reserved=self._examinations.reserved,
         )
         self.sessions = Sessions(kv_hello, receivers, choose, rules=rules)
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
-        parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox
+        parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
         self._intake = Intake(*parts, floor=floor, host=self, rules=rules)
         self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
         self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_tokens=chunk_tokens)
@@ -128,22 +140,30 @@ class DecodeWorker:
         """Refuse waiting requests that cannot fit any more; admit local prompts that have room, the oldest first."""
         self._intake.refuse_hopeless()
         self._intake.admit_local()
+        self._intake.admit_examinations()
 
     def plan(self) -> Plan:
-        return self._planning.plan()
+        return self._planning.plan(self._examined)
+
+    def _examined(self, budget: int) -> tuple[Piece, ...]:
+        """Rows for prompts that are examined here: the rest of the budget, but never less than a quarter of it."""
+        return self._examinations.pieces(max(budget, self._chunk_tokens // 4, 1), self._chunk_tokens)
 
     def launch(self, plan: Plan) -> Flight:
         if self.plans is not None:
             self.plans.append(plan)
-        requests, now = {piece.key: self.requests[piece.key] for piece in plan.pieces}, self._loop.time()
+        now, requests = self._loop.time(), dict[int, DecodeRequest]()
         for piece in plan.pieces:
-            requests[piece.key].record.step_begins(now, piece)
+            if piece.key not in self._examinations:
+                requests[piece.key] = self.requests[piece.key]
+                requests[piece.key].record.step_begins(now, piece)
+        self._examinations.step_begins(plan)
         self._monitor.step_begins()
         return self._flights.begin(plan, asyncio.ensure_future(self._runner.run(plan)), requests)
 
     def launch_ahead(self, flight: Flight) -> Flight | None:
         """Launch the next step before this one is read, if it is decided already and the runner gains by it."""
-        plan = self._planning.follow(flight) if self._runner.ahead else None
+        plan = self._planning.follow(flight) if self._runner.ahead and not len(self._examinations) else None
         return self.launch(plan) if plan is not None else None
 
     async def read(self, flight: Flight) -> Result:
@@ -155,6 +175,7 @@ class DecodeWorker:
         self._planning.measure(flight.plan, self._step_seconds)
         if self._sampler.due():
             plan, jobs = flight.plan, [(request.gateway, request.job) for request in flight.requests.values()]
+            jobs += self._examinations.jobs(plan)
             self._sampler.record(began, self._read_seconds, jobs, step=plan.step, rows=plan.rows)
         return result
 
@@ -177,6 +198,7 @@ class DecodeWorker:
                 self._emission.show(request, token)
             if tokens and tokens[-1].end is not End.NONE:
                 self.drop(request)
+        self._examinations.step_ends(plan, result)
         self._emission.flush()
         self._measures.step(plan, self._step_seconds, emitted)
 
@@ -185,7 +207,7 @@ class DecodeWorker:
         self.pages.release(self._flights.end(flight))
 
     def report(self) -> None:
-        self.attachments.report(self._room.load(self._planning.tokens_per_second), *self.pages.changes())
+        self.attachments.report(self._load(), *self.pages.changes())
 
     # ---- what the parts report: DecodeHost
 
@@ -234,14 +256,17 @@ class DecodeWorker:
     def _hello_at(self, address: str) -> Hello:
         """Hello with the load and the cached pages of this moment, for a gateway that dials this worker."""
         prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
-        return self._hello.at(address, self._room.load(self._planning.tokens_per_second), prefix)
+        return self._hello.at(address, self._load(), prefix)
+
+    def _load(self) -> Load:
+        return self._examinations.join(self._room.load(self._planning.tokens_per_second))
 
     async def measure(self) -> None:
         await self.attachments.push_measures(self._measures.loop_delay.observe)
 
     @property
     def busy(self) -> bool:
-        return bool(self.requests)
+        return bool(self.requests) or len(self._examinations) > 0
 
     def counts(self) -> dict[str, int]:
         """Counters of all parts since the start, and the number of pages in each state now."""
@@ -250,6 +275,7 @@ class DecodeWorker:
             "admitted_local": self._intake.admitted_local,
             **self._planning.counts(),
             **self._speculation.counts(),
+            **self._examinations.counts(),
             **{f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()},
             **self.sessions.counts(),
             **self.attachments.counts(),

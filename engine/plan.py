@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mesh.messages import Sampling
+from mesh.messages import Pooling, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,22 @@ class Drafting:
 
 
 @dataclass(frozen=True, slots=True)
+class WantedRows:
+    """The question of an examination about a piece's rows, besides their keys and values."""
+
+    following: tuple[
+        int, ...
+    ] = ()  # tokens whose logprobs are wanted: row i yields that of following[i], which is next
+    top: int = 0  # logprobs of so many likeliest tokens too
+    pooling: Pooling | None = None  # LAST: the hidden state of the last row; MEAN: a sum over all rows
+    before: bytes = b""  # MEAN: the sum over the rows of earlier steps, as floats; empty: there are none
+
+    def rows(self, count: int) -> int:
+        """Number of last rows, of `count`, whose final hidden states are needed."""
+        return 1 if self.pooling is Pooling.LAST else count if self.following or self.pooling else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """The rows of one request in a step."""
 
@@ -45,6 +61,7 @@ class Piece:
     sampling: Sampling | None = None
     drafting: Drafting | None = None  # None: the draft model does nothing for this piece
     follows: bool = False  # the only token is the one that the step before samples for this key; `tokens` is (0,)
+    wanted: WantedRows | None = None  # a prompt under examination; nothing of it is sampled
 
     def __post_init__(self) -> None:
         sound = 0 <= self.sampled <= len(self.tokens) > 0 <= self.start
@@ -54,6 +71,11 @@ class Piece:
         if self.drafting and len(self.drafting.unread) != max(0, self.start - self.drafting.start):
             what = f"{len(self.drafting.unread)} unread tokens from slot {self.drafting.start} to {self.start}"
             raise ValueError(f"piece {self.key}: {what}")
+        if self.wanted and (self.sampled or len(self.wanted.following) > len(self.tokens)):
+            what = (
+                f"{self.sampled} sampled rows, {len(self.wanted.following)} tokens that follow {len(self.tokens)} rows"
+            )
+            raise ValueError(f"piece {self.key}: an examination with {what}")
         if self.follows and (self.tokens != (0,) or self.drafting):
             raise ValueError(f"piece {self.key}: a piece that follows has one row, token 0 and no draft")
 
@@ -61,6 +83,11 @@ class Piece:
     def stop(self) -> int:
         """The slot after the last row."""
         return self.start + len(self.tokens)
+
+    @property
+    def kept(self) -> int:
+        """Number of last rows whose final hidden states the step needs."""
+        return self.wanted.rows(len(self.tokens)) if self.wanted else self.sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +112,24 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsReport:
+    """A step's answer about the rows of an examined prompt. Numbers are packed, little endian, 4 bytes each."""
+
+    logprobs: bytes = b""  # floats, one for each following token
+    ranks: bytes = b""  # unsigned; 1: no other token is likelier
+    top_ids: bytes = b""  # unsigned; the likeliest tokens of each row, best first
+    top_logprobs: bytes = b""  # floats
+    pooled: bytes = b""  # floats: the hidden state of the last row, or the sum over all rows so far
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The result of a step: one entry per piece, in the plan's order."""
 
     sampled: tuple[tuple[Sampled, ...], ...]  # one per sampled row of the piece
     proposed: tuple[tuple[int, ...], ...] = ()  # the draft's proposals behind the last token; () without a draft model
     done_seconds: float = field(default=0.0, compare=False)  # when it was computed, by the loop's clock; 0: not known
+    reports: tuple[RowsReport | None, ...] = ()  # one per piece; () if no piece is under examination
 
 
 OnLayers = Callable[[int, int], None]  # (first layer, layers): these layers' keys and values are in the pages

@@ -24,7 +24,7 @@ from engine.model.rows import RowLimits, Rows
 from engine.model.weights import Floats, Weights
 from engine.page_layout import check_copies
 from engine.plan import OnLayers, Plan, Result
-from engine.sampling import sample
+from engine.reports import outputs
 
 PoolBuffer = bytearray | memoryview | mmap | NDArray[np.uint8]
 
@@ -81,15 +81,16 @@ class CpuRunner:
         drafter = self._drafter if any(piece.drafting for piece in plan.pieces) else None
         if drafter is not None:
             drafter.read(plan.pieces, on_layers)
-        sampled = sample(plan.pieces, self._logits(rows, on_layers))
+        hidden = self._hidden(rows, on_layers)
+        sampled, reports = outputs(plan.pieces, hidden, self._forward.logits, self._limits.vocab)
         self._followed.remember(plan.pieces, sampled)
         if drafter is not None:
-            return Result(sampled, drafter.propose(plan.pieces, sampled, on_layers))
-        return Result(sampled, () if self._drafter is None else ((),) * len(plan.pieces))
+            return Result(sampled, drafter.propose(plan.pieces, sampled, on_layers), reports=reports)
+        return Result(sampled, () if self._drafter is None else ((),) * len(plan.pieces), reports=reports)
 
     def compute_logits(self, plan: Plan) -> tuple[Floats, ...]:
         """For tests and inspection: the logits of each piece's sampled rows, [sampled, vocab]."""
-        logits = self._logits(self._prepare(plan), None).copy()
+        logits = self._forward.logits(self._hidden(self._prepare(plan), None)).copy()
         ends = np.cumsum([piece.sampled for piece in plan.pieces])
         return tuple(np.split(logits, ends[:-1]))
 
@@ -113,9 +114,9 @@ class CpuRunner:
         for source, target in plan.copies:
             baton_kernels.copy_page(self._pool, source * size, target * size, size)
 
-    def _logits(self, rows: Rows, on_layers: OnLayers | None) -> Floats:
+    def _hidden(self, rows: Rows, on_layers: OnLayers | None) -> Floats:
         written = unreported if on_layers is None else self._groups.reporting(len(rows.tokens), on_layers)
-        return self._forward.logits(self._forward.hidden(rows, written))
+        return self._forward.hidden(rows, written)
 
 
 def _pin_thread(*cores: int) -> None:

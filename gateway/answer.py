@@ -5,10 +5,10 @@ are cancelled."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gateway.core import ChoiceRequest, Core, Timings, TokenStream
+from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream
 from gateway.text.stops import StopStrings
 from gateway.text.tokenizer import Detokenizer, ModelTokenizer
 from gateway.text.tool_calls import ParsedPiece, ToolCall, ToolCallReader
@@ -45,17 +45,34 @@ Item = TypeVar("Item")
 
 class Answer:
     def __init__(self, valid: ValidRequest, core: Core, tokenizer: ModelTokenizer) -> None:
-        """Submit every choice at once; raises what the core raises."""
+        """Submit every choice at once, or first what computes the prompt's logprobs; raises what the core raises."""
         self._valid, self._request, self._tokenizer = valid, valid.request, tokenizer
         self._counts = {choice.sampling.choice: len(choice.emitted) for choice in valid.choices}
         self._counts |= {complete.index: len(complete.emitted) for complete in valid.complete}
+        self._core, self._cancelled = core, False
         self._streams: dict[int, TokenStream] = {}
+        self._scoring = None if valid.scoring is None else core.examine(valid.scoring)
+        self.scores: PromptScores | None = None  # the prompt's logprobs, if they are wanted; there before any event
+        if self._scoring is None:
+            self._submit(valid.choices)
+
+    def _submit(self, choices: Sequence[ChoiceRequest]) -> None:
         try:
-            for choice in valid.choices:
-                self._streams[choice.sampling.choice] = core.submit(choice)
+            for choice in choices:
+                self._streams[choice.sampling.choice] = self._core.submit(choice)
         except BatonError:
             self.cancel()
             raise
+
+    async def _score(self) -> None:
+        """Wait for the prompt's logprobs, then submit the choices, in the same class: they find the prompt's pages in
+        the prefix cache."""
+        if self._scoring is not None and self.scores is None:
+            self.scores = await self._scoring.scores()
+            if self._cancelled:
+                raise Cancelled("the client went away")
+            numerics = "" if self._request.allow_class_change else self._scoring.numerics
+            self._submit([replace(choice, numerics=choice.numerics or numerics) for choice in self._valid.choices])
 
     @property
     def seed(self) -> int:
@@ -65,7 +82,8 @@ class Answer:
     def numerics(self) -> str:
         """Numerics class of the latest token; known after the first event."""
         classes = [stream.numerics for stream in self._streams.values()]
-        return next(filter(None, classes), self._request.numerics)
+        scored = self._scoring.numerics if self._scoring is not None else ""
+        return next(filter(None, classes), scored or self._request.numerics)
 
     @property
     def timings(self) -> tuple[Timings, ...]:
@@ -76,17 +94,29 @@ class Answer:
         return len(self._request.prompt)
 
     @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens whose pages a prefix cache held. Choices share their prompt; logprobs of it need all of it
+        computed."""
+        if self._scoring is not None:
+            return self._scoring.cached_tokens
+        return max((timings.cached_tokens for timings in self.timings), default=0)
+
+    @property
     def completion_tokens(self) -> int:
         """Tokens of all choices, those that the client brought along included."""
         return sum(self._counts.values())
 
     def cancel(self) -> None:
+        self._cancelled = True
+        if self._scoring is not None:
+            self._scoring.cancel()
         for stream in self._streams.values():
             stream.cancel()
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the deltas of every choice in order, and one Finished for each choice. Raises mesh.errors."""
         try:
+            await self._score()
             for complete in self._valid.complete:
                 called = self._call_reader(complete.index, complete.emitted).count > 0
                 yield self._finished(complete.index, complete.stop_id, called=called)

@@ -4,13 +4,14 @@ A front door (gateway/http/api.py, gateway/grpc/api.py) turns a client's request
 choice. The core routes each choice and returns its tokens in position order, each exactly once, whichever worker
 dies."""
 
-from collections.abc import AsyncIterator, Mapping
+import struct
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.observability.record import RequestRecord, unrecorded
 from mesh.errors import BatonError
-from mesh.messages import Sampling, Token
+from mesh.messages import Examination, Sampling, Scored, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,16 @@ class ChoiceRequest:
     salt: bytes = b""  # tenant's share of the block hashes
     priority: int = 0  # a lower number counts as older, see mesh/rules.py
     choices: int = 1  # choices of the client's request, of which this is one
+    examination: Examination | None = None  # compute the prompt alone and report; no token is sampled
     prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it
     max_tokens_field: str = "max_tokens"
 
     def __post_init__(self) -> None:
         assert self.prompt, "validation refuses empty prompts"
-        assert len(self.emitted) < self.sampling.max_tokens, "validation finishes choices that are already complete"
+        generates = self.examination is None
+        assert not generates or len(self.emitted) < self.sampling.max_tokens, (
+            "validation finishes choices that are already complete"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,59 @@ class TokenStream(Protocol):
         answer, for instance up to a stop string."""
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """One token of a prompt and its logprob, given all tokens before it."""
+
+    token: int
+    logprob: float
+    rank: int  # 1: no other token is likelier
+    top_ids: tuple[int, ...]  # the likeliest tokens, best first
+    top_logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """The logprobs of a prompt's tokens. They stay packed until an answer is written: there may be a million."""
+
+    prompt: tuple[int, ...]
+    parts: tuple[Scored, ...]
+
+    def entries(self) -> Iterator[ScoredToken]:
+        """One for each token of the prompt but the first, which has no logprob."""
+        for part in self.parts:
+            count = part.count
+            tops = len(part.top_ids) // 4 // count if count else 0
+            logprobs, ranks = struct.unpack(f"<{count}f", part.logprobs), struct.unpack(f"<{count}I", part.ranks)
+            top_ids = struct.unpack(f"<{count * tops}I", part.top_ids)
+            top_logprobs = struct.unpack(f"<{count * tops}f", part.top_logprobs)
+            for i in range(count):
+                top = slice(i * tops, (i + 1) * tops)
+                token = self.prompt[part.first + i + 1]
+                yield ScoredToken(token, logprobs[i], ranks[i], top_ids[top], top_logprobs[top])
+
+
+class ExaminationStream(Protocol):
+    """The examination of one prompt, as a front door reads it."""
+
+    async def scores(self) -> PromptScores:
+        """Wait for the logprobs of the whole prompt. Raises mesh.errors only."""
+
+    async def embedding(self) -> bytes:
+        """Wait for the embedding: floats of 4 bytes, little endian. Raises mesh.errors only."""
+
+    @property
+    def numerics(self) -> str:
+        """Numerics class and fingerprint of its worker; known at the end."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens found in a prefix cache."""
+
+    def cancel(self) -> None:
+        """Free everything behind it; idempotent, also after the end."""
+
+
 class Core(Protocol):
     def models(self) -> tuple[str, ...]:
         """Names that clients may put into `model`."""
@@ -100,3 +158,6 @@ class Core(Protocol):
 
     def submit(self, choice: ChoiceRequest) -> TokenStream:
         """Accept a choice without waiting, or raise one of mesh.errors."""
+
+    def examine(self, choice: ChoiceRequest) -> ExaminationStream:
+        """Accept a choice that has an examination without waiting, or raise one of mesh.errors."""

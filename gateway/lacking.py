@@ -1,9 +1,12 @@
 """Says what keeps a request waiting, a missing worker or room at one, and makes the error that ends too long a wait."""
 
+from collections.abc import Sequence
+
+from gateway.requests import GatewayRequest
 from gateway.router import Local
-from gateway.workers import Workers
+from gateway.workers import AttachedWorker, Workers
 from mesh.errors import Unavailable
-from mesh.messages import Tier
+from mesh.messages import FullKind, Tier
 
 DECODE_WORKER, PREFILL_WORKER, ROOM = "decode worker", "prefill worker", "room"
 
@@ -23,3 +26,8 @@ def gave_up(what: str, seconds: float) -> Unavailable:
         return Unavailable(f"no worker had room for this request for {seconds:g} s; try again later")
     waited = f"this request waited {seconds:g} s for one"
     return Unavailable(f"no {what} is attached, and {waited}: start one, or try again later")
+
+
+def all_refuse_for_ever(request: GatewayRequest, workers: Sequence[AttachedWorker]) -> bool:
+    """Does the request need more than the whole pool of each of these workers? False without workers."""
+    return bool(workers) and all(request.refused.get(w.incarnation) is FullKind.EVER for w in workers)

@@ -12,12 +12,12 @@ from gateway.observability.record import ChoiceRecord
 from gateway.workers import AttachedWorker
 from mesh.errors import BatonError
 from mesh.hashing import block_hashes
-from mesh.messages import FullKind, Job, Prefilled, Ticket, Token
+from mesh.messages import Embedded, End, FullKind, Job, Prefilled, Scored, Ticket, Token
 
 
 class RequestPhase(Enum):
-    WAITING = "waiting"  # no usable decode worker: the request waits for a worker or for room
-    OPEN = "open"  # a decode worker has it, and a prefill worker unless decode prefills itself
+    WAITING = "waiting"  # no usable worker: the request waits for a worker or for room
+    OPEN = "open"  # a decode worker has it, and a prefill worker unless decode prefills; an examination has one worker
     DONE = "done"  # the client has the last token
     CANCELLED = "cancelled"  # the client left, or has enough
     ERROR = "error"  # the client got an error instead of further tokens
@@ -61,6 +61,9 @@ class GatewayRequest:
     shown_seconds: float = 0.0  # when the latest tokens came
     handed_seconds: float | None = None  # when decode went on for the first time, in whichever attempt
     ended_seconds: float | None = None
+    error: BatonError | None = None  # that ended it
+    findings: list[Scored | Embedded] = field(default_factory=list)  # of an examination, from the current attempt
+    over: asyncio.Event = field(default_factory=asyncio.Event)  # set at its end
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None  # ends the wait for a worker
     hashes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)  # block hashes by class and page size
@@ -79,7 +82,7 @@ class GatewayRequest:
         """How its prompt was computed: "remote", "local", "resumed" with more than one attempt, "none" before any."""
         if self.ticket is None:
             return "none"
-        if self.ticket.attempt > 1 or self.decode is None:
+        if self.ticket.attempt > 1 or (self.decode is None and self.prefill is None):
             return "resumed"
         return "local" if self.prefill is None else "remote"
 
@@ -101,6 +104,11 @@ class GatewayRequest:
     def emitted(self) -> tuple[int, ...]:
         """Every token that the client has, those that it brought along included."""
         return self.choice.emitted + tuple(token.token for token in self.shown)
+
+    @property
+    def finish(self) -> str:
+        """How it ended, if it ended well; an examination stops at the end of its prompt."""
+        return self.shown[-1].end.value if self.shown else End.STOP.value
 
     def seniority(self, priority_seconds: float) -> tuple[float, int]:
         """Smaller is older. A step of priority is worth `priority_seconds` of waiting."""

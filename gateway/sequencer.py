@@ -6,25 +6,20 @@ dropped silently, so two reports of one failure raise once."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
 from gateway.core import ChoiceRequest
-from gateway.lacking import gave_up, lacking
+from gateway.examining import Examining
+from gateway.lacking import all_refuse_for_ever, gave_up, lacking
 from gateway.observability.attributes import route_attributes
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local, Need, Route, RouteDecision, route
 from gateway.tally import Tally
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import (
-    BatonError,
-    Cancelled,
-    ClassUnavailable,
-    DeadlineExceeded,
-    PoolTooSmall,
-    WorkersDied,
-)
+from mesh.errors import BatonError, Cancelled, ClassUnavailable, DeadlineExceeded, PoolTooSmall, WorkersDied
 from mesh.messages import (
     Cancel,
     End,
@@ -61,13 +56,15 @@ class Sequencer:
         self.tally = Tally()
         self._rules, self._random, self._local = rules, random, local
         self._patience_seconds = patience_seconds
+        self.examining = Examining(self, workers, local=local, observer=observer)
 
     # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
     def accept(self, choice: ChoiceRequest) -> GatewayRequest:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        trace = choice.trace.choice(now, choice.prompt, choice.sampling)
+        examined = choice.examination is not None
+        trace = choice.trace.choice(now, choice.prompt, choice.sampling, examined=examined)
         request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, numerics=choice.numerics)
         self.requests[request.id] = request
         self.observer.accepted(request)
@@ -79,12 +76,14 @@ class Sequencer:
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
+        if request.choice.examination is not None:
+            return self.examining.raise_attempt(request)
         clock = asyncio.get_running_loop().time
         began = clock()
         chosen = self._route(request, decode_lost)
         self.observer.routed(chosen.decision if chosen else RouteDecision.WAIT, clock() - began)
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
-        self._cancel(request, {request.decode, request.prefill} - kept)
+        self.leave(request, {request.decode, request.prefill} - kept)
         if chosen is None:
             self._wait_or_fail(request)
         else:
@@ -117,16 +116,10 @@ class Sequencer:
 
     def _open(self, request: GatewayRequest, chosen: Route, began: float) -> None:
         """Begin the next attempt: decode gets Open and prefill gets Prefill, both with the same new ticket."""
-        now = asyncio.get_running_loop().time()
-        request.enter(RequestPhase.OPEN)
-        self.observer.attempted()
-        request.ticket = ticket = request.next_ticket(self._random.randbytes(16))
-        request.handed = False
+        now, ticket = self.begin_attempt(request), request.ticket
+        assert ticket is not None, "an attempt has a ticket"
         request.decode = chosen.decode.incarnation
         request.prefill = chosen.prefill.incarnation if chosen.prefill else None
-        if request.patience is not None:
-            request.patience.cancel()
-            request.patience = None
         job, trace = request.job(now), request.trace
         own = replace(job, traceparent=trace.sends(ticket, chosen.decode.tier, chosen.decode.name, now))
         chosen.decode.send(Open(own, request.prefill, age_ms=round((now - request.accepted_seconds) * 1000)))
@@ -138,6 +131,17 @@ class Sequencer:
         decision = route_attributes(chosen, request.cached_tokens, resumed=ticket.attempt > 1)
         trace.routed(began, asyncio.get_running_loop().time(), decision)
 
+    def begin_attempt(self, request: GatewayRequest) -> float:
+        """The request is open and has a new ticket from now on; returns the time."""
+        request.enter(RequestPhase.OPEN)
+        self.observer.attempted()
+        request.ticket = request.next_ticket(self._random.randbytes(16))
+        request.handed = False
+        if request.patience is not None:
+            request.patience.cancel()
+            request.patience = None
+        return asyncio.get_running_loop().time()
+
     def _wait_or_fail(self, request: GatewayRequest) -> None:
         """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
         choice, decodes = request.choice, self.workers.tier(Tier.DECODE)
@@ -145,34 +149,30 @@ class Sequencer:
         if request.numerics and classes and request.numerics not in classes:
             began = f"the answer began in class {request.numerics}; the decode workers left are of {', '.join(classes)}"
             self.end(request, ClassUnavailable(f"{began}. Start a worker of that class, or set allow_class_change"))
-        elif self._all_refuse_for_ever(request, Tier.DECODE):
+        elif all_refuse_for_ever(request, decodes):
             needed = len(choice.prompt) + choice.sampling.max_tokens
             what = f"prompt and {choice.max_tokens_field} need {needed} tokens; no decode worker's pool holds so many"
             self.end(request, PoolTooSmall(choice.max_tokens_field, what))
-        elif self._local is Local.NEVER and self._all_refuse_for_ever(request, Tier.PREFILL):
+        elif self._local is Local.NEVER and all_refuse_for_ever(request, self.workers.tier(Tier.PREFILL)):
             what = f"the prompt has {len(choice.prompt)} tokens; no prefill worker's pool holds so many"
             self.end(request, PoolTooSmall(choice.prompt_field, what))
         else:
             request.prefill = request.decode = None
-            request.trace.waits_for_worker(asyncio.get_running_loop().time(), lacking(self.workers, self._local))
-            if request.phase is not RequestPhase.WAITING:
-                request.enter(RequestPhase.WAITING)
-            if request.patience is None:
-                seconds, loop = self._patience_seconds, asyncio.get_running_loop()
-                request.patience = loop.call_later(seconds, self._give_up, request)
+            self.wait(request, lambda: lacking(self.workers, self._local))
 
-    def _give_up(self, request: GatewayRequest) -> None:
-        """The request has waited long enough for a worker."""
-        self.end(request, gave_up(lacking(self.workers, self._local), self._patience_seconds))
-
-    def _all_refuse_for_ever(self, request: GatewayRequest, tier: Tier) -> bool:
-        workers = self.workers.tier(tier)
-        return bool(workers) and all(request.refused.get(w.incarnation) is FullKind.EVER for w in workers)
+    def wait(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
+        """The request waits for a worker; `lacks` says what keeps it waiting. After a while it ends."""
+        loop, seconds = asyncio.get_running_loop(), self._patience_seconds
+        request.trace.waits_for_worker(loop.time(), lacks())
+        if request.phase is not RequestPhase.WAITING:
+            request.enter(RequestPhase.WAITING)
+        if request.patience is None:
+            request.patience = loop.call_later(seconds, lambda: self.end(request, gave_up(lacks(), seconds)))
 
     # ---- steps 5 and 8: tokens on their way to the client
 
     def on_prefilled(self, prefilled: Prefilled) -> None:
-        request = self._current(prefilled.ticket)
+        request = self.current(prefilled.ticket)
         if request is not None and request.prefilled is None:
             request.prefilled, request.trace.cached_tokens = prefilled, prefilled.cached_tokens
             self.observer.prefilled(request, prefilled)
@@ -180,7 +180,7 @@ class Sequencer:
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
         now = asyncio.get_running_loop().time()
         for item in tokens.items:
-            request = self._current(item.ticket)
+            request = self.current(item.ticket)
             if request is None:
                 continue
             if worker.tier is Tier.DECODE and not request.handed:
@@ -192,7 +192,7 @@ class Sequencer:
             if request.is_next(item.token):
                 self._show(request, worker, item.token, now)
 
-    def _current(self, ticket: Ticket) -> GatewayRequest | None:
+    def current(self, ticket: Ticket) -> GatewayRequest | None:
         """The open request whose current attempt has this ticket."""
         request = self.requests.get(ticket.request)
         if request is None or request.phase is not RequestPhase.OPEN or not request.is_current(ticket):
@@ -216,7 +216,7 @@ class Sequencer:
     # ---- reports that raise an attempt
 
     def on_lost(self, worker: AttachedWorker, lost: Lost) -> None:
-        request = self._current(lost.ticket)
+        request = self.current(lost.ticket)
         if request is None:
             return
         name, why, ids = request.choice.request_id, lost.reason.value, request.choice.trace.log_fields
@@ -231,7 +231,7 @@ class Sequencer:
         self.raise_attempt(request, decode_lost=lost.reason is Reason.PREEMPTED)
 
     def on_full(self, worker: AttachedWorker, full: Full) -> None:
-        request = self._current(full.ticket)
+        request = self.current(full.ticket)
         if request is not None:
             request.refused[worker.incarnation] = full.kind
             self.observer.resumed(f"full_{full.kind.value}")
@@ -283,14 +283,16 @@ class Sequencer:
         for timer in (request.deadline, request.patience):
             if timer is not None:
                 timer.cancel()
-        self._cancel(request, {request.decode, request.prefill})
+        self.leave(request, {request.decode, request.prefill})
         if error is not None:
             request.events.put_nowait(error)
-        finish = stopped.value if error else request.shown[-1].end.value
+        finish = stopped.value if error else request.finish
+        request.error = error
+        request.over.set()
         request.trace.ends(request.ended_seconds, finish, lambda: request.emitted)
         self.observer.ended(request, error)
 
-    def _cancel(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
+    def leave(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """Make these workers forget the current attempt and all earlier ones."""
         for incarnation in sorted(i for i in incarnations if i is not None):
             worker = self.workers.get(incarnation)

@@ -10,9 +10,10 @@ from random import Random
 
 from gateway.changes import Changes
 from gateway.core import ChoiceRequest
+from gateway.examining import ExaminationReply
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.observability.traces import RecentTraces
-from gateway.requests import RequestPhase
+from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local
 from gateway.sequencer import Sequencer
 from gateway.streams import RequestStream
@@ -21,6 +22,7 @@ from mesh.errors import BatonError, Unavailable
 from mesh.messages import (
     ClockReading,
     Drain,
+    Embedded,
     Full,
     Hello,
     Load,
@@ -32,6 +34,7 @@ from mesh.messages import (
     Prefilled,
     PrefixChange,
     Register,
+    Scored,
     Tier,
     Tokens,
 )
@@ -81,10 +84,16 @@ class Gateway:
     # ---- what the front doors use
 
     def submit(self, choice: ChoiceRequest) -> RequestStream:
+        return RequestStream(self.sequencer, self._accept(choice))
+
+    def examine(self, choice: ChoiceRequest) -> ExaminationReply:
+        return ExaminationReply(self.sequencer, self._accept(choice))
+
+    def _accept(self, choice: ChoiceRequest) -> GatewayRequest:
         waiting = sum(request.phase is RequestPhase.WAITING for request in self.sequencer.requests.values())
         if waiting >= self._max_waiting:
             raise Unavailable(f"{waiting} requests are waiting for a worker already; try again later")
-        return RequestStream(self.sequencer, self.sequencer.accept(choice))
+        return self.sequencer.accept(choice)
 
     def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         self.observer.refused(error)
@@ -172,6 +181,10 @@ class Gateway:
                 self.sequencer.on_tokens(worker, message)
             case Prefilled():
                 self.sequencer.on_prefilled(message)
+            case Scored():
+                self.sequencer.examining.on_scored(worker, message)
+            case Embedded():
+                self.sequencer.examining.on_embedded(worker, message)
             case Lost():
                 self.sequencer.on_lost(worker, message)
             case Full():

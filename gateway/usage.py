@@ -27,12 +27,12 @@ class TokenUsage:
 
 
 def usage_of(answers: Sequence[Answer]) -> TokenUsage:
-    """Sums over the answers to several prompts. Choices of one answer share their prompt and its cached pages."""
+    """Sums over the answers to several prompts."""
     timings = [each for answer in answers for each in answer.timings]
     return TokenUsage(
         prompt_tokens=sum(answer.prompt_tokens for answer in answers),
         completion_tokens=sum(answer.completion_tokens for answer in answers),
-        cached_tokens=sum(max((each.cached_tokens for each in answer.timings), default=0) for answer in answers),
+        cached_tokens=sum(answer.cached_tokens for answer in answers),
         drafted_tokens=sum(each.drafted_tokens for each in timings),
         accepted_tokens=sum(each.accepted_tokens for each in timings),
     )

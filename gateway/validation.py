@@ -15,7 +15,7 @@ from gateway.core import ChoiceRequest, Core
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
-from mesh.messages import Sampling
+from mesh.messages import Examination, Sampling
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -48,6 +48,7 @@ class ClientRequest:
     include_stop: bool = False
     skip_special: bool = True
     top_logprobs: int | None = None  # None: no logprobs
+    prompt_logprobs: int | None = None  # likeliest tokens at each position of the prompt; None: no logprobs of it
     tools: frozenset[str] = frozenset()  # names of the tools whose calls are read from the text
     one_call: bool = False  # the answer ends with its first tool call
     emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # tokens that the client has, by choice
@@ -77,6 +78,7 @@ class ValidRequest:
     choices: tuple[ChoiceRequest, ...]  # choices to run, ordered by index
     complete: tuple[CompleteChoice, ...]
     eos_ids: frozenset[int]  # stop ids that are the model's own
+    scoring: ChoiceRequest | None = None  # computes the prompt's logprobs before the choices run; None: not wanted
 
 
 def validate_request_id(request_id: str) -> str:
@@ -109,7 +111,7 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     if not request.prompt:
         raise InvalidRequest(prompt_field, f"{prompt_field} is empty; it needs at least one token")
     fields.token_ids("prompt", request.prompt, assets.vocabulary)
-    validate_length(prompt_field, len(request.prompt), context)
+    validate_length(prompt_field, len(request.prompt), context, answer=request.max_tokens != 0)
     _validate_stops(fields, assets)
     max_tokens = _max_tokens(fields, context, core.largest_pool_tokens)
     eos = () if request.ignore_eos else assets.eos_ids
@@ -117,9 +119,11 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     return _per_choice(fields, model, assets, sampling, frozenset(eos) - set(request.stop_token_ids))
 
 
-def validate_length(field: str, tokens: int, context: int) -> None:
-    if tokens >= context:
-        what = f"{field} has {tokens} tokens; the model's context is {context}, the answer included: shorten it"
+def validate_length(field: str, tokens: int, context: int, *, answer: bool = True) -> None:
+    """`answer`: at least one token follows."""
+    if tokens + answer > context:
+        included = ", the answer included" if answer else ""
+        what = f"{field} has {tokens} tokens; the model's context is {context}{included}: shorten it"
         raise ContextTooLong(field, what)
 
 
@@ -135,6 +139,8 @@ def _validate_stops(fields: "_Fields", assets: Assets) -> None:
 def _max_tokens(fields: "_Fields", context: int, pool: int) -> int:
     """The client's max_tokens, or what context and the largest decode pool (0: unknown) leave for the answer."""
     prompt, prompt_field, name = len(fields.request.prompt), fields.name("prompt"), fields.name("max_tokens")
+    if fields.request.max_tokens == 0:
+        return 0
     room = (min(context, pool) if pool else context) - prompt
     if room < 1:
         raise PoolTooSmall(
@@ -142,7 +148,7 @@ def _max_tokens(fields: "_Fields", context: int, pool: int) -> int:
         )
     if fields.request.max_tokens is None:
         return room
-    max_tokens = fields.integer("max_tokens", fields.request.max_tokens, 1)
+    max_tokens = fields.integer("max_tokens", fields.request.max_tokens, 0)
     if prompt + max_tokens > context:
         raise ContextTooLong(
             prompt_field,
@@ -215,7 +221,25 @@ def _per_choice(
                 max_tokens_field=fields.name("max_tokens"),
             )
         )
-    return ValidRequest(request, sampling["seed"], tuple(choices), tuple(complete), eos)
+    scoring = None
+    if request.prompt_logprobs is not None:
+        scoring = ChoiceRequest(
+            request_id=request.request_id,
+            model=model,
+            prompt=request.prompt,
+            emitted=(),
+            sampling=Sampling(**sampling),
+            deadline_seconds=request.deadline_seconds,
+            allow_class_change=request.allow_class_change,
+            numerics=request.numerics,
+            trace=request.trace,
+            salt=salt,
+            priority=priority,
+            examination=Examination(fields.integer("prompt_logprobs", request.prompt_logprobs, 0, MAX_TOP_LOGPROBS)),
+            prompt_field=fields.name("prompt"),
+            max_tokens_field=fields.name("max_tokens"),
+        )
+    return ValidRequest(request, sampling["seed"], tuple(choices), tuple(complete), eos, scoring)
 
 
 class _Fields:

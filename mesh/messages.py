@@ -53,6 +53,13 @@ class Reason(Enum):
     TOO_LARGE = "too_large"  # the prompt needs more pages than the whole prefill pool has
 
 
+class Pooling(Enum):
+    """How the hidden states of a prompt become one embedding."""
+
+    LAST = "last"  # the state of the last token
+    MEAN = "mean"  # the mean over all tokens
+
+
 class FullKind(Enum):
     """Why decode refuses a request."""
 
@@ -142,6 +149,24 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Examination:
+    """What a worker reports of a prompt that it computes alone: with `pooling` an embedding, else logprobs."""
+
+    top: int = 0  # beside the logprobs of the tokens, those of so many likeliest ones at each position
+    pooling: Pooling | None = None  # how the embedding is made
+    dimensions: int = 0  # of the embedding only so many first values; 0: all
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """To either tier: compute this prompt alone and report. It has no landing and no decode. Replaces lower attempts
+    of the request."""
+
+    job: Job  # its sampling parameters have no meaning
+    examination: Examination
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """To both: forget this attempt of a request and all lower ones."""
 
@@ -207,6 +232,7 @@ class Hello:
     load: Load
     prefix: PrefixChange  # a snapshot
     name: str = ""  # the configured name; gateways show it in metrics, traces and logs
+    examines: bool = True  # it takes Examine; workers on a GPU do not
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
         """The same worker with its address, load and cached pages of this moment."""
@@ -236,6 +262,32 @@ class Prefilled:
     cached_tokens: int  # prompt tokens that the prefix cache had
     queued_seconds: float  # time from the prompt's arrival to its first step
     computed_seconds: float  # time from its first step to the first token
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Logprobs of some tokens of an examined prompt, in order of position. The first token of a prompt has none.
+    Numbers are packed, little endian, in 4 bytes each."""
+
+    ticket: Ticket
+    first: int  # index of the first entry: entry i belongs to the prompt's token i + 1
+    logprobs: bytes  # floats
+    ranks: bytes  # unsigned; 1: no other token is likelier
+    top_ids: bytes  # unsigned; those of the likeliest tokens of each entry, best first
+    top_logprobs: bytes  # floats
+
+    @property
+    def count(self) -> int:
+        """Number of entries."""
+        return len(self.logprobs) // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The embedding of an examined prompt."""
+
+    ticket: Ticket
+    values: bytes  # floats of 4 bytes, little endian; their squares add up to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,11 +518,13 @@ class PageMap:
     lengths: tuple[int, ...]  # cells of each run
 
 
-Down = Prefill | Open | Cancel | Snapshot | ClockProbe | Watch | Drain | Heartbeat
+Down = Prefill | Open | Examine | Cancel | Snapshot | ClockProbe | Watch | Drain | Heartbeat
 Up = (
     Hello
     | Tokens
     | Prefilled
+    | Scored
+    | Embedded
     | Lost
     | Full
     | Load

@@ -7,6 +7,7 @@
 
 CHAT = "chat"  # the generation; its name goes on with the model's: `chat {model}`
 TEXT_COMPLETION = "text_completion"  # the same for a prompt that is no chat
+EMBEDDINGS = "embeddings"  # the same for embeddings
 PREPROCESS = "preprocess"  # read the body, parse, apply the template, tokenize, validate
 ADMISSION = "admission"  # wait for a worker
 ROUTE = "route"  # choose workers and send them the request; one for each attempt

@@ -4,7 +4,9 @@ Step 3 of a request's life and its repairs: the moves of the table "Prompt at pr
 never waits for pages: a prompt that got Later, or no answer, lets others pass."""
 
 import asyncio
+from collections.abc import Callable
 
+from engine.examined import Seniority
 from mesh.messages import Abort, Landed, Landing, Later, Message, Quiet, Ready, Resend, Ticket
 from mesh.rules import Rules
 from prefill_svc.links import DecodeLink, Links, PrefillHost
@@ -42,24 +44,32 @@ class HandOff:
         *,
         incarnation: int,
         ahead_tokens: int,
+        reserved: Callable[[Seniority], int],  # pages for an older prompt that is examined here and waits
         rules: Rules,
     ) -> None:
         self._host, self._links, self._pages, self._prompts, self._pushing = host, links, pages, prompts, pushing
         self._incarnation, self._ahead_tokens = incarnation, ahead_tokens
-        self._rules = rules
+        self._rules, self._reserved = rules, reserved
+        # The most senior prompt that waits for nothing but own pages: its seniority and how many it needs.
+        self.starved: tuple[Seniority, int] | None = None
         self._loop = asyncio.get_running_loop()
 
     def ask(self) -> None:
         """Send Ready for the prompts whose turn comes within the next steps, the most senior first."""
         now, room = self._loop.time(), self._pages.available
+        self.starved = None
         ahead = sum(p.remaining for p in self._prompts if p.computing)  # tokens that are computed before the next ones
         for prompt in self._prompts:
             if prompt.phase is PromptPhase.ASKED and now - prompt.asked_seconds < self._rules.ready_seconds:
                 ahead += prompt.remaining
             link, needed = self._links.get(prompt.decode_address), self._pages.needed(prompt.total)
+            full = needed + self._reserved(self._prompts.seniority(prompt)) > room
             reachable = link is not None and link.up and link.incarnation == prompt.decode_incarnation
-            too_early = ahead >= self._ahead_tokens or now < prompt.ask_again_seconds or needed > room
+            too_early = ahead >= self._ahead_tokens or now < prompt.ask_again_seconds
             if link is None or not reachable or too_early or not may_ask(prompt):
+                continue
+            if full:
+                self.starved = self.starved or (self._prompts.seniority(prompt), needed)
                 continue
             ahead, room = ahead + prompt.remaining, room - needed
             if prompt.phase is PromptPhase.QUEUED:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from engine.batch import Chunk, prompt_piece
+from engine.plan import Drafting, Piece
 from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token
 from mesh.session import Session
 from prefill_svc.links import Links, PrefillHost
@@ -85,6 +87,18 @@ class Prompt:
     def computing(self) -> bool:
         return self.phase is PromptPhase.PUSHING and self.first is None
 
+    def piece(self, chunk: Chunk, *, page_tokens: int, drafts: bool) -> Piece:
+        """The rows of one step."""
+        return prompt_piece(
+            chunk,
+            self.job.tokens,
+            self.own.pages,
+            page_tokens=page_tokens,
+            sampling=self.job.sampling,
+            position=self.job.base,
+            drafting=Drafting(chunk.first) if drafts else None,
+        )
+
     def step_begins(self, now: float) -> None:
         if self.compute_seconds is None:
             self.compute_seconds = now
@@ -131,6 +145,9 @@ class Prompts:
     def __iter__(self) -> Iterator[Prompt]:
         return iter(list(self._prompts.values()))
 
+    def __contains__(self, key: int) -> bool:
+        return key in self._prompts
+
     def __getitem__(self, key: int) -> Prompt:
         return self._prompts[key]
 
@@ -143,6 +160,11 @@ class Prompts:
     def seniority(self, prompt: Prompt) -> tuple[float, int]:
         """The smaller one goes first: one step of priority is worth so many seconds of waiting."""
         return prompt.queued_seconds + prompt.job.priority * self._priority_seconds, prompt.ticket.request
+
+    @property
+    def promised(self) -> int:
+        """Pages for the prompts whose Ready is sent."""
+        return sum(self._pages.needed(prompt.total) for prompt in self if prompt.phase is PromptPhase.ASKED)
 
     def load(self, tokens_per_second: float) -> Load:
         waiting = sum(p.phase in (PromptPhase.QUEUED, PromptPhase.ASKED) for p in self)

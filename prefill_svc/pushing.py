@@ -45,6 +45,8 @@ class Pushing:
     def computed(self, plan: Plan, first: int, layers: int) -> None:
         """A step has computed these layers: push them of every page that the step's chunks fill."""
         for piece in plan.pieces:
+            if piece.key not in self._prompts:
+                continue  # a prompt that is examined here has no landing
             prompt = self._prompts[piece.key]
             if prompt.phase is PromptPhase.PUSHING and prompt.landing is not None:
                 chunk = Chunk(piece.key, piece.start, len(piece.tokens), last=piece.sampled > 0)

@@ -10,16 +10,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 
-from engine.batch import Remaining, chunks, prompt_piece
+from engine.batch import Remaining, chunks
+from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
-from engine.plan import Drafting, Piece, Plan, Result, Runner
+from engine.plan import Piece, Plan, Result, Runner
 from kvtransfer.transfer import Pool, Transport
 from mesh.attach import Attachments
 from mesh.legs import Outbox, StepSampler
 from mesh.loop_monitor import LoopMonitor
 from mesh.messages import (
     Cancel,
+    Examine,
     Hello,
     KvHello,
     Load,
@@ -80,6 +82,15 @@ class PrefillWorker:
         self._sampler = StepSampler(self._outbox, trace_steps)
         self._floor = floor
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
+        self._examinations = Examinations(
+            pages,
+            page_tokens=hello.page_tokens,
+            numerics=hello.numerics,
+            priority_seconds=rules.priority_seconds,
+            outbox=self._outbox,
+            wake=self.wake,
+            drafts=drafts,
+        )
         self.attachments = Attachments(
             network,
             gateways=gateways,
@@ -117,6 +128,7 @@ class PrefillWorker:
             self._pushing,
             incarnation=hello.incarnation,
             ahead_tokens=2 * step_tokens,
+            reserved=self._examinations.reserved,
             rules=rules,
         )
 
@@ -134,6 +146,7 @@ class PrefillWorker:
                 self._measures.step(plan, seconds)
                 if self._sampler.due():
                     jobs = [(prompt.gateway, prompt.job) for prompt in self._stepped(plan)]
+                    jobs += self._examinations.jobs(plan)
                     self._sampler.record(began, self._loop.time(), jobs, step=plan.step, rows=plan.rows)
                 self.emit(plan, result)
                 self.retire(plan)
@@ -147,8 +160,11 @@ class PrefillWorker:
         match message:
             case Prefill():
                 self._queue(gateway, message)
+            case Examine():
+                self._examinations.add(gateway, message)
             case Cancel():
                 self.prompts.cancel(message.request, message.attempt)
+                self._examinations.cancel(message.request, message.attempt)
             case _:
                 raise TypeError(f"a gateway does not send {type(message).__name__} to a prefill worker")
         self.wake()
@@ -174,6 +190,7 @@ class PrefillWorker:
         for prompt in self.prompts:
             if prompt.gateway is gateway:
                 self.prompts.drop(prompt)
+        self._examinations.gateway_ended(gateway)
 
     # ---- what the parts report: PrefillHost
 
@@ -192,33 +209,31 @@ class PrefillWorker:
     # ---- the parts of the loop
 
     def plan(self) -> Plan:
-        """Chunks of the prompts that have landed, the most senior first, within the step's budget of tokens."""
+        """Chunks of the prompts that have landed or are examined, the most senior first, within the step's budget of
+        tokens."""
+        self._examinations.admit(self._own.available - self.prompts.promised, elder=self._handoff.starved)
         computing = {p.key: p for p in self.prompts if p.computing}
-        waiting = [Remaining(p.key, p.total, p.done) for p in computing.values()]
+        landed = [(self.prompts.seniority(p), Remaining(p.key, p.total, p.done)) for p in computing.values()]
+        waiting = [each for _, each in sorted([*landed, *self._examinations.remaining()], key=lambda pair: pair[0])]
         pieces, copies = list[Piece](), list[tuple[int, int]]()
         for chunk in chunks(waiting, budget=self._step_tokens, chunk=self._chunk_tokens):
+            if chunk.key in self._examinations:
+                pieces.append(self._examinations.piece(chunk))
+                continue
             prompt = computing[chunk.key]
             copies.extend(prompt.own.copies)
-            pieces.append(
-                prompt_piece(
-                    chunk,
-                    prompt.job.tokens,
-                    prompt.own.pages,
-                    page_tokens=self._page_tokens,
-                    sampling=prompt.job.sampling,
-                    position=prompt.job.base,
-                    drafting=Drafting(chunk.first) if self._drafts else None,
-                )
-            )
+            pieces.append(prompt.piece(chunk, page_tokens=self._page_tokens, drafts=self._drafts))
         self._steps += bool(pieces)
         return Plan(self._steps, tuple(pieces), tuple(copies))
 
     async def step(self, plan: Plan) -> Result:
         if self.plans is not None:
             self.plans.append(plan)
-        self.prompts.stepping = {piece.key for piece in plan.pieces}
-        for piece in plan.pieces:
-            self.prompts[piece.key].step_begins(self._loop.time())
+        prompts = self._stepped(plan)
+        self.prompts.stepping = {prompt.key for prompt in prompts}
+        for prompt in prompts:
+            prompt.step_begins(self._loop.time())
+        self._examinations.step_begins(plan)
         self._monitor.step_begins()
         result = await self.runner.run(plan, partial(self._pushing.computed, plan))
         self._monitor.step_ends(result.done_seconds)
@@ -227,6 +242,8 @@ class PrefillWorker:
     def emit(self, plan: Plan, result: Result) -> None:
         """First tokens go to the gateway at once; Commit follows when the last write is complete."""
         for piece, sampled in zip(plan.pieces, result.sampled, strict=True):
+            if piece.key in self._examinations:
+                continue
             prompt = self.prompts[piece.key]
             prompt.done = piece.stop
             prompt.record.chunk(self._loop.time(), len(piece.tokens), prompt.own.cached, len(plan.pieces))
@@ -241,21 +258,23 @@ class PrefillWorker:
                 prompt.gateway.send(prompt.prefilled())
                 prompt.gateway.send(Tokens((TokenOf(prompt.ticket, prompt.first),)))
                 self._pushing.commit(prompt)
+        self._examinations.step_ends(plan, result)
 
     def _stepped(self, plan: Plan) -> list[Prompt]:
-        return [self.prompts[piece.key] for piece in plan.pieces]
+        """The prompts of a step that go to decode."""
+        return [self.prompts[piece.key] for piece in plan.pieces if piece.key in self.prompts]
 
     def retire(self, plan: Plan) -> None:
         """The step is over: prompts that stopped during it give their pages back."""
-        self.prompts.stepping = set()
-        for piece in plan.pieces:
-            self.prompts.settle(self.prompts[piece.key])
+        prompts, self.prompts.stepping = self._stepped(plan), set()
+        for prompt in prompts:
+            self.prompts.settle(prompt)
 
     def report(self) -> None:
         self.attachments.report(self._load(), *self.pages.changes())
 
     def _load(self) -> Load:
-        return self.prompts.load(self._speed.tokens_per_second)
+        return self._examinations.join(self.prompts.load(self._speed.tokens_per_second))
 
     def _current_hello(self, address: str) -> Hello:
         prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
@@ -266,13 +285,13 @@ class PrefillWorker:
 
     @property
     def busy(self) -> bool:
-        return len(self.prompts) > 0
+        return len(self.prompts) + len(self._examinations) > 0
 
     def counts(self) -> dict[str, int]:
         """Since the start: commits, repeated bytes, all page bytes written, steps. Now: pages by state."""
         pages = {f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()}
-        parts = {**self._pushing.counts(), **self.links.counts(), **self.attachments.counts()}
-        return {**parts, "steps": self._steps, **pages}
+        parts = self._pushing, self.links, self.attachments, self._examinations
+        return {name: count for part in parts for name, count in part.counts().items()} | {"steps": self._steps} | pages
 
     async def aclose(self) -> None:
         await self.links.aclose()

@@ -3,15 +3,20 @@
 Steps 3 and 6 of a request's life. A request that got Later keeps its place: a few younger ones may pass it, then none
 until it has its pages or has left. `allows` changes nothing; `refuse` and `pass_over` record what was decided."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from decode_svc.requests import WAITING, DecodePhase, DecodeRequest
 from engine.batch import pages_needed
+from engine.examined import Seniority
 from engine.pages import PagePool
 from mesh.hashing import block_hashes
 from mesh.messages import Load
 
 HAVE_PAGES = (DecodePhase.RUNNING, DecodePhase.LANDING)
+
+
+def nothing_reserved(younger: Seniority) -> int:
+    return 0
 
 
 class Room:
@@ -24,10 +29,11 @@ class Room:
         numerics: str,
         max_batch: int,
         overtakes: int,
+        reserved: Callable[[Seniority], int] = nothing_reserved,  # pages for an older prompt that is examined here
     ) -> None:
         self.page_tokens = page_tokens
         self._requests, self._pages, self._numerics = requests, pages, numerics
-        self._max_batch, self._overtakes = max_batch, overtakes
+        self._max_batch, self._overtakes, self._reserved = max_batch, overtakes, reserved
 
     def take_shared(self, request: DecodeRequest) -> tuple[int, ...]:
         """The pages of this text that the prefix cache has, with a reference taken on each."""
@@ -56,7 +62,7 @@ class Room:
             return False
         if not self.places():
             return False
-        return lacking + self.growth() <= self._pages.available
+        return lacking + self.growth() + self._reserved(request.seniority) <= self._pages.available
 
     def refuse(self, request: DecodeRequest) -> None:
         """The request got Later: from now on those that pass it are counted."""
@@ -73,6 +79,12 @@ class Room:
             r.phase is DecodePhase.RUNNING and r.filled + max(1, r.pending) > len(r.pages) * self.page_tokens
             for r in self._requests.values()
         )
+
+    def oldest_waiting(self) -> tuple[Seniority, int] | None:
+        """The oldest request that got Later and still waits: its seniority, and the pages that its text needs."""
+        waiting = [r for r in self._requests.values() if r.phase in WAITING and r.passed is not None]
+        first = min(waiting, key=lambda r: r.seniority, default=None)
+        return None if first is None else (first.seniority, self.lacking(first, 0))
 
     def load(self, tokens_per_second: float) -> Load:
         """The report that tells gateways how full this worker is."""

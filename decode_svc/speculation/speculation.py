@@ -71,6 +71,10 @@ class Speculation:
         return chosen
 
     @property
+    def has_draft_model(self) -> bool:
+        return self._source is DraftSource.DRAFT
+
+    @property
     def allows_step_ahead(self) -> bool:
         """May the next step be planned before this one's tokens are known? Only while drafts do not pay, and not at
         every step, so that drafts are tried again."""

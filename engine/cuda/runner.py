@@ -106,6 +106,8 @@ class CudaRunner:
 
     def launch(self, plan: Plan, *, layers: bool) -> Launched:
         """Hands the device all its work for this plan. `layers`: the caller wants each group of layers reported."""
+        if any(piece.wanted for piece in plan.pieces):
+            raise ValueError(f"step {plan.step} examines prompts, which a GPU worker does not; its Hello says so")
         drafter = self._drafter_of(plan)
         check_copies(plan.copies, step=plan.step, pages=self._limits.pages)
         with self._stream.current():

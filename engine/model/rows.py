@@ -35,7 +35,7 @@ class Rows:
     starts: Ints  # [pieces]
     counts: Ints  # [pieces]
     first_row: Ints  # [pieces]
-    sampled: Longs  # [sampled rows] indexes of the sampled rows
+    sampled: Longs  # [kept rows] indexes of the rows that are sampled or examined
 
     @classmethod
     def of(cls, pieces: Sequence[Piece], limits: RowLimits) -> "Rows":
@@ -92,5 +92,5 @@ def _sampled(pieces: Sequence[Piece], first_row: Ints) -> Longs:
     rows: list[int] = []
     for piece, first in zip(pieces, first_row.tolist(), strict=True):
         end = first + len(piece.tokens)
-        rows.extend(range(end - piece.sampled, end))
+        rows.extend(range(end - piece.kept, end))
     return np.array(rows, np.int64)

@@ -16,6 +16,7 @@ from gateway.core import Core
 from gateway.errors import client_error
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.calls import Call, answered, begin, handlers
+from gateway.grpc.embed import EmbedCall
 from gateway.grpc.load import MeshLoad, load_trailer
 from gateway.grpc.reply import grow, messages
 from gateway.grpc.request import NAMES, Names, parse_request
@@ -48,7 +49,9 @@ def services(
     def add(server: grpc.aio.Server) -> list[str]:
         own = traces or RecentTraces(Silent(), random=random)
         generating = Generating(core, assets, random, own, load)
-        inference = _Inference(generating, Tokenizing(core, assets, random))
+        inference = _Inference(
+            generating, Tokenizing(core, assets, random), EmbedCall(core, assets, random=random, traces=own)
+        )
         models = _Models(core, assets, random)
         own_services = handlers(_INFERENCE, inference), handlers(_MODELS, models)
         server.add_generic_rpc_handlers((*own_services, vllm_handlers(generating)))
@@ -110,8 +113,8 @@ class Generating:
 
 
 class _Inference:
-    def __init__(self, generating: Generating, tokenizing: Tokenizing) -> None:
-        self._generating = generating
+    def __init__(self, generating: Generating, tokenizing: Tokenizing, embed: EmbedCall) -> None:
+        self._generating, self.Embed = generating, embed.answer
         self.CountTokens, self.Tokenize, self.Detokenize = tokenizing.count, tokenizing.encode, tokenizing.decode
 
     async def Generate(self, raw: bytes, context: Any) -> pb.GenerateResponse:

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.answer import Answer
 from gateway.core import Core
+from gateway.embedding import Embeddings, validate_embed
 from gateway.errors import client_error
 from gateway.http import errors as http_errors
 from gateway.http.headers import SafeHeaders
@@ -27,10 +28,11 @@ from gateway.http.out import JSON, HttpOut
 from gateway.http.read import ClientGone, read_body
 from gateway.observability.traces import RecentTraces
 from gateway.openai.body import parse_body
+from gateway.openai.embeddings import EmbeddingReply, parse_embedding
 from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE, encode
-from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.text.assets import Assets
 from gateway.validation import is_request_id, validate, validate_model, validate_request_id
 from mesh import semconv
@@ -63,6 +65,7 @@ class HttpApi:
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
                 Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
+                Route("/v1/embeddings", _Generate(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/models/{name:path}", self._models, methods=["GET"]),
                 Route("/health", self._health, methods=["GET"]),
@@ -97,13 +100,20 @@ class HttpApi:
         pairs = list(zip(requests, answers, strict=True))
         return CompletionReply(body, pairs, self._assets, created=int(self._clock()))
 
-    def _known(self, caller: HttpCaller, body: CommonRequest) -> HttpCaller:
+    async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
+        body = parse_body(raw, EmbeddingRequest)
+        caller = self._known(caller, body)
+        request = await parse_embedding(body, self._assets, caller)
+        embeddings = Embeddings(self._core, validate_embed(request, self._core, self._assets))
+        return EmbeddingReply(body, embeddings, caller, model=body.model or self._assets.name)
+
+    def _known(self, caller: HttpCaller, body: CommonRequest | EmbeddingRequest) -> HttpCaller:
         """The caller, named by the body's request id where there is one; raises where the model is unknown."""
         trace = caller.trace
         if body.request_id is not None:
             trace.request_id = validate_request_id(body.request_id)
         trace.model = validate_model(self._core, body.model)
-        trace.asked[semconv.REQUEST_STREAM] = bool(body.stream)
+        trace.asked[semconv.REQUEST_STREAM] = isinstance(body, CommonRequest) and bool(body.stream)
         return HttpCaller(trace.request_id, trace)
 
     def caller(self, scope: Scope, operation: str) -> HttpCaller:

@@ -3,7 +3,9 @@
 from gateway.observability.limits import Limits
 from gateway.observability.record import CANCELLED, RequestRecord
 from gateway.router import Cached, Route
+from gateway.workers import AttachedWorker
 from mesh import semconv
+from mesh.messages import Tier
 from mesh.telemetry import Attribute
 
 
@@ -32,7 +34,7 @@ def chat_attributes(record: RequestRecord) -> dict[str, Attribute]:
     if record.choices:
         sampling = record.choices[0].sampling
         found |= {
-            semconv.REQUEST_CHOICES: len(record.choices),
+            semconv.REQUEST_CHOICES: sum(not choice.examined for choice in record.choices) or 1,
             semconv.REQUEST_MAX_TOKENS: sampling.max_tokens,
             semconv.REQUEST_TEMPERATURE: sampling.temperature,
             semconv.REQUEST_TOP_P: sampling.top_p,
@@ -69,3 +71,16 @@ def route_attributes(chosen: Route, cached: Cached, *, resumed: bool) -> dict[st
     if chosen.prefill is not None:
         found |= {semconv.CHOSEN_PREFILL: chosen.prefill.name, semconv.PREFIX_PREFILL: cached(chosen.prefill)}
     return found
+
+
+def examining_attributes(
+    worker: AttachedWorker, cost_seconds: float, candidates: int, *, resumed: bool
+) -> dict[str, Attribute]:
+    """The same for an examination, which has one worker."""
+    prefills = worker.tier is Tier.PREFILL
+    return {
+        semconv.DECISION: "resumed" if resumed else "remote" if prefills else "local",
+        semconv.CANDIDATES: candidates,
+        semconv.COST: cost_seconds,
+        semconv.CHOSEN_PREFILL if prefills else semconv.CHOSEN_DECODE: worker.name,
+    }

@@ -2,7 +2,7 @@
 
 Everything is cumulative since the gateway's start. `gateway/observability/export.py` turns it into the metrics of
 `GET /metrics`, together with what workers push. A request with n choices counts n times, except in `request_params_n`
-and `request_max_num_generation_tokens`."""
+and `request_max_num_generation_tokens`. An examination counts as a request without tokens."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -76,6 +76,8 @@ class GatewayMetrics:
 
     def accepted(self, request: GatewayRequest) -> None:
         choice = request.choice
+        if choice.examination is not None:
+            return  # it is no choice of an answer
         if choice.request_id not in self._groups:
             self.choice_counts.of().observe(choice.choices, trace_of(request), request.accepted_seconds)
         if choice.choices > 1:
@@ -98,6 +100,10 @@ class GatewayMetrics:
         self.prompt_computes.of(tier).observe(prefilled.computed_seconds, trace, now)
         self.prefix_queries[tier] += len(request.choice.prompt)
         self.prefix_hits[tier] += prefilled.cached_tokens
+
+    def examined(self, request: GatewayRequest) -> None:
+        if not request.choice.sampling.max_tokens:  # else the tokens behind it count the prompt
+            self.prompt_tokens += len(request.choice.prompt)
 
     def first_token(self, request: GatewayRequest, now: float) -> None:
         choice, seconds = request.choice, now - request.accepted_seconds
@@ -134,7 +140,8 @@ class GatewayMetrics:
         duration.observe(now - request.accepted_seconds, trace, now)
         if status == "ok":
             self._ended_well(request, trace, now)
-        self._end_in_group(request, len(request.shown) if status == "ok" else 0, trace, now)
+        if request.choice.examination is None:
+            self._end_in_group(request, len(request.shown) if status == "ok" else 0, trace, now)
 
     def _ended_well(self, request: GatewayRequest, trace: TraceContext | None, now: float) -> None:
         choice, shown, began = request.choice, len(request.shown), request.accepted_seconds
@@ -148,6 +155,8 @@ class GatewayMetrics:
             each = (request.shown_seconds - first) / (shown - 1)
             self.per_token.of(operation(choice)).observe(each, trace, now)
         self.prompt_sizes.of().observe(len(choice.prompt), trace, now)
+        if choice.examination is not None:
+            return
         self.answer_sizes.of().observe(shown, trace, now)
         self.token_limits.of().observe(choice.sampling.max_tokens)
 
@@ -206,4 +215,4 @@ def operation(choice: ChoiceRequest) -> str:
 def finish_reason(request: GatewayRequest, status: str) -> str:
     if status != "ok":
         return {"cancelled": "abort", "error": "error"}[status]
-    return "length" if not request.complete and request.shown[-1].end is End.LENGTH else "stop"
+    return "length" if not request.complete and request.finish == End.LENGTH.value else "stop"

@@ -28,6 +28,9 @@ class RequestObserver(Protocol):
     def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
         """The request's prompt is computed."""
 
+    def examined(self, request: GatewayRequest) -> None:
+        """Every finding of an examination is here; it ends next."""
+
     def first_token(self, request: GatewayRequest, now: float) -> None: ...
 
     def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
@@ -71,6 +74,9 @@ class Unobserved:
         pass
 
     def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
+        pass
+
+    def examined(self, request: GatewayRequest) -> None:
         pass
 
     def first_token(self, request: GatewayRequest, now: float) -> None:

@@ -68,6 +68,7 @@ class ChoiceRecord:
     accepted_seconds: float
     prompt_tokens: int
     sampling: Sampling
+    examined: bool = False  # its prompt is computed alone: no token follows
     prompt: tuple[int, ...] = ()  # kept only where the log shows content, as the next
     output: tuple[int, ...] = ()
     attempts: list[AttemptAtWorker] = field(default_factory=list)
@@ -190,8 +191,10 @@ class RequestRecord:
     decode: Callable[[Sequence[int]], str] | None = None  # makes text of tokens; None: the log shows no content
     blocked: tuple[tuple[float, float], ...] = ()  # when the gateway's event loop stood still meanwhile
 
-    def choice(self, now: float, prompt: tuple[int, ...], sampling: Sampling) -> ChoiceRecord:
-        choice = ChoiceRecord(self, len(self.choices), now, len(prompt), sampling)
+    def choice(
+        self, now: float, prompt: tuple[int, ...], sampling: Sampling, *, examined: bool = False
+    ) -> ChoiceRecord:
+        choice = ChoiceRecord(self, len(self.choices), now, len(prompt), sampling, examined)
         if self.decode is not None:
             choice.prompt = prompt
         self.choices.append(choice)

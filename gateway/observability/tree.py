@@ -208,7 +208,7 @@ class _Tree:
             left = _first_token_left(attempt)
             if left is not None and left <= first <= closed and attempt is self._first_attempt(choice, attempt.tier):
                 self._own(semconv.DELIVER, self._chat, left, first)
-        ends_here = attempt.tier is Tier.DECODE or attempt.at_fault or choice.tokens == 1
+        ends_here = attempt.tier is Tier.DECODE or attempt.at_fault or choice.tokens == 1 or choice.examined
         if ends_here and not attempt.died and end < closed and first != closed:
             self._own(semconv.DELIVER, self._chat, end, closed)
 

@@ -109,5 +109,5 @@ def chat_choice(whole: WholeChoice, tokenizer: ModelTokenizer, with_logprobs: bo
 def completion_choice(
     whole: WholeChoice, tokenizer: ModelTokenizer, with_logprobs: bool, echo: str, index: int
 ) -> Json:
-    logprobs = completion_logprobs(tokenizer, whole.tokens, 0) if with_logprobs else None
+    logprobs = completion_logprobs(tokenizer, whole.tokens, len(echo)) if with_logprobs else None
     return {"index": index, "text": echo + whole.text, "logprobs": logprobs} | whole.finish()

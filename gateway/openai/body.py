@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gateway.openai.types import CommonRequest
 from mesh.errors import InvalidRequest, brief
 
 HINTS = frozenset("user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split())
@@ -45,7 +44,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "allowed_token_ids": (),
     "logprob_token_ids": (),
-    "prompt_logprobs": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
@@ -67,7 +65,7 @@ REMOVED = {
     ),
 }
 
-Body = TypeVar("Body", bound=CommonRequest)
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 def parse_body(raw: bytes, kind: type[Body]) -> Body:

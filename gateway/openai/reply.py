@@ -5,7 +5,10 @@ share one numbering."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 from typing import Protocol
+
+import msgspec
 
 from gateway.answer import Answer, Delta, Event, merge
 from gateway.openai.answer import (
@@ -20,6 +23,7 @@ from gateway.openai.answer import (
     tool_call,
     usage_fields,
 )
+from gateway.openai.prompt_logprobs import EchoedLogprobs, echoed_logprobs, prompt_logprobs
 from gateway.openai.sse import ChatFrames, CompletionFrames
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
@@ -53,10 +57,15 @@ class _BaseReply:
         self._id = f"{self.prefix}-{self.request_id}"
         self._created = created
         self._model = body.model or assets.name
+        self._prompt_top = body.prompt_logprobs
 
     def cancel(self) -> None:
         for _, answer in self._pairs:
             answer.cancel()
+
+    async def prompt_logprobs(self, answer: Answer, top: int) -> msgspec.Raw:
+        assert answer.scores is not None, "the answer has waited for them"
+        return await asyncio.to_thread(prompt_logprobs, self._tokenizer, answer.scores, top)
 
     def usage(self) -> Json:
         return usage_fields(usage_of(self._answers))
@@ -104,7 +113,10 @@ class ChatReply(_BaseReply):
     async def whole(self) -> Json:
         wholes = await _collect(self._answer)
         choices = [chat_choice(whole, self._tokenizer, self._with_logprobs) for whole in wholes]
-        return self.answer("chat.completion", choices)
+        answer = self.answer("chat.completion", choices)
+        if self._prompt_top is not None:
+            answer["prompt_logprobs"] = await self.prompt_logprobs(self._answer, self._prompt_top)
+        return answer
 
 
 class CompletionReply(_BaseReply):
@@ -115,6 +127,9 @@ class CompletionReply(_BaseReply):
         self._choices = body.n or 1
         self._with_logprobs = body.logprobs is not None
         self._echo = [assets.tokenizer.decode(request.prompt) if body.echo else "" for request, _ in pairs]
+        self._skip_special = body.skip_special_tokens is not False
+        self._rendered: dict[int, EchoedLogprobs] = {}  # by the number of the prompt
+        self._echo_top = body.logprobs if body.echo else None  # logprobs of the prompts too
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
@@ -122,10 +137,12 @@ class CompletionReply(_BaseReply):
         streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
         async for index, event in merge(streams):
             if index not in offsets:
-                echo = self._echo[index // self._choices]
+                number = index // self._choices
+                echoed = await self._echoed(number)
+                echo = self._echo[number]
                 offsets[index] = len(echo)
-                if echo:
-                    yield frames.text(index, echo, None)
+                if echo or echoed:
+                    yield frames.text(index, echo, echoed.joined(self._tokenizer, ()) if echoed else None)
             if isinstance(event, Delta):
                 logprobs = None
                 if self._with_logprobs:
@@ -140,12 +157,31 @@ class CompletionReply(_BaseReply):
 
     async def whole(self) -> Json:
         collected = await asyncio.gather(*(_collect(answer) for _, answer in self._pairs))
-        choices = [
-            completion_choice(whole, self._tokenizer, self._with_logprobs, echo, number * self._choices + whole.index)
-            for number, (wholes, echo) in enumerate(zip(collected, self._echo, strict=True))
-            for whole in wholes
-        ]
+        choices = list[Json]()
+        for number, (wholes, echo) in enumerate(zip(collected, self._echo, strict=True)):
+            echoed, more = await self._echoed(number), dict[str, object]()
+            if echoed is not None:
+                echo = echoed.text
+            if self._prompt_top is not None:
+                more["prompt_logprobs"] = await self.prompt_logprobs(self._answers[number], self._prompt_top)
+            for whole in wholes:
+                index = number * self._choices + whole.index
+                choice = completion_choice(whole, self._tokenizer, self._with_logprobs, echo, index) | more
+                if echoed is not None:
+                    choice["logprobs"] = echoed.joined(self._tokenizer, whole.tokens)
+                choices.append(choice)
         return self.answer("text_completion", choices)
+
+    async def _echoed(self, number: int) -> EchoedLogprobs | None:
+        """The logprobs of a prompt that is echoed with them. Its text then is that to which their offsets belong."""
+        scores = self._answers[number].scores
+        if self._echo_top is None or scores is None:
+            return None
+        if number not in self._rendered:
+            render = partial(echoed_logprobs, skip_special=self._skip_special)
+            echoed = await asyncio.to_thread(render, self._tokenizer, scores, self._echo_top)
+            self._rendered[number], self._echo[number] = echoed, echoed.text
+        return self._rendered[number]
 
 
 async def _collect(answer: Answer) -> list[WholeChoice]:

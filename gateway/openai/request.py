@@ -10,7 +10,7 @@ from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
 from gateway.text.prompt import ChatPrompt, encode_chat, encode_text
 from gateway.text.tools import ChatFields
-from gateway.validation import ClientRequest, validate_length
+from gateway.validation import MAX_TOP_LOGPROBS, ClientRequest, validate_length
 from mesh.errors import InvalidRequest
 
 MAX_PROMPTS = 256
@@ -63,23 +63,23 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
 
 async def parse_completion(body: CompletionRequest, assets: Assets, caller: HttpCaller) -> list[ClientRequest]:
     """One request for each prompt."""
-    if body.logprobs is not None and body.echo:
-        raise InvalidRequest("echo", "echo with logprobs is not supported: logprobs of prompts are not computed")
     requests = []
-    for prompt in _prompts(body.prompt, assets.context_tokens):
+    for prompt in _prompts(body.prompt, assets.context_tokens + (body.max_tokens == 0)):
         is_text = isinstance(prompt, str)
         ids = await encode_text(assets, prompt, field="prompt", special=True) if is_text else tuple(prompt)
-        validate_length("prompt", len(ids), assets.context_tokens)  # before the next prompt is tokenized
-        requests.append(
-            _client_request(
-                body,
-                caller,
-                prompt=ids,
-                max_tokens=body.max_tokens,
-                top_logprobs=body.logprobs,
-                names={"top_logprobs": "logprobs"},
-            )
+        answer = body.max_tokens != 0
+        validate_length("prompt", len(ids), assets.context_tokens, answer=answer)  # before the next one is tokenized
+        request = _client_request(
+            body,
+            caller,
+            prompt=ids,
+            max_tokens=body.max_tokens,
+            top_logprobs=body.logprobs,
+            names={"top_logprobs": "logprobs"},
         )
+        if body.echo and body.logprobs is not None:  # both lists are made of one computation
+            request = replace(request, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
+        requests.append(request)
     return requests
 
 
@@ -116,9 +116,15 @@ def _client_request(
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:
         name = "stream_options.continuous_usage_stats"
         raise InvalidRequest(name, f"{name} is not supported: leave it out")
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequest("prompt_logprobs", "prompt_logprobs are not available when stream=true")
+    if body.prompt_logprobs is not None and not 0 <= body.prompt_logprobs <= MAX_TOP_LOGPROBS:
+        what = f"prompt_logprobs must be from 0 to {MAX_TOP_LOGPROBS}, not {body.prompt_logprobs}"
+        raise InvalidRequest("prompt_logprobs", what)
     return ClientRequest(
         request_id=caller.request_id,
         prompt=prompt,
+        prompt_logprobs=body.prompt_logprobs,
         model=body.model,
         n=body.n,
         temperature=body.temperature,

@@ -34,6 +34,7 @@ class CommonRequest(msgspec.Struct):
     skip_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    prompt_logprobs: int | None = None
     allow_class_change: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
@@ -57,3 +58,13 @@ class ChatRequest(CommonRequest):
     tools: list[Json] | None = None
     tool_choice: str | Json | None = None
     parallel_tool_calls: bool | None = None
+
+
+class EmbeddingRequest(msgspec.Struct):
+    input: str | list[str | int | list[int]] | None = None  # entries of a list are of one kind
+    model: str | None = None
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    request_id: str | None = None

@@ -13,6 +13,7 @@ import jinja2
 from tokenizers import Tokenizer
 
 from gateway.text.chat import ChatTemplate, Now
+from gateway.text.pooling import FILE, UNKNOWN, EmbeddingSettings, embedding_settings
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.text.tools import why_no_tools
 from mesh.config import ConfigError
@@ -45,6 +46,7 @@ class Assets:
     vocabulary: int  # number of token ids
     eos_ids: tuple[int, ...]
     defaults: Defaults = Defaults()
+    embedding: EmbeddingSettings = UNKNOWN
 
 
 def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:
@@ -66,6 +68,7 @@ def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:
         vocabulary=_positive(folder, text, "vocab_size"),
         eos_ids=tuple(sorted(eos_ids if named_eos is None else eos_ids | {named_eos})),
         defaults=_defaults(folder, generation),
+        embedding=embedding_settings(text, _read(folder / FILE, optional=True)),
     )
 
 

@@ -6,12 +6,13 @@ is one, foresees a share of the tokens, but only while its own layer is right in
 
 import asyncio
 from collections.abc import Callable
+from struct import pack
 
 from engine.acceptance import accepted
 from engine.following import FollowedTokens
-from engine.plan import OnLayers, Piece, Plan, Result, Sampled
+from engine.plan import OnLayers, Piece, Plan, Result, RowsReport, Sampled
 from kvtransfer.memory import MemoryPool
-from mesh.messages import Sampling
+from mesh.messages import Pooling, Sampling
 
 _MASK = (1 << 64) - 1
 VOCABULARY = 997
@@ -25,6 +26,26 @@ def mix(a: int, b: int) -> int:
 def choose(state: int, sampling: Sampling, position: int, vocabulary: int = VOCABULARY) -> int:
     noise = mix(sampling.seed, position * 64 + sampling.choice) if sampling.temperature else 0
     return mix(state, noise) % vocabulary
+
+
+def logprob(state: int, token: int) -> float:
+    return -float(mix(state, token) % 1000)
+
+
+def reference_states(prompt: tuple[int, ...], layers: int) -> list[int]:
+    """The states that the rows of a prompt read from correct pages."""
+    kv, state, states = [0] * layers, 0, list[int]()
+    for slot, token in enumerate(prompt):
+        kv = [mix(kv[layer], mix(token, layer)) for layer in range(layers)]
+        for layer in range(layers):
+            state = (state + mix(kv[layer], slot)) & _MASK
+        states.append(state)
+    return states
+
+
+def reference_logprobs(prompt: tuple[int, ...], layers: int, accent: int = 0) -> list[float]:
+    states = reference_states(prompt, layers)
+    return [logprob(state + accent, token) for state, token in zip(states, prompt[1:], strict=False)]
 
 
 def reference(
@@ -102,7 +123,8 @@ class SimRunner:
         done_seconds += asyncio.get_running_loop().time() - drafting_since
         for layer in range(self._model_layers, self.layers) if on_layers is not None else ():
             on_layers(layer, 1)
-        return Result(sampled, proposed, done_seconds)
+        reports = tuple(self._report(piece) for piece in plan.pieces) if any(p.wanted for p in plan.pieces) else ()
+        return Result(sampled, proposed, done_seconds, reports)
 
     async def _draft(self, plan: Plan, sampled: tuple[tuple[Sampled, ...], ...]) -> tuple[tuple[int, ...], ...]:
         """Reads and proposes; a pass of the draft takes a tenth of a step."""
@@ -140,6 +162,23 @@ class SimRunner:
                 token = (token + 1) % self._vocabulary
             proposed.append(token)
         return tuple(proposed)
+
+    def _report(self, piece: Piece) -> RowsReport | None:
+        """A logprob depends on every slot up to its row, an embedding on all that were read."""
+        if piece.wanted is None:
+            return None
+        states, size = [0] * len(piece.tokens), self._page_tokens
+        for layer in range(self._model_layers):
+            words = self._words(piece, layer)
+            for slot in range(piece.stop):
+                for row in range(max(0, slot - piece.start), len(states)):
+                    states[row] = (states[row] + mix(words[slot // size][slot % size], slot)) & _MASK
+        if piece.wanted.pooling is Pooling.LAST:
+            return RowsReport(pooled=pack("<2f", float(states[-1] % 997), 1.0))
+        values = [
+            logprob(state + self._accent, token) for state, token in zip(states, piece.wanted.following, strict=False)
+        ]
+        return RowsReport(pack(f"<{len(values)}f", *values), pack(f"<{len(values)}I", *[1] * len(values)))
 
     def _words(self, piece: Piece, layer: int) -> list[memoryview]:
         return [self._pool.view(page, layer, 1).cast("Q") for page in piece.pages]

@@ -9,6 +9,7 @@ import pytest
 from decode_svc.emission import Emission
 from decode_svc.intake import Intake
 from decode_svc.requests import DecodePhase
+from engine.examinations import Examinations
 from mesh.legs import Outbox
 from mesh.loop_monitor import LoopMonitor
 from mesh.messages import Cancel, Full, FullKind, Job, Open, Token, Tokens
@@ -27,13 +28,23 @@ class Door:
         self.around = around = Surroundings(**more)
         self.gateway: Any = FakeSession()
         self.quarantine: Any = FakeQuarantine()
+        outbox = Outbox(LoopMonitor())
+        examinations = Examinations(
+            around.pages,
+            page_tokens=PAGE,
+            numerics="class a",
+            priority_seconds=around.rules.priority_seconds,
+            outbox=outbox,
+            wake=around.host.wake,
+        )
         self.intake = Intake(
             around.requests,
             around.pages,
             around.room,
             self.quarantine,
             Emission(),
-            Outbox(LoopMonitor()),
+            outbox,
+            examinations,
             host=around.host,
             rules=around.rules,
         )

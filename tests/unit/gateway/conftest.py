@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +18,13 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway.core import ChoiceRequest, Timings
+from gateway.core import ChoiceRequest, PromptScores, Timings
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.text.assets import Assets, load_assets
 from mesh.errors import BatonError, Cancelled
 from mesh.grpc_network import GrpcListening
-from mesh.messages import End, Token
+from mesh.messages import End, Scored, Ticket, Token
 from tests.unit.gateway.public_grpc import serve
 
 END = 257
@@ -97,6 +98,38 @@ class FakeStream:
 
 
 @dataclass
+class FakeExamination:
+    """Scores the token at i with -i, beside tokens 0, 1, 2 …; an embedding is (tokens of the prompt, first token)."""
+
+    choice: ChoiceRequest
+    numerics: str = CLASS
+    cached_tokens: int = 0
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    async def scores(self) -> PromptScores:
+        await asyncio.sleep(0)
+        assert self.choice.examination is not None
+        count, top = len(self.choice.prompt) - 1, self.choice.examination.top
+        ids, values = [*range(top)] * count, [-0.25 - i for i in range(top)] * count
+        scored = Scored(
+            Ticket(1, 1, bytes(16)),
+            0,
+            struct.pack(f"<{count}f", *(-float(i) for i in range(1, count + 1))),
+            struct.pack(f"<{count}I", *range(7, 7 + count)),
+            struct.pack(f"<{len(ids)}I", *ids),
+            struct.pack(f"<{len(ids)}f", *values),
+        )
+        return PromptScores(self.choice.prompt, (scored,))
+
+    async def embedding(self) -> bytes:
+        await asyncio.sleep(0)
+        return struct.pack("<2f", len(self.choice.prompt), self.choice.prompt[0])
+
+
+@dataclass
 class FakeCore:
     """Answers with `reply`'s bytes, each a token, then the end-of-sequence id; obeys max_tokens and emitted."""
 
@@ -109,6 +142,7 @@ class FakeCore:
     up: bool = True
     model_hash: str = ""
     streams: list[FakeStream] = field(default_factory=list)
+    examinations: list["FakeExamination"] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)  # reasons of the errors that clients got
     refused: int = 0  # those before the first choice
 
@@ -131,6 +165,12 @@ class FakeCore:
         stream = FakeStream(choice, self._script(choice))
         self.streams.append(stream)
         return stream
+
+    def examine(self, choice: ChoiceRequest) -> "FakeExamination":
+        if self.refuse is not None:
+            raise self.refuse
+        self.examinations.append(FakeExamination(choice))
+        return self.examinations[-1]
 
     def _script(self, choice: ChoiceRequest) -> list[Token | BatonError]:
         reply = self.reply(choice) if callable(self.reply) else self.reply

@@ -16,6 +16,10 @@ class CountedAnswer:
     completion_tokens: int
     timings: tuple[Timings, ...]
 
+    @property
+    def cached_tokens(self) -> int:
+        return max(each.cached_tokens for each in self.timings)
+
 
 def answers(*found: CountedAnswer) -> Any:
     return cast(Any, found)

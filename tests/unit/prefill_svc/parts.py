@@ -124,6 +124,7 @@ class PrefillParts:
             self.pushing,
             incarnation=OWN_INCARNATION,
             ahead_tokens=ahead_tokens,
+            reserved=lambda younger: 0,
             rules=RULES,
         )
 

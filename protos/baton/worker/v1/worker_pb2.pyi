@@ -34,6 +34,12 @@ class FullKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FULL_KIND_UNSPECIFIED: _ClassVar[FullKind]
     FULL_KIND_EVER: _ClassVar[FullKind]
     FULL_KIND_NOW: _ClassVar[FullKind]
+
+class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    POOLING_UNSPECIFIED: _ClassVar[Pooling]
+    POOLING_LAST: _ClassVar[Pooling]
+    POOLING_MEAN: _ClassVar[Pooling]
 TIER_UNSPECIFIED: Tier
 TIER_PREFILL: Tier
 TIER_DECODE: Tier
@@ -50,6 +56,9 @@ LOST_REASON_TOO_LARGE: LostReason
 FULL_KIND_UNSPECIFIED: FullKind
 FULL_KIND_EVER: FullKind
 FULL_KIND_NOW: FullKind
+POOLING_UNSPECIFIED: Pooling
+POOLING_LAST: Pooling
+POOLING_MEAN: Pooling
 
 class RegisterRequest(_message.Message):
     __slots__ = ("address", "tier", "incarnation")
@@ -83,7 +92,7 @@ class StatsResponse(_message.Message):
     def __init__(self, counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "watch", "clock_probe", "drain")
+    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "watch", "clock_probe", "drain", "examine")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +101,7 @@ class AttachRequest(_message.Message):
     WATCH_FIELD_NUMBER: _ClassVar[int]
     CLOCK_PROBE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    EXAMINE_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     prefill: Prefill
     open: Open
@@ -100,10 +110,11 @@ class AttachRequest(_message.Message):
     watch: Watch
     clock_probe: ClockProbe
     drain: Drain
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    examine: Examine
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases", "measures")
+    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases", "measures", "scored", "embedded")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +128,8 @@ class AttachResponse(_message.Message):
     CLOCK_READING_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
+    SCORED_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDED_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     hello: Hello
     tokens: Tokens
@@ -130,7 +143,9 @@ class AttachResponse(_message.Message):
     clock_reading: ClockReading
     phases: Phases
     measures: Measures
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ...) -> None: ...
+    scored: Scored
+    embedded: Embedded
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., embedded: _Optional[_Union[Embedded, _Mapping]] = ...) -> None: ...
 
 class Prefilled(_message.Message):
     __slots__ = ("ticket", "cached_tokens", "queued_seconds", "computed_seconds")
@@ -266,6 +281,24 @@ class Prefill(_message.Message):
     decode_incarnation: int
     def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., decode_address: _Optional[str] = ..., decode_incarnation: _Optional[int] = ...) -> None: ...
 
+class Examine(_message.Message):
+    __slots__ = ("job", "examination")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EXAMINATION_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    examination: Examination
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., examination: _Optional[_Union[Examination, _Mapping]] = ...) -> None: ...
+
+class Examination(_message.Message):
+    __slots__ = ("top", "pooling", "dimensions")
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    top: int
+    pooling: Pooling
+    dimensions: int
+    def __init__(self, top: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., dimensions: _Optional[int] = ...) -> None: ...
+
 class Open(_message.Message):
     __slots__ = ("job", "prefill_incarnation", "age_ms")
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -333,7 +366,7 @@ class PrefixChange(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., added: _Optional[_Iterable[bytes]] = ..., removed: _Optional[_Iterable[bytes]] = ..., snapshot: bool = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name")
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines")
     TIER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +379,7 @@ class Hello(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    EXAMINES_FIELD_NUMBER: _ClassVar[int]
     tier: Tier
     incarnation: int
     address: str
@@ -358,7 +392,8 @@ class Hello(_message.Message):
     load: Load
     prefix: PrefixChange
     name: str
-    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
+    examines: bool
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("tickets", "positions", "tokens", "logprobs", "ends", "top_counts", "top_ids", "top_logprobs", "drafted", "accepted")
@@ -425,3 +460,27 @@ class Full(_message.Message):
     ticket: bytes
     kind: FullKind
     def __init__(self, ticket: _Optional[bytes] = ..., kind: _Optional[_Union[FullKind, str]] = ...) -> None: ...
+
+class Scored(_message.Message):
+    __slots__ = ("ticket", "first", "logprobs", "ranks", "top_ids", "top_logprobs")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ticket: bytes
+    first: int
+    logprobs: bytes
+    ranks: bytes
+    top_ids: bytes
+    top_logprobs: bytes
+    def __init__(self, ticket: _Optional[bytes] = ..., first: _Optional[int] = ..., logprobs: _Optional[bytes] = ..., ranks: _Optional[bytes] = ..., top_ids: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ...) -> None: ...
+
+class Embedded(_message.Message):
+    __slots__ = ("ticket", "values")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    ticket: bytes
+    values: bytes
+    def __init__(self, ticket: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
