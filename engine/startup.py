@@ -59,6 +59,7 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         load=Load(),
         prefix=PrefixChange(0),
         name=config.name,
+        adjusts_logits=config.device != "cuda",
     )
 
 

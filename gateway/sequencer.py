@@ -9,6 +9,7 @@ import logging
 from dataclasses import replace
 from random import Random
 
+from gateway.affinity import Affinities
 from gateway.core import ChoiceRequest
 from gateway.lacking import gave_up, lacking
 from gateway.observability.attributes import route_attributes
@@ -58,7 +59,7 @@ class Sequencer:
     ) -> None:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
-        self.tally = Tally()
+        self.tally, self._affinities = Tally(), Affinities()
         self._rules, self._random, self._local = rules, random, local
         self._patience_seconds = patience_seconds
 
@@ -101,8 +102,8 @@ class Sequencer:
         for numerics in (request.numerics, "") if request.choice.allow_class_change else (request.numerics,):
             chosen = route(
                 Need(len(request.choice.prompt) + request.next_position, numerics),
-                decodes=self.workers.tier(Tier.DECODE),
-                prefills=self.workers.tier(Tier.PREFILL),
+                decodes=self.workers.able(Tier.DECODE, request.choice.sampling),
+                prefills=self.workers.able(Tier.PREFILL, request.choice.sampling),
                 cached=request.cached_tokens,
                 local=self._local,
                 keep=request.decode,
@@ -110,6 +111,7 @@ class Sequencer:
                 first=request.prefill if decode_lost else None,
                 refused=request.refused,
                 failed=request.failed,
+                preferred=self._affinities.preferred(request.choice),
             )
             if chosen is not None:
                 return chosen
@@ -124,6 +126,7 @@ class Sequencer:
         request.handed = False
         request.decode = chosen.decode.incarnation
         request.prefill = chosen.prefill.incarnation if chosen.prefill else None
+        self._affinities.remember(request.choice, request.decode, request.prefill)
         if request.patience is not None:
             request.patience.cancel()
             request.patience = None

@@ -61,6 +61,30 @@ class FullKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSequence:
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustments:
+    """How the logits of one request change before a token is drawn; engine/logit_rules.py has the order."""
+
+    bias_ids: tuple[int, ...] = ()
+    biases: tuple[float, ...] = ()  # what is added to the logits of bias_ids
+    repetition_penalty: float = 1.0  # divides positive and multiplies negative logits of all tokens of the text
+    frequency_penalty: float = 0.0  # is subtracted once for each time that the token was emitted
+    presence_penalty: float = 0.0  # is subtracted if the token was emitted
+    allowed_ids: tuple[int, ...] = ()  # only these tokens may be drawn; empty: all
+    suppressed_ids: tuple[int, ...] = ()  # these are never drawn
+    bad_words: tuple[TokenSequence, ...] = ()  # no emitted tokens may continue one of these to its end
+    no_repeat_ngram: int = 0  # no sequence of so many tokens may come twice in the text; 0: off
+
+    def __post_init__(self) -> None:
+        if len(self.bias_ids) != len(self.biases):
+            raise ValueError(f"{len(self.biases)} biases for {len(self.bias_ids)} token ids")
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling parameters: how tokens are chosen and when a request ends. The gateway fills in every field."""
 
@@ -74,6 +98,7 @@ class Sampling:
     min_tokens: int = 0  # stop ids are masked until this many tokens are emitted
     stop_ids: tuple[int, ...] = ()  # token ids that end the request
     top_logprobs: int | None = None  # None: no logprobs; n: the token's own and those of the n likeliest tokens
+    adjustments: Adjustments | None = None  # None: tokens are drawn from the model's own logits
 
     def end(self, position: int, token: int) -> End:
         """Whether, and why, the request ends with this token at this position."""
@@ -207,6 +232,7 @@ class Hello:
     load: Load
     prefix: PrefixChange  # a snapshot
     name: str = ""  # the configured name; gateways show it in metrics, traces and logs
+    adjusts_logits: bool = True  # False: requests with Sampling.adjustments go to other workers
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
         """The same worker with its address, load and cached pages of this moment."""
