@@ -158,7 +158,7 @@ def _max_tokens(request: ClientRequest, fields: Fields, context: int, pool: int)
         raise ContextTooLong(
             prompt_field,
             f"the model's maximum context length is {context} tokens; this request needs {prompt + max_tokens}: "
-            f"{prompt} in {prompt_field} and {max_tokens} for the answer ({name}); shorten {prompt_field} or lower {name}",
+            f"{prompt} in {prompt_field}, {max_tokens} in {name}; shorten {prompt_field} or lower {name}",
         )
     if max_tokens > room:
         what = f"{prompt_field} and {name} need {prompt + max_tokens} tokens; the largest decode pool holds {pool}"
