@@ -5,13 +5,13 @@ there: it gets every token of the text by `push`, drafts included, and drafts th
 `pop`, the last one first. Arithmetic is elementwise in float32, so its bits are the same on every machine."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mesh.messages import Adjustments, Sampling, TokenSequence
+from mesh.messages import Adjustments, Sampling, TokenBias, TokenSequence
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -33,8 +33,8 @@ def rules_of(sampling: Sampling, vocab: int) -> list[LogitRule]:
     leave no token at all."""
     wanted = sampling.adjustments or Adjustments()
     rules = list[LogitRule]()
-    if wanted.bias_ids:
-        rules.append(Bias(wanted.bias_ids, wanted.biases))
+    if wanted.biases:
+        rules.append(Biases(wanted.biases))
     if wanted.repetition_penalty != 1.0:
         rules.append(RepetitionPenalty(wanted.repetition_penalty))
     if wanted.frequency_penalty or wanted.presence_penalty:
@@ -45,9 +45,10 @@ def rules_of(sampling: Sampling, vocab: int) -> list[LogitRule]:
     return rules
 
 
-class Bias:
-    def __init__(self, ids: Iterable[int], biases: Iterable[float]) -> None:
-        self._ids, self._biases = np.array([*ids], np.int64), np.array([*biases], np.float32)
+class Biases:
+    def __init__(self, biases: Sequence[TokenBias]) -> None:
+        self._ids = np.array([each.token for each in biases], np.int64)
+        self._biases = np.array([each.bias for each in biases], np.float32)
 
     def push(self, token: int, *, emitted: bool) -> None:
         """The text does not matter."""

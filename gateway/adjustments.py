@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.fields import Fields
 from gateway.text.assets import Assets, Defaults
 from gateway.text.tokenizer import ModelTokenizer
-from mesh.messages import Adjustments, TokenSequence
+from mesh.messages import Adjustments, TokenBias, TokenSequence
 
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARACTERS = 256
@@ -54,8 +54,7 @@ def validate_adjustments(
         what = "leaves no token: bad_words, min_tokens or the model's suppress_tokens exclude all of them"
         raise fields.invalid("allowed_token_ids", what)
     found = Adjustments(
-        bias_ids=tuple(bias),
-        biases=tuple(bias.values()),
+        biases=bias,
         repetition_penalty=repetition,
         frequency_penalty=frequency,
         presence_penalty=presence,
@@ -70,7 +69,7 @@ def validate_adjustments(
 def adjusting_field(found: Adjustments) -> str:
     """The first field that makes these adjustments necessary."""
     reasons = {
-        "logit_bias": found.bias_ids,
+        "logit_bias": found.biases,
         "repetition_penalty": found.repetition_penalty != 1.0,
         "frequency_penalty": found.frequency_penalty,
         "presence_penalty": found.presence_penalty,
@@ -80,8 +79,8 @@ def adjusting_field(found: Adjustments) -> str:
     return next((name for name, reason in reasons.items() if reason), "model")
 
 
-def _bias(given: Mapping[int, float] | Mapping[str, float], fields: Fields, vocabulary: int) -> dict[int, float]:
-    bias: dict[int, float] = {}
+def _bias(given: Mapping[int, float] | Mapping[str, float], fields: Fields, vocabulary: int) -> tuple[TokenBias, ...]:
+    biases: dict[int, float] = {}
     for key, value in given.items():
         text = str(key)
         if not (text.isascii() and text.isdigit() and len(text) < 20):
@@ -90,8 +89,8 @@ def _bias(given: Mapping[int, float] | Mapping[str, float], fields: Fields, voca
         if not -MAX_BIAS <= value <= MAX_BIAS:
             raise fields.invalid("logit_bias", f"gives token {text} {value}; biases are from -100 to 100")
         if value:
-            bias[int(text)] = float(value)
-    return bias
+            biases[int(text)] = float(value)
+    return tuple(TokenBias(token, bias) for token, bias in biases.items())
 
 
 def _allowed(given: tuple[int, ...] | None, fields: Fields, vocabulary: int) -> tuple[int, ...]:

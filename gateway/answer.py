@@ -5,7 +5,8 @@ are cancelled."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gateway.core import ChoiceRequest, Core, Timings, TokenStream
@@ -87,14 +88,22 @@ class Answer:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the deltas of every choice in order, and one Finished for each choice. Raises mesh.errors."""
+        request, events = self._request, self._events()
+        if request.best_of is not None and request.best_of > (request.n or 1):
+            events = best(events, request.n or 1)
         try:
-            for complete in self._valid.complete:
-                yield self._finished_before(complete)
-            streams = [self._choice(choice, self._streams[choice.sampling.choice]) for choice in self._valid.choices]
-            async for event in merge(streams):
-                yield event
+            async with aclosing(events):
+                async for event in events:
+                    yield event
         finally:
             self.cancel()
+
+    async def _events(self) -> AsyncGenerator[Event, None]:
+        for complete in self._valid.complete:
+            yield self._finished_before(complete)
+        streams = [self._choice(choice, self._streams[choice.sampling.choice]) for choice in self._valid.choices]
+        async for event in merge(streams):
+            yield event
 
     async def _choice(self, choice: ChoiceRequest, stream: TokenStream) -> AsyncGenerator[Event, None]:
         request, index, count = self._request, choice.sampling.choice, len(choice.emitted)
@@ -173,6 +182,22 @@ def _check_class(choice: ChoiceRequest, stream: TokenStream) -> None:
             f"the answer began in class {choice.numerics}; this gateway's workers are of class {stream.numerics}. "
             "Continue at a gateway with workers of the first class, or set allow_class_change"
         )
+
+
+async def best(events: AsyncIterator[Event], count: int) -> AsyncGenerator[Event, None]:
+    """The events of the `count` choices with the highest mean logprob, best first and numbered from 0, once all choices
+    have ended. Of equal ones the first is better."""
+    kept: dict[int, list[Event]] = {}
+    async for event in events:
+        kept.setdefault(event.index, []).append(event)
+
+    def mean_logprob(index: int) -> float:
+        tokens = [token.logprob for event in kept[index] if isinstance(event, Delta) for token in event.tokens]
+        return sum(tokens) / max(1, len(tokens))
+
+    for number, index in enumerate(sorted(sorted(kept), key=mean_logprob, reverse=True)[:count]):
+        for event in kept[index]:
+            yield replace(event, index=number)
 
 
 async def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:

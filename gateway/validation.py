@@ -208,6 +208,8 @@ def _per_choice(
 ) -> ValidRequest:
     count = fields.integer("n", 1 if request.n is None else request.n, 1, MAX_CHOICES)
     if request.best_of is not None:
+        if request.emitted:
+            raise fields.invalid("best_of", "has no meaning for an answer that is continued: name n alone")
         count = fields.integer("best_of", request.best_of, count, MAX_CHOICES)
     priority = fields.integer("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
     if any(index >= count for index in request.emitted):

@@ -66,11 +66,16 @@ class TokenSequence:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenBias:
+    token: int  # token id
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
 class Adjustments:
     """How the logits of one request change before a token is drawn; engine/logit_rules.py has the order."""
 
-    bias_ids: tuple[int, ...] = ()
-    biases: tuple[float, ...] = ()  # what is added to the logits of bias_ids
+    biases: tuple[TokenBias, ...] = ()  # are added to the logits
     repetition_penalty: float = 1.0  # divides positive and multiplies negative logits of all tokens of the text
     frequency_penalty: float = 0.0  # is subtracted once for each time that the token was emitted
     presence_penalty: float = 0.0  # is subtracted if the token was emitted
@@ -78,10 +83,6 @@ class Adjustments:
     suppressed_ids: tuple[int, ...] = ()  # these are never drawn
     bad_words: tuple[TokenSequence, ...] = ()  # no emitted tokens may continue one of these to its end
     no_repeat_ngram: int = 0  # no sequence of so many tokens may come twice in the text; 0: off
-
-    def __post_init__(self) -> None:
-        if len(self.bias_ids) != len(self.biases):
-            raise ValueError(f"{len(self.biases)} biases for {len(self.bias_ids)} token ids")
 
 
 @dataclass(frozen=True, slots=True)

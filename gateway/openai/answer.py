@@ -3,7 +3,7 @@
 gateway/openai/sse.py has the frames of streamed answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.answer import Delta, Finished
@@ -121,21 +121,9 @@ class WholeChoice:
     def token_ids(self) -> list[int]:
         return [token.token for token in self.tokens]
 
-    @property
-    def mean_logprob(self) -> float:
-        return sum(token.logprob for token in self.tokens) / max(1, len(self.tokens))
-
     def finish(self) -> Json:
         assert self.finished is not None, "an answer without an error finishes every choice"
         return finish_fields(self.finished)
-
-
-def best(choices: list[WholeChoice], count: int) -> list[WholeChoice]:
-    """The choices with the highest mean logprob, best first and numbered from 0; equal ones keep their order."""
-    if len(choices) <= count:
-        return choices
-    chosen = sorted(choices, key=lambda choice: -choice.mean_logprob)[:count]
-    return [replace(choice, index=index) for index, choice in enumerate(chosen)]
 
 
 def text_offsets(delta: Delta, before: int) -> list[int]:

@@ -13,7 +13,6 @@ from gateway.openai.answer import (
     Json,
     TokenNames,
     WholeChoice,
-    best,
     chat_choice,
     chat_logprobs,
     completion_choice,
@@ -121,7 +120,7 @@ class ChatReply(_BaseReply):
             yield frames.usage(self.usage(), self.timings())
 
     async def whole(self) -> Json:
-        wholes = best(await _collect(self._answer), self._choices)
+        wholes = await _collect(self._answer)
         choices = [chat_choice(whole, self._names, self._with_logprobs) for whole in wholes]
         if not self._with_ids:
             return self.answer("chat.completion", choices)
@@ -169,7 +168,7 @@ class CompletionReply(_BaseReply):
         collected = await asyncio.gather(*(_collect(answer) for _, answer in self._pairs))
         choices = list[Json]()
         for number, (wholes, echo) in enumerate(zip(collected, self._echo, strict=True)):
-            for whole in best(wholes, self._choices):
+            for whole in wholes:
                 index = number * self._choices + whole.index
                 choices.append(completion_choice(whole, self._names, self._with_logprobs, echo, index))
                 if self._with_ids:

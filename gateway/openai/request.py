@@ -159,11 +159,8 @@ def _client_request(
 
 def _truncation(body: CommonRequest, context: int) -> Truncation | None:
     """-1 keeps as much as the context holds beside the answer."""
-    most, side, answer = (
-        body.truncate_prompt_tokens,
-        body.truncation_side,
-        body.max_completion_tokens or body.max_tokens,
-    )
+    most, side = body.truncate_prompt_tokens, body.truncation_side
+    answer = body.max_completion_tokens or body.max_tokens or 1
     if side not in (None, "left", "right"):
         raise InvalidRequest("truncation_side", "truncation_side must be left or right: the side that is cut")
     if most is None:

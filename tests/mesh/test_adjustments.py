@@ -12,15 +12,14 @@ import pytest
 from engine.builtin.model import tiny
 from gateway.core import ChoiceRequest
 from gateway.router import Local
-from mesh.messages import Adjustments, Sampling, TokenSequence
+from mesh.messages import Adjustments, Sampling, TokenBias, TokenSequence
 from tests.mesh.test_speculation import Steady, prompt, said
 
 pytestmark = pytest.mark.mesh
 
 RealMeshes = Callable[..., AbstractAsyncContextManager[Any]]
 ADJUSTED = Adjustments(
-    bias_ids=(7, 8),
-    biases=(1.5, -3.0),
+    biases=(TokenBias(7, 1.5), TokenBias(8, -3.0)),
     repetition_penalty=1.25,
     frequency_penalty=0.6,
     presence_penalty=0.3,

@@ -14,13 +14,12 @@ from engine.logit_rules import TokenCounts
 from engine.logits import LogitAdjuster
 from engine.plan import Piece
 from engine.sampling import sample
-from mesh.messages import Adjustments, Sampling, TokenSequence
+from mesh.messages import Adjustments, Sampling, TokenBias, TokenSequence
 
 VOCAB = 40
 WORDS = (TokenSequence((3,)), TokenSequence((5, 6)), TokenSequence((5, 6, 7)), TokenSequence((9, 9)))
 EVERYTHING = Adjustments(
-    bias_ids=(1, 4),
-    biases=(2.5, -100.0),
+    biases=(TokenBias(1, 2.5), TokenBias(4, -100.0)),
     repetition_penalty=1.3,
     frequency_penalty=0.7,
     presence_penalty=-0.4,
@@ -46,7 +45,7 @@ def piece(text: Sequence[int], prompt: int, sampling: Sampling, drafts: Sequence
 def expected(row: Floats, text: Sequence[int], prompt: int, sampling: Sampling) -> Floats:
     """The adjusted row, from the whole text at once."""
     wanted, row = sampling.adjustments or Adjustments(), row.copy()
-    for token, bias in zip(wanted.bias_ids, wanted.biases, strict=True):
+    for token, bias in ((each.token, each.bias) for each in wanted.biases):
         row[token] += np.float32(bias)
     penalty = np.float32(wanted.repetition_penalty)
     for token in set(text):
@@ -73,7 +72,7 @@ def expected(row: Floats, text: Sequence[int], prompt: int, sampling: Sampling) 
 def each_alone() -> list[Adjustments]:
     names = ("repetition_penalty", "frequency_penalty", "presence_penalty", "allowed_ids", "suppressed_ids")
     single = [Adjustments(**{name: getattr(EVERYTHING, name)}) for name in (*names, "bad_words", "no_repeat_ngram")]
-    return [Adjustments(bias_ids=(1, 4), biases=(2.5, -100.0)), *single, Adjustments(no_repeat_ngram=1), EVERYTHING]
+    return [Adjustments(biases=EVERYTHING.biases), *single, Adjustments(no_repeat_ngram=1), EVERYTHING]
 
 
 @pytest.mark.parametrize("adjustments", each_alone(), ids=str)

@@ -171,7 +171,9 @@ async def test_a_wrong_field_is_named_and_nothing_runs(url: str, core: Any, requ
     assert answer.status_code == (404 if field == "model" else 400), error
     assert error["param"] == field
     assert field.rpartition(".")[2].partition("[")[0] in error["message"]
-    codes = {"model": "model_not_found"} | ({field: "context_length_exceeded"} if "context length" in error["message"] else {})
+    codes = {"model": "model_not_found"} | (
+        {field: "context_length_exceeded"} if "context length" in error["message"] else {}
+    )
     assert error["code"] == codes.get(field, answer.status_code)
     assert answer.headers["x-should-retry"] == "false"
     assert core.streams == []
