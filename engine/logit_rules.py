@@ -28,7 +28,7 @@ class LogitRule(Protocol):
         """Changes the logits of the token that follows the text, in place."""
 
 
-def rules_of(sampling: Sampling, vocab: int) -> list[LogitRule]:
+def rules_of(sampling: Sampling) -> list[LogitRule]:
     """The rules of a request. Bans come last, and the repetition bans at the very end: they give way where they would
     leave no token at all."""
     wanted = sampling.adjustments or Adjustments()
@@ -39,7 +39,8 @@ def rules_of(sampling: Sampling, vocab: int) -> list[LogitRule]:
         rules.append(RepetitionPenalty(wanted.repetition_penalty))
     if wanted.frequency_penalty or wanted.presence_penalty:
         rules.append(EmittedPenalties(wanted.frequency_penalty, wanted.presence_penalty))
-    rules.append(Bans(sampling, wanted, vocab))
+    if wanted.allowed_ids or wanted.suppressed_ids:
+        rules.append(Bans(wanted))
     if wanted.bad_words or wanted.no_repeat_ngram:
         rules.append(RepetitionBans(wanted.bad_words, wanted.no_repeat_ngram))
     return rules
@@ -61,7 +62,7 @@ class Biases:
 
 
 class RepetitionPenalty:
-    """As in transformers: every token of the text counts, those of the prompt too, and once."""
+    """Every token of the text counts once, those of the prompt too, as in transformers."""
 
     def __init__(self, penalty: float) -> None:
         self._penalty, self._text = np.float32(penalty), TokenCounts()
@@ -97,19 +98,17 @@ class EmittedPenalties:
 
 
 class Bans:
-    """Tokens that can never be drawn, and stop ids while too few tokens are emitted."""
+    """Tokens that can never be drawn."""
 
-    def __init__(self, sampling: Sampling, adjustments: Adjustments, vocab: int) -> None:
+    def __init__(self, adjustments: Adjustments) -> None:
         self._allowed = np.array(adjustments.allowed_ids, np.int64)
         self._suppressed = np.array(adjustments.suppressed_ids, np.int64)
-        self._stops = np.array([token for token in sampling.stop_ids if 0 <= token < vocab], np.int64)
-        self._min_tokens, self._emitted = sampling.min_tokens, 0
 
     def push(self, token: int, *, emitted: bool) -> None:
-        self._emitted += emitted
+        """The text does not matter."""
 
     def pop(self) -> None:
-        self._emitted -= 1
+        """The text does not matter."""
 
     def apply(self, row: Floats) -> None:
         if self._allowed.size:
@@ -117,8 +116,6 @@ class Bans:
             row[:] = -np.inf
             row[self._allowed] = kept
         row[self._suppressed] = -np.inf
-        if self._emitted < self._min_tokens:
-            row[self._stops] = -np.inf
 
 
 class RepetitionBans:

@@ -8,23 +8,26 @@ either tier, after any fail-over, and with or without drafts. A batch without su
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.logit_rules import Floats, LogitRule, rules_of
 from engine.plan import Piece
 
-Ints = np.ndarray[tuple[int], np.dtype[np.int32]]
+Ints = NDArray[np.int32]
+Banned = tuple[Ints, Ints]  # ids of all rows, one row behind the other, and where those of each row begin [rows + 1]
 
 
 class FollowedText:
     """The rules of one request, and how much of its text they have followed."""
 
-    def __init__(self, piece: Piece, vocab: int) -> None:
+    def __init__(self, piece: Piece) -> None:
         assert piece.sampling is not None
         self.source, self.length = piece.text, 0
-        self._rules: list[LogitRule] = rules_of(piece.sampling, vocab)
+        self._rules: list[LogitRule] = rules_of(piece.sampling)
 
-    def adjust(self, piece: Piece, rows: Floats) -> None:
-        """Changes the piece's sampled rows in place. Row i stands behind the accepted text and i drafts."""
+    def adjust(self, piece: Piece, rows: Floats, banned: Sequence[Ints]) -> None:
+        """Changes the piece's sampled rows in place. Row i stands behind the accepted text and i drafts. `banned`
+        are ids that a row must not take, whatever the rules say; where the rules allow no other, they give way."""
         assert piece.text is not None
         first = piece.stop - piece.sampled + 1  # length of the text in front of the first token that is drawn
         prompt = first - piece.position
@@ -32,11 +35,15 @@ class FollowedText:
             self._push(token, emitted=index >= prompt)
         self.length = first
         drafts = piece.tokens[len(piece.tokens) - piece.sampled + 1 :]
-        for row, draft in zip(rows, (None, *drafts), strict=True):
+        for row, ids, draft in zip(rows, banned, (None, *drafts), strict=True):
             if draft is not None:
                 self._push(draft, emitted=True)
+            row[ids] = -np.inf
+            plain = row.copy()
             for rule in self._rules:
                 rule.apply(row)
+            if row.max() == -np.inf:
+                row[:] = plain
         for _ in drafts:
             for rule in self._rules:
                 rule.pop()
@@ -53,9 +60,11 @@ class LogitAdjuster:
     def __init__(self) -> None:
         self._followed: dict[int, FollowedText] = {}
 
-    def adjust(self, pieces: Sequence[Piece], logits: Floats) -> tuple[Floats, Ints] | None:
+    def adjust(
+        self, pieces: Sequence[Piece], logits: Floats, banned: Banned | None = None
+    ) -> tuple[Floats, Ints] | None:
         """Adjusted copies of the rows that have rules, and for each sampled row the index of its copy, or -1. None: no
-        row has rules. `logits` is [sampled rows, vocab]."""
+        row has rules. `logits` is [sampled rows, vocab]; `banned` are ids that no rule brings back."""
         adjusting = [adjusts(piece) for piece in pieces]
         if not any(adjusting):
             self._followed.clear()
@@ -63,22 +72,32 @@ class LogitAdjuster:
         counts = np.array([piece.sampled for piece in pieces])
         mask = np.repeat(np.array(adjusting), counts)
         copies, index = logits[mask], np.full(len(logits), -1, np.int32)
+        bans = _by_row(banned, len(logits))
         index[mask] = np.arange(len(copies), dtype=np.int32)
-        followed, first = dict[int, FollowedText](), 0
-        for piece in (piece for piece, own in zip(pieces, adjusting, strict=True) if own):
-            text = followed[piece.key] = self._follow(piece, logits.shape[1])
-            text.adjust(piece, copies[first : first + piece.sampled])
-            first += piece.sampled
+        followed, stop, copied = dict[int, FollowedText](), 0, 0
+        for piece, own in zip(pieces, adjusting, strict=True):
+            stop += piece.sampled
+            if own:
+                first, copied = copied, copied + piece.sampled
+                text = followed[piece.key] = self._follow(piece)
+                text.adjust(piece, copies[first:copied], bans[stop - piece.sampled : stop])
         self._followed = followed
         return copies, index
 
-    def _follow(self, piece: Piece, vocab: int) -> FollowedText:
+    def _follow(self, piece: Piece) -> FollowedText:
         if piece.text is None:
             raise ValueError(f"piece {piece.key} has adjustments of logits, but not the text that they depend on")
         known = self._followed.get(piece.key)
         if known is not None and known.source is piece.text and known.length <= piece.stop - piece.sampled + 1:
             return known
-        return FollowedText(piece, vocab)
+        return FollowedText(piece)
+
+
+def _by_row(banned: Banned | None, rows: int) -> list[Ints]:
+    if banned is None:
+        return [np.empty(0, np.int32)] * rows
+    ids, starts = banned
+    return np.split(ids, starts[1:-1])
 
 
 def adjusts(piece: Piece) -> bool:

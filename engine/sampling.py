@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import baton_kernels
 from baton_kernels import Drawn
 from baton_kernels.draft import SamplingArrays
-from engine.logits import LogitAdjuster
+from engine.logits import Banned, LogitAdjuster
 from engine.plan import Piece, Sampled
 from mesh.messages import Sampling
 
@@ -33,9 +33,11 @@ def sample(
     if not rows:
         return tuple(() for _ in pieces)
     tops = [min(params.top_logprobs or 0, vocab) for params, _ in rows]
-    adjusted = (adjuster or LogitAdjuster()).adjust(pieces, logits)
+    arrays = sampling_arrays(rows, vocab)
+    banned = banned_stops(arrays)
+    adjusted = (adjuster or LogitAdjuster()).adjust(pieces, logits, banned)
     counts = np.array(tops, np.int32) if any(tops) else None
-    drawn = draw(logits, sampling_arrays(rows, vocab), tops=counts, adjusted=adjusted)
+    drawn = draw(logits, arrays, banned, tops=counts, adjusted=adjusted)
     if not any(tops):
         entries = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
     else:
@@ -71,13 +73,13 @@ def sampling_arrays(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Samplin
 def draw(
     logits: Floats,
     sampling: SamplingArrays,
+    banned: Banned | None,
     *,
     tops: Ints | None = None,
     adjusted: tuple[Floats, Ints] | None = None,
 ) -> Drawn:
     """Samples one token per row. `tops` is the number of best logprobs that each row wants, `adjusted` what
     `LogitAdjuster.adjust` returns."""
-    banned, starts = _banned(sampling)
     return baton_kernels.sample(
         logits,
         temperature=sampling.temperature,
@@ -87,18 +89,18 @@ def draw(
         seed=sampling.seed,
         choice=sampling.choice,
         position=sampling.position,
-        banned=banned,
-        banned_starts=starts,
+        banned=None if banned is None else banned[0],
+        banned_starts=None if banned is None else banned[1],
         n_top=tops,
         adjusted=None if adjusted is None else adjusted[0],
         adjusted_rows=None if adjusted is None else adjusted[1],
     )
 
 
-def _banned(sampling: SamplingArrays) -> tuple[Ints, Ints] | tuple[None, None]:
+def banned_stops(sampling: SamplingArrays) -> Banned | None:
     """The stop ids of the rows that may not end yet, row after row, and where those of each row begin."""
     if not sampling.stops.size:
-        return None, None
+        return None
     lengths = np.diff(sampling.stop_starts)
     early = sampling.position < sampling.min_tokens
     starts = np.concatenate([[0], np.cumsum(lengths * early)]).astype(np.int32)

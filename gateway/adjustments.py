@@ -19,7 +19,7 @@ REPETITION_PENALTIES = (0.01, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class AdjustmentFields:
-    """What a client says about logits; None and empty: it left the field out."""
+    """The client's wishes about logits. None or empty: the client left the field out."""
 
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -35,7 +35,7 @@ NO_ADJUSTMENTS = AdjustmentFields()
 def validate_adjustments(
     wanted: AdjustmentFields, fields: Fields, assets: Assets, *, early_stops: Collection[int]
 ) -> Adjustments | None:
-    """None: the model's own logits stay as they are. `early_stops`: stop ids that cannot come at first."""
+    """The adjustments; None: the model's own logits stay. `early_stops` are stop ids that cannot come at first."""
     defaults: Defaults = assets.defaults
     low, high = REPETITION_PENALTIES
     repetition = fields.number(

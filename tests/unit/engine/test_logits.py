@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from engine import logits as logits_module
 from engine.logit_rules import TokenCounts
 from engine.logits import LogitAdjuster
 from engine.plan import Piece
-from engine.sampling import sample
+from engine.sampling import banned_stops, sample, sampled_rows, sampling_arrays
 from mesh.messages import Adjustments, Sampling, TokenBias, TokenSequence
 
 VOCAB = 40
@@ -83,8 +84,10 @@ def test_every_rule_equals_its_recomputation_from_the_whole_text(adjustments: Ad
     for step in range(40):
         drafts = [int(token) for token in random.integers(0, 12, step % 4)]
         rows = draw(step, 1 + len(drafts))
-        found = kept.adjust([piece(text, 9, sampling, drafts)], rows)
-        again = LogitAdjuster().adjust([piece(tuple(text), 9, sampling, drafts)], rows)  # as after a fail-over
+        behind = piece(text, 9, sampling, drafts)
+        banned = banned_stops(sampling_arrays(sampled_rows([behind]), VOCAB))
+        found = kept.adjust([behind], rows, banned)
+        again = LogitAdjuster().adjust([replace(behind, text=tuple(text))], rows, banned)  # as after a fail-over
         assert found is not None and again is not None
         for row, copy, fresh in zip(range(len(rows)), found[0], again[0], strict=True):
             right = expected(rows[row], [*text, *drafts[:row]], 9, sampling)
@@ -116,6 +119,14 @@ def test_bans_that_would_leave_no_token_give_way() -> None:
         assert tokens == allowed
 
 
+def test_ids_that_are_banned_for_other_reasons_stay_banned_where_the_rules_allow_nothing_else() -> None:
+    only = Adjustments(allowed_ids=(5,), biases=(TokenBias(6, 100.0),))
+    for min_tokens, expected_tokens in ((0, {5}), (9, set(range(VOCAB)) - {5, 6})):
+        sampling = Sampling(min_tokens=min_tokens, stop_ids=(5, 6), adjustments=only)
+        tokens = {sample([piece((1, 2), 1, sampling)], draw(seed, 1))[0][0].token for seed in range(40)}
+        assert tokens <= expected_tokens
+
+
 def test_a_step_reads_only_what_it_adds_to_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     pushed = list[int]()
     push = TokenCounts.push
@@ -137,9 +148,9 @@ def test_a_batch_without_adjustments_copies_nothing_and_makes_no_rules(monkeypat
     made = list[Piece]()
     follow = logits_module.FollowedText
 
-    def count(piece: Piece, vocab: int) -> Any:
+    def count(piece: Piece) -> Any:
         made.append(piece)
-        return follow(piece, vocab)
+        return follow(piece)
 
     monkeypatch.setattr(logits_module, "FollowedText", count)
     plain, adjusted = Sampling(temperature=0.7, seed=3), Sampling(adjustments=EVERYTHING)
