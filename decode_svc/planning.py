@@ -12,6 +12,7 @@ from decode_svc.growth import Copies, Growth
 from decode_svc.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
 from engine.batch import Chunk, Remaining, chunks, decode_piece, pages_needed, prompt_piece
+from engine.logits import adjusts
 from engine.plan import Piece, Plan
 from mesh.speed import Speed
 
@@ -49,11 +50,11 @@ class Planning:
 
     def follow(self, flight: Flight) -> Plan | None:
         """The step after one whose result is not read yet: the same requests, each with the token that the unread step
-        samples. None if that step alone does not decide it: a request is new, reads its prompt or drafts, or needs a
-        page that another request must give up."""
+        samples. None if that step alone does not decide it: a request is new, reads its prompt or drafts, adjusts its
+        logits by the unread token, or needs a page that another request must give up."""
         known, pieces = flight.plan.pieces, list[Piece]()
         if not self._speculation.allows_step_ahead or any(
-            not len(piece.tokens) == piece.sampled == 1 for piece in known
+            not len(piece.tokens) == piece.sampled == 1 or adjusts(piece) for piece in known
         ):
             return None
         running = {request.key: request for request in self._requests.values() if request.phase is DecodePhase.RUNNING}
@@ -127,6 +128,7 @@ class Planning:
             sampling=request.job.sampling,
             position=request.next_position,
             drafting=self._speculation.drafting(request, propose),
+            text=request.tokens if request.job.sampling.adjustments else None,
         )
 
     def _prompt(self, request: DecodeRequest, chunk: Chunk) -> Piece:

@@ -82,6 +82,7 @@ def prompt_piece(
         position=position,
         sampling=sampling if chunk.last else None,
         drafting=drafting,
+        text=tokens if chunk.last and sampling.adjustments else None,
     )
 
 
@@ -95,10 +96,12 @@ def decode_piece(
     sampling: Sampling,
     position: int,
     drafting: Drafting | None = None,
+    text: Sequence[int] | None = None,
 ) -> Piece:
     """The piece of a request in decode: `tokens` are its last emitted token and the drafts behind it, and every row is
-    sampled. The block table also covers the slots of the tokens that the draft model will propose."""
+    sampled. The block table also covers the slots of the tokens that the draft model will propose. `text` is the
+    whole text of a request that adjusts logits (`engine/logits.py`)."""
     stop = start + len(tokens)
     slots = stop + (drafting.propose if drafting else 0)
     table = tuple(pages[: pages_needed(slots, page_tokens)])
-    return Piece(key, tuple(tokens), start, table, len(tokens), position, sampling, drafting)
+    return Piece(key, tuple(tokens), start, table, len(tokens), position, sampling, drafting, text=text)

@@ -4,7 +4,7 @@ Making a plan touches no tensor, and running it decides nothing. A step may comp
 sample several of its last rows: that is how drafts are verified. To roll a request back, the next plan names a smaller
 `start`: the rows from there on are written again."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -62,6 +62,9 @@ class Piece:
     drafting: Drafting | None = None  # None: the draft model does nothing for this piece
     follows: bool = False  # the only token is the one that the step before samples for this key; `tokens` is (0,)
     wanted: WantedRows | None = None  # a prompt under examination; nothing of it is sampled
+    # Prompt and emitted tokens up to the first sampled row, and maybe more: it is only ever appended to. None unless
+    # `sampling` has adjustments of logits, which depend on it.
+    text: Sequence[int] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         sound = 0 <= self.sampled <= len(self.tokens) > 0 <= self.start

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels
+from engine.logits import LogitAdjuster
 from engine.plan import Piece, RowsReport, Sampled, WantedRows
 from engine.sampling import sample
 from mesh.messages import Pooling
@@ -24,14 +25,14 @@ FLOAT, UNSIGNED = np.dtype("<f4"), np.dtype("<u4")
 
 
 def outputs(
-    pieces: Sequence[Piece], hidden: Floats, logits: Logits, vocab: int
+    pieces: Sequence[Piece], hidden: Floats, logits: Logits, vocab: int, adjuster: LogitAdjuster
 ) -> tuple[tuple[tuple[Sampled, ...], ...], tuple[RowsReport | None, ...]]:
     """The sampled tokens and the report of each piece; `hidden` has the kept rows of all pieces, in order."""
     if not any(piece.wanted for piece in pieces):
-        return sample(pieces, logits(hidden)), ()
+        return sample(pieces, logits(hidden), adjuster), ()
     parts = np.split(hidden, np.cumsum([piece.kept for piece in pieces])[:-1])
     ends = [part for piece, part in zip(pieces, parts, strict=True) if piece.sampled]
-    sampled = sample(pieces, logits(np.concatenate(ends))) if ends else tuple(() for _ in pieces)
+    sampled = sample(pieces, logits(np.concatenate(ends)), adjuster) if ends else tuple(() for _ in pieces)
     reports = tuple(
         None if piece.wanted is None else report(piece.wanted, part, logits, vocab)
         for piece, part in zip(pieces, parts, strict=True)

@@ -18,6 +18,7 @@ import baton_kernels
 from engine.drafter import Drafter
 from engine.following import FollowedTokens
 from engine.layer_groups import LayerGroups, on_this_loop, unreported
+from engine.logits import LogitAdjuster
 from engine.model.forward import Forward, Product
 from engine.model.page_memory import page_layout, page_memory
 from engine.model.rows import RowLimits, Rows
@@ -58,7 +59,7 @@ class CpuRunner:
         if draft is not None:
             pages = page_memory(pool, layout, page_tokens, segment=1)
             self._drafter = Drafter(draft, pages, self._limits, first_layer=config.layers)
-        self._followed = FollowedTokens()
+        self._followed, self._adjuster = FollowedTokens(), LogitAdjuster()
         baton_kernels.set_threads(threads, cores)
         self._thread = ThreadPoolExecutor(1, "runner", _pin_thread, cores[:1])
 
@@ -82,7 +83,7 @@ class CpuRunner:
         if drafter is not None:
             drafter.read(plan.pieces, on_layers)
         hidden = self._hidden(rows, on_layers)
-        sampled, reports = outputs(plan.pieces, hidden, self._forward.logits, self._limits.vocab)
+        sampled, reports = outputs(plan.pieces, hidden, self._forward.logits, self._limits.vocab, self._adjuster)
         self._followed.remember(plan.pieces, sampled)
         if drafter is not None:
             return Result(sampled, drafter.propose(plan.pieces, sampled, on_layers), reports=reports)

@@ -2,7 +2,8 @@
 
 Row i of a piece yields the emitted token with index `piece.position + i`. The noise depends on (seed, choice, position,
 token id) and on nothing else, so a request samples the same tokens in any batch and after any fail-over. Stop ids are
-masked while fewer than `min_tokens` tokens were emitted."""
+masked while fewer than `min_tokens` tokens were emitted. Rows whose request adjusts its logits are drawn from adjusted
+copies (`engine/logits.py`); logprobs are always those of the model."""
 
 from collections.abc import Sequence
 from itertools import accumulate, chain, islice
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 import baton_kernels
 from baton_kernels import Drawn
 from baton_kernels.draft import SamplingArrays
+from engine.logits import Banned, LogitAdjuster
 from engine.plan import Piece, Sampled
 from mesh.messages import Sampling
 
@@ -20,15 +22,22 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 
-def sample(pieces: Sequence[Piece], logits: Floats) -> tuple[tuple[Sampled, ...], ...]:
-    """The sampled tokens of each piece, in order; `logits` is [sampled rows, vocab]."""
+def sample(
+    pieces: Sequence[Piece], logits: Floats, adjuster: LogitAdjuster | None = None
+) -> tuple[tuple[Sampled, ...], ...]:
+    """The sampled tokens of each piece, in order; `logits` is [sampled rows, vocab]. An adjuster that is kept from step
+    to step need not read the text of its requests again."""
     rows, vocab = sampled_rows(pieces), logits.shape[1]
     if len(rows) != len(logits):
         raise ValueError(f"{len(logits)} rows of logits for {len(rows)} sampled rows")
     if not rows:
         return tuple(() for _ in pieces)
     tops = [min(params.top_logprobs or 0, vocab) for params, _ in rows]
-    drawn = draw(logits, sampling_arrays(rows, vocab), tops=np.array(tops, np.int32) if any(tops) else None)
+    arrays = sampling_arrays(rows, vocab)
+    banned = banned_stops(arrays)
+    adjusted = (adjuster or LogitAdjuster()).adjust(pieces, logits, banned)
+    counts = np.array(tops, np.int32) if any(tops) else None
+    drawn = draw(logits, arrays, banned, tops=counts, adjusted=adjusted)
     if not any(tops):
         entries = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
     else:
@@ -61,9 +70,16 @@ def sampling_arrays(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Samplin
     )
 
 
-def draw(logits: Floats, sampling: SamplingArrays, *, tops: Ints | None = None) -> Drawn:
-    """Samples one token per row; `tops` is the number of best logprobs that each row wants."""
-    banned, starts = _banned(sampling)
+def draw(
+    logits: Floats,
+    sampling: SamplingArrays,
+    banned: Banned | None,
+    *,
+    tops: Ints | None = None,
+    adjusted: tuple[Floats, Ints] | None = None,
+) -> Drawn:
+    """Samples one token per row. `tops` is the number of best logprobs that each row wants, `adjusted` what
+    `LogitAdjuster.adjust` returns."""
     return baton_kernels.sample(
         logits,
         temperature=sampling.temperature,
@@ -73,16 +89,18 @@ def draw(logits: Floats, sampling: SamplingArrays, *, tops: Ints | None = None) 
         seed=sampling.seed,
         choice=sampling.choice,
         position=sampling.position,
-        banned=banned,
-        banned_starts=starts,
+        banned=None if banned is None else banned[0],
+        banned_starts=None if banned is None else banned[1],
         n_top=tops,
+        adjusted=None if adjusted is None else adjusted[0],
+        adjusted_rows=None if adjusted is None else adjusted[1],
     )
 
 
-def _banned(sampling: SamplingArrays) -> tuple[Ints, Ints] | tuple[None, None]:
+def banned_stops(sampling: SamplingArrays) -> Banned | None:
     """The stop ids of the rows that may not end yet, row after row, and where those of each row begin."""
     if not sampling.stops.size:
-        return None, None
+        return None
     lengths = np.diff(sampling.stop_starts)
     early = sampling.position < sampling.min_tokens
     starts = np.concatenate([[0], np.cumsum(lengths * early)]).astype(np.int32)

@@ -60,6 +60,7 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         prefix=PrefixChange(0),
         name=config.name,
         examines=config.device == "cpu",
+        adjusts_logits=config.device != "cuda",
     )
 
 

@@ -5,6 +5,7 @@ are cancelled."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream
 from gateway.text.stops import StopStrings
 from gateway.text.tokenizer import Detokenizer, ModelTokenizer
 from gateway.text.tool_calls import ParsedPiece, ToolCall, ToolCallReader
-from gateway.validation import ValidRequest
+from gateway.validation import CompleteChoice, ValidRequest
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
 from mesh.messages import End, Token
 
@@ -26,6 +27,7 @@ class Delta:
     text: str
     numerics: str  # numerics class of the last of these tokens
     calls: tuple[ToolCall, ...] = ()
+    starts: tuple[int, ...] = ()  # where the text of each token begins in `text`; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +117,27 @@ class Answer:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the deltas of every choice in order, and one Finished for each choice. Raises mesh.errors."""
+        request, events = self._request, self._events()
+        if request.best_of is not None and request.best_of > (request.n or 1):
+            events = best(events, request.n or 1)
         try:
-            await self._score()
-            for complete in self._valid.complete:
-                called = self._call_reader(complete.index, complete.emitted).count > 0
-                yield self._finished(complete.index, complete.stop_id, called=called)
-            streams = [self._choice(choice, self._streams[choice.sampling.choice]) for choice in self._valid.choices]
-            async for event in merge(streams):
-                yield event
+            async with aclosing(events):
+                async for event in events:
+                    yield event
         finally:
             self.cancel()
 
+    async def _events(self) -> AsyncGenerator[Event, None]:
+        await self._score()
+        for complete in self._valid.complete:
+            yield self._finished_before(complete)
+        streams = [self._choice(choice, self._streams[choice.sampling.choice]) for choice in self._valid.choices]
+        async for event in merge(streams):
+            yield event
+
     async def _choice(self, choice: ChoiceRequest, stream: TokenStream) -> AsyncGenerator[Event, None]:
         request, index, count = self._request, choice.sampling.choice, len(choice.emitted)
-        if count > choice.sampling.min_tokens and (string := self._stopped_before(choice.emitted)):
+        if string := self._stopped_before(choice.emitted):
             stream.cancel(complete=True)
             yield Finished(index, End.STOP, stop_string=string)
             return
@@ -163,10 +172,25 @@ class Answer:
         before = self._tokenizer.decode(emitted) if self._request.tools and emitted else ""
         return ToolCallReader(self._request.tools, request_id=self._request.request_id, choice=index, before=before)
 
+    def _finished_before(self, complete: CompleteChoice) -> Finished:
+        if complete.stop_id is None and (string := self._stopped_before(complete.emitted)):
+            return Finished(complete.index, End.STOP, stop_string=string)
+        called = self._call_reader(complete.index, complete.emitted).count > 0
+        return self._finished(complete.index, complete.stop_id, called=called)
+
     def _stopped_before(self, emitted: tuple[int, ...]) -> str | None:
-        """The stop string in the emitted text: the client has the whole choice and lacks only its Finished."""
-        text = self._tokenizer.decode(emitted) if self._request.stop else ""
-        return next((string for string in self._request.stop if string in text), None)
+        """The stop string that ends the emitted text: the client has the whole choice and lacks only its Finished."""
+        request, min_tokens = self._request, self._valid.min_tokens
+        text = self._tokenizer.decode(emitted) if request.stop else ""
+        if len(emitted) <= min_tokens or not any(string in text for string in request.stop):
+            return None
+        detokenizer = Detokenizer(self._tokenizer, request.prompt, skip_special=request.skip_special)
+        stops = StopStrings(request.stop)
+        for position, token in enumerate(emitted):
+            stops.push(Token(position, token), detokenizer.push(token), active=position >= min_tokens)
+            if stops.matched is not None:
+                break
+        return stops.matched
 
     def _finished(self, index: int, stop_id: int | None, *, called: bool) -> Finished:
         if stop_id is None:
@@ -177,7 +201,8 @@ class Answer:
 
 
 def _delta(index: int, parsed: ParsedPiece, stream: TokenStream) -> Delta:
-    return Delta(index, parsed.piece.tokens, parsed.piece.text, stream.numerics, parsed.calls)
+    piece = parsed.piece
+    return Delta(index, piece.tokens, piece.text, stream.numerics, parsed.calls, piece.starts)
 
 
 def _check_class(choice: ChoiceRequest, stream: TokenStream) -> None:
@@ -187,6 +212,22 @@ def _check_class(choice: ChoiceRequest, stream: TokenStream) -> None:
             f"the answer began in class {choice.numerics}; this gateway's workers are of class {stream.numerics}. "
             "Continue at a gateway with workers of the first class, or set allow_class_change"
         )
+
+
+async def best(events: AsyncIterator[Event], count: int) -> AsyncGenerator[Event, None]:
+    """The events of the `count` choices with the highest mean logprob, best first and numbered from 0, once all choices
+    have ended. Of equal ones the first is better."""
+    kept: dict[int, list[Event]] = {}
+    async for event in events:
+        kept.setdefault(event.index, []).append(event)
+
+    def mean_logprob(index: int) -> float:
+        tokens = [token.logprob for event in kept[index] if isinstance(event, Delta) for token in event.tokens]
+        return sum(tokens) / max(1, len(tokens))
+
+    for number, index in enumerate(sorted(sorted(kept), key=mean_logprob, reverse=True)[:count]):
+        for event in kept[index]:
+            yield replace(event, index=number)
 
 
 async def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:

@@ -28,6 +28,7 @@ class ChoiceRequest:
     numerics: str = ""  # numerics class of `emitted`, as TokenStream.numerics spells it; empty: any class
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)  # notes what happens to the request
     salt: bytes = b""  # tenant's share of the block hashes
+    affinity: str = ""  # the router prefers the workers that the last request with this key went to; empty: none
     priority: int = 0  # a lower number counts as older, see mesh/rules.py
     choices: int = 1  # choices of the client's request, of which this is one
     examination: Examination | None = None  # compute the prompt alone and report; no token is sampled
@@ -152,6 +153,10 @@ class Core(Protocol):
     @property
     def largest_pool_tokens(self) -> int:
         """Tokens that the largest decode pool holds; 0 while no decode worker is attached."""
+
+    @property
+    def adjusts_logits(self) -> bool:
+        """False: workers are attached, and none of a tier honours Sampling.adjustments."""
 
     def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         """A front door sends this error to a client. `refused`: no choice of the request was submitted."""

@@ -16,6 +16,7 @@ SHIP_PAGE_SECONDS = 0.0002
 JOIN_BATCH_SECONDS = 0.002  # cost of one more request in a decode batch
 NO_ROOM_SECONDS = 5.0  # cost of a decode worker without enough free pages
 CANNOT_PUSH_SECONDS = 5.0  # cost of each failed push from this prefill worker to this decode worker
+PREFERRED_SECONDS = 0.02  # a worker that the client's key went to before may cost so much more than another
 CANNOT_PUSH_TIMES = 2  # failed pushes after which a request gives up a pair of workers
 
 NONE_FAILED: Mapping[tuple[int, int], int] = {}
@@ -65,9 +66,11 @@ def route(
     first: int | None = None,
     refused: Collection[int] = (),
     failed: Mapping[tuple[int, int], int] = NONE_FAILED,
+    preferred: Collection[int] = (),
 ) -> Route | None:
     """The cheapest route, or None. Workers are named by incarnation: `keep` is the decode worker to stay with, `last`
-    and `first` are the prefill workers to take last and first, `failed` counts failed pushes of (prefill, decode)."""
+    and `first` are the prefill workers to take last and first, `failed` counts failed pushes of (prefill, decode),
+    `preferred` are those that win where the others are hardly cheaper."""
     usable = [d for d in decodes if d.incarnation not in refused and need.numerics in ("", d.numerics)]
     able = [p for p in prefills if p.incarnation not in refused]
 
@@ -98,8 +101,13 @@ def route(
             cost = decode_cost(need, decode, cached) + prefill_cost(need, prefill, decode, cached)
             cost += failures(prefill, decode) * CANNOT_PUSH_SECONDS
             routes.append(Route(decode, prefill, RouteDecision.REMOTE, cost))
-    cheapest = min(routes, key=lambda each: each.cost_seconds, default=None)
+    cheapest = min(routes, key=lambda each: each.cost_seconds - _advantage(each, preferred), default=None)
     return replace(cheapest, candidates=len(routes)) if cheapest is not None else None
+
+
+def _advantage(route: Route, preferred: Collection[int]) -> float:
+    workers = (route.decode, route.prefill) if preferred else ()
+    return PREFERRED_SECONDS * sum(worker is not None and worker.incarnation in preferred for worker in workers)
 
 
 def decode_cost(need: Need, decode: AttachedWorker, cached: Cached) -> float:

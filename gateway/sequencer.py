@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from gateway.affinity import Affinities
 from gateway.core import ChoiceRequest
 from gateway.examining import Examining
 from gateway.lacking import all_refuse_for_ever, gave_up, lacking
@@ -53,7 +54,7 @@ class Sequencer:
     ) -> None:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
-        self.tally = Tally()
+        self.tally, self._affinities = Tally(), Affinities()
         self._rules, self._random, self._local = rules, random, local
         self._patience_seconds = patience_seconds
         self.examining = Examining(self, workers, local=local, observer=observer)
@@ -100,8 +101,8 @@ class Sequencer:
         for numerics in (request.numerics, "") if request.choice.allow_class_change else (request.numerics,):
             chosen = route(
                 Need(len(request.choice.prompt) + request.next_position, numerics),
-                decodes=self.workers.tier(Tier.DECODE),
-                prefills=self.workers.tier(Tier.PREFILL),
+                decodes=self.workers.able(Tier.DECODE, request.choice.sampling),
+                prefills=self.workers.able(Tier.PREFILL, request.choice.sampling),
                 cached=request.cached_tokens,
                 local=self._local,
                 keep=request.decode,
@@ -109,6 +110,7 @@ class Sequencer:
                 first=request.prefill if decode_lost else None,
                 refused=request.refused,
                 failed=request.failed,
+                preferred=self._affinities.preferred(request.choice),
             )
             if chosen is not None:
                 return chosen
@@ -120,6 +122,7 @@ class Sequencer:
         assert ticket is not None, "an attempt has a ticket"
         request.decode = chosen.decode.incarnation
         request.prefill = chosen.prefill.incarnation if chosen.prefill else None
+        self._affinities.remember(request.choice, request.decode, request.prefill)
         job, trace = request.job(now), request.trace
         own = replace(job, traceparent=trace.sends(ticket, chosen.decode.tier, chosen.decode.name, now))
         chosen.decode.send(Open(own, request.prefill, age_ms=round((now - request.accepted_seconds) * 1000)))

@@ -114,6 +114,11 @@ class Gateway:
     def largest_pool_tokens(self) -> int:
         return max((w.load.total_pages * w.hello.page_tokens for w in self.workers.tier(Tier.DECODE)), default=0)
 
+    @property
+    def adjusts_logits(self) -> bool:
+        tiers = [[worker.hello.adjusts_logits for worker in self.workers.tier(tier)] for tier in Tier]
+        return all(any(tier) or not tier for tier in tiers)
+
     def healthy(self) -> bool:
         """Whether a decode worker is attached, alone or with a prefill worker of its class."""
         decodes, prefills = self.workers.tier(Tier.DECODE), self.workers.tier(Tier.PREFILL)

@@ -24,6 +24,7 @@ class TokenUsage:
     cached_tokens: int  # prompt tokens whose pages a prefix cache held
     drafted_tokens: int  # drafts that the model verified, of all choices
     accepted_tokens: int  # drafts that became tokens
+    reasoning_tokens: int = 0  # completion tokens that are reasoning
 
 
 def usage_of(answers: Sequence[Answer]) -> TokenUsage:

@@ -4,20 +4,23 @@ Step 1 of a request's life. Both front doors end here, so both refuse the same v
 field as the client's front door does; defaults are filled in here and nowhere else."""
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from gateway.adjustments import NO_ADJUSTMENTS, AdjustmentFields, adjusting_field, validate_adjustments
 from gateway.core import ChoiceRequest, Core
+from gateway.fields import Fields
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Examination, Sampling
 
 MAX_CHOICES = 128
+MAX_AFFINITY_CHARACTERS = 256
+GREEDY_BELOW = 1e-5  # a lower temperature is served as 0: the largest logit always wins, and dividing by it overflows
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
@@ -35,6 +38,7 @@ class ClientRequest:
     prompt: tuple[int, ...]  # token ids
     model: str | None = None
     n: int | None = None
+    best_of: int | None = None  # choices that are generated; the front door returns the best n of them
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -44,6 +48,7 @@ class ClientRequest:
     min_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    adjust: AdjustmentFields = NO_ADJUSTMENTS
     ignore_eos: bool = False
     include_stop: bool = False
     skip_special: bool = True
@@ -56,6 +61,7 @@ class ClientRequest:
     numerics_of: Mapping[int, str] = field(default_factory=dict)  # numerics class of choices where it differs
     allow_class_change: bool = False
     salt: str = ""
+    affinity: str = ""  # requests with equal ones prefer equal workers
     priority: int = 0
     deadline_seconds: float | None = None
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
@@ -78,6 +84,7 @@ class ValidRequest:
     choices: tuple[ChoiceRequest, ...]  # choices to run, ordered by index
     complete: tuple[CompleteChoice, ...]
     eos_ids: frozenset[int]  # stop ids that are the model's own
+    min_tokens: int = 0  # of each choice: no stop string ends it earlier
     scoring: ChoiceRequest | None = None  # computes the prompt's logprobs before the choices run; None: not wanted
 
 
@@ -104,7 +111,7 @@ def validate_model(core: Core, name: str | None) -> str:
 
 
 def validate(request: ClientRequest, core: Core, assets: Assets, random: Random) -> ValidRequest:
-    fields = _Fields(request)
+    fields = Fields(request.field_names)
     model = validate_model(core, request.model)
     context = min(assets.context_tokens, core.context_tokens or assets.context_tokens)
     prompt_field = fields.name("prompt")
@@ -112,48 +119,52 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
         raise InvalidRequest(prompt_field, f"{prompt_field} is empty; it needs at least one token")
     fields.token_ids("prompt", request.prompt, assets.vocabulary)
     validate_length(prompt_field, len(request.prompt), context, answer=request.max_tokens != 0)
-    _validate_stops(fields, assets)
-    max_tokens = _max_tokens(fields, context, core.largest_pool_tokens)
+    _validate_stops(request, fields, assets)
+    max_tokens = _max_tokens(request, fields, context, core.largest_pool_tokens)
     eos = () if request.ignore_eos else assets.eos_ids
-    sampling = _sampling(fields, assets, random, max_tokens=max_tokens, eos=eos)
-    return _per_choice(fields, model, assets, sampling, frozenset(eos) - set(request.stop_token_ids))
+    sampling = _sampling(request, fields, assets, random, max_tokens=max_tokens, eos=eos)
+    if sampling["adjustments"] is not None and not core.adjusts_logits:
+        name = adjusting_field(sampling["adjustments"])
+        raise fields.invalid(name, "cannot be honoured: the attached workers, which run on GPUs, do not adjust logits")
+    return _per_choice(request, fields, model, assets, sampling, frozenset(eos) - set(request.stop_token_ids))
 
 
 def validate_length(field: str, tokens: int, context: int, *, answer: bool = True) -> None:
     """`answer`: at least one token follows."""
     if tokens + answer > context:
         included = ", the answer included" if answer else ""
-        what = f"{field} has {tokens} tokens; the model's context is {context}{included}: shorten it"
+        limit = f"the model's maximum context length is {context} tokens{included}"
+        what = f"{limit}; {field} has {tokens} tokens: shorten it"
         raise ContextTooLong(field, what)
 
 
-def _validate_stops(fields: "_Fields", assets: Assets) -> None:
-    stop = fields.request.stop
+def _validate_stops(request: ClientRequest, fields: Fields, assets: Assets) -> None:
+    stop = request.stop
     if len(stop) > MAX_STOP_STRINGS:
         raise fields.invalid("stop", f"has {len(stop)} strings; at most {MAX_STOP_STRINGS} are allowed")
     if any(not string or len(string) > MAX_STOP_CHARACTERS for string in stop):
         raise fields.invalid("stop", f"holds a string that is empty or longer than {MAX_STOP_CHARACTERS} characters")
-    fields.token_ids("stop_token_ids", fields.request.stop_token_ids, assets.vocabulary)
+    fields.token_ids("stop_token_ids", request.stop_token_ids, assets.vocabulary)
 
 
-def _max_tokens(fields: "_Fields", context: int, pool: int) -> int:
+def _max_tokens(request: ClientRequest, fields: Fields, context: int, pool: int) -> int:
     """The client's max_tokens, or what context and the largest decode pool (0: unknown) leave for the answer."""
-    prompt, prompt_field, name = len(fields.request.prompt), fields.name("prompt"), fields.name("max_tokens")
-    if fields.request.max_tokens == 0:
+    prompt, prompt_field, name = len(request.prompt), fields.name("prompt"), fields.name("max_tokens")
+    if request.max_tokens == 0:
         return 0
     room = (min(context, pool) if pool else context) - prompt
     if room < 1:
         raise PoolTooSmall(
             prompt_field, f"{prompt_field} has {prompt} tokens and leaves no room in the largest decode pool of {pool}"
         )
-    if fields.request.max_tokens is None:
+    if request.max_tokens is None:
         return room
-    max_tokens = fields.integer("max_tokens", fields.request.max_tokens, 0)
+    max_tokens = fields.integer("max_tokens", request.max_tokens, 0)
     if prompt + max_tokens > context:
         raise ContextTooLong(
             prompt_field,
-            f"{prompt_field} of {prompt} tokens and {name} = {max_tokens} exceed the model's context of {context}; "
-            f"shorten {prompt_field} or lower {name}",
+            f"the model's maximum context length is {context} tokens; this request needs {prompt + max_tokens}: "
+            f"{prompt} in {prompt_field}, {max_tokens} in {name}; shorten {prompt_field} or lower {name}",
         )
     if max_tokens > room:
         what = f"{prompt_field} and {name} need {prompt + max_tokens} tokens; the largest decode pool holds {pool}"
@@ -162,30 +173,50 @@ def _max_tokens(fields: "_Fields", context: int, pool: int) -> int:
 
 
 def _sampling(
-    fields: "_Fields", assets: Assets, random: Random, *, max_tokens: int, eos: tuple[int, ...]
+    request: ClientRequest,
+    fields: Fields,
+    assets: Assets,
+    random: Random,
+    *,
+    max_tokens: int,
+    eos: tuple[int, ...],
 ) -> dict[str, Any]:
     """Arguments of Sampling that all choices share. Without a seed, one is drawn."""
-    request, defaults, top = fields.request, assets.defaults, fields.request.top_logprobs
+    defaults, top = assets.defaults, request.top_logprobs
     seed = random.getrandbits(64) if request.seed is None else request.seed
     top_k = defaults.top_k if request.top_k is None else 0 if request.top_k == -1 else request.top_k
+    temperature = fields.number("temperature", request.temperature, defaults.temperature, low=0.0, high=100.0)
+    least = min(defaults.min_new_tokens, max_tokens) if request.min_tokens is None else request.min_tokens
+    min_tokens = fields.integer("min_tokens", least, 0, max_tokens)
+    stop_ids = tuple(dict.fromkeys((*request.stop_token_ids, *eos)))
+    early_stops = stop_ids if min_tokens else ()
     return {
-        "temperature": fields.number("temperature", request.temperature, defaults.temperature, low=0.0, high=100.0),
+        "temperature": temperature if temperature >= GREEDY_BELOW else 0.0,
         "top_k": fields.integer("top_k", top_k, 0, 2**31 - 1),
         "top_p": fields.number("top_p", request.top_p, defaults.top_p, low=0.0, high=1.0, above=True),
         "min_p": fields.number("min_p", request.min_p, defaults.min_p, low=0.0, high=1.0),
         "seed": fields.integer("seed", seed, -(2**63), SIXTY_FOUR_BITS) & SIXTY_FOUR_BITS,
         "max_tokens": max_tokens,
-        "min_tokens": fields.integer("min_tokens", request.min_tokens or 0, 0, max_tokens),
-        "stop_ids": tuple(dict.fromkeys((*request.stop_token_ids, *eos))),
+        "min_tokens": min_tokens,
+        "stop_ids": stop_ids,
         "top_logprobs": None if top is None else fields.integer("top_logprobs", top, 0, MAX_TOP_LOGPROBS),
+        "adjustments": validate_adjustments(request.adjust, fields, assets, early_stops=early_stops),
     }
 
 
 def _per_choice(
-    fields: "_Fields", model: str, assets: Assets, sampling: dict[str, Any], eos: frozenset[int]
+    request: ClientRequest,
+    fields: Fields,
+    model: str,
+    assets: Assets,
+    sampling: dict[str, Any],
+    eos: frozenset[int],
 ) -> ValidRequest:
-    request = fields.request
     count = fields.integer("n", 1 if request.n is None else request.n, 1, MAX_CHOICES)
+    if request.best_of is not None:
+        if request.emitted:
+            raise fields.invalid("best_of", "has no meaning for an answer that is continued: name n alone")
+        count = fields.integer("best_of", request.best_of, count, MAX_CHOICES)
     priority = fields.integer("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
     if any(index >= count for index in request.emitted):
         raise fields.invalid("emitted", f"names choice {max(request.emitted)}; the choices are 0 to {count - 1}")
@@ -193,6 +224,8 @@ def _per_choice(
         raise fields.invalid("seed", "is needed to continue a sampled answer: send the seed of its Started event")
     if len(request.salt) > MAX_SALT_CHARACTERS:
         raise fields.invalid("salt", f"has {len(request.salt)} characters; at most {MAX_SALT_CHARACTERS} are allowed")
+    if len(request.affinity) > MAX_AFFINITY_CHARACTERS:
+        raise fields.invalid("affinity", f"is longer than {MAX_AFFINITY_CHARACTERS} characters")
     salt = hashlib.blake2b(request.salt.encode(), digest_size=16).digest() if request.salt else b""
     choices: list[ChoiceRequest] = []
     complete: list[CompleteChoice] = []
@@ -215,63 +248,38 @@ def _per_choice(
                 numerics=request.numerics_of.get(index, request.numerics),
                 trace=request.trace,
                 salt=salt,
+                affinity=request.affinity,
                 priority=priority,
                 choices=count,
                 prompt_field=fields.name("prompt"),
                 max_tokens_field=fields.name("max_tokens"),
             )
         )
-    scoring = None
-    if request.prompt_logprobs is not None:
-        scoring = ChoiceRequest(
-            request_id=request.request_id,
-            model=model,
-            prompt=request.prompt,
-            emitted=(),
-            sampling=Sampling(**sampling),
-            deadline_seconds=request.deadline_seconds,
-            allow_class_change=request.allow_class_change,
-            numerics=request.numerics,
-            trace=request.trace,
-            salt=salt,
-            priority=priority,
-            examination=Examination(fields.integer("prompt_logprobs", request.prompt_logprobs, 0, MAX_TOP_LOGPROBS)),
-            prompt_field=fields.name("prompt"),
-            max_tokens_field=fields.name("max_tokens"),
-        )
-    return ValidRequest(request, sampling["seed"], tuple(choices), tuple(complete), eos, scoring)
+    scoring = _scoring(request, fields, model, sampling, salt, priority)
+    return ValidRequest(
+        request, sampling["seed"], tuple(choices), tuple(complete), eos, sampling["min_tokens"], scoring
+    )
 
 
-class _Fields:
-    """Range checks whose errors spell fields as the client's front door does."""
-
-    def __init__(self, request: ClientRequest) -> None:
-        self.request = request
-
-    def name(self, field: str) -> str:
-        return self.request.field_names.get(field, field)
-
-    def invalid(self, field: str, what: str) -> InvalidRequest:
-        return InvalidRequest(self.name(field), f"{self.name(field)} {what}")
-
-    def integer(self, field: str, value: int, low: int, high: int | None = None) -> int:
-        if value < low or (high is not None and value > high):
-            limits = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise self.invalid(field, f"must be {limits}, not {value}")
-        return value
-
-    def number(
-        self, field: str, value: float | None, default: float, *, low: float, high: float, above: bool = False
-    ) -> float:
-        """`above`: the value must be larger than `low`."""
-        if value is None:
-            return default
-        if not (math.isfinite(value) and low <= value <= high) or (above and value == low):
-            limits = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
-            raise self.invalid(field, f"must be {limits}, not {value}")
-        return value
-
-    def token_ids(self, field: str, ids: tuple[int, ...], vocabulary: int) -> None:
-        if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
-            unknown = next(token for token in ids if not 0 <= token < vocabulary)
-            raise self.invalid(field, f"holds token id {unknown}; the vocabulary has ids 0 to {vocabulary - 1}")
+def _scoring(
+    request: ClientRequest, fields: Fields, model: str, sampling: dict[str, Any], salt: bytes, priority: int
+) -> ChoiceRequest | None:
+    """The examination of the prompt whose logprobs are wanted; None: they are not."""
+    if request.prompt_logprobs is None:
+        return None
+    return ChoiceRequest(
+        request_id=request.request_id,
+        model=model,
+        prompt=request.prompt,
+        emitted=(),
+        sampling=Sampling(**sampling),
+        deadline_seconds=request.deadline_seconds,
+        allow_class_change=request.allow_class_change,
+        numerics=request.numerics,
+        trace=request.trace,
+        salt=salt,
+        priority=priority,
+        examination=Examination(fields.integer("prompt_logprobs", request.prompt_logprobs, 0, MAX_TOP_LOGPROBS)),
+        prompt_field=fields.name("prompt"),
+        max_tokens_field=fields.name("max_tokens"),
+    )

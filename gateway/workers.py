@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gateway.observability.clocks import WorkerClock
-from mesh.messages import Distribution, Down, Hello, Load, Measures, PageMap, PrefixChange, Snapshot, Tier
+from mesh.messages import Distribution, Down, Hello, Load, Measures, PageMap, PrefixChange, Sampling, Snapshot, Tier
 from mesh.session import Session
 
 
@@ -95,6 +95,11 @@ class Workers:
     def tier(self, tier: Tier) -> list[AttachedWorker]:
         """Workers of this tier that take new requests."""
         return [worker for worker in self._up.values() if worker.tier is tier and not worker.draining]
+
+    def able(self, tier: Tier, sampling: Sampling) -> list[AttachedWorker]:
+        """Workers of this tier that take new requests and honour all these sampling parameters."""
+        plain = sampling.adjustments is None
+        return [worker for worker in self.tier(tier) if plain or worker.hello.adjusts_logits]
 
     def __iter__(self) -> Iterator[AttachedWorker]:
         return iter(self._up.values())

@@ -23,6 +23,7 @@ class BatonError(Exception):
     grpc_status: ClassVar[grpc.StatusCode]
     http_status: ClassVar[int]
     reason: ClassVar[str]  # stable name for machines
+    code: ClassVar[str | None] = None  # the code by which clients of the OpenAI API know it; None: the HTTP status
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class ContextTooLong(BatonError):
     grpc_status = grpc.StatusCode.INVALID_ARGUMENT
     http_status = 400
     reason = "CONTEXT_TOO_LONG"
+    code = "context_length_exceeded"
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message, field=field)
@@ -79,6 +81,7 @@ class UnknownModel(BatonError):
     grpc_status = grpc.StatusCode.NOT_FOUND
     http_status = 404
     reason = "UNKNOWN_MODEL"
+    code = "model_not_found"
 
     def __init__(self, model: str, served: tuple[str, ...]) -> None:
         names = ", ".join(repr(name) for name in served) or "none at the moment"

@@ -68,6 +68,31 @@ class FullKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSequence:
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBias:
+    token: int  # token id
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustments:
+    """How the logits of one request change before a token is drawn; engine/logit_rules.py has the order."""
+
+    biases: tuple[TokenBias, ...] = ()  # are added to the logits
+    repetition_penalty: float = 1.0  # divides positive and multiplies negative logits of all tokens of the text
+    frequency_penalty: float = 0.0  # is subtracted once for each time that the token was emitted
+    presence_penalty: float = 0.0  # is subtracted if the token was emitted
+    allowed_ids: tuple[int, ...] = ()  # only these tokens may be drawn; empty: all
+    suppressed_ids: tuple[int, ...] = ()  # these are never drawn
+    bad_words: tuple[TokenSequence, ...] = ()  # no emitted tokens may continue one of these to its end
+    no_repeat_ngram: int = 0  # no sequence of so many tokens may come twice in the text; 0: off
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling parameters: how tokens are chosen and when a request ends. The gateway fills in every field."""
 
@@ -81,6 +106,7 @@ class Sampling:
     min_tokens: int = 0  # stop ids are masked until this many tokens are emitted
     stop_ids: tuple[int, ...] = ()  # token ids that end the request
     top_logprobs: int | None = None  # None: no logprobs; n: the token's own and those of the n likeliest tokens
+    adjustments: Adjustments | None = None  # None: tokens are drawn from the model's own logits
 
     def end(self, position: int, token: int) -> End:
         """Whether, and why, the request ends with this token at this position."""
@@ -233,6 +259,7 @@ class Hello:
     prefix: PrefixChange  # a snapshot
     name: str = ""  # the configured name; gateways show it in metrics, traces and logs
     examines: bool = True  # it takes Examine; workers on a GPU do not
+    adjusts_logits: bool = True  # False: requests with Sampling.adjustments go to other workers
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
         """The same worker with its address, load and cached pages of this moment."""

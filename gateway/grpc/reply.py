@@ -83,7 +83,11 @@ def _choice_finished(event: Finished) -> pb.StreamGenerateResponse:
 def _finished(answer: Answer, changed: list[str]) -> pb.StreamGenerateResponse:
     usage = usage_of([answer])
     finished = pb.Finished(
-        usage=pb.Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens),
+        usage=pb.Usage(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        ),
         changed_to=[class_of(numerics) for numerics in changed],
     )
     if answer.timings:  # at least one choice ran

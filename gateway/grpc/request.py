@@ -12,6 +12,7 @@ from typing import Any
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc.calls import Call
 from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
+from gateway.grpc.options import SAMPLING_FIELDS, adjustment_fields
 from gateway.observability.record import RequestRecord
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_chat, encode_text
@@ -35,13 +36,17 @@ NAMES = Names(
     text="text",
     token_ids="token_ids",
     others={
-        **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n")},
+        **{
+            name: f"sampling.{name}"
+            for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n", *SAMPLING_FIELDS)
+        },
         "max_tokens": "stop.max_tokens",
         "min_tokens": "stop.min_tokens",
         "stop": "stop.strings",
         "stop_token_ids": "stop.token_ids",
         "top_logprobs": "logprobs.top",
         "salt": "cache_salt",
+        "affinity": "affinity_key",
     },
 )
 
@@ -64,6 +69,8 @@ async def parse_request(
         prompt=ids,
         model=request.model or None,
         n=_present(sampling, "n"),
+        best_of=_present(sampling, "best_of"),
+        adjust=adjustment_fields(sampling),
         temperature=_present(sampling, "temperature"),
         top_p=_present(sampling, "top_p"),
         top_k=_present(sampling, "top_k"),
@@ -86,6 +93,7 @@ async def parse_request(
         },
         allow_class_change=request.allow_class_change,
         salt=request.cache_salt,
+        affinity=request.affinity_key,
         priority=request.priority,
         deadline_seconds=deadline_seconds,
         trace=trace,

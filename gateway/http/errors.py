@@ -27,6 +27,8 @@ def body(status: int, message: str, reason: str, param: str | None = None) -> di
 
 def error_body(error: BatonError) -> dict[str, Any]:
     answer = body(error.http_status, error.message, error.reason, error.field)
+    if error.code is not None:
+        answer["error"]["code"] = error.code
     if error.details:
         answer["error"]["details"] = error.details
     return answer

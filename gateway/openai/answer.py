@@ -4,10 +4,9 @@ gateway/openai/sse.py has the frames of streamed answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from gateway.answer import Delta, Finished
-from gateway.text.tokenizer import ModelTokenizer
 from gateway.text.tool_calls import ToolCall
 from gateway.usage import TokenUsage
 from mesh.messages import End, Token
@@ -15,7 +14,28 @@ from mesh.messages import End, Token
 Json = dict[str, Any]
 
 
-def chat_logprobs(tokenizer: ModelTokenizer, tokens: Sequence[Token]) -> Json:
+class TokenNames(Protocol):
+    """How logprobs name a token: by its text, or by its id."""
+
+    def token_text(self, token: int) -> str: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+
+class NumberedTokens:
+    """Names that are distinct for distinct tokens, unlike texts; clients ask for them by return_tokens_as_token_ids."""
+
+    def token_text(self, token: int) -> str:
+        return f"token_id:{token}"
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.token_text(token).encode()
+
+
+NUMBERED = NumberedTokens()
+
+
+def chat_logprobs(tokenizer: TokenNames, tokens: Sequence[Token]) -> Json:
     def entry(token: int, logprob: float) -> Json:
         return {"token": tokenizer.token_text(token), "logprob": logprob, "bytes": list(tokenizer.token_bytes(token))}
 
@@ -27,16 +47,15 @@ def chat_logprobs(tokenizer: ModelTokenizer, tokens: Sequence[Token]) -> Json:
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokenizer: ModelTokenizer, tokens: Sequence[Token], offset: int) -> Json:
-    """`offset`: characters of this choice's text before the first of these tokens."""
+def completion_logprobs(tokenizer: TokenNames, tokens: Sequence[Token], offsets: Sequence[int]) -> Json:
+    """`offsets`: where the text of each token begins in the text of its choice."""
     texts = [tokenizer.token_text(token.token) for token in tokens]
-    offsets = [offset + sum(map(len, texts[:index])) for index in range(len(texts))]
     tops: list[dict[str, float] | None] = []
     for token, text in zip(tokens, texts, strict=True):
         top = {tokenizer.token_text(t): p for t, p in zip(token.top_ids, token.top_logprobs, strict=True)}
         tops.append(({text: token.logprob} | top) if top else None)
     return {
-        "text_offset": offsets,
+        "text_offset": list(offsets),
         "token_logprobs": [token.logprob for token in tokens],
         "tokens": texts,
         "top_logprobs": tops,
@@ -60,6 +79,7 @@ def usage_fields(usage: TokenUsage) -> Json:
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
             "accepted_prediction_tokens": usage.accepted_tokens,
             "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
         },
@@ -78,6 +98,8 @@ class WholeChoice:
     index: int
     texts: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)  # where the text of each token begins
+    length: int = 0  # characters of the text so far
     calls: list[ToolCall] = field(default_factory=list)
     finished: Finished | None = None
 
@@ -85,6 +107,8 @@ class WholeChoice:
         if isinstance(event, Finished):
             self.finished = event
         else:
+            self.offsets.extend(text_offsets(event, self.length))
+            self.length += len(event.text)
             self.texts.append(event.text)
             self.tokens.extend(event.tokens)
             self.calls.extend(event.calls)
@@ -93,21 +117,29 @@ class WholeChoice:
     def text(self) -> str:
         return "".join(self.texts)
 
+    @property
+    def token_ids(self) -> list[int]:
+        return [token.token for token in self.tokens]
+
     def finish(self) -> Json:
         assert self.finished is not None, "an answer without an error finishes every choice"
         return finish_fields(self.finished)
 
 
-def chat_choice(whole: WholeChoice, tokenizer: ModelTokenizer, with_logprobs: bool) -> Json:
+def text_offsets(delta: Delta, before: int) -> list[int]:
+    """Where the text of each token begins in the text of its choice, of which `before` characters came earlier."""
+    return [before + start for start in delta.starts] if delta.starts else [before] * len(delta.tokens)
+
+
+def chat_choice(whole: WholeChoice, names: TokenNames, with_logprobs: bool) -> Json:
     message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
     if whole.calls:
         message |= {"content": whole.text or None, "tool_calls": [tool_call(call) for call in whole.calls]}
-    logprobs = chat_logprobs(tokenizer, whole.tokens) if with_logprobs else None
+    logprobs = chat_logprobs(names, whole.tokens) if with_logprobs else None
     return {"index": whole.index, "message": message, "logprobs": logprobs} | whole.finish()
 
 
-def completion_choice(
-    whole: WholeChoice, tokenizer: ModelTokenizer, with_logprobs: bool, echo: str, index: int
-) -> Json:
-    logprobs = completion_logprobs(tokenizer, whole.tokens, len(echo)) if with_logprobs else None
+def completion_choice(whole: WholeChoice, names: TokenNames, with_logprobs: bool, echo: str, index: int) -> Json:
+    offsets = [len(echo) + offset for offset in whole.offsets]
+    logprobs = completion_logprobs(names, whole.tokens, offsets) if with_logprobs else None
     return {"index": index, "text": echo + whole.text, "logprobs": logprobs} | whole.finish()

@@ -13,15 +13,12 @@ import msgspec
 
 from mesh.errors import InvalidRequest, brief
 
-HINTS = frozenset("user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split())
+HINTS = frozenset(
+    "user metadata store service_tier safety_identifier prompt_cache_retention kv_transfer_params".split()
+)
 # Known settings that are not supported, with the values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "best_of": (1,),
     "suffix": ("",),
     "use_beam_search": (False,),
     "response_format": ({"type": "text"},),
@@ -36,24 +33,16 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "moderation": (),
     "continue_final_message": (False,),
-    "add_special_tokens": (),
     "chat_template": (),
     "documents": (),
     "include_reasoning": (True,),
     "thinking_token_budget": (),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
     "logprob_token_ids": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "truncation_side": (),
+    "prompt_logprobs": (),
+    "spaces_between_special_tokens": (True, False),
     "stream_interval": (1,),
     "mm_processor_kwargs": (),
-    "kv_transfer_params": (),
     "vllm_xargs": (),
-    "session_id": (),
     "echo": (False,),
 }
 REMOVED = {

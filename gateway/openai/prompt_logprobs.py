@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.core import PromptScores, ScoredToken
-from gateway.openai.answer import completion_logprobs
+from gateway.openai.answer import TokenNames, completion_logprobs
 from gateway.openai.sse import encode
 from gateway.text.tokenizer import Detokenizer, ModelTokenizer
 from mesh.messages import Token
@@ -42,14 +42,16 @@ def _by_id(entry: ScoredToken, top: int, texts: "_Texts") -> Json:
 
 @dataclass(slots=True)
 class EchoedLogprobs:
-    """The logprobs of an echoed prompt, as the beginnings of the four lists of a completion\x27s logprobs."""
+    """The logprobs of an echoed prompt, as the beginnings of the four lists of a completion's logprobs."""
 
     text: str  # of the prompt
     lists: dict[str, list[bytes]] = field(default_factory=dict)  # items without brackets, by the name of the list
 
-    def joined(self, tokenizer: ModelTokenizer, tokens: Sequence[Token]) -> Json:
-        """The logprobs of the prompt and of the answer\x27s first tokens behind it."""
-        behind = completion_logprobs(tokenizer, tokens, len(self.text)) if tokens else {}
+    def joined(self, names: TokenNames, tokens: Sequence[Token], offsets: Sequence[int]) -> Json:
+        """The logprobs of the prompt and of the answer's first tokens behind it; `offsets` count from the answer's
+        beginning."""
+        after = [len(self.text) + offset for offset in offsets]
+        behind = completion_logprobs(names, tokens, after) if tokens else {}
         return {
             name: msgspec.Raw(b"[" + b",".join((*items, *_inner(behind.get(name)))) + b"]")
             for name, items in self.lists.items()
@@ -62,7 +64,7 @@ def _inner(values: object) -> tuple[bytes, ...]:
 
 def echoed_logprobs(tokenizer: ModelTokenizer, scores: PromptScores, top: int, *, skip_special: bool) -> EchoedLogprobs:
     """`top`: so many likeliest tokens are listed at each position. Each offset is the place in the echoed text at which
-    the token\x27s own text begins, or would begin if it had any."""
+    the token's own text begins, or would begin if it had any."""
     texts, detokenizer = _Texts(tokenizer), Detokenizer(tokenizer, (), skip_special=skip_special)
     pieces, length = list[str](), 0
 

@@ -12,7 +12,9 @@ import msgspec
 
 from gateway.answer import Answer, Delta, Event, merge
 from gateway.openai.answer import (
+    NUMBERED,
     Json,
+    TokenNames,
     WholeChoice,
     chat_choice,
     chat_logprobs,
@@ -20,11 +22,12 @@ from gateway.openai.answer import (
     completion_logprobs,
     fingerprint_of,
     finish_fields,
+    text_offsets,
     tool_call,
     usage_fields,
 )
 from gateway.openai.prompt_logprobs import EchoedLogprobs, echoed_logprobs, prompt_logprobs
-from gateway.openai.sse import ChatFrames, CompletionFrames
+from gateway.openai.sse import ChatFrames, CompletionFrames, with_member
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
@@ -52,8 +55,12 @@ class _BaseReply:
         self.stream = bool(body.stream)
         self._pairs = pairs
         self._answers = [answer for _, answer in pairs]
-        self._tokenizer = assets.tokenizer
         self._with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        self._with_usage_so_far = body.stream_options is not None and bool(body.stream_options.continuous_usage_stats)
+        self._with_ids = bool(body.return_token_ids)
+        self._tokenizer = assets.tokenizer
+        self._names: TokenNames = NUMBERED if body.return_tokens_as_token_ids else assets.tokenizer
+        self._choices = body.n or 1
         self._id = f"{self.prefix}-{self.request_id}"
         self._created = created
         self._model = body.model or assets.name
@@ -73,6 +80,14 @@ class _BaseReply:
     def timings(self) -> Json:
         return dict(timings_of(self._answers))
 
+    def with_usage(self, frame: bytes) -> bytes:
+        """The frame as the client wants it: with the usage so far, or as it is."""
+        return with_member(frame, "usage", self.usage()) if self._with_usage_so_far else frame
+
+    def ids_of(self, event: Delta) -> Json:
+        """Further members of a choice that this delta belongs to."""
+        return {"token_ids": [token.token for token in event.tokens]} if self._with_ids and event.tokens else {}
+
     @property
     def fingerprint(self) -> str:
         return fingerprint_of(self._pairs[0][1].numerics)
@@ -88,8 +103,8 @@ class ChatReply(_BaseReply):
 
     def __init__(self, body: ChatRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
         super().__init__(body, pairs, assets, created=created)
-        ((request, self._answer),) = pairs
-        self._with_logprobs = request.top_logprobs is not None
+        ((self._request, self._answer),) = pairs
+        self._with_logprobs = self._request.top_logprobs is not None
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = ChatFrames(id=self._id, kind="chat.completion.chunk", created=self._created, model=self._model)
@@ -97,25 +112,33 @@ class ChatReply(_BaseReply):
         async for event in self._answer.events():
             if event.index not in begun:
                 begun.add(event.index)
-                yield frames.role(event.index)
+                role = frames.role(event.index)
+                if self._with_ids:
+                    role = with_member(role, "prompt_token_ids", self._request.prompt)
+                yield self.with_usage(role)
             if isinstance(event, Delta):
-                logprobs = chat_logprobs(self._tokenizer, event.tokens) if self._with_logprobs else None
-                if event.text or logprobs is not None:
-                    yield frames.text(event.index, event.text, logprobs)
+                logprobs = chat_logprobs(self._names, event.tokens) if self._with_logprobs else None
+                also = self.ids_of(event)
+                if event.text or logprobs is not None or also:
+                    yield self.with_usage(frames.text(event.index, event.text, logprobs, also))
                 if event.calls:
                     calls: list[Json] = [{"index": call.index} | tool_call(call) for call in event.calls]
-                    yield frames.calls(event.index, calls)
+                    yield self.with_usage(frames.calls(event.index, calls))
             else:
-                yield frames.finish(event.index, finish_fields(event), self.fingerprint)
+                yield self.with_usage(frames.finish(event.index, finish_fields(event), self.fingerprint))
         if self._with_usage:
             yield frames.usage(self.usage(), self.timings())
 
     async def whole(self) -> Json:
         wholes = await _collect(self._answer)
-        choices = [chat_choice(whole, self._tokenizer, self._with_logprobs) for whole in wholes]
+        choices = [chat_choice(whole, self._names, self._with_logprobs) for whole in wholes]
         answer = self.answer("chat.completion", choices)
         if self._prompt_top is not None:
             answer["prompt_logprobs"] = await self.prompt_logprobs(self._answer, self._prompt_top)
+        if self._with_ids:
+            answer["prompt_token_ids"] = self._request.prompt
+            for choice, whole in zip(choices, wholes, strict=True):
+                choice["token_ids"] = whole.token_ids
         return answer
 
 
@@ -124,7 +147,6 @@ class CompletionReply(_BaseReply):
 
     def __init__(self, body: CompletionRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
         super().__init__(body, pairs, assets, created=created)
-        self._choices = body.n or 1
         self._with_logprobs = body.logprobs is not None
         self._echo = [assets.tokenizer.decode(request.prompt) if body.echo else "" for request, _ in pairs]
         self._skip_special = body.skip_special_tokens is not False
@@ -134,6 +156,7 @@ class CompletionReply(_BaseReply):
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
         offsets: dict[int, int] = {}  # characters sent so far, by choice
+        begun = set[int]()  # choices of which tokens were sent
         streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
         async for index, event in merge(streams):
             if index not in offsets:
@@ -142,16 +165,21 @@ class CompletionReply(_BaseReply):
                 echo = self._echo[number]
                 offsets[index] = len(echo)
                 if echo or echoed:
-                    yield frames.text(index, echo, echoed.joined(self._tokenizer, ()) if echoed else None)
+                    scored = echoed.joined(self._names, (), ()) if echoed else None
+                    yield self.with_usage(frames.text(index, echo, scored))
             if isinstance(event, Delta):
                 logprobs = None
                 if self._with_logprobs:
-                    logprobs = completion_logprobs(self._tokenizer, event.tokens, offsets[index])
+                    logprobs = completion_logprobs(self._names, event.tokens, text_offsets(event, offsets[index]))
                 offsets[index] += len(event.text)
-                if event.text or logprobs is not None:
-                    yield frames.text(index, event.text, logprobs)
+                also = self.ids_of(event)
+                if also and index not in begun:
+                    also |= {"prompt_token_ids": self._pairs[index // self._choices][0].prompt}
+                begun.add(index)
+                if event.text or logprobs is not None or also:
+                    yield self.with_usage(frames.text(index, event.text, logprobs, also))
             else:
-                yield frames.finish(index, finish_fields(event), self.fingerprint)
+                yield self.with_usage(frames.finish(index, finish_fields(event), self.fingerprint))
         if self._with_usage:
             yield frames.usage(self.usage(), self.timings())
 
@@ -166,9 +194,11 @@ class CompletionReply(_BaseReply):
                 more["prompt_logprobs"] = await self.prompt_logprobs(self._answers[number], self._prompt_top)
             for whole in wholes:
                 index = number * self._choices + whole.index
-                choice = completion_choice(whole, self._tokenizer, self._with_logprobs, echo, index) | more
+                choice = completion_choice(whole, self._names, self._with_logprobs, echo, index) | more
                 if echoed is not None:
-                    choice["logprobs"] = echoed.joined(self._tokenizer, whole.tokens)
+                    choice["logprobs"] = echoed.joined(self._names, whole.tokens, whole.offsets)
+                if self._with_ids:
+                    choice |= {"prompt_token_ids": self._pairs[number][0].prompt, "token_ids": whole.token_ids}
                 choices.append(choice)
         return self.answer("text_completion", choices)
 

@@ -5,11 +5,13 @@ Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gateway.adjustments import AdjustmentFields
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
-from gateway.text.prompt import ChatPrompt, encode_chat, encode_text
+from gateway.text.prompt import ChatPrompt, encode_chat
 from gateway.text.tools import ChatFields
+from gateway.text.truncation import Truncation, encode_cut
 from gateway.validation import MAX_TOP_LOGPROBS, ClientRequest, validate_length
 from mesh.errors import InvalidRequest
 
@@ -44,38 +46,33 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         tool_choice=body.tool_choice,
         template_arguments=arguments,
         add_generation_prompt=body.add_generation_prompt is not False,
+        special=bool(body.add_special_tokens),
     )
+    cut = _truncation(body, assets.context_tokens)
     ids, tools = await encode_chat(assets, chat, CHAT_FIELDS)
-    names = {"prompt": "messages"}
-    max_tokens = body.max_tokens
-    if body.max_completion_tokens is not None:
-        max_tokens, names["max_tokens"] = body.max_completion_tokens, "max_completion_tokens"
     request = _client_request(
         body,
         caller,
-        prompt=ids,
-        max_tokens=max_tokens,
+        prompt=ids if cut is None else cut.cut(ids),
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        names=names,
+        names={"prompt": "messages"},
     )
     return replace(request, tools=tools, one_call=body.parallel_tool_calls is False)
 
 
 async def parse_completion(body: CompletionRequest, assets: Assets, caller: HttpCaller) -> list[ClientRequest]:
     """One request for each prompt."""
-    requests = []
-    for prompt in _prompts(body.prompt, assets.context_tokens + (body.max_tokens == 0)):
-        is_text = isinstance(prompt, str)
-        ids = await encode_text(assets, prompt, field="prompt", special=True) if is_text else tuple(prompt)
-        answer = body.max_tokens != 0
+    requests = list[ClientRequest]()
+    cut, special = _truncation(body, assets.context_tokens), body.add_special_tokens is not False
+    answer = body.max_tokens != 0
+    for prompt in _prompts(body.prompt, None if cut else assets.context_tokens + (not answer)):
+        if isinstance(prompt, str):
+            ids = await encode_cut(assets, prompt, cut, field="prompt", special=special)
+        else:
+            ids = tuple(prompt) if cut is None else cut.cut(tuple(prompt))
         validate_length("prompt", len(ids), assets.context_tokens, answer=answer)  # before the next one is tokenized
         request = _client_request(
-            body,
-            caller,
-            prompt=ids,
-            max_tokens=body.max_tokens,
-            top_logprobs=body.logprobs,
-            names={"top_logprobs": "logprobs"},
+            body, caller, prompt=ids, top_logprobs=body.logprobs, names={"top_logprobs": "logprobs"}
         )
         if body.echo and body.logprobs is not None:  # both lists are made of one computation
             request = replace(request, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
@@ -83,8 +80,8 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     return requests
 
 
-def _prompts(prompt: str | list[str | int | list[int]] | None, context: int) -> list[Any]:
-    """Every prompt as text or as token ids."""
+def _prompts(prompt: str | list[str | int | list[int]] | None, context: int | None) -> list[Any]:
+    """Every prompt as text or as token ids. `context`: its limit; None: the prompt will be cut."""
     if prompt is None:
         raise InvalidRequest("prompt", "prompt is missing: text, a list of texts, token ids, or a list of those")
     if isinstance(prompt, str):
@@ -95,7 +92,8 @@ def _prompts(prompt: str | list[str | int | list[int]] | None, context: int) -> 
             "prompt", "prompt must be a list of texts, of token ids, or of lists of token ids; not empty, not mixed"
         )
     if kinds == {int}:
-        validate_length("prompt", len(prompt), context)
+        if context is not None:
+            validate_length("prompt", len(prompt), context)
         return [prompt]
     if len(prompt) > MAX_PROMPTS:
         raise InvalidRequest("prompt", f"prompt has {len(prompt)} entries; at most {MAX_PROMPTS} are allowed")
@@ -107,7 +105,6 @@ def _client_request(
     caller: HttpCaller,
     *,
     prompt: tuple[int, ...],
-    max_tokens: int | None,
     top_logprobs: int | None,
     names: dict[str, str],
 ) -> ClientRequest:
@@ -121,12 +118,20 @@ def _client_request(
     if body.prompt_logprobs is not None and not 0 <= body.prompt_logprobs <= MAX_TOP_LOGPROBS:
         what = f"prompt_logprobs must be from 0 to {MAX_TOP_LOGPROBS}, not {body.prompt_logprobs}"
         raise InvalidRequest("prompt_logprobs", what)
+    if body.stream and body.best_of not in (None, body.n or 1):
+        raise InvalidRequest("best_of", "best_of above n cannot be streamed: which choices are best is known last")
+    names, max_tokens = {"salt": "cache_salt", "affinity": "session_id", **names}, body.max_tokens
+    if body.max_completion_tokens is not None:
+        names["max_tokens"], max_tokens = "max_completion_tokens", body.max_completion_tokens
+    if body.prompt_cache_key is not None:
+        names["affinity"] = "prompt_cache_key"
     return ClientRequest(
         request_id=caller.request_id,
         prompt=prompt,
         prompt_logprobs=body.prompt_logprobs,
         model=body.model,
         n=body.n,
+        best_of=body.best_of,
         temperature=body.temperature,
         top_p=body.top_p,
         top_k=body.top_k,
@@ -136,13 +141,35 @@ def _client_request(
         min_tokens=body.min_tokens,
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        adjust=AdjustmentFields(
+            frequency_penalty=body.frequency_penalty,
+            presence_penalty=body.presence_penalty,
+            repetition_penalty=body.repetition_penalty,
+            logit_bias=body.logit_bias,
+            bad_words=tuple(body.bad_words or ()),
+            allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+        ),
         ignore_eos=bool(body.ignore_eos),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
         top_logprobs=top_logprobs,
         allow_class_change=bool(body.allow_class_change),
         salt=body.cache_salt or "",
+        affinity=(body.session_id if body.prompt_cache_key is None else body.prompt_cache_key) or "",
         priority=body.priority or 0,
         trace=caller.trace,
-        field_names={"salt": "cache_salt", **names},
+        field_names=names,
     )
+
+
+def _truncation(body: CommonRequest, context: int) -> Truncation | None:
+    """-1 keeps as much as the context holds beside the answer."""
+    most, side = body.truncate_prompt_tokens, body.truncation_side
+    answer = body.max_completion_tokens or body.max_tokens or 1
+    if side not in (None, "left", "right"):
+        raise InvalidRequest("truncation_side", "truncation_side must be left or right: the side that is cut")
+    if most is None:
+        return None
+    if most < 1 and most != -1:
+        raise InvalidRequest("truncate_prompt_tokens", f"truncate_prompt_tokens must be at least 1, or -1, not {most}")
+    return Truncation(most if most > 0 else max(1, context - answer), keep_end=side != "right")

@@ -2,15 +2,24 @@
 
 For a token only its text is encoded, and its logprobs if the client wants them; the rest of the frame is ready."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 encode = msgspec.json.encode
 
 DONE = b"data: [DONE]\n\n"
+_END = b"}\n\n"  # of every frame
+NOTHING: Mapping[str, object] = {}
 
 
 def frame(value: object) -> bytes:
     return b"data: " + encode(value) + b"\n\n"
+
+
+def with_member(frame: bytes, name: str, value: object) -> bytes:
+    """The frame with one more member at the end of its object."""
+    return frame[: -len(_END)] + b"," + encode({name: value})[1:-1] + _END
 
 
 class Frames:
@@ -38,8 +47,11 @@ class ChatFrames(Frames):
         delta = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
         return self.start(index) + delta
 
-    def text(self, index: int, text: str, logprobs: object | None) -> bytes:
+    def text(self, index: int, text: str, logprobs: object | None, also: Mapping[str, object] = NOTHING) -> bytes:
+        """`also`: further members of the choice."""
         middle = b"null" if logprobs is None else encode(logprobs)
+        if also:
+            middle += b"," + encode(also)[1:-1]
         return b"".join(
             (
                 self.start(index),
@@ -61,8 +73,11 @@ class ChatFrames(Frames):
 
 
 class CompletionFrames(Frames):
-    def text(self, index: int, text: str, logprobs: object | None) -> bytes:
+    def text(self, index: int, text: str, logprobs: object | None, also: Mapping[str, object] = NOTHING) -> bytes:
+        """`also`: further members of the choice."""
         middle = b"null" if logprobs is None else encode(logprobs)
+        if also:
+            middle += b"," + encode(also)[1:-1]
         return b"".join(
             (
                 self.start(index),

@@ -20,18 +20,31 @@ class CommonRequest(msgspec.Struct):
 
     model: str | None = None
     n: int | None = None
+    best_of: int | None = None
     max_tokens: int | None = None
+    max_completion_tokens: int | None = None
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     prompt_logprobs: int | None = None
@@ -39,6 +52,8 @@ class CommonRequest(msgspec.Struct):
     cache_salt: str | None = None
     priority: int | None = None
     request_id: str | None = None
+    prompt_cache_key: str | None = None
+    session_id: str | None = None
 
 
 class CompletionRequest(CommonRequest):
@@ -49,7 +64,6 @@ class CompletionRequest(CommonRequest):
 
 class ChatRequest(CommonRequest):
     messages: list[Json] | None = None
-    max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: Json | None = None

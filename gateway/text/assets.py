@@ -34,6 +34,10 @@ class Defaults:
     top_k: int = 0  # 0 is off
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0  # 0 is off
+    suppress_tokens: tuple[int, ...] = ()
+    min_new_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class ChatPrompt:
     tool_choice: Any = None
     template_arguments: Json | None = None
     add_generation_prompt: bool = True
+    special: bool = False  # add the tokens that the model expects around plain text; templates have them already
 
 
 async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> tuple[tuple[int, ...], frozenset[str]]:
@@ -60,7 +61,7 @@ async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> t
         field=fields.messages,
     )
     text = render() if len(valid) <= LONG_CHAT else await asyncio.to_thread(render)
-    return await encode_text(assets, text, field=fields.messages, special=False), tool_names(tools)
+    return await encode_text(assets, text, field=fields.messages, special=chat.special), tool_names(tools)
 
 
 async def encode_text(assets: Assets, text: str, *, field: str, special: bool) -> tuple[int, ...]:
@@ -69,8 +70,8 @@ async def encode_text(assets: Assets, text: str, *, field: str, special: bool) -
     if len(text) > assets.tokenizer.most_characters(assets.context_tokens):
         raise ContextTooLong(
             field,
-            f"{field} has {len(text)} characters; the model's context of {assets.context_tokens} tokens cannot hold "
-            f"so many; shorten {field}",
+            f"the model's maximum context length is {assets.context_tokens} tokens, which cannot hold the "
+            f"{len(text)} characters of {field}: shorten {field}",
         )
     if len(text) < LONG_CHARACTERS:
         return assets.tokenizer.encode(text, special=special)

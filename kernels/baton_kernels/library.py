@@ -36,6 +36,7 @@ _SIGNATURES = {
     "rotate_write": "m" + "ipllll" + "pplppp" + "lpqpppf",
     "attention": "m" + "ippqqq" + "plppp" + "llllll" + "fp",
     "sample": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp",
+    "sample_adjusted": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp" + "ppl",
     "log_exp": "-pppl",
     "scatter": "-pplqpp",
     "checksum": "Qqqq",

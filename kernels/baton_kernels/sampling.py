@@ -2,8 +2,8 @@
 
 Greedy (temperature 0) takes the largest logit, ties to the lowest id. Otherwise the sampler takes the largest sum of
 logit and Gumbel noise among the tokens that top-k, then top-p, then min-p keep. The noise is keyed by (seed, choice,
-position, token id): equal keys give equal tokens in any batch, anywhere. Logprobs are of the raw distribution: before
-bans, temperature and filters."""
+position, token id): equal keys give equal tokens in any batch, anywhere. A row can be drawn from an
+adjusted copy of its logits. Logprobs are of the raw distribution: before adjustments, bans, temperature and filters."""
 
 from typing import NamedTuple
 
@@ -33,17 +33,22 @@ def sample(
     banned: Array | None = None,  # int32, banned ids of all rows one after the other
     banned_starts: Array | None = None,  # int32 [rows + 1], index in `banned` where each row's ids begin
     n_top: Array | None = None,  # int32 [rows], how many top logprobs each row wants
+    adjusted: Array | None = None,  # float32 [adjusted rows, vocab], logits that a row is drawn from instead of its own
+    adjusted_rows: Array | None = None,  # int32 [rows], each row's index in `adjusted`, -1 for a row without
 ) -> Drawn:
     rows, vocab = rank("logits", logits, 2)
     if vocab < 1:
         raise KernelError("logits: the vocabulary is empty")
     if (banned is None) != (banned_starts is None):
         raise KernelError("banned, banned_starts: give both or neither")
+    if (adjusted is None) != (adjusted_rows is None):
+        raise KernelError("adjusted, adjusted_rows: give both or neither")
+    extra = 0 if adjusted is None else len(adjusted)
     most = 0 if n_top is None or rows == 0 else min(max(int(n_top.max()), 0), vocab)
     drawn = Drawn(np.empty(rows, I32), np.empty(rows, F32), np.empty((rows, most), I32), np.empty((rows, most), F32))
     one = (rows,)
     check(
-        load().sample(
+        load().sample_adjusted(
             pointer("logits", logits, F32, (rows, vocab)),
             rows,
             vocab,
@@ -63,6 +68,9 @@ def sample(
             drawn.logprobs.ctypes.data,
             drawn.top_ids.ctypes.data,
             drawn.top_logprobs.ctypes.data,
+            None if adjusted is None else pointer("adjusted", adjusted, F32, (extra, vocab)),
+            None if adjusted_rows is None else pointer("adjusted_rows", adjusted_rows, I32, one),
+            extra,
         )
     )
     return drawn

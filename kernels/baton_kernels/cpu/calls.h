@@ -62,6 +62,8 @@ struct RotateCall {
 
 struct SampleCall {
     const float* logits;
+    const float* adjusted;         // rows that are drawn from instead; null: none
+    const int32_t* adjusted_rows;  // for each row of logits its row in adjusted, or -1
     const float *temperature, *top_p, *min_p;
     const int32_t *top_k, *choice, *position;
     const uint64_t* seed;

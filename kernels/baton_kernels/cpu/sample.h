@@ -1,6 +1,7 @@
 // One row of logits to one token. Greedy takes the largest, ties to the lowest id; otherwise the largest sum of logit and Gumbel noise among
 // the tokens that top-k, top-p and min-p keep. The noise is a pure function of (seed, choice, position, token id), so
-// the same token is drawn wherever and in whatever batch the row is computed. Logprobs are of the raw distribution.
+// the same token is drawn wherever and in whatever batch the row is computed. A row whose logits were adjusted (penalties,
+// biases, masks) is drawn from its adjusted copy. Logprobs are always of the raw distribution.
 #pragma once
 
 namespace baton::BODY {
@@ -113,13 +114,15 @@ static void sample(const SampleCall& call, long row, float* scratch) {
     const float top = row_max(x, vocab);
     const float log_total = top + log(exp_sum(x, vocab, top));
     const long b0 = call.banned_starts ? call.banned_starts[row] : 0, b1 = call.banned_starts ? call.banned_starts[row + 1] : 0;
+    const long own = call.adjusted_rows ? call.adjusted_rows[row] : -1;
+    const float* y = own < 0 ? x : call.adjusted + own * vocab;  // what the token is drawn from
     const float heat = call.temperature[row];
     long token = 0;
     if (heat <= 0.0f && b0 == b1) {
-        token = first_equal(x, vocab, top);
+        token = first_equal(y, vocab, own < 0 ? top : row_max(y, vocab));
     } else {
         for (long i = 0; i < vocab; i += 16) {
-            const Lanes v = load_first(x + i, vocab - i, 0.0f);
+            const Lanes v = load_first(y + i, vocab - i, 0.0f);
             store_first(scaled + i, vocab - i, heat > 0.0f ? v / set(heat) : v);
         }
         for (long b = b0; b < b1; ++b) scaled[call.banned[b]] = -kInfinity;

@@ -53,7 +53,15 @@ class DraftedRequest:
         drafting = Drafting(self.read, text[self.read : self.done], asked) if self.drafted else None
         pages = self.pages[: pages_needed(stop + 1 + asked, page_tokens)]
         return Piece(
-            key, tokens, self.done, pages, sampled, len(self.emitted), self.sampling if sampled else None, drafting
+            key,
+            tokens,
+            self.done,
+            pages,
+            sampled,
+            len(self.emitted),
+            self.sampling if sampled else None,
+            drafting,
+            text=text if sampled and self.sampling.adjustments else None,
         )
 
     def take(self, piece: Piece, sampled: Sequence[Sampled], proposed: Sequence[int]) -> None:

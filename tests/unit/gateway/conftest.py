@@ -139,6 +139,7 @@ class FakeCore:
     refuse: BatonError | None = None
     context_tokens: int = 0
     largest_pool_tokens: int = 0
+    adjusts_logits: bool = True
     up: bool = True
     model_hash: str = ""
     streams: list[FakeStream] = field(default_factory=list)

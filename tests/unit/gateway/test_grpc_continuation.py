@@ -185,3 +185,24 @@ async def test_emitted_tokens_need_a_seed_only_where_tokens_are_sampled(stub: An
     assert violation.field == "sampling.seed"
     request.sampling.temperature = 0.0
     assert (await stub.Generate(request)).choices[0].text == "llo world"
+
+
+async def test_a_stop_string_that_ended_a_complete_choice_is_its_reason(stub: Any, core: Any) -> None:
+    stop = pb.StopOptions(strings=["lo"], max_tokens=5)
+    request = ask(sampling=pb.SamplingOptions(seed=4), stop=stop)
+    request.emitted.add(index=0, token_ids=b"hello")
+    finished = (await stub.Generate(request)).choices[0].finished
+    assert (finished.reason, finished.stop_string) == (pb.FINISH_REASON_STOP, "lo")
+    assert core.streams == []
+
+
+@pytest.mark.parametrize(("emitted", "rest"), [(b"hello", b" world"), (b"hello wor", b"ld")])
+async def test_a_stop_string_inside_the_first_min_tokens_does_not_end_a_continued_answer(
+    stub: Any, core: Any, emitted: bytes, rest: bytes
+) -> None:
+    request = ask(sampling=pb.SamplingOptions(seed=4), stop=pb.StopOptions(strings=["lo", "ell"], min_tokens=5))
+    request.emitted.add(index=0, token_ids=emitted)
+    assert bytes((await stub.Generate(request)).choices[0].token_ids[:-1]) == rest
+    request.stop.min_tokens = 3  # negative control: the tokens of the string come later
+    finished = (await stub.Generate(request)).choices[0].finished
+    assert finished.stop_string == "lo"

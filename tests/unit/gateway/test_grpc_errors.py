@@ -25,6 +25,7 @@ from tests.unit.gateway.public_grpc import ask, details_of, events_of, within
         (ask(sampling=pb.SamplingOptions(top_p=0)), "sampling.top_p"),
         (ask(sampling=pb.SamplingOptions(n=0)), "sampling.n"),
         (ask(stop=pb.StopOptions(max_tokens=1000)), "text"),
+        (ask(stop=pb.StopOptions(max_tokens=1, min_tokens=3)), "stop.min_tokens"),
         (ask(stop=pb.StopOptions(max_tokens=1, min_tokens=2)), "stop.min_tokens"),
         (ask(stop=pb.StopOptions(strings=[""])), "stop.strings"),
         (ask(stop=pb.StopOptions(token_ids=[999])), "stop.token_ids"),

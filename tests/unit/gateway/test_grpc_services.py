@@ -116,7 +116,7 @@ async def test_reflection_describes_the_services_and_itself(channel: grpc.aio.Ch
     names = {service.name for service in (await call.read()).list_services_response.service}
     assert {INFERENCE, "vllm.Inference", f"grpc.reflection.{version}.ServerReflection"} <= names
     assert not any("Registry" in name or "Admin" in name for name in names)
-    for name in sorted(names) + [f"grpc.reflection.{version}.ServerReflectionRequest"]:
+    for name in [*sorted(names), f"grpc.reflection.{version}.ServerReflectionRequest"]:
         await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
         answer = await call.read()
         assert answer.file_descriptor_response.file_descriptor_proto, name

@@ -103,6 +103,7 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         (with_chat(messages=[{"role": "user", "content": "x" * 600}]), "messages"),
         (with_text(max_tokens=-1), "max_tokens"),
         (with_chat(max_completion_tokens=-1), "max_completion_tokens"),
+        (with_text(max_completion_tokens=-1), "max_completion_tokens"),
         (with_text(max_tokens=3, min_tokens=4), "min_tokens"),
         (with_text(n=0), "n"),
         (with_text(n=129), "n"),
@@ -125,15 +126,34 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         (with_text(priority=601), "priority"),
         (with_chat(priority=-601), "priority"),
         (with_text(priority="high"), "priority"),
+        # penalties, biases, bans
+        (with_chat(frequency_penalty=2.5), "frequency_penalty"),
+        (with_chat(presence_penalty=-2.5), "presence_penalty"),
+        (with_chat(repetition_penalty=0), "repetition_penalty"),
+        (with_chat(logit_bias={"x": 1}), "logit_bias"),
+        (with_chat(logit_bias={"-5": 1}), "logit_bias"),
+        (with_chat(logit_bias={"261": 1}), "logit_bias"),
+        (with_chat(logit_bias={"5": 101}), "logit_bias"),
+        (with_text(bad_words=["a"] * 257), "bad_words"),
+        (with_text(bad_words=[" "]), "bad_words"),
+        (with_text(allowed_token_ids=[]), "allowed_token_ids"),
+        (with_text(allowed_token_ids=[261]), "allowed_token_ids"),
+        (with_text(allowed_token_ids=[97], bad_words=["a"]), "allowed_token_ids"),
+        (with_text(allowed_token_ids=[257], min_tokens=1), "allowed_token_ids"),
+        # choices, prompts, routing
+        (with_text(n=3, best_of=2), "best_of"),
+        (with_text(best_of=129), "best_of"),
+        (with_text(best_of=2, stream=True), "best_of"),
+        (with_text(truncate_prompt_tokens=0), "truncate_prompt_tokens"),
+        (with_text(truncate_prompt_tokens=-2), "truncate_prompt_tokens"),
+        (with_chat(truncation_side="middle"), "truncation_side"),
+        (with_chat(prompt_cache_key="x" * 257), "prompt_cache_key"),
+        (with_chat(session_id="x" * 257), "session_id"),
         # known, not supported
-        (with_chat(frequency_penalty=0.5), "frequency_penalty"),
-        (with_chat(logit_bias={"5": 1}), "logit_bias"),
         (with_chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),  # the template has no place
         (with_text(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
         (with_chat(response_format={"type": "json_object"}), "response_format"),
         (with_text(suffix="end"), "suffix"),
-        (with_text(best_of=2), "best_of"),
-        (with_text(repetition_penalty=1.1), "repetition_penalty"),
         # removed, unknown
         (with_chat(guided_json={"type": "object"}), "guided_json"),
         (with_chat(functions=[]), "functions"),
@@ -151,7 +171,10 @@ async def test_a_wrong_field_is_named_and_nothing_runs(url: str, core: Any, requ
     assert answer.status_code == (404 if field == "model" else 400), error
     assert error["param"] == field
     assert field.rpartition(".")[2].partition("[")[0] in error["message"]
-    assert error["code"] == answer.status_code
+    codes = {"model": "model_not_found"} | (
+        {field: "context_length_exceeded"} if "context length" in error["message"] else {}
+    )
+    assert error["code"] == codes.get(field, answer.status_code)
     assert answer.headers["x-should-retry"] == "false"
     assert core.streams == []
 

@@ -121,7 +121,7 @@ async def test_without_metrics_there_is_no_page(folder: Path) -> None:
 
 async def test_errors_over_http_are_counted_once(core: FakeCore, url: str) -> None:
     async with httpx2.AsyncClient(base_url=url) as client:
-        await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 0})
+        await client.post("/v1/completions", json={"prompt": "x", "max_tokens": -1})
         await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 3})
     assert core.errors == ["INVALID_REQUEST"]
 

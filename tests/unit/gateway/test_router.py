@@ -191,3 +191,12 @@ def test_after_a_gap_prefixes_are_unknown_until_a_snapshot_comes() -> None:
     one.change(PrefixChange(6, (b"q",), snapshot=True))
     one.change(PrefixChange(7, (b"r",)))
     assert one.prefix == {b"q", b"r"}
+
+
+def test_a_preferred_worker_wins_where_others_are_hardly_cheaper() -> None:
+    decodes, prefills = [decode(11), decode(12, running=2)], [prefill(1), prefill(2, queued_tokens=20)]
+    assert choose(decodes, prefills) == (11, 1)
+    assert choose(decodes, prefills, preferred=(12, 2)) == (12, 2)
+    assert choose(decodes, prefills, preferred=(99,)) == (11, 1)
+    crowded = [decode(11), decode(12, running=40)]
+    assert choose(crowded, prefills, preferred=(12,)) == (11, 1)

@@ -144,3 +144,31 @@ def test_wrong_arguments_are_named(rng):
         draw(logits, banned=np.array([1], np.int32))
     with pytest.raises(bk.KernelError, match="n_top"):
         draw(logits, n_top=np.array([1], np.int32))
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {}, {"top_k": 7, "top_p": 0.9}])
+def test_adjusted_rows_are_drawn_from_their_copies_and_keep_the_logprobs_of_their_own(settings, rng, bits):
+    logits = (rng.standard_normal((4, 1000)) * 3).astype(np.float32)
+    adjusted = (rng.standard_normal((2, 1000)) * 3).astype(np.float32)
+    index, wanted = np.array([1, -1, 0, -1], np.int32), np.full(4, 2, np.int32)
+
+    def compute():
+        drawn = draw(logits, n_top=wanted, adjusted=adjusted, adjusted_rows=index, **settings)
+        return np.concatenate([np.ascontiguousarray(part).view(np.uint8).ravel() for part in drawn])
+
+    bits.same(compute)
+    drawn = draw(logits, n_top=wanted, adjusted=adjusted, adjusted_rows=index, **settings)
+    own, others = draw(logits, n_top=wanted, **settings), draw(adjusted, **settings)
+    assert drawn.tokens.tolist() == [others.tokens[1], own.tokens[1], others.tokens[0], own.tokens[3]]
+    assert np.array_equal(drawn.top_ids, own.top_ids) and np.array_equal(drawn.top_logprobs, own.top_logprobs)
+    expected = reference.logprobs(logits)
+    assert np.allclose(drawn.logprobs, expected[np.arange(4), drawn.tokens], atol=2e-5)
+
+
+@pytest.mark.parametrize("index", [[2, -1], [-2, 0]])
+def test_an_adjusted_row_outside_the_copies_is_refused(index):
+    logits = np.zeros((2, 16), np.float32)
+    with pytest.raises(bk.KernelError, match="adjusted_rows"):
+        draw(logits, adjusted=np.zeros((2, 16), np.float32), adjusted_rows=np.array(index, np.int32))
+    with pytest.raises(bk.KernelError, match="both or neither"):
+        draw(logits, adjusted=np.zeros((2, 16), np.float32))

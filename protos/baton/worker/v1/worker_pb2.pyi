@@ -228,7 +228,7 @@ class PhaseEvent(_message.Message):
     def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ..., attributes: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "max_tokens", "min_tokens", "stop_ids", "top_logprobs")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "max_tokens", "min_tokens", "stop_ids", "top_logprobs", "adjustments")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +239,7 @@ class Sampling(_message.Message):
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ADJUSTMENTS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -249,7 +250,42 @@ class Sampling(_message.Message):
     min_tokens: int
     stop_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
+    adjustments: Adjustments
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., adjustments: _Optional[_Union[Adjustments, _Mapping]] = ...) -> None: ...
+
+class Adjustments(_message.Message):
+    __slots__ = ("biases", "repetition_penalty", "frequency_penalty", "presence_penalty", "allowed_ids", "suppressed_ids", "bad_words", "no_repeat_ngram")
+    BIASES_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_IDS_FIELD_NUMBER: _ClassVar[int]
+    SUPPRESSED_IDS_FIELD_NUMBER: _ClassVar[int]
+    BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    NO_REPEAT_NGRAM_FIELD_NUMBER: _ClassVar[int]
+    biases: _containers.RepeatedCompositeFieldContainer[TokenBias]
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    allowed_ids: _containers.RepeatedScalarFieldContainer[int]
+    suppressed_ids: _containers.RepeatedScalarFieldContainer[int]
+    bad_words: _containers.RepeatedCompositeFieldContainer[TokenSequence]
+    no_repeat_ngram: int
+    def __init__(self, biases: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., allowed_ids: _Optional[_Iterable[int]] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., no_repeat_ngram: _Optional[int] = ...) -> None: ...
+
+class TokenBias(_message.Message):
+    __slots__ = ("token", "bias")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    bias: float
+    def __init__(self, token: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
+
+class TokenSequence(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt", "priority")
@@ -366,7 +402,7 @@ class PrefixChange(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., added: _Optional[_Iterable[bytes]] = ..., removed: _Optional[_Iterable[bytes]] = ..., snapshot: bool = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines")
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits")
     TIER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -380,6 +416,7 @@ class Hello(_message.Message):
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EXAMINES_FIELD_NUMBER: _ClassVar[int]
+    ADJUSTS_LOGITS_FIELD_NUMBER: _ClassVar[int]
     tier: Tier
     incarnation: int
     address: str
@@ -393,7 +430,8 @@ class Hello(_message.Message):
     prefix: PrefixChange
     name: str
     examines: bool
-    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ...) -> None: ...
+    adjusts_logits: bool
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("tickets", "positions", "tokens", "logprobs", "ends", "top_counts", "top_ids", "top_logprobs", "drafted", "accepted")

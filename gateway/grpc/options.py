@@ -1,0 +1,26 @@
+"""The options of a gRPC request that adjust logits, as gateway/validation.py takes them."""
+
+from baton.inference.v1 import inference_pb2 as pb
+from gateway.adjustments import AdjustmentFields
+
+SAMPLING_FIELDS = (
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "best_of",
+)
+
+
+def adjustment_fields(sampling: pb.SamplingOptions) -> AdjustmentFields:
+    allowed = tuple(sampling.allowed_token_ids.ids) if sampling.HasField("allowed_token_ids") else None
+    return AdjustmentFields(
+        frequency_penalty=sampling.frequency_penalty if sampling.HasField("frequency_penalty") else None,
+        presence_penalty=sampling.presence_penalty if sampling.HasField("presence_penalty") else None,
+        repetition_penalty=sampling.repetition_penalty if sampling.HasField("repetition_penalty") else None,
+        logit_bias=dict(sampling.logit_bias),
+        bad_words=tuple(sampling.bad_words),
+        allowed_token_ids=allowed,
+    )

@@ -1,0 +1,33 @@
+"""Cuts a prompt that is longer than its client wants, at its beginning or at its end.
+
+Step 1 of a request's life. The special tokens around a text stay: a prompt without them is another one to the model."""
+
+from dataclasses import dataclass
+
+from gateway.text.assets import Assets
+from gateway.text.prompt import encode_text
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    tokens: int  # most tokens of the prompt
+    keep_end: bool = True  # False: the beginning stays instead
+
+    def cut(self, ids: Ids, around: int = 0) -> Ids:
+        """`around`: tokens that the prompt has besides these."""
+        room = max(0, self.tokens - around)
+        return ids[max(0, len(ids) - room) :] if self.keep_end else ids[:room]
+
+
+async def encode_cut(assets: Assets, text: str, cut: Truncation | None, *, field: str, special: bool) -> Ids:
+    ids = await encode_text(assets, text, field=field, special=special)
+    if cut is None or len(ids) <= cut.tokens:
+        return ids
+    plain = await encode_text(assets, text, field=field, special=False) if special else ids
+    around = len(ids) - len(plain)
+    starts = [start for start in range(around + 1) if ids[start : start + len(plain)] == plain]
+    if not starts or around >= cut.tokens:
+        return cut.cut(ids)
+    return ids[: starts[0]] + cut.cut(plain, around) + ids[starts[0] + len(plain) :]

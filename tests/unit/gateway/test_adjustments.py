@@ -1,0 +1,91 @@
+"""Penalties, biases and bans on their way from a client to the core, over both front doors."""
+
+from dataclasses import replace
+from typing import Any
+
+import openai
+import pytest
+
+from baton.inference.v1 import inference_pb2 as pb
+from gateway.text.assets import Assets, Defaults
+from mesh.messages import Adjustments, TokenBias, TokenSequence
+from tests.unit.gateway.public_grpc import ask
+
+HI: Any = [{"role": "user", "content": "hi"}]
+FIELDS: dict[str, Any] = {
+    "frequency_penalty": 0.5,
+    "presence_penalty": -0.25,
+    "repetition_penalty": 1.25,
+    "logit_bias": {"104": -100, "5": 1.5, "6": 0},
+    "bad_words": ["no", " no", "x"],
+    "allowed_token_ids": [9, 5, 5, 104],
+}
+WORDS = tuple(TokenSequence(tuple(word)) for word in (b"no", b" no", b"x", b" x"))
+EXPECTED = Adjustments(
+    biases=(TokenBias(104, -100.0), TokenBias(5, 1.5)),
+    repetition_penalty=1.25,
+    frequency_penalty=0.5,
+    presence_penalty=-0.25,
+    allowed_ids=(5, 9, 104),
+    bad_words=WORDS,
+)
+
+
+def reached(core: Any) -> Any:
+    return core.streams[-1].choice.sampling
+
+
+async def test_every_field_reaches_the_core_from_both_endpoints(client: openai.AsyncOpenAI, core: Any) -> None:
+    await client.chat.completions.create(model="tiny", messages=HI, extra_body=FIELDS)
+    assert reached(core).adjustments == EXPECTED
+    await client.completions.create(model="tiny", prompt="x", extra_body=FIELDS)
+    assert reached(core).adjustments == EXPECTED
+
+
+async def test_every_field_reaches_the_core_over_grpc(stub: Any, core: Any) -> None:
+    fields = FIELDS | {"logit_bias": {104: -100, 5: 1.5}, "allowed_token_ids": pb.TokenIds(ids=[9, 5, 104])}
+    await stub.Generate(ask(sampling=pb.SamplingOptions(**fields)))
+    assert reached(core).adjustments == EXPECTED
+
+
+async def test_neutral_and_absent_fields_leave_the_logits_alone(client: openai.AsyncOpenAI, core: Any) -> None:
+    neutral: dict[str, Any] = {
+        "frequency_penalty": 0,
+        "presence_penalty": 0,
+        "repetition_penalty": 1,
+        "logit_bias": {"5": 0},
+        "bad_words": [],
+        "allowed_token_ids": list(range(261)),
+    }
+    for fields in ({}, neutral, dict.fromkeys(FIELDS)):
+        await client.completions.create(model="tiny", prompt="x", extra_body=fields)
+        assert reached(core).adjustments is None
+
+
+async def test_the_models_folder_may_adjust_logits_too(core: Any, assets: Assets, stub: Any) -> None:
+    from gateway.adjustments import NO_ADJUSTMENTS, validate_adjustments
+    from gateway.fields import Fields
+
+    defaults = Defaults(repetition_penalty=1.1, no_repeat_ngram_size=3, suppress_tokens=(7, 900))
+    model = replace(assets, defaults=defaults)
+    found = validate_adjustments(NO_ADJUSTMENTS, Fields({}), model, early_stops=())
+    assert found == Adjustments(repetition_penalty=1.1, no_repeat_ngram=3, suppressed_ids=(7,))
+    assert validate_adjustments(NO_ADJUSTMENTS, Fields({}), assets, early_stops=()) is None
+
+
+@pytest.mark.parametrize("name", [*FIELDS])
+async def test_workers_that_do_not_adjust_logits_refuse_by_the_fields_name(
+    client: openai.AsyncOpenAI, core: Any, name: str
+) -> None:
+    core.adjusts_logits = False
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.completions.create(model="tiny", prompt="x", extra_body={name: FIELDS[name]})
+    assert refused.value.param == name and core.streams == []
+    await client.completions.create(model="tiny", prompt="x")  # negative control
+    assert len(core.streams) == 1
+
+
+async def test_a_tiny_temperature_is_greedy(client: openai.AsyncOpenAI, core: Any) -> None:
+    for temperature, served in ((1e-38, 0.0), (9e-6, 0.0), (1e-5, 1e-5), (0.7, 0.7)):
+        await client.completions.create(model="tiny", prompt="x", temperature=temperature)
+        assert reached(core).temperature == served

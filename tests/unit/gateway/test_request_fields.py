@@ -1,0 +1,149 @@
+"""Fields of OpenAI bodies besides sampling: token ids, usage while streaming, cut prompts, best choices, routing."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+HI: Any = [{"role": "user", "content": "hi"}]
+
+
+async def frames_of(url: str, path: str, **body: Any) -> list[Any]:
+    async with httpx2.AsyncClient(base_url=url) as client:
+        text = (await client.post(path, json=body | {"stream": True})).text
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+
+
+async def whole_of(url: str, path: str, **body: Any) -> Any:
+    async with httpx2.AsyncClient(base_url=url) as client:
+        answer = await client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"max_completion_tokens": 0}, {"max_tokens": 0, "n": 2}])
+async def test_no_tokens_at_all_are_an_answer_without_a_step(url: str, core: Any, fields: Any) -> None:
+    answer = await whole_of(url, "/v1/completions", prompt="ab", **fields, echo=True)
+    assert [(c["text"], c["finish_reason"]) for c in answer["choices"]] == [("ab", "length")] * fields.get("n", 1)
+    assert answer["usage"]["completion_tokens"] == 0 and core.streams == []
+    frames = await frames_of(url, "/v1/chat/completions", messages=HI, **fields)
+    assert frames[-1]["choices"][0]["finish_reason"] == "length" and core.streams == []
+
+
+async def test_max_completion_tokens_win_on_both_endpoints(url: str, core: Any) -> None:
+    await whole_of(url, "/v1/completions", prompt="x", max_tokens=9, max_completion_tokens=4)
+    await whole_of(url, "/v1/chat/completions", messages=HI, max_tokens=9, max_completion_tokens=4)
+    assert [stream.choice.sampling.max_tokens for stream in core.streams] == [4, 4]
+
+
+async def test_continuous_usage_comes_with_every_frame(url: str, core: Any) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for path, body in (("/v1/completions", {"prompt": "ab"}), ("/v1/chat/completions", {"messages": HI})):
+        frames = await frames_of(url, path, **body, max_tokens=3, stream_options=options)
+        counts = [frame["usage"]["completion_tokens"] for frame in frames]
+        assert counts == sorted(counts) and counts[-1] == 3 and counts[-2:] == [3, 3]
+        assert all(frame["usage"]["total_tokens"] > frame["usage"]["completion_tokens"] for frame in frames)
+        assert frames[-1]["choices"] == []
+        plain = await frames_of(url, path, **body, max_tokens=3, stream_options={"include_usage": True})
+        assert [frame for frame in plain if "usage" in frame] == plain[-1:]  # negative control
+
+
+async def test_token_ids_come_along_on_request(url: str, core: Any) -> None:
+    core.reply = "é!".encode()
+    ids = [*core.reply, 257]
+    whole = await whole_of(url, "/v1/chat/completions", messages=HI, return_token_ids=True)
+    assert whole["choices"][0]["token_ids"] == ids and whole["prompt_token_ids"][:2] == [258, 104]
+    frames = await frames_of(url, "/v1/chat/completions", messages=HI, return_token_ids=True)
+    assert frames[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert [id for frame in frames for c in frame["choices"] for id in c.get("token_ids", ())] == ids
+    whole = await whole_of(url, "/v1/completions", prompt=["ab", "c"], return_token_ids=True)
+    assert [c["prompt_token_ids"] for c in whole["choices"]] == [[97, 98], [99]]
+    assert [c["token_ids"] for c in whole["choices"]] == [ids, ids]
+    frames = await frames_of(url, "/v1/completions", prompt=["ab", "c"], return_token_ids=True)
+    firsts = {c["index"]: c["prompt_token_ids"] for f in frames for c in f["choices"] if "prompt_token_ids" in c}
+    assert firsts == {0: [97, 98], 1: [99]}
+    assert "token_ids" not in (await whole_of(url, "/v1/completions", prompt="a"))["choices"][0]
+
+
+async def test_logprobs_may_name_tokens_by_their_ids(url: str, core: Any) -> None:
+    fields = {"logprobs": 1, "max_tokens": 2, "return_tokens_as_token_ids": True}
+    logprobs = (await whole_of(url, "/v1/completions", prompt="x", **fields))["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == ["token_id:104", "token_id:101"] and logprobs["text_offset"] == [0, 1]
+    assert list(logprobs["top_logprobs"][0]) == ["token_id:104"]
+    fields = {"logprobs": True, "top_logprobs": 1, "max_tokens": 1, "return_tokens_as_token_ids": True}
+    chat = (await whole_of(url, "/v1/chat/completions", messages=HI, **fields))["choices"][0]["logprobs"]["content"]
+    assert chat[0]["token"] == chat[0]["top_logprobs"][0]["token"] == "token_id:104"
+
+
+async def test_text_offsets_are_the_same_in_streams_and_whole_answers(url: str, core: Any) -> None:
+    core.reply = "né <x> STOP".encode()
+    fields = {"prompt": "ab", "logprobs": 0, "stop": ["STOP"]}
+    whole = (await whole_of(url, "/v1/completions", **fields))["choices"][0]
+    frames = await frames_of(url, "/v1/completions", **fields)
+    choices = [choice for frame in frames for choice in frame["choices"]]
+    assert "".join(choice["text"] for choice in choices) == whole["text"] == "né <x> "
+    parts = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    assert [offset for part in parts for offset in part["text_offset"]] == whole["logprobs"]["text_offset"]
+    # n, two bytes of é, a space, <, x, >, a space; the four tokens of the stop string leave no text
+    assert whole["logprobs"]["text_offset"] == [0, 1, 1, 2, 3, 4, 5, 6, 7, 7, 7, 7]
+
+
+async def test_the_best_choices_are_those_with_the_highest_mean_logprob(url: str, core: Any, monkeypatch: Any) -> None:
+    script = core._script
+
+    def scored(choice: Any) -> Any:
+        logprob = (-3.0, -0.5, -2.0, -1.0)[choice.sampling.choice]
+        return [replace(token, logprob=logprob) for token in script(choice)]
+
+    monkeypatch.setattr(core, "_script", scored)
+    core.reply = lambda choice: b"choice %d" % choice.sampling.choice
+    answer = await whole_of(url, "/v1/completions", prompt=["x", "y"], best_of=4, n=2)
+    assert [(c["index"], c["text"][-1]) for c in answer["choices"]] == [(0, "1"), (1, "3"), (2, "1"), (3, "3")]
+    assert answer["usage"]["completion_tokens"] == 8 * 9  # of all choices
+    answer = await whole_of(url, "/v1/chat/completions", messages=HI, best_of=3)
+    assert [(c["index"], c["message"]["content"]) for c in answer["choices"]] == [(0, "choice 1")]
+    assert len(await frames_of(url, "/v1/completions", prompt="x", best_of=2, n=2)) > 2  # n of n
+
+
+async def test_long_prompts_are_cut_where_the_client_says(url: str, core: Any) -> None:
+    async def prompt_of(prompt: Any, **fields: Any) -> bytes:
+        await whole_of(url, "/v1/completions", prompt=prompt, **fields)
+        return bytes(core.streams[-1].choice.prompt)
+
+    for given in ("abcdef", list(b"abcdef")):
+        assert await prompt_of(given, truncate_prompt_tokens=2) == b"ef"
+        assert await prompt_of(given, truncate_prompt_tokens=2, truncation_side="right") == b"ab"
+        assert await prompt_of(given, truncate_prompt_tokens=9) == b"abcdef"
+    text = "x" * 700 + "y"
+    for given in (text, list(text.encode())):
+        assert await prompt_of(given, truncate_prompt_tokens=-1, max_tokens=12) == b"x" * 499 + b"y"
+    await whole_of(url, "/v1/chat/completions", messages=HI, truncate_prompt_tokens=3)
+    assert len(core.streams[-1].choice.prompt) == 3
+
+
+async def test_routing_keys_reach_the_core_and_others_are_taken_silently(url: str, core: Any) -> None:
+    for fields, key in (({"prompt_cache_key": "a", "session_id": "b"}, "a"), ({"session_id": "b"}, "b"), ({}, "")):
+        await whole_of(url, "/v1/completions", prompt="x", kv_transfer_params={"remote": 1}, **fields)
+        assert core.streams[-1].choice.affinity == key
+
+
+async def test_reasoning_tokens_are_counted_as_none(client: openai.AsyncOpenAI) -> None:
+    usage = (await client.chat.completions.create(model="tiny", messages=HI)).usage
+    assert usage is not None and usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.reasoning_tokens == 0
+
+
+async def test_a_stop_string_that_the_last_token_completes_is_the_reason(client: openai.AsyncOpenAI) -> None:
+    answer = await client.completions.create(model="tiny", prompt="x", max_tokens=5, stop="lo")
+    assert (answer.choices[0].finish_reason, answer.choices[0].text) == ("stop", "hel")
+
+
+async def test_too_long_a_request_says_both_numbers_in_the_words_that_clients_look_for(url: str) -> None:
+    async with httpx2.AsyncClient(base_url=url) as client:
+        for body in ({"prompt": "x" * 600}, {"prompt": "x" * 500, "max_tokens": 100}):
+            error = (await client.post("/v1/completions", json=body)).json()["error"]
+            assert "maximum context length is 512 tokens" in error["message"] and "600" in error["message"]
+            assert error["code"] == "context_length_exceeded" and error["reason"] == "CONTEXT_TOO_LONG"
