@@ -127,6 +127,24 @@ async def test_reflection_describes_the_services_and_itself(channel: grpc.aio.Ch
     await call.done_writing()
 
 
+async def test_health_and_reflection_answer_garbage_without_a_traceback(
+    channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+    watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+    for call in (check(b"\xff"), watch(b"\xff").read()):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    reflect: Any = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+    call = reflect()
+    await call.write(b"\xff")
+    answer = reflection_pb2.ServerReflectionResponse.FromString(await call.read())
+    assert answer.error_response.error_code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    call.cancel()
+    assert caplog.records == []
+
+
 async def test_the_port_of_clients_does_not_serve_workers_and_operators(channel: grpc.aio.Channel) -> None:
     for method in ("baton.worker.v1.RegistryService/Register", "baton.admin.v1.AdminService/Drain"):
         call: Any = channel.unary_unary(f"/{method}")
