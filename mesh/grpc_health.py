@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2 as pb
 
 from baton.rpc.v1 import rpc_pb2
@@ -34,11 +35,10 @@ class HealthService:
         self._change(dict.fromkeys(self._status, pb.HealthCheckResponse.NOT_SERVING))
 
     def handler(self) -> grpc.GenericRpcHandler:
-        check, watch = pb.HealthCheckRequest.FromString, pb.HealthCheckRequest.FromString
         answer = pb.HealthCheckResponse.SerializeToString
         handlers: dict[str, Any] = {
-            "Check": grpc.unary_unary_rpc_method_handler(self._check, check, answer),
-            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, watch, answer),
+            "Check": grpc.unary_unary_rpc_method_handler(self._check, response_serializer=answer),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, response_serializer=answer),
             "List": grpc.unary_unary_rpc_method_handler(
                 self._list,
                 response_serializer=rpc_pb2.HealthListResponse.SerializeToString,
@@ -51,14 +51,15 @@ class HealthService:
         before, self._changed = self._changed, asyncio.Event()
         before.set()
 
-    async def _check(self, request: pb.HealthCheckRequest, context: Any) -> pb.HealthCheckResponse:
+    async def _check(self, raw: bytes, context: Any) -> pb.HealthCheckResponse:
+        request = await _request(raw, context)
         status = self._status.get(request.service)
         if status is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service!r} here")
         return pb.HealthCheckResponse(status=status)
 
-    async def _watch(self, request: pb.HealthCheckRequest, _context: Any) -> AsyncIterator[pb.HealthCheckResponse]:
-        last = None
+    async def _watch(self, raw: bytes, context: Any) -> AsyncIterator[pb.HealthCheckResponse]:
+        request, last = await _request(raw, context), None
         while True:
             changed = self._changed
             status = self._status.get(request.service, pb.HealthCheckResponse.SERVICE_UNKNOWN)
@@ -74,3 +75,13 @@ class HealthService:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {MOST_LISTED} services")
         found = {name: rpc_pb2.HealthStatus(status=status) for name, status in self._status.items()}
         return rpc_pb2.HealthListResponse(statuses=found)
+
+
+async def _request(raw: bytes, context: Any) -> pb.HealthCheckRequest:
+    """gRPC's own deserializer would answer garbage with UNKNOWN, and log a traceback."""
+    request = pb.HealthCheckRequest()
+    try:
+        request.ParseFromString(raw)
+    except DecodeError:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"these {len(raw)} bytes are no HealthCheckRequest")
+    return request

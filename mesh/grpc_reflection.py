@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
@@ -21,10 +22,18 @@ def reflection_handlers(services: Sequence[str]) -> tuple[grpc.GenericRpcHandler
     servicer: Any = ReflectionServicer((*services, *SERVICES), pool=_Described())
     handler: Any = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
-        reflection_pb2.ServerReflectionRequest.FromString,
+        _request,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     return tuple(grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler}) for name in SERVICES)
+
+
+def _request(raw: bytes) -> reflection_pb2.ServerReflectionRequest:
+    """Bytes that are no request become an empty one, which the servicer answers with INVALID_ARGUMENT."""
+    try:
+        return reflection_pb2.ServerReflectionRequest.FromString(raw)
+    except DecodeError:
+        return reflection_pb2.ServerReflectionRequest()
 
 
 class _Described:

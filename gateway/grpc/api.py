@@ -88,7 +88,7 @@ class Generating:
                 self._assets,
                 call=call,
                 trace=trace,
-                deadline_seconds=context.time_remaining(),
+                time_left=context.time_remaining,
                 names=names,
             )
             valid = validate(parsed, self._core, self._assets, self._random)

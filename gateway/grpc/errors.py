@@ -1,8 +1,9 @@
 """Errors as gRPC statuses with google.rpc details: always ErrorInfo with the reason, BadRequest where a field is wrong,
-RetryInfo where a later try may succeed."""
+RetryInfo where a later try may succeed, QuotaFailure where a limit is exceeded."""
 
 from typing import Any, NoReturn
 
+import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
@@ -33,6 +34,9 @@ def status_of(error: BatonError, request_id: str) -> status_pb2.Status:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMilliseconds(round(error.retry_after_seconds * 1000))
         details.append(retry)
+    if error.grpc_status is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        exceeded = error_details_pb2.QuotaFailure.Violation(subject=error.reason, description=error.message)
+        details.append(error_details_pb2.QuotaFailure(violations=[exceeded]))
     packed = []
     for detail in details:
         wrapped = any_pb2.Any()

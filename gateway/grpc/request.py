@@ -5,7 +5,7 @@ Step 1 of a request's life over gRPC. What a client can repeat is counted before
 converted in slices, so that no request stops the event loop."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ async def parse_request(
     *,
     call: Call,
     trace: RequestRecord,
-    deadline_seconds: float | None,
+    time_left: Callable[[], float | None],
     names: Names = NAMES,
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
@@ -95,7 +95,7 @@ async def parse_request(
         salt=request.cache_salt,
         affinity=request.affinity_key,
         priority=request.priority,
-        deadline_seconds=deadline_seconds,
+        deadline_seconds=time_left(),  # after the prompt was tokenized, which takes some of it
         trace=trace,
         field_names={**names.others, "prompt": prompt_field},
     )

@@ -1,1 +1,1 @@
-"""Baton's contracts as Python: generated stubs of the three versioned packages, and a small async client."""
+"""Baton's contracts as Python: generated stubs of the versioned packages, and a small async client."""

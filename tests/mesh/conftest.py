@@ -112,7 +112,7 @@ def real_mesh(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[RealM
         *, local: Local = Local.NEVER, dtype: str = "bf16", observer: RequestObserver = UNOBSERVED
     ) -> AsyncIterator[RealMesh]:
         model = tiny(tmp_path / "model", "llama3", dtype=dtype, context=8192)
-        network = GrpcNetwork(setting="gateway.grpc_address")
+        network = GrpcNetwork(setting="gateway.worker_address")
         gateway = Gateway(network, random=Random(1), model="tiny", local=local, observer=observer)
         listening = await gateway.listen("127.0.0.1:0")
         mesh = RealMesh(tmp_path, model, gateway, listening.address)

@@ -1,9 +1,11 @@
 """The wheel holds exactly the rooms that are shipped, with the compiled kernels, and claims nobody else's names."""
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -53,6 +55,30 @@ def build_wheel(folder: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_stubs_install_alone_and_need_grpc_only(tmp_path: Path) -> None:
+    """The distribution baton-client: its client is imported where nothing but its two dependencies can be."""
+    shutil.copytree(ROOT / "protos", tmp_path / "protos", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), "protos"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = tmp_path.glob("baton_client-*-py3-none-any.whl")
+    names = zipfile.ZipFile(file).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {"baton"}
+    assert {"baton/client.py", "baton/inference/v1/inference_pb2.pyi"} <= set(names)
+    assert not any("worker" in name or "generate" in name for name in names)
+    own = tomllib.loads((ROOT / "protos" / "pyproject.toml").read_text())["project"]
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert own["version"] == whole["version"] and set(own["dependencies"]) <= set(whole["dependencies"])
+    program = (
+        f"import sys; sys.path.insert(0, {str(file)!r}); import baton.client; "
+        "print({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name for name in ast.literal_eval(done.stdout) if not name.startswith("_")}
+    assert {"baton", "grpc", "google"} <= loaded
+    assert not loaded & {"torch", "numpy", "starlette", "tokenizers", "mesh", "cli", "rich", "typer"}
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:

@@ -13,7 +13,7 @@ import pytest
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc.wire import MOST_FIELDS, is_heavy
 from mesh.grpc_network import GrpcListening
-from tests.unit.gateway.public_grpc import ask, details_of
+from tests.unit.gateway.public_grpc import ask, details_of, serve, within
 
 METHOD = "/baton.inference.v1.InferenceService/Generate"
 MIB = 2**20
@@ -87,7 +87,8 @@ async def test_a_message_of_too_many_fields_is_refused_before_it_is_parsed(raw: 
         error = await refusal(raw, HEAVY[name])
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert f"more than {MOST_FIELDS} fields" in str(error.details())
-    assert details_of(error)["ErrorInfo"].reason == "BODY_TOO_LARGE"
+    details = details_of(error)
+    assert details["ErrorInfo"].reason == details["QuotaFailure"].violations[0].subject == "BODY_TOO_LARGE"
     assert max(blocks) < LONGEST_BLOCK_SECONDS
 
 
@@ -141,8 +142,6 @@ async def test_messages_that_people_send_are_not_heavy() -> None:
 
 
 async def test_a_limit_that_is_set_is_kept_and_named(core: Any, assets: Any) -> None:
-    from tests.unit.gateway.public_grpc import serve
-
     server: GrpcListening = await serve(core, assets, grpc_message_bytes=2048)
     async with grpc.aio.insecure_channel(server.address) as channel:
         call: Any = channel.unary_unary(METHOD)
@@ -153,8 +152,6 @@ async def test_a_limit_that_is_set_is_kept_and_named(core: Any, assets: Any) -> 
 
 
 async def test_calls_beyond_the_streams_of_a_connection_wait_for_their_turn(core: Any, assets: Any) -> None:
-    from tests.unit.gateway.public_grpc import serve, within
-
     core.ends = False
     server = await serve(core, assets, grpc_streams=2)
     async with grpc.aio.insecure_channel(server.address) as channel:

@@ -1,6 +1,7 @@
 """What stands beside Generate on the clients' port: tokens, health, reflection, load reports, and vllm.Inference."""
 
 import asyncio
+from random import Random
 from typing import Any
 
 import grpc
@@ -12,8 +13,14 @@ from baton.inference.v1 import inference_pb2 as pb
 from baton.rpc.v1 import rpc_pb2
 from baton.vllm.v1 import vllm_pb2 as vllm
 from baton.vllm.v1 import vllm_pb2_grpc as vllm_grpc
+from gateway.grpc.api import Generating, services, whole
+from gateway.grpc.server import serve_grpc
+from gateway.observability.traces import RecentTraces
+from mesh.config import GatewayConfig
+from mesh.errors import Unavailable
 from mesh.grpc_network import GrpcListening
-from tests.unit.gateway.public_grpc import ask, details_of, events_of, within
+from mesh.telemetry import Silent
+from tests.unit.gateway.public_grpc import LOAD, ask, details_of, events_of, within
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 INFERENCE = "baton.inference.v1.InferenceService"
@@ -81,11 +88,6 @@ async def test_health_lists_every_service(channel: grpc.aio.Channel, server: Grp
 
 
 async def test_health_says_no_while_warming_up_and_at_the_end_and_watchers_see_both(core: Any, assets: Any) -> None:
-    from random import Random
-
-    from gateway.grpc.api import services
-    from gateway.grpc.server import serve_grpc
-    from mesh.config import GatewayConfig
 
     api = services(core, assets, random=Random(1))
     server = await serve_grpc(GatewayConfig(grpc_address="127.0.0.1:0"), api, serving=False)
@@ -125,6 +127,24 @@ async def test_reflection_describes_the_services_and_itself(channel: grpc.aio.Ch
     await call.done_writing()
 
 
+async def test_health_and_reflection_answer_garbage_without_a_traceback(
+    channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+    watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+    for call in (check(b"\xff"), watch(b"\xff").read()):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    reflect: Any = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+    call = reflect()
+    await call.write(b"\xff")
+    answer = reflection_pb2.ServerReflectionResponse.FromString(await call.read())
+    assert answer.error_response.error_code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    call.cancel()
+    assert caplog.records == []
+
+
 async def test_the_port_of_clients_does_not_serve_workers_and_operators(channel: grpc.aio.Channel) -> None:
     for method in ("baton.worker.v1.RegistryService/Register", "baton.admin.v1.AdminService/Drain"):
         call: Any = channel.unary_unary(f"/{method}")
@@ -136,12 +156,35 @@ async def test_the_port_of_clients_does_not_serve_workers_and_operators(channel:
 # ---- load reports, deadlines, cancels
 
 
-async def test_trailers_carry_the_request_and_the_load_for_balancers(stub: Any) -> None:
+class FakeContext:
+    """A call as the server sees it: gRPC's Python client keeps the load trailer to itself, for its balancers."""
+
+    def __init__(self) -> None:
+        self.trailers: dict[str, Any] = {}
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def time_remaining(self) -> None:
+        return None
+
+    def set_trailing_metadata(self, metadata: Any) -> None:
+        self.trailers = dict(metadata)
+
+
+async def test_trailers_carry_the_request_and_the_load_for_balancers(stub: Any, core: Any, assets: Any) -> None:
     call = stub.Generate(ask(request_id="r7"))
     await call
-    trailers = dict(await call.trailing_metadata())
-    assert trailers["x-request-id"] == "r7"
-    report = rpc_pb2.OrcaLoadReport.FromString(trailers["endpoint-load-metrics-bin"])
+    assert dict(await call.trailing_metadata())["x-request-id"] == "r7"
+    random, context = Random(1), FakeContext()
+    generating = Generating(core, assets, random, RecentTraces(Silent(), random=random), lambda: LOAD)
+
+    async def read(_: Any) -> pb.GenerateRequest:
+        return ask(request_id="r8")
+
+    await whole(generating.events(b"", context, "Generate", read))
+    assert context.trailers["x-request-id"] == "r8"
+    report = rpc_pb2.OrcaLoadReport.FromString(context.trailers["endpoint-load-metrics-bin"])
     assert report.application_utilization == report.utilization["kv_cache"] == 0.75
     assert dict(report.named_metrics) == {
         "kv_cache_usage_perc": 0.75,
@@ -161,23 +204,15 @@ async def test_trailers_carry_the_request_and_the_load_for_balancers(stub: Any) 
 
 async def test_cancelling_the_call_before_the_first_token_cancels_every_choice(stub: Any, core: Any) -> None:
     core.reply, core.ends = b"", False
-    for call in (
-        stub.StreamGenerate(pb.StreamGenerateRequest(request=ask(sampling=pb.SamplingOptions(n=2)))),
-        stub.Generate(ask(sampling=pb.SamplingOptions(n=2))),
-    ):
-        before = len(core.streams)
-        asyncio.get_running_loop().call_soon(asyncio.ensure_future, _quietly(call))
-        await within(20, lambda before=before: len(core.streams) == before + 2)  # type: ignore[misc]
-        assert not core.streams[-1].cancelled
-        call.cancel()
-        await within(20, lambda: all(stream.cancelled for stream in core.streams))
-
-
-async def _quietly(call: Any) -> None:
-    try:
-        await (call.read() if hasattr(call, "read") else call)
-    except asyncio.CancelledError:
-        pass
+    request = ask(sampling=pb.SamplingOptions(n=2))
+    streamed = stub.StreamGenerate(pb.StreamGenerateRequest(request=request))
+    unary = stub.Generate(request)
+    await within(20, lambda: len(core.streams) == 4)
+    assert not any(stream.cancelled for stream in core.streams)
+    streamed.cancel()
+    await within(20, lambda: sum(stream.cancelled for stream in core.streams) == 2)
+    unary.cancel()
+    await within(20, lambda: all(stream.cancelled for stream in core.streams))
 
 
 async def test_the_deadline_shrinks_on_its_way_to_the_core(stub: Any, core: Any) -> None:
@@ -202,13 +237,13 @@ async def test_vllm_clients_get_the_same_answer_whole_and_streamed(vllm_stub: An
         output_token_ids=True, output_logprobs=True, output_candidates=vllm.CandidateTokens(top_n=2)
     )
     request = asked(response=wanted, sampling=vllm.RandomSampling(seed=5), request_id="v1")
-    whole = await vllm_stub.Generate(request)
+    answer = await vllm_stub.Generate(request)
     tokens = [*b"hello world", 257]
-    assert (whole.prompt_info.num_prompt_tokens, whole.outputs.text) == (1, "hello world")
-    assert (list(whole.outputs.token_ids), whole.outputs.num_tokens) == (tokens, 12)
-    assert list(whole.outputs.logprobs) == [-0.5] * 12 and list(whole.outputs.ranks) == [1] * 11 + [0]
-    assert [each.rank for each in whole.outputs.candidate_tokens[0].tokens] == [1, 2]
-    finish = whole.outputs.finish_info
+    assert (answer.prompt_info.num_prompt_tokens, answer.outputs.text) == (1, "hello world")
+    assert (list(answer.outputs.token_ids), answer.outputs.num_tokens) == (tokens, 12)
+    assert list(answer.outputs.logprobs) == [-0.5] * 12 and list(answer.outputs.ranks) == [1] * 11 + [0]
+    assert [each.rank for each in answer.outputs.candidate_tokens[0].tokens] == [1, 2]
+    finish = answer.outputs.finish_info
     assert (finish.finish_reason, finish.num_output_tokens, finish.eos_token_id) == (vllm.FinishInfo.STOP, 12, 257)
     parts = [part async for part in vllm_stub.GenerateStream(request)]
     assert [part.HasField("prompt_info") for part in parts] == [True] + [False] * (len(parts) - 1)
@@ -219,13 +254,13 @@ async def test_vllm_clients_get_the_same_answer_whole_and_streamed(vllm_stub: An
 
 
 async def test_zeros_of_vllm_clients_mean_its_defaults(vllm_stub: Any, core: Any) -> None:
-    whole = await vllm_stub.Generate(asked(sampling=vllm.RandomSampling(), stopping=vllm.StoppingCriteria()))
+    answer = await vllm_stub.Generate(asked(sampling=vllm.RandomSampling(), stopping=vllm.StoppingCriteria()))
     first = core.streams[0].choice.sampling
     assert (first.max_tokens, first.top_p, first.top_k, first.temperature) == (20, 1.0, 0, 1.0)
-    assert list(whole.outputs.token_ids) == [] and whole.outputs.text == "hello world"
+    assert list(answer.outputs.token_ids) == [] and answer.outputs.text == "hello world"
     stopping = vllm.StoppingCriteria(max_new_tokens=5, stop_strings=["lo"], include_stop_strings=True)
-    whole = await vllm_stub.Generate(asked(temperature=0.0, stopping=stopping))
-    assert (whole.outputs.text, whole.outputs.finish_info.stop_string) == ("hello", "lo")
+    answer = await vllm_stub.Generate(asked(temperature=0.0, stopping=stopping))
+    assert (answer.outputs.text, answer.outputs.finish_info.stop_string) == ("hello", "lo")
     assert core.streams[1].choice.sampling.temperature == 0.0
     short = await vllm_stub.Generate(asked(stopping=vllm.StoppingCriteria(max_new_tokens=2)))
     assert short.outputs.finish_info.finish_reason == vllm.FinishInfo.LENGTH
@@ -277,7 +312,6 @@ async def test_several_sequences_stream_to_vllm_clients(vllm_stub: Any, core: An
 
 
 async def test_an_error_in_the_middle_reaches_both_kinds_of_call(stub: Any, core: Any, assets: Any) -> None:
-    from mesh.errors import Unavailable
 
     core.fail_at = {2: Unavailable("later")}
     for call in (stub.Generate(ask()), events_of(stub, ask())):

@@ -92,6 +92,24 @@ def test_only_gateways_attach_only_prefill_opens_sessions_and_only_workers_regis
     assert at_gateway["edge sends clients' requests"] == (api, ["spiffe://baton/edge/edge"])
 
 
+def test_only_register_and_the_health_checks_of_workers_reach_the_port_of_workers() -> None:
+    (host,) = manager(rendered("gateway"), "inbound")["route_config"]["virtual_hosts"]
+    to_workers = [route["match"] for route in host["routes"] if route["route"]["cluster"] == "local_registry"]
+    health, register = to_workers
+    assert register == {"path": "/baton.worker.v1.RegistryService/Register"}
+    (authority,) = health.pop("headers")
+    assert health == {"prefix": "/grpc.health.v1.Health/"}
+    assert authority["string_match"] == {"exact": "gateway:50051"}  # what the workers' Envoys send, and the edge's not
+    checks = {each["name"]: each.get("health_checks") for each in rendered("prefill")["static_resources"]["clusters"]}
+    assert checks["gateway/gateway"][0]["grpc_health_check"]["authority"] == "gateway:50051"
+    public = [route["match"].get("prefix", "") for route in host["routes"] if route["match"] not in to_workers]
+    assert not any("/baton.worker.v1.RegistryService/Register".startswith(prefix) for prefix in public[:-1] if prefix)
+    (edge,) = manager(rendered("edge"), "edge")["route_config"]["virtual_hosts"]
+    prefixes = [route["match"].get("prefix", "?") for route in edge["routes"] if "route" in route]
+    for path in ("/baton.worker.v1.RegistryService/Register", "/baton.admin.v1.AdminService/Drain"):
+        assert not any(path.startswith(prefix) for prefix in prefixes)
+
+
 @pytest.mark.parametrize(
     ("role", "dialled"),
     [
