@@ -24,7 +24,7 @@ WINDOW = 64  # examinations of one request in flight
 
 @dataclass(frozen=True, slots=True)
 class EmbedRequest:
-    """A client\x27s request as any front door understands it; None: the client left the field out."""
+    """A client's request as any front door understands it; None: the client left the field out."""
 
     request_id: str
     inputs: tuple[tuple[int, ...], ...]  # token ids

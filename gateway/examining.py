@@ -96,9 +96,7 @@ class Examining:
             self._host.end(request, InvalidRequest(None, f"{what}; attach a prefill worker with device = cpu"))
         elif all_refuse_for_ever(request, able):
             field, tokens = request.choice.prompt_field, len(request.choice.prompt)
-            self._host.end(
-                request, PoolTooSmall(field, f"{field} has {tokens} tokens; no worker\x27s pool holds so many")
-            )
+            self._host.end(request, PoolTooSmall(field, f"{field} has {tokens} tokens; no worker's pool holds so many"))
         else:
             request.prefill = request.decode = None
             self._host.wait(request, lambda: ROOM if able else EXAMINER)
@@ -131,7 +129,7 @@ def begin_anew(request: GatewayRequest) -> None:
 
 
 def takes(worker: AttachedWorker, request: GatewayRequest) -> bool:
-    """Can this worker examine the request\x27s prompt?"""
+    """Can this worker examine the request's prompt?"""
     return (
         worker.hello.examines
         and worker.incarnation not in request.refused
@@ -152,7 +150,7 @@ def scored_so_far(request: GatewayRequest) -> int:
 
 
 class ExaminationReply:
-    """The core\x27s ExaminationStream."""
+    """The core's ExaminationStream."""
 
     def __init__(self, host: ExaminingHost, request: GatewayRequest) -> None:
         self._host, self._request = host, request

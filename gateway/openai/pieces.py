@@ -1,0 +1,55 @@
+"""Large JSON values in pieces: they are rendered slice by slice in a thread, and sent as they are.
+
+An answer may hold a list of a hundred megabytes. To encode it at once, or only to copy it, would hold the event loop
+up; here no step on the loop touches more than one piece."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+Item = TypeVar("Item")
+
+
+class JsonPieces:
+    """A JSON value that is encoded already. It stands anywhere in a value for `encode_pieces`."""
+
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        self.parts = parts
+
+    @classmethod
+    def of_items(cls, items: Sequence[bytes]) -> "JsonPieces":
+        """A list; each piece holds some of its items, without brackets."""
+        parts = [part for item in items for part in (b",", item)]
+        return cls([b"[", *parts[1:], b"]"])
+
+
+def encode_pieces(value: object) -> list[bytes]:
+    """The JSON of a value, in pieces whose order is that of the text."""
+    found = list[JsonPieces]()
+    mark = secrets.token_hex(16)  # no text that a client has written can contain it
+
+    def place(part: object) -> str:
+        if not isinstance(part, JsonPieces):
+            raise TypeError(f"{type(part).__name__} is no JSON value")
+        found.append(part)
+        return f"{mark}{len(found) - 1}"
+
+    text = msgspec.json.encode(value, enc_hook=place)
+    if not found:
+        return [text]
+    between = re.split(rf'"{mark}(\d+)"'.encode(), text)
+    pieces = [between[0]]
+    for number, after in zip(between[1::2], between[2::2], strict=True):
+        pieces += [*found[int(number)].parts, after]
+    return pieces
+
+
+async def in_thread(slices: Iterator[Item]) -> AsyncIterator[Item]:
+    """Yields what the iterator yields; each item is made in a thread."""
+    end = object()
+    while (item := await asyncio.to_thread(next, slices, end)) is not end:
+        yield item  # type: ignore[misc]
