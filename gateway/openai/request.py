@@ -14,6 +14,7 @@ from gateway.validation import MAX_TOP_LOGPROBS, ClientRequest, validate_length
 from mesh.errors import InvalidRequest
 
 MAX_PROMPTS = 256
+MAX_LISTED = 2**21  # logprobs of prompts in one answer
 CHAT_FIELDS = ChatFields(
     messages="messages",
     tools="tools",
@@ -58,6 +59,7 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         names=names,
     )
+    _check_listed([request], "prompt_logprobs")
     return replace(request, tools=tools, one_call=body.parallel_tool_calls is False)
 
 
@@ -80,7 +82,16 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
         if body.echo and body.logprobs is not None:  # both lists are made of one computation
             request = replace(request, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
         requests.append(request)
+        _check_listed(requests, "echo" if body.echo and body.logprobs is not None else "prompt_logprobs")
     return requests
+
+
+def _check_listed(requests: list[ClientRequest], field: str) -> None:
+    """The lists of prompt logprobs stay in memory until the answer is sent."""
+    listed = sum(len(each.prompt) * (1 + each.prompt_logprobs) for each in requests if each.prompt_logprobs is not None)
+    if listed > MAX_LISTED:
+        what = f"{field} would list more than {MAX_LISTED} logprobs: send fewer or shorter prompts, or ask for fewer"
+        raise InvalidRequest(field, f"{what} likeliest tokens at each position")
 
 
 def _prompts(prompt: str | list[str | int | list[int]] | None, context: int) -> list[Any]:

@@ -102,6 +102,15 @@ async def test_a_prompt_as_long_as_the_context_can_be_scored_but_not_continued(u
     assert (await post(url, prompt=[*whole, 65], echo=True, logprobs=1, max_tokens=0)).status_code == 400
 
 
+async def test_lists_that_would_fill_the_memory_are_refused_before_anything_runs(url: str, core: FakeCore) -> None:
+    body: dict[str, Any] = {"prompt": [[65] * 500] * 256, "max_tokens": 0}
+    for fields, field in (({"echo": True, "logprobs": 20}, "echo"), ({"prompt_logprobs": 20}, "prompt_logprobs")):
+        answer = await post(url, **body, **fields)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == field
+        assert "2097152 logprobs" in answer.json()["error"]["message"] and core.examinations == []
+    assert (await post(url, **body, prompt_logprobs=0)).status_code == 200
+
+
 async def scores_of(prompt: tuple[int, ...], top: int) -> PromptScores:
     from gateway.core import ChoiceRequest
     from mesh.messages import Examination, Sampling
