@@ -29,6 +29,7 @@ from gateway.http.read import ClientGone, read_body
 from gateway.observability.traces import RecentTraces
 from gateway.openai.body import parse_body
 from gateway.openai.embeddings import EmbeddingReply, parse_embedding
+from gateway.openai.pieces import encode_pieces
 from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE, encode
@@ -192,7 +193,7 @@ class _Generate:
                         await out.event(data)
                 await out.event(DONE, last=True)
             else:
-                await out.whole(200, encode(await reply.whole()), [JSON])
+                await out.whole(200, encode_pieces(await reply.whole()), [JSON])
         except Cancelled as error:
             if not watch.done():  # the client is still there: the gateway cancelled
                 await out.error(error)

@@ -28,9 +28,13 @@ class HttpOut:
         self.complete = False  # the last byte is sent
         self._begun = False
 
-    async def whole(self, status: int, content: bytes, headers: Headers) -> None:
-        await self._begin(status, [*headers, (b"content-length", str(len(content)).encode())])
-        await self._send({"type": "http.response.body", "body": content})
+    async def whole(self, status: int, content: bytes | Sequence[bytes], headers: Headers) -> None:
+        """`content` may be in pieces, which go out one after the other."""
+        pieces = [content] if isinstance(content, bytes) else content
+        await self._begin(status, [*headers, (b"content-length", str(sum(map(len, pieces))).encode())])
+        for piece in pieces[:-1]:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self._send({"type": "http.response.body", "body": pieces[-1]})
         self.complete = True
 
     async def event(self, data: bytes, *, last: bool = False) -> None:

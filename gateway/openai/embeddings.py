@@ -5,10 +5,9 @@ import base64
 import struct
 from collections.abc import AsyncGenerator
 
-import msgspec
-
 from gateway.embedding import Embeddings, EmbedRequest, check_count
 from gateway.openai.answer import Json, fingerprint_of
+from gateway.openai.pieces import JsonPieces
 from gateway.openai.request import HttpCaller
 from gateway.openai.sse import encode
 from gateway.openai.types import EmbeddingRequest
@@ -66,17 +65,15 @@ class EmbeddingReply:
         self._embeddings, self._packed = embeddings, body.encoding_format == "base64"
 
     async def whole(self) -> Json:
-        entries = list[msgspec.Raw]()
+        entries = list[bytes]()
         for index, values in enumerate(await self._embeddings.values()):
-            entries.append(
-                msgspec.Raw(encode({"object": "embedding", "index": index, "embedding": self._spell(values)}))
-            )
+            entries.append(encode({"object": "embedding", "index": index, "embedding": self._spell(values)}))
             await asyncio.sleep(0)  # thousands of numbers each
         tokens = self._embeddings.prompt_tokens
         return {
             "id": f"embd-{self.request_id}",
             "object": "list",
-            "data": entries,
+            "data": JsonPieces.of_items(entries),
             "model": self._model,
             "usage": {
                 "prompt_tokens": tokens,

@@ -1,34 +1,32 @@
 """Logprobs of prompts as JSON of the OpenAI API: vLLM's `prompt_logprobs`, and completions that echo their prompt.
 
-A long prompt has a million entries, so both are rendered piece by piece and in a thread: neither a slice's text nor its
-encoding holds the event loop up. What is rendered stays JSON until the answer is sent."""
+A long prompt has a million entries, so both are rendered in slices; each is made in a thread
+(gateway/openai/pieces.py)."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from gateway.core import PromptScores, ScoredToken
-from gateway.openai.answer import TokenNames, completion_logprobs
+from gateway.openai.answer import completion_logprobs
+from gateway.openai.pieces import JsonPieces
 from gateway.openai.sse import encode
 from gateway.text.tokenizer import Detokenizer, ModelTokenizer
 from mesh.messages import Token
 
-SLICE = 64  # entries that are encoded at once
+SLICE = 64  # tokens whose entries are rendered at once
 
 Json = dict[str, Any]
 
 
-def prompt_logprobs(tokenizer: ModelTokenizer, scores: PromptScores, top: int) -> msgspec.Raw:
-    """A list with null for the first token, and for each other one an object: its id, and the `top` likeliest ids, with
-    logprob, rank and text."""
+def prompt_logprobs(tokenizer: ModelTokenizer, scores: PromptScores, top: int) -> Iterator[bytes]:
+    """The items of a list, in slices: null for the first token, and for each other one an object with its id, and the
+    `top` likeliest ids, each with logprob, rank and text."""
     texts = _Texts(tokenizer)
-    parts = [b"[null"]
+    yield b"null"
     for some in _sliced(scores.entries()):
-        parts += (b",", encode([_by_id(entry, top, texts) for entry in some])[1:-1])
-    return msgspec.Raw(b"".join((*parts, b"]")))
+        yield _inner([_by_id(entry, top, texts) for entry in some])
 
 
 def _by_id(entry: ScoredToken, top: int, texts: "_Texts") -> Json:
@@ -40,69 +38,71 @@ def _by_id(entry: ScoredToken, top: int, texts: "_Texts") -> Json:
     return {str(entry.token): own, **found}
 
 
-@dataclass(slots=True)
-class EchoedLogprobs:
-    """The logprobs of an echoed prompt, as the beginnings of the four lists of a completion's logprobs."""
+@dataclass(frozen=True, slots=True)
+class EchoedSlice:
+    """Some tokens of an echoed prompt: their text, and their items of the four lists of a completion's logprobs."""
 
-    text: str  # of the prompt
-    lists: dict[str, list[bytes]] = field(default_factory=dict)  # items without brackets, by the name of the list
-
-    def joined(self, names: TokenNames, tokens: Sequence[Token], offsets: Sequence[int]) -> Json:
-        """The logprobs of the prompt and of the answer's first tokens behind it; `offsets` count from the answer's
-        beginning."""
-        after = [len(self.text) + offset for offset in offsets]
-        behind = completion_logprobs(names, tokens, after) if tokens else {}
-        return {
-            name: msgspec.Raw(b"[" + b",".join((*items, *_inner(behind.get(name)))) + b"]")
-            for name, items in self.lists.items()
-        }
+    text: str
+    items: dict[str, bytes]  # without brackets, by the name of the list
 
 
-def _inner(values: object) -> tuple[bytes, ...]:
-    return (encode(values)[1:-1],) if values else ()
-
-
-def echoed_logprobs(tokenizer: ModelTokenizer, scores: PromptScores, top: int, *, skip_special: bool) -> EchoedLogprobs:
-    """`top`: so many likeliest tokens are listed at each position. Each offset is the place in the echoed text at which
+def echoed_slices(
+    tokenizer: ModelTokenizer, scores: PromptScores, top: int, *, skip_special: bool
+) -> Iterator[EchoedSlice]:
+    """`top`: so many likeliest tokens are listed at each position. An offset is the place in the echoed text at which
     the token's own text begins, or would begin if it had any."""
     texts, detokenizer = _Texts(tokenizer), Detokenizer(tokenizer, (), skip_special=skip_special)
-    pieces, length = list[str](), 0
+    first, length, left = scores.prompt[0], 0, len(scores.prompt)
+    for some in _sliced(_with_first(scores)):
+        tokens = [first if entry is None else entry.token for entry in some]
+        pieces, offsets = list[str](), list[int]()
+        for token in tokens:
+            offsets.append(length)
+            pieces.append(detokenizer.push(token))
+            length += len(pieces[-1])
+        left -= len(some)
+        if not left:
+            pieces.append(detokenizer.flush())
+        yield EchoedSlice(
+            "".join(pieces),
+            {
+                "text_offset": _inner(offsets),
+                "token_logprobs": _inner([None if entry is None else entry.logprob for entry in some]),
+                "tokens": _inner([texts[token] for token in tokens]),
+                "top_logprobs": _inner([None if entry is None else _tops(entry, top, texts) for entry in some]),
+            },
+        )
 
-    def offset_of(token: int) -> int:
-        nonlocal length
-        before = length
-        pieces.append(detokenizer.push(token))
-        length += len(pieces[-1])
-        return before
 
-    def tops(entry: ScoredToken) -> dict[str, float] | None:
-        if not top:
-            return None
-        listed = zip(entry.top_ids[:top], entry.top_logprobs, strict=False)
-        return {texts[entry.token]: entry.logprob} | {texts[token]: logprob for token, logprob in listed}
+def _with_first(scores: PromptScores) -> Iterator[ScoredToken | None]:
+    """One entry for each token of the prompt; the first token has no logprob."""
+    yield None
+    yield from scores.entries()
 
-    columns: dict[str, Callable[[ScoredToken], object]] = {
-        "text_offset": lambda entry: offset_of(entry.token),
-        "token_logprobs": lambda entry: entry.logprob,
-        "tokens": lambda entry: texts[entry.token],
-        "top_logprobs": tops,
+
+def _tops(entry: ScoredToken, top: int, texts: "_Texts") -> dict[str, float] | None:
+    if not top:
+        return None
+    listed = zip(entry.top_ids[:top], entry.top_logprobs, strict=False)
+    return {texts[entry.token]: entry.logprob} | {texts[token]: logprob for token, logprob in listed}
+
+
+def joined_logprobs(
+    tokenizer: ModelTokenizer, echoed: Sequence[EchoedSlice], tokens: Sequence[Token], offset: int
+) -> dict[str, JsonPieces]:
+    """The logprobs of these parts of the prompt and of the answer's tokens behind it, whose text begins at `offset`."""
+    behind = completion_logprobs(tokenizer, tokens, offset) if tokens else {}
+    return {
+        name: JsonPieces.of_items([*(each.items[name] for each in echoed), *([_inner(behind[name])] if behind else [])])
+        for name in ("text_offset", "token_logprobs", "tokens", "top_logprobs")
     }
-    first = scores.prompt[0]
-    echoed = EchoedLogprobs("")
-    echoed.lists = {
-        "text_offset": [encode(offset_of(first))],
-        "token_logprobs": [b"null"],
-        "tokens": [encode(texts[first])],
-        "top_logprobs": [b"null"],
-    }
-    for some in _sliced(scores.entries()):
-        for name, column in columns.items():
-            echoed.lists[name].append(encode([column(entry) for entry in some])[1:-1])
-    echoed.text = "".join(pieces) + detokenizer.flush()
-    return echoed
 
 
-def _sliced(entries: Iterator[ScoredToken]) -> Iterator[list[ScoredToken]]:
+def _inner(items: object) -> bytes:
+    return encode(items)[1:-1]
+
+
+def _sliced(entries: Iterator[Any]) -> Iterator[list[Any]]:
     while some := list(islice(entries, SLICE)):
         yield some
 

@@ -5,7 +5,6 @@ share one numbering."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -26,8 +25,9 @@ from gateway.openai.answer import (
     tool_call,
     usage_fields,
 )
-from gateway.openai.prompt_logprobs import EchoedLogprobs, echoed_logprobs, prompt_logprobs
-from gateway.openai.sse import ChatFrames, CompletionFrames, with_member
+from gateway.openai.pieces import JsonPieces, in_thread
+from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, joined_logprobs, prompt_logprobs
+from gateway.openai.sse import ChatFrames, CompletionFrames
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
@@ -70,9 +70,10 @@ class _BaseReply:
         for _, answer in self._pairs:
             answer.cancel()
 
-    async def prompt_logprobs(self, answer: Answer, top: int) -> msgspec.Raw:
+    async def prompt_logprobs(self, answer: Answer, top: int) -> JsonPieces:
         assert answer.scores is not None, "the answer has waited for them"
-        return await asyncio.to_thread(prompt_logprobs, self._tokenizer, answer.scores, top)
+        slices = prompt_logprobs(self._tokenizer, answer.scores, top)
+        return JsonPieces.of_items([each async for each in in_thread(slices)])
 
     def usage(self) -> Json:
         return usage_fields(usage_of(self._answers))
@@ -150,7 +151,6 @@ class CompletionReply(_BaseReply):
         self._with_logprobs = body.logprobs is not None
         self._echo = [assets.tokenizer.decode(request.prompt) if body.echo else "" for request, _ in pairs]
         self._skip_special = body.skip_special_tokens is not False
-        self._rendered: dict[int, EchoedLogprobs] = {}  # by the number of the prompt
         self._echo_top = body.logprobs if body.echo else None  # logprobs of the prompts too
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
@@ -160,13 +160,14 @@ class CompletionReply(_BaseReply):
         streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
         async for index, event in merge(streams):
             if index not in offsets:
-                number = index // self._choices
-                echoed = await self._echoed(number)
-                echo = self._echo[number]
-                offsets[index] = len(echo)
-                if echo or echoed:
-                    scored = echoed.joined(self._names, (), ()) if echoed else None
-                    yield self.with_usage(frames.text(index, echo, scored))
+                number, offsets[index] = index // self._choices, 0
+                if self._echo_top is None and (echo := self._echo[number]):
+                    offsets[index] = len(echo)
+                    yield frames.text(index, echo, None)
+                async for each in self._echoed(number):
+                    offsets[index] += len(each.text)
+                    lists = {name: msgspec.Raw(b"[%b]" % items) for name, items in each.items.items()}
+                    yield frames.text(index, each.text, lists)
             if isinstance(event, Delta):
                 logprobs = None
                 if self._with_logprobs:
@@ -187,31 +188,25 @@ class CompletionReply(_BaseReply):
         collected = await asyncio.gather(*(_collect(answer) for _, answer in self._pairs))
         choices = list[Json]()
         for number, (wholes, echo) in enumerate(zip(collected, self._echo, strict=True)):
-            echoed, more = await self._echoed(number), dict[str, object]()
-            if echoed is not None:
-                echo = echoed.text
+            echoed, more = [each async for each in self._echoed(number)], dict[str, object]()
+            text = "".join(each.text for each in echoed) if echoed else echo
             if self._prompt_top is not None:
                 more["prompt_logprobs"] = await self.prompt_logprobs(self._answers[number], self._prompt_top)
             for whole in wholes:
                 index = number * self._choices + whole.index
-                choice = completion_choice(whole, self._names, self._with_logprobs, echo, index) | more
-                if echoed is not None:
-                    choice["logprobs"] = echoed.joined(self._names, whole.tokens, whole.offsets)
-                if self._with_ids:
-                    choice |= {"prompt_token_ids": self._pairs[number][0].prompt, "token_ids": whole.token_ids}
+                choice = completion_choice(whole, self._tokenizer, self._with_logprobs, text, index) | more
+                if echoed:
+                    choice["logprobs"] = joined_logprobs(self._tokenizer, echoed, whole.tokens, len(text))
                 choices.append(choice)
         return self.answer("text_completion", choices)
 
-    async def _echoed(self, number: int) -> EchoedLogprobs | None:
-        """The logprobs of a prompt that is echoed with them. Its text then is that to which their offsets belong."""
+    async def _echoed(self, number: int) -> AsyncIterator[EchoedSlice]:
+        """The parts of a prompt that is echoed with its logprobs; none without. Their text is that of their offsets."""
         scores = self._answers[number].scores
-        if self._echo_top is None or scores is None:
-            return None
-        if number not in self._rendered:
-            render = partial(echoed_logprobs, skip_special=self._skip_special)
-            echoed = await asyncio.to_thread(render, self._tokenizer, scores, self._echo_top)
-            self._rendered[number], self._echo[number] = echoed, echoed.text
-        return self._rendered[number]
+        if self._echo_top is not None and scores is not None:
+            slices = echoed_slices(self._tokenizer, scores, self._echo_top, skip_special=self._skip_special)
+            async for each in in_thread(slices):
+                yield each
 
 
 async def _collect(answer: Answer) -> list[WholeChoice]:

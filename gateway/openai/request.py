@@ -16,6 +16,7 @@ from gateway.validation import MAX_TOP_LOGPROBS, ClientRequest, validate_length
 from mesh.errors import InvalidRequest
 
 MAX_PROMPTS = 256
+MAX_LISTED = 2**21  # logprobs of prompts in one answer
 CHAT_FIELDS = ChatFields(
     messages="messages",
     tools="tools",
@@ -57,6 +58,7 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         names={"prompt": "messages"},
     )
+    _check_listed([request], "prompt_logprobs")
     return replace(request, tools=tools, one_call=body.parallel_tool_calls is False)
 
 
@@ -77,11 +79,20 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
         if body.echo and body.logprobs is not None:  # both lists are made of one computation
             request = replace(request, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
         requests.append(request)
+        _check_listed(requests, "echo" if body.echo and body.logprobs is not None else "prompt_logprobs")
     return requests
 
 
-def _prompts(prompt: str | list[str | int | list[int]] | None, context: int | None) -> list[Any]:
-    """Every prompt as text or as token ids. `context`: its limit; None: the prompt will be cut."""
+def _check_listed(requests: list[ClientRequest], field: str) -> None:
+    """The lists of prompt logprobs stay in memory until the answer is sent."""
+    listed = sum(len(each.prompt) * (1 + each.prompt_logprobs) for each in requests if each.prompt_logprobs is not None)
+    if listed > MAX_LISTED:
+        what = f"{field} would list more than {MAX_LISTED} logprobs: send fewer or shorter prompts, or ask for fewer"
+        raise InvalidRequest(field, f"{what} likeliest tokens at each position")
+
+
+def _prompts(prompt: str | list[str | int | list[int]] | None, context: int) -> list[Any]:
+    """Every prompt as text or as token ids."""
     if prompt is None:
         raise InvalidRequest("prompt", "prompt is missing: text, a list of texts, token ids, or a list of those")
     if isinstance(prompt, str):

@@ -17,6 +17,8 @@ from mesh.errors import Cancelled, PoolTooSmall
 from mesh.messages import Examination, Pooling, Sampling
 from tests.mesh.conftest import RealMesh
 
+pytestmark = pytest.mark.mesh
+
 StartMesh = Callable[..., AbstractAsyncContextManager[RealMesh]]
 SCORES = Examination(top=3)
 PROMPT = tuple((7 * i) % 250 for i in range(150))

@@ -10,7 +10,7 @@ import pytest
 
 import engine.reports
 from engine.builtin import tiny
-from engine.plan import Piece, Plan, RowsReport, Sampled, WantedRows
+from engine.plan import Drafting, Piece, Plan, RowsReport, Sampled, WantedRows
 from engine.reports import add_rows, embedding, score
 from mesh.messages import Pooling, Sampling
 
@@ -105,13 +105,22 @@ def test_samples_beside_an_examination_keep_their_bits(folder: Path, engine: Any
         assert one.runner.compute(Plan(0, (sampled, examined))).sampled == ((alone,), ())
 
 
+def test_a_draft_model_beside_changes_no_score_and_reads_the_prompt(folder: Path, engine: Any, words: Words) -> None:
+    prompt = words(40)
+    plain, one = scored(engine(folder), prompt, chunk=40), engine(folder, draft=folder)
+    wanted = WantedRows(tuple(prompt[1:]), 3)
+    piece = one.piece(prompt, sampled=0, wanted=wanted, drafting=Drafting(0))
+    result = one.runner.compute(Plan(0, (piece,)))
+    assert result.reports == (plain,) and result.proposed == ((),)
+
+
 def test_ranks_count_likelier_tokens_and_equal_ones_of_lower_ids() -> None:
     logits = np.array([[1.0, 3.0, 3.0, 2.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
     for token, rank in ((1, 1), (2, 2), (3, 3), (0, 4)):
         logprobs, ranks, ids, top = score(logits, np.array([token, 2], np.int32), 2)
         assert whole_numbers(ranks).tolist() == [rank, 3]
         assert whole_numbers(ids).tolist() == [1, 2, 0, 1]
-        assert floats(top)[0] == floats(top)[1] > floats(logprobs)[0] or token in (1, 2)
+        assert (floats(logprobs)[0] == floats(top)[0]) == (token in (1, 2)), "both are the likeliest"
         assert np.isclose(floats(logprobs)[1], -np.log(4))
 
 

@@ -1,5 +1,7 @@
 """Logprobs of prompts over HTTP: vLLM's field, completions that echo, and requests that only score."""
 
+import json
+import threading
 from typing import Any
 
 import httpx2 as httpx
@@ -7,8 +9,8 @@ import openai
 import pytest
 
 from gateway.core import PromptScores
-from gateway.openai.prompt_logprobs import SLICE, echoed_logprobs, prompt_logprobs
-from gateway.openai.sse import encode
+from gateway.openai.pieces import JsonPieces, encode_pieces, in_thread
+from gateway.openai.prompt_logprobs import SLICE, echoed_slices, joined_logprobs, prompt_logprobs
 from gateway.text.assets import Assets
 from tests.unit.gateway.conftest import FakeCore, FakeExamination
 
@@ -100,6 +102,15 @@ async def test_a_prompt_as_long_as_the_context_can_be_scored_but_not_continued(u
     assert (await post(url, prompt=[*whole, 65], echo=True, logprobs=1, max_tokens=0)).status_code == 400
 
 
+async def test_lists_that_would_fill_the_memory_are_refused_before_anything_runs(url: str, core: FakeCore) -> None:
+    body: dict[str, Any] = {"prompt": [[65] * 500] * 256, "max_tokens": 0}
+    for fields, field in (({"echo": True, "logprobs": 20}, "echo"), ({"prompt_logprobs": 20}, "prompt_logprobs")):
+        answer = await post(url, **body, **fields)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == field
+        assert "2097152 logprobs" in answer.json()["error"]["message"] and core.examinations == []
+    assert (await post(url, **body, prompt_logprobs=0)).status_code == 200
+
+
 async def scores_of(prompt: tuple[int, ...], top: int) -> PromptScores:
     from gateway.core import ChoiceRequest
     from mesh.messages import Examination, Sampling
@@ -113,12 +124,29 @@ async def test_slices_are_joined_without_a_seam(assets: Assets) -> None:
     for length in (1, 2, SLICE, SLICE + 1, SLICE + 2, 2 * SLICE + 1):
         prompt = tuple("é€x".encode() * length)[:length]
         scores = await scores_of(prompt, 1)
-        listed = httpx.Response(200, content=encode(prompt_logprobs(assets.tokenizer, scores, 1))).json()
+        items = list(prompt_logprobs(assets.tokenizer, scores, 1))
+        listed = json.loads(b"".join(encode_pieces(JsonPieces.of_items(items))))
         assert len(listed) == length and listed[0] is None
-        echoed = echoed_logprobs(assets.tokenizer, scores, 1, skip_special=True)
-        joined = httpx.Response(200, content=encode(echoed.joined(assets.tokenizer, ()))).json()
+        echoed = list(echoed_slices(assets.tokenizer, scores, 1, skip_special=True))
+        joined = json.loads(b"".join(encode_pieces(joined_logprobs(assets.tokenizer, echoed, (), 0))))
         assert {len(column) for column in joined.values()} == {length}
-        assert echoed.text == assets.tokenizer.decode(prompt)
+        text = "".join(each.text for each in echoed)
+        assert text == assets.tokenizer.decode(prompt)
         assert joined["token_logprobs"][1:] == [-float(i) for i in range(1, length)]
         assert joined["text_offset"] == sorted(joined["text_offset"])
-        assert 0 <= joined["text_offset"][-1] <= len(echoed.text)
+        assert 0 <= joined["text_offset"][-1] <= len(text)
+
+
+def test_pieces_stand_where_their_value_stands() -> None:
+    pieces = JsonPieces.of_items([b"1,2", b"3"])
+    value = {"a": pieces, "b": [pieces, "text"], "c": JsonPieces.of_items([])}
+    assert json.loads(b"".join(encode_pieces(value))) == {"a": [1, 2, 3], "b": [[1, 2, 3], "text"], "c": []}
+    assert encode_pieces({"a": 1}) == [b'{"a":1}']
+    with pytest.raises(TypeError, match="object is no JSON value"):
+        encode_pieces({"a": object()})
+
+
+async def test_slices_are_made_in_a_thread() -> None:
+    threads = (threading.get_ident() for _ in range(3))
+    found = [ident async for ident in in_thread(threads)]
+    assert len(found) == 3 and threading.get_ident() not in found

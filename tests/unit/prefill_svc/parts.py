@@ -116,6 +116,7 @@ class PrefillParts:
             report_seconds=0.25,
             speed=self.speed,
         )
+        self.reserved = 0  # pages for an older prompt that is examined
         self.handoff = HandOff(
             self,
             links,
@@ -124,7 +125,7 @@ class PrefillParts:
             self.pushing,
             incarnation=OWN_INCARNATION,
             ahead_tokens=ahead_tokens,
-            reserved=lambda younger: 0,
+            reserved=lambda younger: self.reserved,
             rules=RULES,
         )
 

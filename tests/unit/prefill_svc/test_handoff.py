@@ -46,6 +46,18 @@ async def test_a_prompt_that_has_no_room_lets_a_smaller_one_pass() -> None:
     assert parts.decode.taken() == [Ready(small.ticket)]
 
 
+async def test_a_prompt_leaves_an_older_examination_its_pages_and_is_known_to_wait_for_its_own() -> None:
+    """With no page reserved, the negative control, the same prompt asks."""
+    parts = PrefillParts(4)
+    prompt = parts.queued(tokens=12)  # three pages
+    parts.reserved = 2
+    parts.handoff.ask()
+    assert parts.decode.taken() == [] and parts.handoff.starved == (parts.prompts.seniority(prompt), 3)
+    parts.reserved = 0
+    parts.handoff.ask()
+    assert parts.decode.taken() == [Ready(prompt.ticket)] and parts.handoff.starved is None
+
+
 async def test_no_ready_goes_to_a_decode_worker_that_is_not_the_one_the_gateway_named() -> None:
     parts = PrefillParts()
     parts.queued(incarnation=1)
