@@ -6,6 +6,8 @@ Step 1 of a request's life over gRPC."""
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
+from gateway.adjustments import find_adjustments
+from gateway.fields import Fields
 from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.grpc.options import SAMPLING_FIELDS, adjustment_fields
 from gateway.observability.record import RequestRecord
@@ -43,7 +45,7 @@ async def parse_request(
         model=request.model or None,
         n=_present(sampling, "n"),
         best_of=_present(sampling, "best_of"),
-        adjust=adjustment_fields(sampling),
+        adjustments=await find_adjustments(adjustment_fields(sampling), Fields(_FIELD_NAMES), assets),
         temperature=_present(sampling, "temperature"),
         top_p=_present(sampling, "top_p"),
         top_k=_present(sampling, "top_k"),

@@ -103,7 +103,7 @@ class ChatReply(_BaseReply):
             if event.index not in begun:
                 begun.add(event.index)
                 role = frames.role(event.index)
-                if self._with_ids:
+                if self._with_ids and len(begun) == 1:
                     role = with_member(role, "prompt_token_ids", self._request.prompt)
                 yield self.with_usage(role)
             if isinstance(event, Delta):
@@ -140,7 +140,7 @@ class CompletionReply(_BaseReply):
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
         offsets: dict[int, int] = {}  # characters sent so far, by choice
-        begun = set[int]()  # choices of which tokens were sent
+        begun = set[int]()  # prompts whose token ids were sent
         streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
         async for index, event in merge(streams):
             if index not in offsets:
@@ -154,9 +154,9 @@ class CompletionReply(_BaseReply):
                     logprobs = completion_logprobs(self._names, event.tokens, text_offsets(event, offsets[index]))
                 offsets[index] += len(event.text)
                 also = self.ids_of(event)
-                if also and index not in begun:
+                if also and index // self._choices not in begun:
                     also |= {"prompt_token_ids": self._pairs[index // self._choices][0].prompt}
-                begun.add(index)
+                    begun.add(index // self._choices)
                 if event.text or logprobs is not None or also:
                     yield self.with_usage(frames.text(index, event.text, logprobs, also))
             else:
@@ -172,8 +172,9 @@ class CompletionReply(_BaseReply):
                 index = number * self._choices + whole.index
                 choices.append(completion_choice(whole, self._names, self._with_logprobs, echo, index))
                 if self._with_ids:
-                    prompt = self._pairs[number][0].prompt
-                    choices[-1] |= {"prompt_token_ids": prompt, "token_ids": whole.token_ids}
+                    choices[-1]["token_ids"] = whole.token_ids
+                    if whole.index == 0:
+                        choices[-1]["prompt_token_ids"] = self._pairs[number][0].prompt
         return self.answer("text_completion", choices)
 
 

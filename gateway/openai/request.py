@@ -5,7 +5,8 @@ Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.adjustments import AdjustmentFields
+from gateway.adjustments import AdjustmentFields, find_adjustments
+from gateway.fields import Fields
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
@@ -14,6 +15,7 @@ from gateway.text.tools import ChatFields
 from gateway.text.truncation import Truncation, encode_cut
 from gateway.validation import ClientRequest, validate_length
 from mesh.errors import InvalidRequest
+from mesh.messages import Adjustments
 
 MAX_PROMPTS = 256
 CHAT_FIELDS = ChatFields(
@@ -55,6 +57,7 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         caller,
         prompt=ids if cut is None else cut.cut(ids),
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        adjustments=await _adjustments(body, assets),
         names={"prompt": "messages"},
     )
     return replace(request, tools=tools, one_call=body.parallel_tool_calls is False)
@@ -64,6 +67,7 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     """One request for each prompt."""
     if body.logprobs is not None and body.echo:
         raise InvalidRequest("echo", "echo with logprobs is not supported: logprobs of prompts are not computed")
+    adjustments = await _adjustments(body, assets)
     requests = list[ClientRequest]()
     cut, special = _truncation(body, assets.context_tokens), body.add_special_tokens is not False
     for prompt in _prompts(body.prompt, None if cut else assets.context_tokens):
@@ -78,6 +82,7 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
                 caller,
                 prompt=ids,
                 top_logprobs=body.logprobs,
+                adjustments=adjustments,
                 names={"top_logprobs": "logprobs"},
             )
         )
@@ -110,6 +115,7 @@ def _client_request(
     *,
     prompt: tuple[int, ...],
     top_logprobs: int | None,
+    adjustments: Adjustments | None,
     names: dict[str, str],
 ) -> ClientRequest:
     if body.stream_options is not None and not body.stream:
@@ -136,14 +142,7 @@ def _client_request(
         min_tokens=body.min_tokens,
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
-        adjust=AdjustmentFields(
-            frequency_penalty=body.frequency_penalty,
-            presence_penalty=body.presence_penalty,
-            repetition_penalty=body.repetition_penalty,
-            logit_bias=body.logit_bias,
-            bad_words=tuple(body.bad_words or ()),
-            allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
-        ),
+        adjustments=adjustments,
         ignore_eos=bool(body.ignore_eos),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
@@ -155,6 +154,18 @@ def _client_request(
         trace=caller.trace,
         field_names=names,
     )
+
+
+async def _adjustments(body: CommonRequest, assets: Assets) -> Adjustments | None:
+    wanted = AdjustmentFields(
+        frequency_penalty=body.frequency_penalty,
+        presence_penalty=body.presence_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=body.logit_bias,
+        bad_words=body.bad_words or (),
+        allowed_token_ids=body.allowed_token_ids,
+    )
+    return await find_adjustments(wanted, Fields({}), assets)
 
 
 def _truncation(body: CommonRequest, context: int) -> Truncation | None:

@@ -7,6 +7,8 @@ import openai
 import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
+from gateway.adjustments import AdjustmentFields, find_adjustments
+from gateway.fields import Fields
 from gateway.text.assets import Assets, Defaults
 from mesh.messages import Adjustments, TokenBias, TokenSequence
 from tests.unit.gateway.public_grpc import ask
@@ -26,7 +28,7 @@ EXPECTED = Adjustments(
     repetition_penalty=1.25,
     frequency_penalty=0.5,
     presence_penalty=-0.25,
-    allowed_ids=(5, 9, 104),
+    allowed=sum(1 << token for token in (5, 9, 104)).to_bytes(33, "little"),
     bad_words=WORDS,
 )
 
@@ -62,15 +64,12 @@ async def test_neutral_and_absent_fields_leave_the_logits_alone(client: openai.A
         assert reached(core).adjustments is None
 
 
-async def test_the_models_folder_may_adjust_logits_too(core: Any, assets: Assets, stub: Any) -> None:
-    from gateway.adjustments import NO_ADJUSTMENTS, validate_adjustments
-    from gateway.fields import Fields
-
+async def test_the_models_folder_may_adjust_logits_too(assets: Assets) -> None:
     defaults = Defaults(repetition_penalty=1.1, no_repeat_ngram_size=3, suppress_tokens=(7, 900))
     model = replace(assets, defaults=defaults)
-    found = validate_adjustments(NO_ADJUSTMENTS, Fields({}), model, early_stops=())
+    found = await find_adjustments(AdjustmentFields(), Fields({}), model)
     assert found == Adjustments(repetition_penalty=1.1, no_repeat_ngram=3, suppressed_ids=(7,))
-    assert validate_adjustments(NO_ADJUSTMENTS, Fields({}), assets, early_stops=()) is None
+    assert await find_adjustments(AdjustmentFields(), Fields({}), assets) is None
 
 
 @pytest.mark.parametrize("name", [*FIELDS])
