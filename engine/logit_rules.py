@@ -102,7 +102,7 @@ class Bans:
 
     def __init__(self, adjustments: Adjustments) -> None:
         bits = np.unpackbits(np.frombuffer(adjustments.allowed, np.uint8), bitorder="little")
-        self._allowed = np.flatnonzero(bits)
+        self._closed = bits == 0
         self._suppressed = np.array(adjustments.suppressed_ids, np.int64)
 
     def push(self, token: int, *, emitted: bool) -> None:
@@ -112,10 +112,10 @@ class Bans:
         """The text does not matter."""
 
     def apply(self, row: Floats) -> None:
-        if self._allowed.size:
-            kept = row[self._allowed]
-            row[:] = -np.inf
-            row[self._allowed] = kept
+        if self._closed.size:
+            count = min(len(row), len(self._closed))
+            np.copyto(row[:count], -np.inf, where=self._closed[:count])
+            row[count:] = -np.inf
         row[self._suppressed] = -np.inf
 
 

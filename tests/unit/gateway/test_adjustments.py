@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import openai
 import pytest
 
@@ -88,3 +89,14 @@ async def test_a_tiny_temperature_is_greedy(client: openai.AsyncOpenAI, core: An
     for temperature, served in ((1e-38, 0.0), (9e-6, 0.0), (1e-5, 1e-5), (0.7, 0.7)):
         await client.completions.create(model="tiny", prompt="x", temperature=temperature)
         assert reached(core).temperature == served
+
+
+async def test_the_best_choices_and_routing_keys_work_over_grpc_too(stub: Any, core: Any) -> None:
+    core.reply = lambda choice: b"choice %d" % choice.sampling.choice
+    request = ask(sampling=pb.SamplingOptions(best_of=3, n=2, seed=1), affinity_key="chat")
+    answer = await stub.Generate(request)
+    assert [(choice.index, choice.text) for choice in answer.choices] == [(0, "choice 0"), (1, "choice 1")]
+    assert len(core.streams) == 3 and {stream.choice.affinity for stream in core.streams} == {"chat"}
+    request.emitted.add(index=0, token_ids=[5])
+    with pytest.raises(grpc.aio.AioRpcError, match=r"sampling\.best_of"):
+        await stub.Generate(request)
