@@ -18,14 +18,7 @@ from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local, Need, Route, RouteDecision, route
 from gateway.tally import Tally
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import (
-    BatonError,
-    Cancelled,
-    ClassUnavailable,
-    DeadlineExceeded,
-    PoolTooSmall,
-    WorkersDied,
-)
+from mesh.errors import BatonError, Cancelled, ClassUnavailable, DeadlineExceeded, PoolTooSmall, WorkersDied
 from mesh.messages import (
     Cancel,
     End,

@@ -116,7 +116,7 @@ async def _serve_and_compare(mesh: Any, client: httpx2.AsyncClient, metrics: Gat
     failing = mesh.ask(tuple(range(40)), deadline_seconds=1e-6)
     with pytest.raises(DeadlineExceeded):
         await failing.task
-    assert "error" in await complete(prompt="x", max_tokens=0)
+    assert "error" in await complete(prompt="x", max_tokens=-1)
     leaving = mesh.ask(tuple(range(1, 90)), max_tokens=500)
     await mesh.until(lambda: len(leaving.tokens) > 2)
     leaving.handle.cancel()

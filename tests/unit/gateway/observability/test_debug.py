@@ -99,7 +99,7 @@ async def test_requests_that_a_front_door_refuses_are_told_from_those_that_fail_
     http: httpx2.AsyncClient, core: FakeCore
 ) -> None:
     for _ in range(3):
-        assert (await http.post("/v1/completions", json={"prompt": "x", "max_tokens": 0})).status_code == 400
+        assert (await http.post("/v1/completions", json={"prompt": "x", "max_tokens": -1})).status_code == 400
     assert core.refused == 3 == len(core.errors)
 
 
