@@ -39,7 +39,7 @@ def rules_of(sampling: Sampling) -> list[LogitRule]:
         rules.append(RepetitionPenalty(wanted.repetition_penalty))
     if wanted.frequency_penalty or wanted.presence_penalty:
         rules.append(EmittedPenalties(wanted.frequency_penalty, wanted.presence_penalty))
-    if wanted.allowed_ids or wanted.suppressed_ids:
+    if wanted.allowed or wanted.suppressed_ids:
         rules.append(Bans(wanted))
     if wanted.bad_words or wanted.no_repeat_ngram:
         rules.append(RepetitionBans(wanted.bad_words, wanted.no_repeat_ngram))
@@ -101,7 +101,8 @@ class Bans:
     """Tokens that can never be drawn."""
 
     def __init__(self, adjustments: Adjustments) -> None:
-        self._allowed = np.array(adjustments.allowed_ids, np.int64)
+        bits = np.unpackbits(np.frombuffer(adjustments.allowed, np.uint8), bitorder="little")
+        self._closed = bits == 0
         self._suppressed = np.array(adjustments.suppressed_ids, np.int64)
 
     def push(self, token: int, *, emitted: bool) -> None:
@@ -111,10 +112,10 @@ class Bans:
         """The text does not matter."""
 
     def apply(self, row: Floats) -> None:
-        if self._allowed.size:
-            kept = row[self._allowed]
-            row[:] = -np.inf
-            row[self._allowed] = kept
+        if self._closed.size:
+            count = min(len(row), len(self._closed))
+            np.copyto(row[:count], -np.inf, where=self._closed[:count])
+            row[count:] = -np.inf
         row[self._suppressed] = -np.inf
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.logit_rules import Floats, LogitRule, rules_of
+from engine.logit_rules import Bans, Floats, LogitRule, rules_of
 from engine.plan import Piece
 
 Ints = NDArray[np.int32]
@@ -24,10 +24,12 @@ class FollowedText:
         assert piece.sampling is not None
         self.source, self.length = piece.text, 0
         self._rules: list[LogitRule] = rules_of(piece.sampling)
+        self._excludes = any(isinstance(rule, Bans) for rule in self._rules)
 
-    def adjust(self, piece: Piece, rows: Floats, banned: Sequence[Ints]) -> None:
-        """Changes the piece's sampled rows in place. Row i stands behind the accepted text and i drafts. `banned`
-        are ids that a row must not take, whatever the rules say; where the rules allow no other, they give way."""
+    def adjust(self, piece: Piece, rows: Floats, raw: Floats, banned: Sequence[Ints]) -> None:
+        """Changes `rows`, copies of the piece's `raw` rows, in place. Row i stands behind the accepted text and i
+        drafts. `banned` are ids that a row must not take, whatever the rules say; where these allow no other, they give
+        way."""
         assert piece.text is not None
         first = piece.stop - piece.sampled + 1  # length of the text in front of the first token that is drawn
         prompt = first - piece.position
@@ -35,15 +37,15 @@ class FollowedText:
             self._push(token, emitted=index >= prompt)
         self.length = first
         drafts = piece.tokens[len(piece.tokens) - piece.sampled + 1 :]
-        for row, ids, draft in zip(rows, banned, (None, *drafts), strict=True):
+        for row, own, ids, draft in zip(rows, raw, banned, (None, *drafts), strict=True):
             if draft is not None:
                 self._push(draft, emitted=True)
             row[ids] = -np.inf
-            plain = row.copy()
             for rule in self._rules:
                 rule.apply(row)
-            if row.max() == -np.inf:
-                row[:] = plain
+            if self._excludes and row.max() == -np.inf:
+                row[:] = own
+                row[ids] = -np.inf
         for _ in drafts:
             for rule in self._rules:
                 rule.pop()
@@ -59,6 +61,7 @@ class LogitAdjuster:
 
     def __init__(self) -> None:
         self._followed: dict[int, FollowedText] = {}
+        self._scratch: Floats = np.empty((0, 0), np.float32)  # memory of the copies, valid until the next step
 
     def adjust(
         self, pieces: Sequence[Piece], logits: Floats, banned: Banned | None = None
@@ -71,18 +74,25 @@ class LogitAdjuster:
             return None
         counts = np.array([piece.sampled for piece in pieces])
         mask = np.repeat(np.array(adjusting), counts)
-        copies, index = logits[mask], np.full(len(logits), -1, np.int32)
+        chosen, index = np.flatnonzero(mask), np.full(len(logits), -1, np.int32)
+        copies = np.take(logits, chosen, axis=0, out=self._room(len(chosen), logits.shape[1]), mode="clip")
         bans = _by_row(banned, len(logits))
-        index[mask] = np.arange(len(copies), dtype=np.int32)
+        index[chosen] = np.arange(len(chosen), dtype=np.int32)
         followed, stop, copied = dict[int, FollowedText](), 0, 0
         for piece, own in zip(pieces, adjusting, strict=True):
             stop += piece.sampled
             if own:
                 first, copied = copied, copied + piece.sampled
                 text = followed[piece.key] = self._follow(piece)
-                text.adjust(piece, copies[first:copied], bans[stop - piece.sampled : stop])
+                here = slice(stop - piece.sampled, stop)
+                text.adjust(piece, copies[first:copied], logits[here], bans[here])
         self._followed = followed
         return copies, index
+
+    def _room(self, rows: int, vocab: int) -> Floats:
+        if len(self._scratch) < rows or self._scratch.shape[1] != vocab:
+            self._scratch = np.empty((rows, vocab), np.float32)
+        return self._scratch[:rows]
 
     def _follow(self, piece: Piece) -> FollowedText:
         if piece.text is None:

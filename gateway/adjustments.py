@@ -1,20 +1,25 @@
-"""Validation of the fields that adjust logits: penalties, biases, and tokens that must or must not come.
+"""The fields that adjust logits, checked once for all prompts and choices of a request: penalties, biases, bans.
 
-Step 1 of a request's life, a part of gateway/validation.py. Words become token ids here; workers only see ids."""
+Step 1 of a request's life, between a front door's parser and gateway/validation.py. Words become token ids here, so
+workers see ids only. Large fields are checked in a thread, so that no request stops the event loop."""
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.fields import Fields
-from gateway.text.assets import Assets, Defaults
+from gateway.text.assets import Assets
 from gateway.text.tokenizer import ModelTokenizer
 from mesh.messages import Adjustments, TokenBias, TokenSequence
 
+MAX_BIASES = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARACTERS = 256
+MAX_BAD_TOKENS = 4096  # of all bad words together
 MAX_PENALTY = 2.0  # of frequency_penalty and presence_penalty
 MAX_BIAS = 100.0
 REPETITION_PENALTIES = (0.01, 100.0)
+LARGE = 512  # ids, biases or characters that take a good part of a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,45 +30,36 @@ class AdjustmentFields:
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: Mapping[int, float] | Mapping[str, float] | None = None  # by token id
-    bad_words: tuple[str, ...] = ()
-    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: Sequence[str] = ()
+    allowed_token_ids: Sequence[int] | None = None
 
 
-NO_ADJUSTMENTS = AdjustmentFields()
+async def find_adjustments(wanted: AdjustmentFields, fields: Fields, assets: Assets) -> Adjustments | None:
+    """The adjustments of a request; None: the model's own logits stay."""
+    biases = len(wanted.logit_bias or ())
+    if biases > MAX_BIASES:
+        raise fields.invalid("logit_bias", f"has {biases} tokens; at most {MAX_BIASES} are allowed")
+    if len(wanted.bad_words) > MAX_BAD_WORDS:
+        raise fields.invalid("bad_words", f"has {len(wanted.bad_words)} words; at most {MAX_BAD_WORDS} are allowed")
+    if any(not word.strip() or len(word) > MAX_BAD_WORD_CHARACTERS for word in wanted.bad_words):
+        limit = f"{MAX_BAD_WORD_CHARACTERS} characters"
+        raise fields.invalid("bad_words", f"holds a word that is empty or longer than {limit}")
+    ids = wanted.allowed_token_ids or ()
+    if len(ids) > assets.vocabulary:
+        raise fields.invalid("allowed_token_ids", f"has {len(ids)} ids; the vocabulary has {assets.vocabulary}")
+    if len(ids) + biases + sum(map(len, wanted.bad_words)) < LARGE:
+        return _adjustments(wanted, fields, assets)
+    return await asyncio.to_thread(_adjustments, wanted, fields, assets)
 
 
-def validate_adjustments(
-    wanted: AdjustmentFields, fields: Fields, assets: Assets, *, early_stops: Collection[int]
-) -> Adjustments | None:
-    """The adjustments; None: the model's own logits stay. `early_stops` are stop ids that cannot come at first."""
-    defaults: Defaults = assets.defaults
-    low, high = REPETITION_PENALTIES
-    repetition = fields.number(
-        "repetition_penalty", wanted.repetition_penalty, defaults.repetition_penalty, low=low, high=high
-    )
-    frequency, presence = (
-        fields.number(name, getattr(wanted, name), 0.0, low=-MAX_PENALTY, high=MAX_PENALTY)
-        for name in ("frequency_penalty", "presence_penalty")
-    )
-    bias = _bias(wanted.logit_bias or {}, fields, assets.vocabulary)
-    words = _bad_words(wanted.bad_words, fields, assets.tokenizer)
-    allowed = _allowed(wanted.allowed_token_ids, fields, assets.vocabulary)
-    suppressed = tuple(token for token in defaults.suppress_tokens if 0 <= token < assets.vocabulary)
-    alone = {word.tokens[0] for word in words if len(word.tokens) == 1}
-    if allowed and alone.union(suppressed, early_stops).issuperset(allowed):
-        what = "leaves no token: bad_words, min_tokens or the model's suppress_tokens exclude all of them"
-        raise fields.invalid("allowed_token_ids", what)
-    found = Adjustments(
-        biases=bias,
-        repetition_penalty=repetition,
-        frequency_penalty=frequency,
-        presence_penalty=presence,
-        allowed_ids=allowed,
-        suppressed_ids=suppressed,
-        bad_words=words,
-        no_repeat_ngram=defaults.no_repeat_ngram_size,
-    )
-    return None if found == Adjustments() else found
+def leaves_none(found: Adjustments, early_stops: Collection[int]) -> bool:
+    """Whether the request could never take its first token. `early_stops` are stop ids that cannot come at first."""
+    if not found.allowed:
+        return False
+    excluded = {word.tokens[0] for word in found.bad_words if len(word.tokens) == 1}.union(found.suppressed_ids)
+    some = [token for token in excluded.union(early_stops) if token < 8 * len(found.allowed)]
+    count = sum(found.allowed[token >> 3] >> (token & 7) & 1 for token in some)
+    return int.from_bytes(found.allowed, "little").bit_count() == count
 
 
 def adjusting_field(found: Adjustments) -> str:
@@ -73,13 +69,35 @@ def adjusting_field(found: Adjustments) -> str:
         "repetition_penalty": found.repetition_penalty != 1.0,
         "frequency_penalty": found.frequency_penalty,
         "presence_penalty": found.presence_penalty,
-        "allowed_token_ids": found.allowed_ids,
+        "allowed_token_ids": found.allowed,
         "bad_words": found.bad_words,
     }
     return next((name for name, reason in reasons.items() if reason), "model")
 
 
-def _bias(given: Mapping[int, float] | Mapping[str, float], fields: Fields, vocabulary: int) -> tuple[TokenBias, ...]:
+def _adjustments(wanted: AdjustmentFields, fields: Fields, assets: Assets) -> Adjustments | None:
+    defaults, (low, high) = assets.defaults, REPETITION_PENALTIES
+    repetition = fields.number(
+        "repetition_penalty", wanted.repetition_penalty, defaults.repetition_penalty, low=low, high=high
+    )
+    frequency, presence = (
+        fields.number(name, getattr(wanted, name), 0.0, low=-MAX_PENALTY, high=MAX_PENALTY)
+        for name in ("frequency_penalty", "presence_penalty")
+    )
+    found = Adjustments(
+        biases=_biases(wanted.logit_bias or {}, fields, assets.vocabulary),
+        repetition_penalty=repetition,
+        frequency_penalty=frequency,
+        presence_penalty=presence,
+        allowed=_allowed(wanted.allowed_token_ids, fields, assets.vocabulary),
+        suppressed_ids=tuple(token for token in defaults.suppress_tokens if 0 <= token < assets.vocabulary),
+        bad_words=_bad_words(wanted.bad_words, fields, assets.tokenizer),
+        no_repeat_ngram=defaults.no_repeat_ngram_size,
+    )
+    return None if found == Adjustments() else found
+
+
+def _biases(given: Mapping[int, float] | Mapping[str, float], fields: Fields, vocabulary: int) -> tuple[TokenBias, ...]:
     biases: dict[int, float] = {}
     for key, value in given.items():
         text = str(key)
@@ -93,22 +111,23 @@ def _bias(given: Mapping[int, float] | Mapping[str, float], fields: Fields, voca
     return tuple(TokenBias(token, bias) for token, bias in biases.items())
 
 
-def _allowed(given: tuple[int, ...] | None, fields: Fields, vocabulary: int) -> tuple[int, ...]:
+def _allowed(given: Sequence[int] | None, fields: Fields, vocabulary: int) -> bytes:
+    """One bit for each token id, because a list of ids travels with every choice."""
     if given is None:
-        return ()
+        return b""
     if not given:
         raise fields.invalid("allowed_token_ids", "is empty: leave it out to allow every token")
-    fields.token_ids("allowed_token_ids", given, vocabulary)
-    allowed = tuple(sorted(set(given)))
-    return () if len(allowed) == vocabulary else allowed
+    fields.token_ids("allowed_token_ids", tuple(given), vocabulary)
+    bits = bytearray(-(-vocabulary // 8))
+    for token in given:
+        bits[token >> 3] |= 1 << (token & 7)
+    return b"" if int.from_bytes(bits, "little").bit_count() == vocabulary else bytes(bits)
 
 
-def _bad_words(given: tuple[str, ...], fields: Fields, tokenizer: ModelTokenizer) -> tuple[TokenSequence, ...]:
+def _bad_words(given: Sequence[str], fields: Fields, tokenizer: ModelTokenizer) -> tuple[TokenSequence, ...]:
     """The token ids of each word at the start of a text and behind a space, because most tokenizers tell them apart."""
-    if len(given) > MAX_BAD_WORDS:
-        raise fields.invalid("bad_words", f"has {len(given)} words; at most {MAX_BAD_WORDS} are allowed")
-    if any(not word.strip() or len(word) > MAX_BAD_WORD_CHARACTERS for word in given):
-        raise fields.invalid("bad_words", f"holds a word that is empty or longer than {MAX_BAD_WORD_CHARACTERS}")
     forms = [form for word in given for form in (word.lstrip(), f" {word.lstrip()}")]
-    found = dict.fromkeys(tokenizer.encode(form, special=False) for form in forms)
-    return tuple(TokenSequence(tokens) for tokens in found if tokens)
+    found = [tokens for tokens in dict.fromkeys(tokenizer.encode(form, special=False) for form in forms) if tokens]
+    if (count := sum(map(len, found))) > MAX_BAD_TOKENS:
+        raise fields.invalid("bad_words", f"has {count} tokens; at most {MAX_BAD_TOKENS} are allowed")
+    return tuple(map(TokenSequence, found))

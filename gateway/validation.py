@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from gateway.adjustments import NO_ADJUSTMENTS, AdjustmentFields, adjusting_field, validate_adjustments
+from gateway.adjustments import adjusting_field, leaves_none
 from gateway.core import ChoiceRequest, Core
 from gateway.fields import Fields
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
-from mesh.messages import Examination, Sampling
+from mesh.messages import Adjustments, Examination, Sampling
 
 MAX_CHOICES = 128
 MAX_AFFINITY_CHARACTERS = 256
@@ -48,7 +48,7 @@ class ClientRequest:
     min_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
-    adjust: AdjustmentFields = NO_ADJUSTMENTS
+    adjustments: Adjustments | None = None  # checked by gateway/adjustments.py
     ignore_eos: bool = False
     include_stop: bool = False
     skip_special: bool = True
@@ -123,8 +123,8 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     max_tokens = _max_tokens(request, fields, context, core.largest_pool_tokens)
     eos = () if request.ignore_eos else assets.eos_ids
     sampling = _sampling(request, fields, assets, random, max_tokens=max_tokens, eos=eos)
-    if sampling["adjustments"] is not None and not core.adjusts_logits:
-        name = adjusting_field(sampling["adjustments"])
+    if request.adjustments is not None and not core.adjusts_logits:
+        name = adjusting_field(request.adjustments)
         raise fields.invalid(name, "cannot be honoured: the attached workers, which run on GPUs, do not adjust logits")
     return _per_choice(request, fields, model, assets, sampling, frozenset(eos) - set(request.stop_token_ids))
 
@@ -189,7 +189,9 @@ def _sampling(
     least = min(defaults.min_new_tokens, max_tokens) if request.min_tokens is None else request.min_tokens
     min_tokens = fields.integer("min_tokens", least, 0, max_tokens)
     stop_ids = tuple(dict.fromkeys((*request.stop_token_ids, *eos)))
-    early_stops = stop_ids if min_tokens else ()
+    if request.adjustments is not None and leaves_none(request.adjustments, stop_ids if min_tokens else ()):
+        what = "leaves no token: bad_words, min_tokens or the model's suppress_tokens exclude all of them"
+        raise fields.invalid("allowed_token_ids", what)
     return {
         "temperature": temperature if temperature >= GREEDY_BELOW else 0.0,
         "top_k": fields.integer("top_k", top_k, 0, 2**31 - 1),
@@ -200,7 +202,7 @@ def _sampling(
         "min_tokens": min_tokens,
         "stop_ids": stop_ids,
         "top_logprobs": None if top is None else fields.integer("top_logprobs", top, 0, MAX_TOP_LOGPROBS),
-        "adjustments": validate_adjustments(request.adjust, fields, assets, early_stops=early_stops),
+        "adjustments": request.adjustments,
     }
 
 

@@ -86,7 +86,7 @@ class Adjustments:
     repetition_penalty: float = 1.0  # divides positive and multiplies negative logits of all tokens of the text
     frequency_penalty: float = 0.0  # is subtracted once for each time that the token was emitted
     presence_penalty: float = 0.0  # is subtracted if the token was emitted
-    allowed_ids: tuple[int, ...] = ()  # only these tokens may be drawn; empty: all
+    allowed: bytes = b""  # one bit for each token id, the lowest first: whether it may be drawn; empty: all
     suppressed_ids: tuple[int, ...] = ()  # these are never drawn
     bad_words: tuple[TokenSequence, ...] = ()  # no emitted tokens may continue one of these to its end
     no_repeat_ngram: int = 0  # no sequence of so many tokens may come twice in the text; 0: off

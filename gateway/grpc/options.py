@@ -1,4 +1,5 @@
-"""The options of a gRPC request that adjust logits, as gateway/validation.py takes them."""
+"""The options of a gRPC request that adjust logits, as gateway/adjustments.py takes them. Nothing is converted here: a
+message may hold more than will be accepted."""
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.adjustments import AdjustmentFields
@@ -15,12 +16,11 @@ SAMPLING_FIELDS = (
 
 
 def adjustment_fields(sampling: pb.SamplingOptions) -> AdjustmentFields:
-    allowed = tuple(sampling.allowed_token_ids.ids) if sampling.HasField("allowed_token_ids") else None
     return AdjustmentFields(
         frequency_penalty=sampling.frequency_penalty if sampling.HasField("frequency_penalty") else None,
         presence_penalty=sampling.presence_penalty if sampling.HasField("presence_penalty") else None,
         repetition_penalty=sampling.repetition_penalty if sampling.HasField("repetition_penalty") else None,
-        logit_bias=dict(sampling.logit_bias),
-        bad_words=tuple(sampling.bad_words),
-        allowed_token_ids=allowed,
+        logit_bias=sampling.logit_bias,
+        bad_words=sampling.bad_words,
+        allowed_token_ids=sampling.allowed_token_ids.ids if sampling.HasField("allowed_token_ids") else None,
     )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
+from gateway.adjustments import find_adjustments
+from gateway.fields import Fields
 from gateway.grpc.calls import Call
 from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.grpc.options import SAMPLING_FIELDS, adjustment_fields
@@ -70,7 +72,7 @@ async def parse_request(
         model=request.model or None,
         n=_present(sampling, "n"),
         best_of=_present(sampling, "best_of"),
-        adjust=adjustment_fields(sampling),
+        adjustments=await find_adjustments(adjustment_fields(sampling), Fields(names.others), assets),
         temperature=_present(sampling, "temperature"),
         top_p=_present(sampling, "top_p"),
         top_k=_present(sampling, "top_k"),

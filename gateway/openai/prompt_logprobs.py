@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from gateway.core import PromptScores, ScoredToken
-from gateway.openai.answer import completion_logprobs
+from gateway.openai.answer import TokenNames, completion_logprobs
 from gateway.openai.pieces import JsonPieces
 from gateway.openai.sse import encode
 from gateway.text.tokenizer import Detokenizer, ModelTokenizer
@@ -88,10 +88,10 @@ def _tops(entry: ScoredToken, top: int, texts: "_Texts") -> dict[str, float] | N
 
 
 def joined_logprobs(
-    tokenizer: ModelTokenizer, echoed: Sequence[EchoedSlice], tokens: Sequence[Token], offset: int
+    names: TokenNames, echoed: Sequence[EchoedSlice], tokens: Sequence[Token], offsets: Sequence[int]
 ) -> dict[str, JsonPieces]:
-    """The logprobs of these parts of the prompt and of the answer's tokens behind it, whose text begins at `offset`."""
-    behind = completion_logprobs(tokenizer, tokens, offset) if tokens else {}
+    """The logprobs of these parts of the prompt and of the answer's tokens behind it, which begin at `offsets`."""
+    behind = completion_logprobs(names, tokens, offsets) if tokens else {}
     return {
         name: JsonPieces.of_items([*(each.items[name] for each in echoed), *([_inner(behind[name])] if behind else [])])
         for name in ("text_offset", "token_logprobs", "tokens", "top_logprobs")

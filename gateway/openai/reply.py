@@ -27,7 +27,7 @@ from gateway.openai.answer import (
 )
 from gateway.openai.pieces import JsonPieces, in_thread
 from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, joined_logprobs, prompt_logprobs
-from gateway.openai.sse import ChatFrames, CompletionFrames
+from gateway.openai.sse import ChatFrames, CompletionFrames, with_member
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
@@ -114,7 +114,7 @@ class ChatReply(_BaseReply):
             if event.index not in begun:
                 begun.add(event.index)
                 role = frames.role(event.index)
-                if self._with_ids:
+                if self._with_ids and len(begun) == 1:
                     role = with_member(role, "prompt_token_ids", self._request.prompt)
                 yield self.with_usage(role)
             if isinstance(event, Delta):
@@ -156,27 +156,27 @@ class CompletionReply(_BaseReply):
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
         offsets: dict[int, int] = {}  # characters sent so far, by choice
-        begun = set[int]()  # choices of which tokens were sent
+        begun = set[int]()  # prompts whose token ids were sent
         streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
         async for index, event in merge(streams):
             if index not in offsets:
                 number, offsets[index] = index // self._choices, 0
                 if self._echo_top is None and (echo := self._echo[number]):
                     offsets[index] = len(echo)
-                    yield frames.text(index, echo, None)
+                    yield self.with_usage(frames.text(index, echo, None))
                 async for each in self._echoed(number):
                     offsets[index] += len(each.text)
                     lists = {name: msgspec.Raw(b"[%b]" % items) for name, items in each.items.items()}
-                    yield frames.text(index, each.text, lists)
+                    yield self.with_usage(frames.text(index, each.text, lists))
             if isinstance(event, Delta):
                 logprobs = None
                 if self._with_logprobs:
                     logprobs = completion_logprobs(self._names, event.tokens, text_offsets(event, offsets[index]))
                 offsets[index] += len(event.text)
                 also = self.ids_of(event)
-                if also and index not in begun:
+                if also and index // self._choices not in begun:
                     also |= {"prompt_token_ids": self._pairs[index // self._choices][0].prompt}
-                begun.add(index)
+                    begun.add(index // self._choices)
                 if event.text or logprobs is not None or also:
                     yield self.with_usage(frames.text(index, event.text, logprobs, also))
             else:
@@ -194,9 +194,14 @@ class CompletionReply(_BaseReply):
                 more["prompt_logprobs"] = await self.prompt_logprobs(self._answers[number], self._prompt_top)
             for whole in wholes:
                 index = number * self._choices + whole.index
-                choice = completion_choice(whole, self._tokenizer, self._with_logprobs, text, index) | more
+                choice = completion_choice(whole, self._names, self._with_logprobs, text, index) | more
                 if echoed:
-                    choice["logprobs"] = joined_logprobs(self._tokenizer, echoed, whole.tokens, len(text))
+                    offsets = [len(text) + offset for offset in whole.offsets]
+                    choice["logprobs"] = joined_logprobs(self._names, echoed, whole.tokens, offsets)
+                if self._with_ids:
+                    choice["token_ids"] = whole.token_ids
+                    if whole.index == 0:
+                        choice["prompt_token_ids"] = self._pairs[number][0].prompt
                 choices.append(choice)
         return self.answer("text_completion", choices)
 

@@ -5,7 +5,8 @@ Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.adjustments import AdjustmentFields
+from gateway.adjustments import AdjustmentFields, find_adjustments
+from gateway.fields import Fields
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
@@ -14,6 +15,7 @@ from gateway.text.tools import ChatFields
 from gateway.text.truncation import Truncation, encode_cut
 from gateway.validation import MAX_TOP_LOGPROBS, ClientRequest, validate_length
 from mesh.errors import InvalidRequest
+from mesh.messages import Adjustments
 
 MAX_PROMPTS = 256
 MAX_LISTED = 2**21  # logprobs of prompts in one answer
@@ -56,6 +58,7 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         caller,
         prompt=ids if cut is None else cut.cut(ids),
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        adjustments=await _adjustments(body, assets),
         names={"prompt": "messages"},
     )
     _check_listed([request], "prompt_logprobs")
@@ -64,6 +67,7 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
 
 async def parse_completion(body: CompletionRequest, assets: Assets, caller: HttpCaller) -> list[ClientRequest]:
     """One request for each prompt."""
+    adjustments = await _adjustments(body, assets)
     requests = list[ClientRequest]()
     cut, special = _truncation(body, assets.context_tokens), body.add_special_tokens is not False
     answer = body.max_tokens != 0
@@ -74,7 +78,12 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
             ids = tuple(prompt) if cut is None else cut.cut(tuple(prompt))
         validate_length("prompt", len(ids), assets.context_tokens, answer=answer)  # before the next one is tokenized
         request = _client_request(
-            body, caller, prompt=ids, top_logprobs=body.logprobs, names={"top_logprobs": "logprobs"}
+            body,
+            caller,
+            prompt=ids,
+            top_logprobs=body.logprobs,
+            adjustments=adjustments,
+            names={"top_logprobs": "logprobs"},
         )
         if body.echo and body.logprobs is not None:  # both lists are made of one computation
             request = replace(request, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
@@ -91,8 +100,8 @@ def _check_listed(requests: list[ClientRequest], field: str) -> None:
         raise InvalidRequest(field, f"{what} likeliest tokens at each position")
 
 
-def _prompts(prompt: str | list[str | int | list[int]] | None, context: int) -> list[Any]:
-    """Every prompt as text or as token ids."""
+def _prompts(prompt: str | list[str | int | list[int]] | None, context: int | None) -> list[Any]:
+    """Every prompt as text or as token ids. `context`: its limit; None: the prompt will be cut."""
     if prompt is None:
         raise InvalidRequest("prompt", "prompt is missing: text, a list of texts, token ids, or a list of those")
     if isinstance(prompt, str):
@@ -117,6 +126,7 @@ def _client_request(
     *,
     prompt: tuple[int, ...],
     top_logprobs: int | None,
+    adjustments: Adjustments | None,
     names: dict[str, str],
 ) -> ClientRequest:
     if body.stream_options is not None and not body.stream:
@@ -152,14 +162,7 @@ def _client_request(
         min_tokens=body.min_tokens,
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
-        adjust=AdjustmentFields(
-            frequency_penalty=body.frequency_penalty,
-            presence_penalty=body.presence_penalty,
-            repetition_penalty=body.repetition_penalty,
-            logit_bias=body.logit_bias,
-            bad_words=tuple(body.bad_words or ()),
-            allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
-        ),
+        adjustments=adjustments,
         ignore_eos=bool(body.ignore_eos),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
@@ -171,6 +174,18 @@ def _client_request(
         trace=caller.trace,
         field_names=names,
     )
+
+
+async def _adjustments(body: CommonRequest, assets: Assets) -> Adjustments | None:
+    wanted = AdjustmentFields(
+        frequency_penalty=body.frequency_penalty,
+        presence_penalty=body.presence_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=body.logit_bias,
+        bad_words=body.bad_words or (),
+        allowed_token_ids=body.allowed_token_ids,
+    )
+    return await find_adjustments(wanted, Fields({}), assets)
 
 
 def _truncation(body: CommonRequest, context: int) -> Truncation | None:

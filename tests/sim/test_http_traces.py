@@ -301,7 +301,7 @@ def test_a_refused_request_is_counted_as_refused_and_one_that_fails_later_is_not
     async def main() -> None:
         mesh = HttpMesh()
         tally = mesh.cluster.gateway.sequencer.tally
-        status, _ = await mesh.post(HELLO | {"max_tokens": 0})
+        status, _ = await mesh.post(HELLO | {"max_tokens": -1})
         assert (status, tally.refused, tally.statuses["error"]) == (400, 1, 0)
         status, _ = await mesh.post(HELLO)
         assert (status, tally.refused, tally.statuses["error"]) == (503, 1, 1), "no worker came in time"

@@ -1,7 +1,7 @@
 """Adjusted logits: each rule against a plain recomputation, drafts and resumptions, and what untouched batches cost."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,19 @@ from engine.sampling import banned_stops, sample, sampled_rows, sampling_arrays
 from mesh.messages import Adjustments, Sampling, TokenBias, TokenSequence
 
 VOCAB = 40
+
+
+def bits(allowed: Iterable[int]) -> bytes:
+    return sum(1 << token for token in allowed).to_bytes(VOCAB // 8, "little")
+
+
 WORDS = (TokenSequence((3,)), TokenSequence((5, 6)), TokenSequence((5, 6, 7)), TokenSequence((9, 9)))
 EVERYTHING = Adjustments(
     biases=(TokenBias(1, 2.5), TokenBias(4, -100.0)),
     repetition_penalty=1.3,
     frequency_penalty=0.7,
     presence_penalty=-0.4,
-    allowed_ids=tuple(range(1, 38)),
+    allowed=bits(range(1, 38)),
     suppressed_ids=(8, 2),
     bad_words=WORDS,
     no_repeat_ngram=2,
@@ -56,7 +62,11 @@ def expected(row: Floats, text: Sequence[int], prompt: int, sampling: Sampling) 
         row[token] -= np.float32(wanted.frequency_penalty) * np.float32(count) + np.float32(wanted.presence_penalty)
     for token in range(VOCAB):
         stops = sampling.stop_ids if len(emitted) < sampling.min_tokens else ()
-        if token in wanted.suppressed_ids or (wanted.allowed_ids and token not in wanted.allowed_ids) or token in stops:
+        if (
+            token in wanted.suppressed_ids
+            or (wanted.allowed and not wanted.allowed[token // 8] >> token % 8 & 1)
+            or token in stops
+        ):
             row[token] = -np.inf
     banned = row.copy()
     for word in wanted.bad_words:
@@ -71,7 +81,7 @@ def expected(row: Floats, text: Sequence[int], prompt: int, sampling: Sampling) 
 
 
 def each_alone() -> list[Adjustments]:
-    names = ("repetition_penalty", "frequency_penalty", "presence_penalty", "allowed_ids", "suppressed_ids")
+    names = ("repetition_penalty", "frequency_penalty", "presence_penalty", "allowed", "suppressed_ids")
     single = [Adjustments(**{name: getattr(EVERYTHING, name)}) for name in (*names, "bad_words", "no_repeat_ngram")]
     return [Adjustments(biases=EVERYTHING.biases), *single, Adjustments(no_repeat_ngram=1), EVERYTHING]
 
@@ -112,7 +122,7 @@ def test_repetition_penalty_and_ngrams_are_those_of_transformers() -> None:
 
 
 def test_bans_that_would_leave_no_token_give_way() -> None:
-    wanted = Adjustments(allowed_ids=(5, 6), bad_words=(TokenSequence((7, 5)), TokenSequence((7, 6))))
+    wanted = Adjustments(allowed=bits([5, 6]), bad_words=(TokenSequence((7, 5)), TokenSequence((7, 6))))
     sampling = Sampling(adjustments=wanted)
     for last, allowed in ((7, {5, 6}), (8, {5, 6})):
         tokens = {sample([piece((1, last), 1, sampling)], draw(seed, 1))[0][0].token for seed in range(40)}
@@ -120,7 +130,7 @@ def test_bans_that_would_leave_no_token_give_way() -> None:
 
 
 def test_ids_that_are_banned_for_other_reasons_stay_banned_where_the_rules_allow_nothing_else() -> None:
-    only = Adjustments(allowed_ids=(5,), biases=(TokenBias(6, 100.0),))
+    only = Adjustments(allowed=bits([5]), biases=(TokenBias(6, 100.0),))
     for min_tokens, expected_tokens in ((0, {5}), (9, set(range(VOCAB)) - {5, 6})):
         sampling = Sampling(min_tokens=min_tokens, stop_ids=(5, 6), adjustments=only)
         tokens = {sample([piece((1, 2), 1, sampling)], draw(seed, 1))[0][0].token for seed in range(40)}
@@ -170,7 +180,7 @@ def test_neighbours_change_nothing_and_logprobs_are_the_models() -> None:
     alone = sample([piece((1, 2, 3), 2, sampling)], row)[0]
     both = sample([piece((4, 5), 1, plain, key=2), piece((1, 2, 3), 2, sampling)], np.concatenate([other, row]))
     assert both[1] == alone and both[0] == sample([piece((4, 5), 1, plain)], other)[0]
-    forced = Sampling(top_logprobs=3, adjustments=Adjustments(allowed_ids=(17,)))
+    forced = Sampling(top_logprobs=3, adjustments=Adjustments(allowed=bits([17])))
     free = Sampling(top_logprobs=3)
     (got,), (raw,) = sample([piece((1,), 1, forced)], row)[0], sample([piece((1,), 1, free)], row)[0]
     exact = row[0].astype(np.float64) - np.log(np.exp(row[0].astype(np.float64)).sum())

@@ -3,10 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import openai
 import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
+from gateway.adjustments import AdjustmentFields, find_adjustments
+from gateway.fields import Fields
 from gateway.text.assets import Assets, Defaults
 from mesh.messages import Adjustments, TokenBias, TokenSequence
 from tests.unit.gateway.public_grpc import ask
@@ -26,7 +29,7 @@ EXPECTED = Adjustments(
     repetition_penalty=1.25,
     frequency_penalty=0.5,
     presence_penalty=-0.25,
-    allowed_ids=(5, 9, 104),
+    allowed=sum(1 << token for token in (5, 9, 104)).to_bytes(33, "little"),
     bad_words=WORDS,
 )
 
@@ -62,15 +65,12 @@ async def test_neutral_and_absent_fields_leave_the_logits_alone(client: openai.A
         assert reached(core).adjustments is None
 
 
-async def test_the_models_folder_may_adjust_logits_too(core: Any, assets: Assets, stub: Any) -> None:
-    from gateway.adjustments import NO_ADJUSTMENTS, validate_adjustments
-    from gateway.fields import Fields
-
+async def test_the_models_folder_may_adjust_logits_too(assets: Assets) -> None:
     defaults = Defaults(repetition_penalty=1.1, no_repeat_ngram_size=3, suppress_tokens=(7, 900))
     model = replace(assets, defaults=defaults)
-    found = validate_adjustments(NO_ADJUSTMENTS, Fields({}), model, early_stops=())
+    found = await find_adjustments(AdjustmentFields(), Fields({}), model)
     assert found == Adjustments(repetition_penalty=1.1, no_repeat_ngram=3, suppressed_ids=(7,))
-    assert validate_adjustments(NO_ADJUSTMENTS, Fields({}), assets, early_stops=()) is None
+    assert await find_adjustments(AdjustmentFields(), Fields({}), assets) is None
 
 
 @pytest.mark.parametrize("name", [*FIELDS])
@@ -89,3 +89,14 @@ async def test_a_tiny_temperature_is_greedy(client: openai.AsyncOpenAI, core: An
     for temperature, served in ((1e-38, 0.0), (9e-6, 0.0), (1e-5, 1e-5), (0.7, 0.7)):
         await client.completions.create(model="tiny", prompt="x", temperature=temperature)
         assert reached(core).temperature == served
+
+
+async def test_the_best_choices_and_routing_keys_work_over_grpc_too(stub: Any, core: Any) -> None:
+    core.reply = lambda choice: b"choice %d" % choice.sampling.choice
+    request = ask(sampling=pb.SamplingOptions(best_of=3, n=2, seed=1), affinity_key="chat")
+    answer = await stub.Generate(request)
+    assert [(choice.index, choice.text) for choice in answer.choices] == [(0, "choice 0"), (1, "choice 1")]
+    assert len(core.streams) == 3 and {stream.choice.affinity for stream in core.streams} == {"chat"}
+    request.emitted.add(index=0, token_ids=[5])
+    with pytest.raises(grpc.aio.AioRpcError, match=r"sampling\.best_of"):
+        await stub.Generate(request)

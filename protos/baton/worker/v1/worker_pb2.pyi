@@ -254,12 +254,12 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., adjustments: _Optional[_Union[Adjustments, _Mapping]] = ...) -> None: ...
 
 class Adjustments(_message.Message):
-    __slots__ = ("biases", "repetition_penalty", "frequency_penalty", "presence_penalty", "allowed_ids", "suppressed_ids", "bad_words", "no_repeat_ngram")
+    __slots__ = ("biases", "repetition_penalty", "frequency_penalty", "presence_penalty", "allowed", "suppressed_ids", "bad_words", "no_repeat_ngram")
     BIASES_FIELD_NUMBER: _ClassVar[int]
     REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
     FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
-    ALLOWED_IDS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
     SUPPRESSED_IDS_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
     NO_REPEAT_NGRAM_FIELD_NUMBER: _ClassVar[int]
@@ -267,11 +267,11 @@ class Adjustments(_message.Message):
     repetition_penalty: float
     frequency_penalty: float
     presence_penalty: float
-    allowed_ids: _containers.RepeatedScalarFieldContainer[int]
+    allowed: bytes
     suppressed_ids: _containers.RepeatedScalarFieldContainer[int]
     bad_words: _containers.RepeatedCompositeFieldContainer[TokenSequence]
     no_repeat_ngram: int
-    def __init__(self, biases: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., allowed_ids: _Optional[_Iterable[int]] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., no_repeat_ngram: _Optional[int] = ...) -> None: ...
+    def __init__(self, biases: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., allowed: _Optional[bytes] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., no_repeat_ngram: _Optional[int] = ...) -> None: ...
 
 class TokenBias(_message.Message):
     __slots__ = ("token", "bias")
