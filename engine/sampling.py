@@ -4,7 +4,8 @@ Row i of a piece yields the emitted token with index `piece.position + i`. The n
 token id) and on nothing else, so a request samples the same tokens in any batch and after any fail-over. Stop ids are
 masked while fewer than `min_tokens` tokens were emitted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, chain, islice
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 import baton_kernels
 from baton_kernels import Drawn
 from baton_kernels.draft import SamplingArrays
+from engine.masks import Banned, add_bans, is_late, taken
 from engine.plan import Piece, Sampled
 from mesh.messages import Sampling
 
@@ -28,12 +30,17 @@ def sample(pieces: Sequence[Piece], logits: Floats) -> tuple[tuple[Sampled, ...]
     if not rows:
         return tuple(() for _ in pieces)
     tops = [min(params.top_logprobs or 0, vocab) for params, _ in rows]
-    drawn = draw(logits, sampling_arrays(rows, vocab), tops=np.array(tops, np.int32) if any(tops) else None)
+    masks = taken(pieces)
+    bans = partial(add_bans, pieces=pieces, found=masks) if any(masks) else None
+    drawn = draw(logits, sampling_arrays(rows, vocab), tops=np.array(tops, np.int32) if any(tops) else None, bans=bans)
     if not any(tops):
         entries = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
     else:
         entries = map(_entry, *(array.tolist() for array in drawn), tops)
-    return tuple(tuple(islice(entries, piece.sampled)) for piece in pieces)
+    drawn_of = [tuple(islice(entries, piece.sampled)) for piece in pieces]
+    return tuple(
+        () if is_late(piece, mask) else found for piece, mask, found in zip(pieces, masks, drawn_of, strict=True)
+    )
 
 
 def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], top: int) -> Sampled:
@@ -61,9 +68,12 @@ def sampling_arrays(rows: Sequence[tuple[Sampling, int]], vocab: int) -> Samplin
     )
 
 
-def draw(logits: Floats, sampling: SamplingArrays, *, tops: Ints | None = None) -> Drawn:
-    """Samples one token per row; `tops` is the number of best logprobs that each row wants."""
-    banned, starts = _banned(sampling)
+def draw(
+    logits: Floats, sampling: SamplingArrays, *, tops: Ints | None = None, bans: Callable[..., Banned] | None = None
+) -> Drawn:
+    """Samples one token per row; `tops` is the number of best logprobs that each row wants, `bans` adds what grammars
+    forbid."""
+    banned, starts = _banned(sampling) if bans is None else bans(_banned(sampling))
     return baton_kernels.sample(
         logits,
         temperature=sampling.temperature,

@@ -5,8 +5,10 @@ The pool, the runner over its memory and the loop are each tier's own (`decode_s
 
 import asyncio
 
+from engine.constraint import Masker, open_masker
 from engine.cuda.device import find_gpu
 from engine.loaded import LoadedModel, load_on
+from engine.model.config import read_config
 from mesh import host
 from mesh.config import ConfigError, WorkerConfig
 from mesh.messages import Hello, Load, PrefixChange, Tier
@@ -42,6 +44,13 @@ def memory_bytes(device: str) -> int:
     """All memory of the device on which the pool lies, also what other processes use of it now."""
     found = find_gpu().gpu if device == "cuda" else None
     return found.memory_bytes if found is not None else host.memory_bytes()
+
+
+def masker_of(config: WorkerConfig) -> Masker | None:
+    """What computes the masks of grammars; None on a GPU, whose sampler takes none."""
+    if config.device != "cpu" or config.model is None:
+        return None
+    return open_masker(config.model, read_config(config.model).vocab)
 
 
 def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel) -> Hello:

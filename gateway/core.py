@@ -31,6 +31,7 @@ class ChoiceRequest:
     choices: int = 1  # choices of the client's request, of which this is one
     prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it
     max_tokens_field: str = "max_tokens"
+    grammar_field: str = "structured_outputs"
 
     def __post_init__(self) -> None:
         assert self.prompt, "validation refuses empty prompts"

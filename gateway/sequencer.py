@@ -22,6 +22,7 @@ from mesh.errors import (
     Cancelled,
     ClassUnavailable,
     DeadlineExceeded,
+    InvalidRequest,
     PoolTooSmall,
     WorkersDied,
 )
@@ -221,6 +222,8 @@ class Sequencer:
             return
         name, why, ids = request.choice.request_id, lost.reason.value, request.choice.trace.log_fields
         log.info("request %s attempt %d: %s", name, lost.ticket.attempt, why, extra=ids)
+        if lost.reason is Reason.GRAMMAR:
+            return self.end(request, InvalidRequest(request.choice.grammar_field, lost.detail))
         if lost.reason is Reason.TOO_LARGE:
             request.refused[worker.incarnation] = FullKind.EVER
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:

@@ -50,6 +50,7 @@ class ClientRequest:
     top_logprobs: int | None = None  # None: no logprobs
     tools: frozenset[str] = frozenset()  # names of the tools whose calls are read from the text
     one_call: bool = False  # the answer ends with its first tool call
+    grammar: str = ""  # what the answer follows, compiled by gateway/structured/check.py; empty: anything
     emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # tokens that the client has, by choice
     numerics: str = ""  # numerics class of `emitted`
     numerics_of: Mapping[int, str] = field(default_factory=dict)  # numerics class of choices where it differs
@@ -160,6 +161,7 @@ def _sampling(
 ) -> dict[str, Any]:
     """Arguments of Sampling that all choices share. Without a seed, one is drawn."""
     request, defaults, top = fields.request, assets.defaults, fields.request.top_logprobs
+    _validate_grammar(fields, eos)
     seed = random.getrandbits(64) if request.seed is None else request.seed
     top_k = defaults.top_k if request.top_k is None else 0 if request.top_k == -1 else request.top_k
     return {
@@ -171,8 +173,22 @@ def _sampling(
         "max_tokens": max_tokens,
         "min_tokens": fields.integer("min_tokens", request.min_tokens or 0, 0, max_tokens),
         "stop_ids": tuple(dict.fromkeys((*request.stop_token_ids, *eos))),
+        "grammar": request.grammar,
         "top_logprobs": None if top is None else fields.integer("top_logprobs", top, 0, MAX_TOP_LOGPROBS),
     }
+
+
+def _validate_grammar(fields: "_Fields", eos: tuple[int, ...]) -> None:
+    """An answer with a grammar ends with the model's own end of sequence, where the grammar allows the end."""
+    request, name = fields.request, fields.name("grammar")
+    if not request.grammar:
+        return
+    if request.ignore_eos:
+        raise fields.invalid("ignore_eos", f"cannot be combined with {name}: the answer ends where the grammar ends")
+    if request.min_tokens:
+        raise fields.invalid("min_tokens", f"cannot be combined with {name}: the answer ends where the grammar ends")
+    if not eos:
+        raise fields.invalid("grammar", "cannot be followed: this model has no end-of-sequence token")
 
 
 def _per_choice(
@@ -213,6 +229,7 @@ def _per_choice(
                 choices=count,
                 prompt_field=fields.name("prompt"),
                 max_tokens_field=fields.name("max_tokens"),
+                grammar_field=fields.name("grammar"),
             )
         )
     return ValidRequest(request, sampling["seed"], tuple(choices), tuple(complete), eos)

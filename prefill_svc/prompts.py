@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from engine.masks import StepMasks
 from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token
 from mesh.session import Session
 from prefill_svc.links import Links, PrefillHost
@@ -56,6 +57,7 @@ class Prompt:
     done: int = 0  # tokens whose KV is in the pages
     in_flight: int = 0  # writes that have begun and are not complete
     round: int = 0  # Resends so far
+    masks: StepMasks | None = None  # what its grammar forbids the first token to be
     first: Token | None = None  # the first token, once it is sampled
     committed: bool = False  # Commit was sent at least once
     quiet_due: bool = False  # Quiet goes to decode when no write is in flight any more

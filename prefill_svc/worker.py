@@ -11,6 +11,7 @@ from dataclasses import asdict
 from functools import partial
 
 from engine.batch import Remaining, chunks, prompt_piece
+from engine.constraint import NO_MASKS, Masker
 from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
 from engine.plan import Drafting, Piece, Plan, Result, Runner
@@ -66,6 +67,7 @@ class PrefillWorker:
         metrics: bool = False,  # gateways get what this worker measures
         trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
         floor: Floor = NO_FLOOR,
+        masker: Masker | None = None,  # None: prompts with a grammar are refused
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.runner = pages, pool, runner
@@ -78,7 +80,7 @@ class PrefillWorker:
         self._monitor = LoopMonitor()
         self._outbox = Outbox(self._monitor)
         self._sampler = StepSampler(self._outbox, trace_steps)
-        self._floor = floor
+        self._floor, self._masker = floor, masker
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
         self.attachments = Attachments(
             network,
@@ -167,8 +169,24 @@ class PrefillWorker:
             gateway.send(Lost(job.ticket, Reason.TOO_LARGE))
             record.stopped(now, 0)
             return
+        if job.sampling.grammar and self._masker is None:
+            gateway.send(Lost(job.ticket, Reason.GRAMMAR, NO_MASKS))
+            record.stopped(now, 0)
+            return
         self.prompts.add(prompt)
         self.links.to(prompt.decode_address)
+        constraint = self._masker.constraint(job.sampling) if self._masker is not None else None
+        if constraint is not None:
+            prompt.masks = constraint.masks(job.emitted)
+            constraint.when_ready(partial(self._masked, prompt))
+
+    def _masked(self, prompt: Prompt) -> None:
+        """The masks of a prompt are there, or there can be none: then the gateway learns why."""
+        over = prompt.phase in (PromptPhase.STOPPING, PromptPhase.ENDED)
+        if prompt.masks is not None and (fault := prompt.masks.fault) is not None and not over:
+            prompt.gateway.send(Lost(prompt.ticket, Reason.GRAMMAR, fault))
+            self.prompts.drop(prompt)
+        self.wake()
 
     def _gateway_ended(self, gateway: Session) -> None:
         for prompt in self.prompts:
@@ -198,6 +216,8 @@ class PrefillWorker:
         pieces, copies = list[Piece](), list[tuple[int, int]]()
         for chunk in chunks(waiting, budget=self._step_tokens, chunk=self._chunk_tokens):
             prompt = computing[chunk.key]
+            if chunk.last and prompt.masks is not None and prompt.masks.late:
+                continue  # its last rows wait for what its grammar allows; other prompts do not
             copies.extend(prompt.own.copies)
             pieces.append(
                 prompt_piece(
@@ -208,6 +228,7 @@ class PrefillWorker:
                     sampling=prompt.job.sampling,
                     position=prompt.job.base,
                     drafting=Drafting(chunk.first) if self._drafts else None,
+                    masks=prompt.masks,
                 )
             )
         self._steps += bool(pieces)

@@ -25,8 +25,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "suffix": ("",),
     "use_beam_search": (False,),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
     "tools": (),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),

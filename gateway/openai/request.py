@@ -7,6 +7,8 @@ from typing import Any
 
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.structured.calls import call_form, parse_tool_choice
+from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs
 from gateway.text.assets import Assets
 from gateway.text.prompt import ChatPrompt, encode_chat, encode_text
 from gateway.text.tools import ChatFields
@@ -58,14 +60,34 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         names=names,
     )
-    return replace(request, tools=tools, one_call=body.parallel_tool_calls is False)
+    choice = parse_tool_choice(body.tool_choice, [tool["function"]["name"] for tool in body.tools or ()])
+    form = call_form(body.tools or (), choice, parallel=body.parallel_tool_calls is not False, answer=_form(body))
+    return replace(
+        request,
+        tools=tools,
+        one_call=body.parallel_tool_calls is False or choice.named,
+        grammar=await assets.grammars.compiled(form),
+        field_names={**request.field_names, **({"grammar": form.field} if form else {})},
+    )
+
+
+def _form(body: CommonRequest) -> Form | None:
+    """The form that the answer must have."""
+    form = None if body.response_format is None else parse_response_format(body.response_format)
+    other = None if body.structured_outputs is None else parse_structured_outputs(body.structured_outputs)
+    if form is not None and other is not None:
+        raise InvalidRequest(
+            other.field, "structured_outputs cannot be combined with response_format: send one of them"
+        )
+    return form or other
 
 
 async def parse_completion(body: CompletionRequest, assets: Assets, caller: HttpCaller) -> list[ClientRequest]:
     """One request for each prompt."""
     if body.logprobs is not None and body.echo:
         raise InvalidRequest("echo", "echo with logprobs is not supported: logprobs of prompts are not computed")
-    requests = []
+    requests, form = [], _form(body)
+    grammar = await assets.grammars.compiled(form)
     for prompt in _prompts(body.prompt, assets.context_tokens):
         is_text = isinstance(prompt, str)
         ids = await encode_text(assets, prompt, field="prompt", special=True) if is_text else tuple(prompt)
@@ -77,7 +99,8 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
                 prompt=ids,
                 max_tokens=body.max_tokens,
                 top_logprobs=body.logprobs,
-                names={"top_logprobs": "logprobs"},
+                names={"top_logprobs": "logprobs"} | ({"grammar": form.field} if form else {}),
+                grammar=grammar,
             )
         )
     return requests
@@ -110,6 +133,7 @@ def _client_request(
     max_tokens: int | None,
     top_logprobs: int | None,
     names: dict[str, str],
+    grammar: str = "",
 ) -> ClientRequest:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options needs stream = true")
@@ -138,5 +162,6 @@ def _client_request(
         salt=body.cache_salt or "",
         priority=body.priority or 0,
         trace=caller.trace,
+        grammar=grammar,
         field_names={"salt": "cache_salt", **names},
     )

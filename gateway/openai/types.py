@@ -38,6 +38,8 @@ class CommonRequest(msgspec.Struct):
     cache_salt: str | None = None
     priority: int | None = None
     request_id: str | None = None
+    response_format: Json | None = None
+    structured_outputs: Json | None = None
 
 
 class CompletionRequest(CommonRequest):

@@ -24,6 +24,11 @@ class ModelTokenizer:
         self._tokenizer = tokenizer
         self._longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
+    def definition(self) -> str:
+        """The tokenizer as tokenizer.json has it."""
+        text: str = self._tokenizer.to_str()
+        return text
+
     def most_characters(self, tokens: int) -> int:
         """Upper bound for the characters of a text of so many tokens; a longer text has more tokens."""
         return SHRINKS * self._longest * tokens

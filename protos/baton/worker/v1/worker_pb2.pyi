@@ -28,6 +28,7 @@ class LostReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOST_REASON_PREEMPTED: _ClassVar[LostReason]
     LOST_REASON_CANNOT_PUSH: _ClassVar[LostReason]
     LOST_REASON_TOO_LARGE: _ClassVar[LostReason]
+    LOST_REASON_GRAMMAR: _ClassVar[LostReason]
 
 class FullKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -47,6 +48,7 @@ LOST_REASON_NO_PROGRESS: LostReason
 LOST_REASON_PREEMPTED: LostReason
 LOST_REASON_CANNOT_PUSH: LostReason
 LOST_REASON_TOO_LARGE: LostReason
+LOST_REASON_GRAMMAR: LostReason
 FULL_KIND_UNSPECIFIED: FullKind
 FULL_KIND_EVER: FullKind
 FULL_KIND_NOW: FullKind
@@ -211,7 +213,7 @@ class PhaseEvent(_message.Message):
     def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ..., attributes: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "max_tokens", "min_tokens", "stop_ids", "top_logprobs")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "max_tokens", "min_tokens", "stop_ids", "top_logprobs", "grammar")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +224,7 @@ class Sampling(_message.Message):
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -232,7 +235,8 @@ class Sampling(_message.Message):
     min_tokens: int
     stop_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
+    grammar: str
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt", "priority")
@@ -409,12 +413,14 @@ class Distribution(_message.Message):
     def __init__(self, name: _Optional[str] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[float] = ...) -> None: ...
 
 class Lost(_message.Message):
-    __slots__ = ("ticket", "reason")
+    __slots__ = ("ticket", "reason", "detail")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     ticket: bytes
     reason: LostReason
-    def __init__(self, ticket: _Optional[bytes] = ..., reason: _Optional[_Union[LostReason, str]] = ...) -> None: ...
+    detail: str
+    def __init__(self, ticket: _Optional[bytes] = ..., reason: _Optional[_Union[LostReason, str]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Full(_message.Message):
     __slots__ = ("ticket", "kind")
