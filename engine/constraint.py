@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 
 from engine.masks import NONE, Ints, Masks, StepMasks
 from mesh.grammar import GrammarFault, Grammars, check
@@ -114,7 +114,7 @@ class Constraint:
                 tried += 1
                 banned.append(self._banned(matcher))
             whole = tried == len(drafts) and not matcher.is_stopped()
-            forced = tuple(matcher.compute_ff_tokens()[:MOST_FORCED]) if whole else ()
+            forced = self._forced(matcher) if whole else ()
             if tried:
                 matcher.rollback(tried)
             check(matcher)
@@ -142,6 +142,10 @@ class Constraint:
             bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
             check(matcher)
             allowed[: len(bits)] = bits[: len(allowed)]
+            found = np.flatnonzero(allowed)
+            if len(found) == 1 and not matcher.validate_tokens(found.tolist()):
+                allowed[found] = False
+                allowed[_spelled(matcher, self._masker.grammars.tokenizer)] = True
             ends = self._masker.grammars.tokenizer.eos_tokens  # by its own guess; stop ids decide
             allowed[[token for token in ends if token < len(allowed)]] = False
         if matcher.is_accepting():
@@ -149,3 +153,18 @@ class Constraint:
         if not allowed.any():
             raise GrammarFault("the grammar allows no token here")
         return np.flatnonzero(~allowed).astype(np.int32)
+
+    def _forced(self, matcher: LLMatcher) -> tuple[int, ...]:
+        tokens = matcher.compute_ff_tokens()[:MOST_FORCED]
+        return tuple(tokens[: matcher.validate_tokens(tokens)]) if tokens else ()
+
+
+def _spelled(matcher: LLMatcher, tokenizer: LLTokenizer) -> list[int]:
+    """The token that begins the forced text. llguidance forces an added token such as <tool_call> where a text spells
+    its name, and then refuses it; the name can be spelled with ordinary tokens."""
+    text = matcher.compute_ff_bytes().decode(errors="ignore")
+    for length in range(len(text), 0, -1):
+        first = tokenizer.greedy_tokenize(text[:length])[:1]
+        if first and matcher.validate_tokens(first):
+            return first
+    return []

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.structured.calls import call_form, parse_tool_choice
-from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs
+from gateway.structured.forms import Added, Form, parse_response_format, parse_structured_outputs
 from gateway.text.assets import Assets
 from gateway.text.prompt import ChatPrompt, encode_chat, encode_text
 from gateway.text.tools import ChatFields
@@ -61,7 +61,9 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         names=names,
     )
     choice = parse_tool_choice(body.tool_choice, [tool["function"]["name"] for tool in body.tools or ()])
-    form = call_form(body.tools or (), choice, parallel=body.parallel_tool_calls is not False, answer=_form(body))
+    added = assets.tokenizer.added
+    parallel, answer = body.parallel_tool_calls is not False, _form(body, added)
+    form = call_form(body.tools or (), choice, added, parallel=parallel, answer=answer)
     return replace(
         request,
         tools=tools,
@@ -71,10 +73,10 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
     )
 
 
-def _form(body: CommonRequest) -> Form | None:
+def _form(body: CommonRequest, added: Added) -> Form | None:
     """The form that the answer must have."""
-    form = None if body.response_format is None else parse_response_format(body.response_format)
-    other = None if body.structured_outputs is None else parse_structured_outputs(body.structured_outputs)
+    form = None if body.response_format is None else parse_response_format(body.response_format, added)
+    other = None if body.structured_outputs is None else parse_structured_outputs(body.structured_outputs, added)
     if form is not None and other is not None:
         raise InvalidRequest(
             other.field, "structured_outputs cannot be combined with response_format: send one of them"
@@ -86,7 +88,7 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     """One request for each prompt."""
     if body.logprobs is not None and body.echo:
         raise InvalidRequest("echo", "echo with logprobs is not supported: logprobs of prompts are not computed")
-    requests, form = [], _form(body)
+    requests, form = [], _form(body, assets.tokenizer.added)
     grammar = await assets.grammars.compiled(form)
     for prompt in _prompts(body.prompt, assets.context_tokens):
         is_text = isinstance(prompt, str)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.structured.forms import Form, lark, literal, sequence, triggered
+from gateway.structured.forms import Added, Form, lark, literal, pieces, sequence, triggered
 from gateway.structured.schema import json_grammar, why_unsupported
 from mesh.errors import InvalidRequest, brief
 
@@ -77,6 +77,7 @@ def _name(choice: Any, names: frozenset[str], field: str, tools: str) -> str:
 def call_form(
     tools: Sequence[Json],
     choice: ToolChoice,
+    added: Added,
     *,
     parallel: bool = True,
     answer: Form | None = None,  # what the answer must be where it is no call
@@ -94,29 +95,34 @@ def call_form(
         for at, tool in enumerate(tools)
         if tool["function"]["name"] in choice.names
     ]
+    several = parallel and not choice.named
     if choice.mode == "required":
         if answer is not None:
             raise InvalidRequest(answer.field, f"{answer.field} cannot be followed by an answer that must call a tool")
         return Form(
-            "tool_choice", grammar=lark("\n".join(["start: calls", *_calls(calls, call_format, parallel, choice)]))
+            "tool_choice",
+            grammar=lark("\n".join(["start: calls", *_calls(calls, call_format, added, parallel=several)])),
         )
     if answer is None:
         trigger = (call_format.opening + call_format.begin).rstrip()
         rest = (call_format.opening + call_format.begin)[len(trigger) :]
         end = call_format.end + call_format.closing
-        bodies = [sequence(rest, call, end) for call in calls]
-        return Form(tools_field, grammar=lark(triggered({trigger: bodies}, most="*" if parallel else "?")))
+        bodies = [sequence(rest, call, end, added) for call in calls]
+        return Form(tools_field, grammar=lark(triggered({trigger: bodies}, added, most="*" if parallel else "?")))
     if not answer.json:
         raise InvalidRequest(answer.field, f"{answer.field} cannot be combined with {tools_field}")
-    rules = ["start: answer | calls", f"answer: {answer.json}", *_calls(calls, call_format, parallel, choice)]
+    rules = [
+        "start: answer | calls",
+        f"answer: {answer.json}",
+        *_calls(calls, call_format, added, parallel=several),
+    ]
     return Form(answer.field, grammar=lark("\n".join(rules)))
 
 
-def _calls(calls: Sequence[str], form: CallFormat, parallel: bool, choice: ToolChoice) -> list[str]:
-    between = f"{literal(form.between)} " if form.between else ""
-    more = f" ({between}call)*" if parallel and not choice.named else ""
-    body = " | ".join(sequence(form.begin, call, form.end) for call in calls)
-    return [f"calls: {sequence(form.opening, f'call{more}', form.closing)}", f"call: {body}"]
+def _calls(calls: Sequence[str], form: CallFormat, added: Added, *, parallel: bool) -> list[str]:
+    more = f" ({' '.join((*pieces(form.between, added), 'call'))})*" if parallel else ""
+    body = " | ".join(sequence(form.begin, call, form.end, added) for call in calls)
+    return [f"calls: {sequence(form.opening, f'call{more}', form.closing, added)}", f"call: {body}"]
 
 
 def _call(function: Json, form: CallFormat, path: str) -> str:

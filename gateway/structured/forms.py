@@ -4,6 +4,7 @@ Step 1 of a request's life. Every form becomes a Lark grammar of llguidance, who
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from mesh.errors import InvalidRequest, brief
 from mesh.grammar import client_grammar
 
 Json = dict[str, Any]
+Added = Mapping[str, int]  # ids of tokens that are added to a vocabulary, by their text
 MAX_CHOICES = 2000
 MAX_TAGS = 64
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
@@ -41,7 +43,7 @@ def lark(text: str) -> str:
     return found
 
 
-def parse_response_format(value: Any, field: str = "response_format") -> Form | None:
+def parse_response_format(value: Any, added: Added, field: str = "response_format") -> Form | None:
     """None: any text. `strict` changes nothing: a schema is always followed."""
     kind = value.get("type") if isinstance(value, dict) else None
     if kind not in FORMATS:
@@ -51,7 +53,7 @@ def parse_response_format(value: Any, field: str = "response_format") -> Form | 
     if kind == "json_object":
         return Form(field, json_grammar({"type": "object"}, field))
     if kind == "structural_tag":
-        return Form(field, grammar=_tags(value, field))
+        return Form(field, grammar=_tags(value, field, added))
     path = f"{field}.json_schema"
     wrapper = value.get("json_schema")
     if not isinstance(wrapper, dict):
@@ -63,7 +65,7 @@ def parse_response_format(value: Any, field: str = "response_format") -> Form | 
     return Form(f"{path}.schema", json_grammar(wrapper["schema"], f"{path}.schema"))
 
 
-def parse_structured_outputs(value: Any, field: str = "structured_outputs") -> Form | None:
+def parse_structured_outputs(value: Any, added: Added, field: str = "structured_outputs") -> Form | None:
     if not isinstance(value, dict):
         raise InvalidRequest(field, f"{field} must be an object with one of {', '.join(KINDS)}")
     for name in value:
@@ -86,7 +88,7 @@ def parse_structured_outputs(value: Any, field: str = "structured_outputs") -> F
     if kind == "choice":
         return Form(path, grammar=_choice(content, path))
     if kind == "structural_tag":
-        return Form(path, grammar=_tags(_object(content, path), path))
+        return Form(path, grammar=_tags(_object(content, path), path, added))
     if not isinstance(content, str) or not content or len(content) > MAX_BYTES:
         raise InvalidRequest(path, f"{path} must be a text of 1 to {MAX_BYTES} characters")
     return Form(path, grammar=_regex(content) if kind == "regex" else _grammar(content, path))
@@ -116,6 +118,13 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def pieces(text: str, added: Added) -> list[str]:
+    """A text of which the model writes some parts, such as <tool_call>, as one added token each."""
+    names = sorted(filter(None, added), key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+    return [f"<[{added[part]}]>" if part in added else literal(part) for part in parts if part]
+
+
 def _white_space(value: Json, field: str, *, json: bool) -> str | None:
     if value.get("disable_additional_properties"):
         path = f"{field}.disable_additional_properties"
@@ -134,7 +143,7 @@ def _white_space(value: Json, field: str, *, json: bool) -> str | None:
     return WHITE_SPACE if pattern is None else str(pattern)
 
 
-def _tags(value: Any, path: str) -> str:
+def _tags(value: Any, path: str, added: Added) -> str:
     """Free text in which each trigger begins one of its structures: a fixed text, JSON of a schema, a fixed text."""
     structures, triggers = value.get("structures"), value.get("triggers")
     if not isinstance(structures, list) or not isinstance(triggers, list) or not structures or not triggers:
@@ -153,22 +162,23 @@ def _tags(value: Any, path: str) -> str:
         if trigger is None:
             raise InvalidRequest(f"{where}.begin", f"{where}.begin must begin with one of the triggers")
         schema = json_grammar(each.get("schema", {}), f"{where}.schema")
-        bodies.setdefault(trigger, []).append(sequence(begin[len(trigger) :], schema, each["end"]))
-    return lark(triggered(bodies))
+        bodies.setdefault(trigger, []).append(sequence(begin[len(trigger) :], schema, each["end"], added))
+    return lark(triggered(bodies, added))
 
 
-def sequence(before: str, expression: str, after: str) -> str:
+def sequence(before: str, expression: str, after: str, added: Added) -> str:
     """A Lark expression between two fixed texts."""
-    return " ".join(filter(None, (before and literal(before), expression, after and literal(after))))
+    return " ".join((*pieces(before, added), expression, *pieces(after, added)))
 
 
-def triggered(bodies: dict[str, list[str]], *, most: str = "*") -> str:
+def triggered(bodies: dict[str, list[str]], added: Added, *, most: str = "*") -> str:
     """Free text, in which one of its bodies follows each trigger. `most`: `*`, or `?` for one at most."""
     rules = [f"start: ({' | '.join(f'tag{at}' for at in range(len(bodies)))}){most} rest", "rest: TEXT"]
     rules.append("TEXT: /(.|\\n)*/")
     for at, (trigger, choices) in enumerate(bodies.items()):
-        rules.append(f"lead{at}[lazy]: TEXT {literal(trigger)}")
-        rules.append(f"tag{at}: lead{at} body{at}")
+        first, *rest = pieces(trigger, added)
+        rules.append(f"lead{at}{'' if first.startswith('<') else '[lazy]'}: TEXT {first}")
+        rules.append(" ".join((f"tag{at}: lead{at}", *rest, f"body{at}")))
         rules.append(f"body{at}: " + " | ".join(choices))
     return "\n".join(rules)
 

@@ -5,6 +5,7 @@ prompt, never half a character, and at the end all the text that it held back. I
 cost does not grow with the answer."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from tokenizers import Tokenizer
 
@@ -28,6 +29,11 @@ class ModelTokenizer:
         """The tokenizer as tokenizer.json has it."""
         text: str = self._tokenizer.to_str()
         return text
+
+    @cached_property
+    def added(self) -> dict[str, int]:
+        """Ids of the tokens that are added to the vocabulary, by their text."""
+        return {token.content: id for id, token in self._tokenizer.get_added_tokens_decoder().items()}
 
     def most_characters(self, tokens: int) -> int:
         """Upper bound for the characters of a text of so many tokens; a longer text has more tokens."""
