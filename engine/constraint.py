@@ -36,7 +36,7 @@ class Masker:
         self.executor = executor or ThreadPoolExecutor(THREADS, "grammar")
 
     def constraint(self, sampling: Sampling) -> "Constraint | None":
-        """None: the answer is free."""
+        """The request's grammar; None where the answer is free."""
         return Constraint(self, sampling) if sampling.grammar else None
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ NONE = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What the grammar says of the rows of one piece."""
+    """The grammar's part in one piece: what its rows may not sample, and what must follow."""
 
     banned: tuple[Ints, ...]  # for each row, the ids that it may not sample
     forced: tuple[int, ...] = ()  # the only text that can follow the last row's input, as tokens

@@ -47,7 +47,7 @@ def memory_bytes(device: str) -> int:
 
 
 def masker_of(config: WorkerConfig) -> Masker | None:
-    """What computes the masks of grammars; None on a GPU, whose sampler takes none."""
+    """The worker's masks for grammars; None on a GPU, whose sampler takes none."""
     if config.device != "cpu" or config.model is None:
         return None
     return open_masker(config.model, read_config(config.model).vocab)

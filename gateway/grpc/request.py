@@ -8,12 +8,14 @@ from typing import Any
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.observability.record import RequestRecord
+from gateway.structured.forms import Form, parse_structured_outputs
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_chat, encode_text
 from gateway.validation import ClientRequest
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
+_FORMS = {"json_schema": "json"}  # kinds that HTTP spells otherwise
 _FIELD_NAMES = {
     **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n")},
     "max_tokens": "stop.max_tokens",
@@ -34,6 +36,8 @@ async def parse_request(
     deadline_seconds: float | None,
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
+    form = _form(request, assets)
+    grammar = await assets.grammars.compiled(form)
     prompt_field, ids, tools = await _prompt(request, assets)
     return ClientRequest(
         request_id=request_id,
@@ -53,6 +57,7 @@ async def parse_request(
         include_stop=stop.include_stop_string,
         top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
         tools=tools,
+        grammar=grammar,
         emitted={choice.index: tuple(choice.token_ids) for choice in request.emitted},
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
         numerics_of={
@@ -65,8 +70,22 @@ async def parse_request(
         priority=request.priority,
         deadline_seconds=deadline_seconds,
         trace=trace,
-        field_names={**_FIELD_NAMES, "prompt": prompt_field},
+        field_names={**_FIELD_NAMES, "prompt": prompt_field, "grammar": form.field if form else "structured_output"},
     )
+
+
+def _form(request: pb.GenerateRequest, assets: Assets) -> Form | None:
+    """The form that the answer must have, by the rules of `structured_outputs` over HTTP."""
+    kind = request.structured_output.WhichOneof("form")
+    if kind is None:
+        return None
+    value = getattr(request.structured_output, kind)
+    given = {_FORMS.get(kind, kind): list(value.texts) if kind == "choice" else value}
+    try:
+        return parse_structured_outputs(given, assets.tokenizer.added, "structured_output")
+    except InvalidRequest as error:
+        field = (error.field or "").replace("structured_output.json", "structured_output.json_schema", 1)
+        raise InvalidRequest(field if kind == "json_schema" else error.field, error.message) from error
 
 
 def class_of(numerics: str) -> pb.NumericsClass:

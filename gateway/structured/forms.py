@@ -44,7 +44,7 @@ def lark(text: str) -> str:
 
 
 def parse_response_format(value: Any, added: Added, field: str = "response_format") -> Form | None:
-    """None: any text. `strict` changes nothing: a schema is always followed."""
+    """The form that OpenAI's field demands; None for any text. A schema is followed with and without `strict`."""
     kind = value.get("type") if isinstance(value, dict) else None
     if kind not in FORMATS:
         raise InvalidRequest(f"{field}.type", f"{field}.type must be one of {', '.join(FORMATS)}")

@@ -23,7 +23,7 @@ from cli.running import running_mesh
 from gateway.structured.schema import SUPPORTED
 from mesh.settings import read_settings
 from tests.schemas.cases import cases, keywords
-from tests.schemas.run import Answered, ask_all
+from tests.schemas.run import Judged, ask_all
 
 FEWEST = 5  # schemas for each keyword
 START_SECONDS = 120.0
@@ -56,7 +56,7 @@ async def run(*, count: int | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=2 * len(chosen))
 
-        def shown(answered: Answered) -> None:
+        def shown(answered: Judged) -> None:
             bar.advance(task)
             if answered.problem:
                 bar.console.print(f"{answered.name} at {answered.temperature}: {answered.problem}", markup=False)

@@ -16,7 +16,7 @@ SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Judged:
     """One answer, judged."""
 
     name: str
@@ -39,7 +39,7 @@ def judge(text: str, schema: Any) -> str:
     return ""
 
 
-async def ask(client: httpx2.AsyncClient, name: str, schema: Any, temperature: float) -> Answered:
+async def ask(client: httpx2.AsyncClient, name: str, schema: Any, temperature: float) -> Judged:
     body = {
         "messages": [{"role": "user", "content": f"Write JSON: {name}"}],
         "response_format": {"type": "json_schema", "json_schema": {"name": "case", "schema": schema, "strict": True}},
@@ -49,10 +49,10 @@ async def ask(client: httpx2.AsyncClient, name: str, schema: Any, temperature: f
     }
     reply = await client.post("/v1/chat/completions", json=body)
     if reply.status_code != 200:
-        return Answered(name, temperature, False, f"{reply.status_code}: {reply.text[:300]}")
+        return Judged(name, temperature, False, f"{reply.status_code}: {reply.text[:300]}")
     choice = reply.json()["choices"][0]
     finished = choice["finish_reason"] == "stop"
-    return Answered(name, temperature, finished, judge(choice["message"]["content"], schema) if finished else "")
+    return Judged(name, temperature, finished, judge(choice["message"]["content"], schema) if finished else "")
 
 
 async def ask_all(
@@ -60,12 +60,12 @@ async def ask_all(
     cases: Iterable[tuple[str, Any]],
     *,
     temperatures: tuple[float, ...] = (0.0, 1.0),
-    on_answer: Callable[[Answered], None] = lambda answered: None,
-) -> list[Answered]:
+    on_answer: Callable[[Judged], None] = lambda answered: None,
+) -> list[Judged]:
     places = asyncio.Semaphore(AT_ONCE)
     async with httpx2.AsyncClient(base_url=url, timeout=SECONDS) as client:
 
-        async def one(name: str, schema: Any, temperature: float) -> Answered:
+        async def one(name: str, schema: Any, temperature: float) -> Judged:
             async with places:
                 answered = await ask(client, name, schema, temperature)
             on_answer(answered)

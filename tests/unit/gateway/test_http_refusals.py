@@ -130,7 +130,7 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         (with_chat(logit_bias={"5": 1}), "logit_bias"),
         (with_chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),  # the template has no place
         (with_text(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
-        (with_chat(response_format={"type": "json_object"}), "response_format"),
+        (with_chat(response_format={"type": "xml"}), "response_format.type"),
         (with_text(suffix="end"), "suffix"),
         (with_text(best_of=2), "best_of"),
         (with_text(repetition_penalty=1.1), "repetition_penalty"),
