@@ -72,11 +72,12 @@ def parse_structured_outputs(value: Any, added: Added, field: str = "structured_
         if name not in (*KINDS, *OPTIONS):
             where = f"{field}.{brief(name)}"
             raise InvalidRequest(where, f"{where} is no field; these are: {', '.join((*KINDS, *OPTIONS))}")
-    given = [name for name in KINDS if value.get(name) not in (None, False)]
-    if not given:
+    given = [name for name in KINDS if value.get(name) is not None]
+    if given == ["json_object"] and value["json_object"] is False:
         return None
-    if len(given) > 1:
-        raise InvalidRequest(field, f"{field} must have one of {', '.join(KINDS)}, not {' and '.join(given)}")
+    if len(given) != 1:
+        shown = " and ".join(given) or "none"
+        raise InvalidRequest(field, f"{field} must have one of {', '.join(KINDS)}; it has {shown}")
     kind, path = given[0], f"{field}.{given[0]}"
     content, white_space = value[kind], _white_space(value, field, json=kind in ("json", "json_object"))
     if kind == "json":
