@@ -39,12 +39,18 @@ class Masker:
         """The request's grammar; None where the answer is free."""
         return Constraint(self, sampling) if sampling.grammar else None
 
+    def open(self) -> None:
+        """Read the tokenizer now, before the worker serves: it takes seconds for a large vocabulary, and holds up
+        everything else in the process meanwhile. Where it cannot be read, requests with a grammar learn why."""
+        with suppress(GrammarFault):
+            _ = self.grammars.tokenizer
+
     def close(self) -> None:
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 
 def open_masker(folder: Path, vocabulary: int) -> Masker:
-    """For the model in this folder; its tokenizer is read when the first request has a grammar."""
+    """For the model in this folder."""
 
     def definition() -> str:
         return (folder / "tokenizer.json").read_text(encoding="utf-8")

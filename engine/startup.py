@@ -46,11 +46,13 @@ def memory_bytes(device: str) -> int:
     return found.memory_bytes if found is not None else host.memory_bytes()
 
 
-def masker_of(config: WorkerConfig) -> Masker | None:
+async def open_masks(config: WorkerConfig) -> Masker | None:
     """The worker's masks for grammars; None on a GPU, whose sampler takes none."""
     if config.device != "cpu" or config.model is None:
         return None
-    return open_masker(config.model, read_config(config.model).vocab)
+    masker = open_masker(config.model, read_config(config.model).vocab)
+    await asyncio.to_thread(masker.open)
+    return masker
 
 
 def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel) -> Hello:

@@ -43,10 +43,11 @@ class GrammarFault(Exception):
 
 
 class Grammars:
-    """Compiled grammars for one tokenizer. Any thread may use it; the tokenizer is read when it is first needed."""
+    """Compiled grammars for one tokenizer. Any thread may use it."""
 
-    def __init__(self, definition: Callable[[], str], vocabulary: int | None = None) -> None:
-        """`definition` reads tokenizer.json. `vocabulary`: number of token ids, where the model has more."""
+    def __init__(self, definition: Callable[[], str] | None = None, vocabulary: int | None = None) -> None:
+        """`definition` reads tokenizer.json when it is first needed; without it every byte is a token. `vocabulary`:
+        number of token ids, where the model has more."""
         self._definition, self._vocabulary = definition, vocabulary
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
@@ -76,9 +77,10 @@ class Grammars:
 
     @property
     def tokenizer(self) -> LLTokenizer:
+        """Reading a large tokenizer takes seconds, in which no other Python code runs."""
         with self._lock:
             if self._tokenizer is None:
-                self._tokenizer = _open(self._definition(), self._vocabulary)
+                self._tokenizer = _open(self._definition, self._vocabulary)
             return self._tokenizer
 
 
@@ -93,10 +95,22 @@ def short(text: str) -> str:
     return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]}…"
 
 
-def _open(definition: str, vocabulary: int | None) -> LLTokenizer:
-    """Fine-tunes leave `truncation` and `padding` in the file; both would spoil the tokens of forced text."""
-    content = json.loads(definition) | {"truncation": None, "padding": None}
+def _open(definition: Callable[[], str] | None, vocabulary: int | None) -> LLTokenizer:
     try:
-        return LLTokenizer(json.dumps(content), n_vocab=vocabulary)
-    except ValueError as error:
-        raise GrammarFault(f"this model's tokenizer cannot be used with grammars: {short(str(error))}") from error
+        if definition is None:
+            return LLTokenizer("byte")
+        text = _plain(definition())
+        try:
+            return LLTokenizer(text, n_vocab=vocabulary)
+        except ValueError:  # a tokenizer with more ids than the model: it never samples those
+            return LLTokenizer(text)
+    except (OSError, ValueError) as error:
+        what = f"the worker cannot use its model's tokenizer.json with grammars: {short(str(error))}"
+        raise GrammarFault(what) from error
+
+
+def _plain(text: str) -> str:
+    """Fine-tunes leave `truncation` and `padding` in the file; both would spoil the tokens of forced text."""
+    if all(re.search(rf'"{name}":\s*null', text[:2000]) for name in ("truncation", "padding")):
+        return text  # parsing all of it takes a second for a large vocabulary
+    return json.dumps(json.loads(text) | {"truncation": None, "padding": None})

@@ -3,6 +3,7 @@ defaults.
 
 Step 1 of a request's life over gRPC."""
 
+from functools import partial
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
@@ -36,7 +37,8 @@ async def parse_request(
     deadline_seconds: float | None,
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
-    form = _form(request, assets)
+    has_form = request.HasField("structured_output")
+    form = await assets.grammars.built(partial(_form, request, assets)) if has_form else None
     grammar = await assets.grammars.compiled(form)
     prompt_field, ids, tools = await _prompt(request, assets)
     return ClientRequest(

@@ -3,12 +3,13 @@
 Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway/validation.py."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.structured.calls import call_form, parse_tool_choice
-from gateway.structured.forms import Added, Form, parse_response_format, parse_structured_outputs
+from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs
 from gateway.text.assets import Assets
 from gateway.text.prompt import ChatPrompt, encode_chat, encode_text
 from gateway.text.tools import ChatFields
@@ -62,8 +63,9 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
     )
     choice = parse_tool_choice(body.tool_choice, [tool["function"]["name"] for tool in body.tools or ()])
     added = assets.tokenizer.added
-    parallel, answer = body.parallel_tool_calls is not False, _form(body, added)
-    form = call_form(body.tools or (), choice, added, parallel=parallel, answer=answer)
+    parallel, answer = body.parallel_tool_calls is not False, await _form(body, assets)
+    calls = partial(call_form, body.tools or (), choice, added, parallel=parallel, answer=answer)
+    form = await assets.grammars.built(calls) if body.tools else answer
     return replace(
         request,
         tools=tools,
@@ -73,22 +75,24 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
     )
 
 
-def _form(body: CommonRequest, added: Added) -> Form | None:
+async def _form(body: CommonRequest, assets: Assets) -> Form | None:
     """The form that the answer must have."""
-    form = None if body.response_format is None else parse_response_format(body.response_format, added)
-    other = None if body.structured_outputs is None else parse_structured_outputs(body.structured_outputs, added)
-    if form is not None and other is not None:
-        raise InvalidRequest(
-            other.field, "structured_outputs cannot be combined with response_format: send one of them"
-        )
-    return form or other
+    added, wanted = assets.tokenizer.added, (body.response_format, body.structured_outputs)
+    if wanted[0] is not None and wanted[0].get("type") != "text" and wanted[1] is not None:
+        what = "structured_outputs cannot be combined with response_format: send one"
+        raise InvalidRequest("structured_outputs", what)
+    if wanted[1] is not None:
+        return await assets.grammars.built(partial(parse_structured_outputs, wanted[1], added))
+    if wanted[0] is not None:
+        return await assets.grammars.built(partial(parse_response_format, wanted[0], added))
+    return None
 
 
 async def parse_completion(body: CompletionRequest, assets: Assets, caller: HttpCaller) -> list[ClientRequest]:
     """One request for each prompt."""
     if body.logprobs is not None and body.echo:
         raise InvalidRequest("echo", "echo with logprobs is not supported: logprobs of prompts are not computed")
-    requests, form = [], _form(body, assets.tokenizer.added)
+    requests, form = [], await _form(body, assets)
     grammar = await assets.grammars.compiled(form)
     for prompt in _prompts(body.prompt, assets.context_tokens):
         is_text = isinstance(prompt, str)

@@ -50,7 +50,7 @@ class Assets:
 
     @cached_property
     def grammars(self) -> GrammarCheck:
-        return GrammarCheck(self.tokenizer.definition)
+        return GrammarCheck(self.tokenizer.added)
 
 
 def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:

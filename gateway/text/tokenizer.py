@@ -25,11 +25,6 @@ class ModelTokenizer:
         self._tokenizer = tokenizer
         self._longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
-    def definition(self) -> str:
-        """The tokenizer as tokenizer.json has it."""
-        text: str = self._tokenizer.to_str()
-        return text
-
     @cached_property
     def added(self) -> dict[str, int]:
         """Ids of the tokens that are added to the vocabulary, by their text."""

@@ -14,7 +14,7 @@ from gateway.structured.check import GrammarCheck
 from gateway.structured.forms import parse_response_format, parse_structured_outputs, pieces
 from gateway.structured.schema import SUPPORTED, json_grammar
 from mesh.errors import InvalidRequest
-from mesh.grammar import Grammars
+from mesh.grammar import GrammarFault, Grammars
 
 NONE: dict[str, int] = {}
 
@@ -117,7 +117,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", list(HOSTILE))
-async def test_no_form_keeps_the_event_loop(definition: str, what: str) -> None:
+async def test_no_form_keeps_the_event_loop(what: str) -> None:
     """Compiled or refused, other work goes on: the loop turns while a thread compiles."""
     form = parse_structured_outputs(HOSTILE[what], NONE)
     turns = 0
@@ -129,7 +129,7 @@ async def test_no_form_keeps_the_event_loop(definition: str, what: str) -> None:
             await asyncio.sleep(0)
 
     task = asyncio.ensure_future(others())
-    check = GrammarCheck(lambda: definition)
+    check = GrammarCheck({"<|end|>": END})
     try:
         await check.compiled(form)
     except InvalidRequest as error:
@@ -139,8 +139,8 @@ async def test_no_form_keeps_the_event_loop(definition: str, what: str) -> None:
     assert turns > 1
 
 
-async def test_a_form_that_no_text_has_is_refused(definition: str) -> None:
-    check = GrammarCheck(lambda: definition)
+async def test_a_form_that_no_text_has_is_refused() -> None:
+    check = GrammarCheck({"<|end|>": END})
     for wrong in (
         {"json": {"type": "string", "minLength": 3, "maxLength": 2}},
         {"json": False},
@@ -230,3 +230,17 @@ def test_the_model_file_may_carry_truncation_and_padding(definition: str) -> Non
     grammars = Grammars(lambda: json.dumps(spoilt), VOCAB)
     matcher = grammars.matcher('start: "a long text that is forced"')
     assert matcher.compute_ff_tokens() == list(b"a long text that is forced")
+
+
+async def test_grammars_may_name_added_tokens_by_text_and_id() -> None:
+    check = GrammarCheck({"<call>": 150_000})
+    for text in ('start: <call> "a"', 'start: <[150000]> "a"', 'start: "<call>"'):
+        assert await check.compiled(parse_structured_outputs({"grammar": text}, {"<call>": 150_000}))
+    with pytest.raises(InvalidRequest, match="other"):
+        await check.compiled(parse_structured_outputs({"grammar": 'start: <other> "a"'}, NONE))
+
+
+def test_a_worker_without_a_tokenizer_says_so(tmp_path: Path) -> None:
+    grammars = Grammars(lambda: (tmp_path / "tokenizer.json").read_text())
+    with pytest.raises(GrammarFault, match=r"tokenizer\.json"):
+        grammars.matcher('start: "a"')
