@@ -220,8 +220,8 @@ class Sequencer:
         request = self._current(lost.ticket)
         if request is None:
             return
-        name, why, ids = request.choice.request_id, lost.reason.value, request.choice.trace.log_fields
-        log.info("request %s attempt %d: %s", name, lost.ticket.attempt, why, extra=ids)
+        name, ids = request.choice.request_id, request.choice.trace.log_fields
+        log.info("request %s attempt %d: %s", name, lost.ticket.attempt, lost.reason.value, extra=ids)
         if lost.reason is Reason.GRAMMAR:
             return self.end(request, InvalidRequest(request.choice.grammar_field, lost.detail))
         if lost.reason is Reason.TOO_LARGE:

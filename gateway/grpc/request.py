@@ -16,7 +16,6 @@ from gateway.validation import ClientRequest
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
-_FORMS = {"json_schema": "json"}  # kinds that HTTP spells otherwise
 _FIELD_NAMES = {
     **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n")},
     "max_tokens": "stop.max_tokens",
@@ -78,11 +77,18 @@ async def parse_request(
 
 def _form(request: pb.GenerateRequest, assets: Assets) -> Form | None:
     """The form that the answer must have, by the rules of `structured_outputs` over HTTP."""
-    kind = request.structured_output.WhichOneof("form")
+    form, kind = request.structured_output, request.structured_output.WhichOneof("form")
     if kind is None:
         return None
-    value = getattr(request.structured_output, kind)
-    given = {_FORMS.get(kind, kind): list(value.texts) if kind == "choice" else value}
+    values: dict[str, tuple[str, Any]] = {
+        "json_schema": ("json", form.json_schema),
+        "json_object": ("json_object", form.json_object),
+        "regex": ("regex", form.regex),
+        "choice": ("choice", list(form.choice.texts)),
+        "grammar": ("grammar", form.grammar),
+        "structural_tag": ("structural_tag", form.structural_tag),
+    }
+    given = dict([values[kind]])
     try:
         return parse_structured_outputs(given, assets.tokenizer.added, "structured_output")
     except InvalidRequest as error:
