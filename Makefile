@@ -91,6 +91,10 @@ cancel: $(DEV) ## a thousand random cancels; no page may leak
 envoy-check: $(DEV) ## real Envoys: configurations, identities, a worker's death, the API's tests through them
 	$(BIN)/python -m pytest tests/mesh/test_envoy_*.py -m "mesh or envoy" $(ARGS)
 
+.PHONY: schemas
+schemas: $(DEV) ## answers to 300 JSON schemas, greedy and sampled: does every one validate? (2 minutes)
+	@$(BIN)/python -m tests.schemas --json $(ARGS)
+
 .PHONY: traces
 traces: $(DEV) ## do traces add up? mixed requests behind Envoys, and delays put into every stage
 	@$(BIN)/python -m bench.traces --json $(ARGS)

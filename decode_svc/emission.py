@@ -41,7 +41,7 @@ def extend(request: DecodeRequest, piece: Piece, verified: Sequence[Sampled]) ->
         # During the step a new attempt has appended tokens; the later rows may not continue them.
         verified = verified[:1]
     first, tokens = piece.stop - piece.sampled, list[Token]()
-    request.filled = piece.stop if not verified else first
+    request.filled = first
     for row, best in enumerate(verified):
         request.filled = first + row + 1
         position = piece.position + row

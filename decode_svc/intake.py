@@ -13,11 +13,12 @@ from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.observed import AttemptRecord
 from decode_svc.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
+from engine.constraint import NO_MASKS, Masker
 from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
 from mesh.legs import Outbox
-from mesh.messages import Cancel, Examine, Full, FullKind, Job, Message, Open
+from mesh.messages import Cancel, Examine, Full, FullKind, Job, Lost, Message, Open, Reason
 from mesh.rules import Rules
 from mesh.session import Session
 
@@ -36,10 +37,11 @@ class Intake:
         examinations: Examinations,
         *,
         floor: Floor = NO_FLOOR,
+        masker: Masker | None = None,
         host: DecodeHost,
         rules: Rules,
     ) -> None:
-        self._floor = floor
+        self._floor, self._masker = floor, masker
         self._requests, self._pages, self._room, self._quarantine = requests, pages, room, quarantine
         self._emission, self._outbox, self._host, self._rules = emission, outbox, host, rules
         self._examinations = examinations
@@ -95,8 +97,24 @@ class Intake:
             gateway.send(Full(job.ticket, FullKind.EVER))
             request.record.ended(self._loop.time())
             return
+        if job.sampling.grammar and not self._follows_grammar(request):
+            return
         self._requests[request.key] = request
         self._set_deadline(request)
+
+    def _follows_grammar(self, request: DecodeRequest) -> bool:
+        """Compile the request's grammar while its pages are on their way. False: this worker cannot, which the gateway
+        learns."""
+        job = request.job
+        if self._masker is None:
+            request.gateway.send(Lost(job.ticket, Reason.GRAMMAR, NO_MASKS))
+            request.record.ended(self._loop.time())
+            return False
+        request.constraint = self._masker.constraint(job.sampling)
+        if request.constraint is not None:
+            request.constraint.masks(job.emitted)
+            request.constraint.when_ready(self._host.wake)
+        return True
 
     def _take_over(self, request: DecodeRequest, gateway: Session, message: Open) -> bool:
         """Continue a running request under the new attempt: it keeps its pages and emits again from the attempt's base.

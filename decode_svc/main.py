@@ -11,7 +11,7 @@ from decode_svc.speculation.speculation import DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.loaded import LoadedModel
 from engine.pages import PagePool
-from engine.startup import describe_model, load_configured, memory_bytes, pool_pages, worker_hello
+from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
 from kvtransfer.choose import choose
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
@@ -63,6 +63,7 @@ async def open_worker(
         may_kill=config.may_kill,
     )
     incarnation, floor = SystemRandom().getrandbits(64), model.floor
+    masker = await open_masks(config)
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     worker = DecodeWorker(
         GrpcNetwork(
@@ -94,6 +95,7 @@ async def open_worker(
         metrics=config.metrics,
         trace_steps=config.trace_steps,
         floor=floor,
+        masker=masker,
         rules=rules,
     )
     address = await worker.listen(config.address)
@@ -108,6 +110,8 @@ async def open_worker(
             await receiver.aclose()
         runner.close()
         pool.close()
+        if masker is not None:
+            masker.close()
 
 
 def pair(mine: KvHello, theirs: KvHello) -> tuple[str, str]:

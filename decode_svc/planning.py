@@ -51,10 +51,10 @@ class Planning:
     def follow(self, flight: Flight) -> Plan | None:
         """The step after one whose result is not read yet: the same requests, each with the token that the unread step
         samples. None if that step alone does not decide it: a request is new, reads its prompt or drafts, adjusts its
-        logits by the unread token, or needs a page that another request must give up."""
+        logits by the unread token or has a grammar, or needs a page that another request must give up."""
         known, pieces = flight.plan.pieces, list[Piece]()
         if not self._speculation.allows_step_ahead or any(
-            not len(piece.tokens) == piece.sampled == 1 or adjusts(piece) for piece in known
+            not len(piece.tokens) == piece.sampled == 1 or adjusts(piece) or piece.masks is not None for piece in known
         ):
             return None
         running = {request.key: request for request in self._requests.values() if request.phase is DecodePhase.RUNNING}
@@ -99,7 +99,7 @@ class Planning:
             if request.phase is not DecodePhase.RUNNING:
                 continue
             if request.pending == 1:
-                if self._growth.grow(request, request.filled + 1, copies):
+                if not request.sits_out and self._growth.grow(request, request.filled + 1, copies):
                     chosen.append((request, None))
                 continue
             rest = Remaining(request.key, len(request.tokens), request.filled)
@@ -113,7 +113,8 @@ class Planning:
         """One request's rows: its last token and the drafts to verify after it. The draft model may propose drafts for
         the next step. Drafts and proposals are cut to the pages that are free."""
         stop = request.filled + 1
-        drafts = self._speculation.drafts(request, length)
+        forced = self._forced(request)
+        drafts = forced or self._speculation.drafts(request, length)
         propose = self._speculation.proposals(request, length, len(drafts))
         if drafts or propose:
             room = self._growth.spare(request, stop + len(drafts) + propose) - stop
@@ -129,7 +130,15 @@ class Planning:
             position=request.next_position,
             drafting=self._speculation.drafting(request, propose),
             text=request.tokens if request.job.sampling.adjustments else None,
+            masks=None
+            if request.constraint is None
+            else request.constraint.masks(request.emitted, drafts, certain=bool(forced)),
         )
+
+    def _forced(self, request: DecodeRequest) -> tuple[int, ...]:
+        """The drafts that the request's grammar leaves no choice about."""
+        most = max(0, request.left - 1)
+        return request.constraint.drafts(request.emitted)[:most] if request.constraint is not None else ()
 
     def _prompt(self, request: DecodeRequest, chunk: Chunk) -> Piece:
         return prompt_piece(
@@ -140,4 +149,5 @@ class Planning:
             sampling=request.job.sampling,
             position=request.next_position,
             drafting=self._speculation.reading(request, chunk),
+            masks=request.constraint.masks(request.emitted) if request.constraint is not None and chunk.last else None,
         )

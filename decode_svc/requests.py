@@ -11,6 +11,7 @@ from typing import Protocol
 
 from decode_svc.observed import AttemptRecord
 from decode_svc.speculation.drafts import Drafts
+from engine.constraint import Constraint
 from mesh.messages import Commit, Job, Quiet, Reason, Ticket, Token
 from mesh.session import Session
 
@@ -118,6 +119,7 @@ class DecodeRequest:
     cached: int = 0  # tokens found in the prefix cache when it was prefilled here
     steps: int = 0  # steps that have computed it
     drafts: Drafts = field(default_factory=Drafts)
+    constraint: Constraint | None = None  # the grammar that the answer follows
     record: AttemptRecord = field(default_factory=AttemptRecord)  # what traces show of this attempt
     deadline: TimerHandle | None = None  # drops the request when its deadline passes
 
@@ -155,6 +157,15 @@ class DecodeRequest:
     @property
     def next_position(self) -> int:
         return len(self.tokens) - len(self.job.prompt)
+
+    @property
+    def emitted(self) -> list[int]:
+        return self.tokens[len(self.job.prompt) :]
+
+    @property
+    def sits_out(self) -> bool:
+        """True: the next step leaves it out, because what its grammar allows is not known yet."""
+        return self.constraint is not None and self.constraint.waits
 
     @property
     def left(self) -> int:

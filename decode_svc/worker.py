@@ -24,6 +24,7 @@ from decode_svc.measures import DecodeMeasures
 from decode_svc.planning import Planning
 from decode_svc.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
+from engine.constraint import Masker
 from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
@@ -60,6 +61,7 @@ class DecodeWorker:
         metrics: bool = False,  # gateways get what this worker measures
         trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
         floor: Floor = NO_FLOOR,
+        masker: Masker | None = None,  # None: requests with a grammar are refused
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
@@ -94,7 +96,7 @@ class DecodeWorker:
         self.sessions = Sessions(kv_hello, receivers, choose, rules=rules)
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
         parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
-        self._intake = Intake(*parts, floor=floor, host=self, rules=rules)
+        self._intake = Intake(*parts, floor=floor, masker=masker, host=self, rules=rules)
         self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
         self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_tokens=chunk_tokens)
         self.attachments = Attachments(
@@ -187,6 +189,9 @@ class DecodeWorker:
             if request is None or request is not flight.requests[piece.key]:
                 continue  # the request ended during the step; its next attempt has other pages
             request.steps += 1
+            if piece.masks is not None and not sampled:
+                self._sit_out(request, piece)
+                continue
             tokens = extend(request, piece, self._speculation.verified(piece, sampled))
             request.record.step_ends(self._read_seconds, piece, len(tokens), request.cached, len(flight.requests))
             self._speculation.settle(request, piece, len(tokens), proposed)
@@ -201,6 +206,18 @@ class DecodeWorker:
         self._examinations.step_ends(plan, result)
         self._emission.flush()
         self._measures.step(plan, self._step_seconds, emitted)
+
+    def _sit_out(self, request: DecodeRequest, piece: Piece) -> None:
+        """The masks of these rows are late: the request goes on once they are there. Without any it cannot go on."""
+        assert piece.masks is not None and request.constraint is not None
+        extend(request, piece, ())
+        request.record.step_ends(self._read_seconds, piece, 0, request.cached, 1)
+        if (fault := piece.masks.fault) is not None:
+            request.record.lost(self._loop.time(), Reason.GRAMMAR)
+            request.gateway.send(Lost(request.ticket, Reason.GRAMMAR, fault))
+            self.drop(request)
+        else:
+            request.constraint.when_ready(self.wake)
 
     def retire(self, flight: Flight) -> None:
         """The step is over: pages that were kept for it are free."""

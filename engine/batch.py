@@ -7,6 +7,7 @@ one chunk. Nothing here knows requests, only the keys by which the caller knows 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.masks import StepMasks
 from engine.plan import Drafting, Piece
 from mesh.messages import Sampling
 
@@ -69,6 +70,7 @@ def prompt_piece(
     sampling: Sampling,
     position: int = 0,
     drafting: Drafting | None = None,
+    masks: StepMasks | None = None,
 ) -> Piece:
     """The piece that computes a chunk. `tokens` is the whole prompt, in which a resumed request's `position` emitted
     tokens are included."""
@@ -83,6 +85,7 @@ def prompt_piece(
         sampling=sampling if chunk.last else None,
         drafting=drafting,
         text=tokens if chunk.last and sampling.adjustments else None,
+        masks=masks if chunk.last else None,
     )
 
 
@@ -97,6 +100,7 @@ def decode_piece(
     position: int,
     drafting: Drafting | None = None,
     text: Sequence[int] | None = None,
+    masks: StepMasks | None = None,
 ) -> Piece:
     """The piece of a request in decode: `tokens` are its last emitted token and the drafts behind it, and every row is
     sampled. The block table also covers the slots of the tokens that the draft model will propose. `text` is the
@@ -104,4 +108,4 @@ def decode_piece(
     stop = start + len(tokens)
     slots = stop + (drafting.propose if drafting else 0)
     table = tuple(pages[: pages_needed(slots, page_tokens)])
-    return Piece(key, tuple(tokens), start, table, len(tokens), position, sampling, drafting, text=text)
+    return Piece(key, tuple(tokens), start, table, len(tokens), position, sampling, drafting, masks, text=text)

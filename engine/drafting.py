@@ -55,6 +55,8 @@ def proposed(pieces: Sequence[Piece], readings: Sequence[Reading], rounds: Seque
 
 def _reading(index: int, piece: Piece, sampled: Sequence[Sampled], limits: RowLimits) -> Reading | None:
     assert piece.drafting is not None
+    if not sampled:
+        return None  # its masks were late: the same rows come again
     count = accepted(piece, sampled)
     slot, token = next_slot(piece, count), sampled[count].token
     propose = 0 if ends(piece, count, token) else min(piece.drafting.propose, _room(piece, slot, count, limits))

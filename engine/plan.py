@@ -6,9 +6,12 @@ sample several of its last rows: that is how drafts are verified. To roll a requ
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mesh.messages import Pooling, Sampling
+
+if TYPE_CHECKING:
+    from engine.masks import StepMasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Piece:
     position: int = 0  # index, among the request's emitted tokens, of the token that the first sampled row yields
     sampling: Sampling | None = None
     drafting: Drafting | None = None  # None: the draft model does nothing for this piece
+    masks: "StepMasks | None" = field(default=None, compare=False)  # what a grammar forbids in the sampled rows
     follows: bool = False  # the only token is the one that the step before samples for this key; `tokens` is (0,)
     wanted: WantedRows | None = None  # a prompt under examination; nothing of it is sampled
     # Prompt and emitted tokens up to the first sampled row, and maybe more: it is only ever appended to. None unless
@@ -129,7 +133,7 @@ class RowsReport:
 class Result:
     """The result of a step: one entry per piece, in the plan's order."""
 
-    sampled: tuple[tuple[Sampled, ...], ...]  # one per sampled row of the piece
+    sampled: tuple[tuple[Sampled, ...], ...]  # one per sampled row of the piece; none if its masks were late
     proposed: tuple[tuple[int, ...], ...] = ()  # the draft's proposals behind the last token; () without a draft model
     done_seconds: float = field(default=0.0, compare=False)  # when it was computed, by the loop's clock; 0: not known
     reports: tuple[RowsReport | None, ...] = ()  # one per piece; () if no piece is under examination

@@ -15,6 +15,7 @@ import baton_kernels
 from baton_kernels import Drawn
 from baton_kernels.draft import SamplingArrays
 from engine.logits import Banned, LogitAdjuster
+from engine.masks import add_bans, is_late, taken
 from engine.plan import Piece, Sampled
 from mesh.messages import Sampling
 
@@ -34,7 +35,9 @@ def sample(
         return tuple(() for _ in pieces)
     tops = [min(params.top_logprobs or 0, vocab) for params, _ in rows]
     arrays = sampling_arrays(rows, vocab)
-    banned = banned_stops(arrays)
+    banned, masks = banned_stops(arrays), taken(pieces)
+    if any(masks):
+        banned = add_bans(banned or (None, None), pieces, masks)
     adjusted = (adjuster or LogitAdjuster()).adjust(pieces, logits, banned)
     counts = np.array(tops, np.int32) if any(tops) else None
     drawn = draw(logits, arrays, banned, tops=counts, adjusted=adjusted)
@@ -42,7 +45,10 @@ def sample(
         entries = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
     else:
         entries = map(_entry, *(array.tolist() for array in drawn), tops)
-    return tuple(tuple(islice(entries, piece.sampled)) for piece in pieces)
+    drawn_of = [tuple(islice(entries, piece.sampled)) for piece in pieces]
+    return tuple(
+        () if is_late(piece, mask) else found for piece, mask, found in zip(pieces, masks, drawn_of, strict=True)
+    )
 
 
 def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], top: int) -> Sampled:

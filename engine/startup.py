@@ -5,8 +5,10 @@ The pool, the runner over its memory and the loop are each tier's own (`decode_s
 
 import asyncio
 
+from engine.constraint import Masker, open_masker
 from engine.cuda.device import find_gpu
 from engine.loaded import LoadedModel, load_on
+from engine.model.config import read_config
 from mesh import host
 from mesh.config import ConfigError, WorkerConfig
 from mesh.messages import Hello, Load, PrefixChange, Tier
@@ -42,6 +44,15 @@ def memory_bytes(device: str) -> int:
     """All memory of the device on which the pool lies, also what other processes use of it now."""
     found = find_gpu().gpu if device == "cuda" else None
     return found.memory_bytes if found is not None else host.memory_bytes()
+
+
+async def open_masks(config: WorkerConfig) -> Masker | None:
+    """The worker's masks for grammars; None on a GPU, whose sampler takes none."""
+    if config.device != "cpu" or config.model is None:
+        return None
+    masker = open_masker(config.model, read_config(config.model).vocab)
+    await asyncio.to_thread(masker.open)
+    return masker
 
 
 def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel) -> Hello:

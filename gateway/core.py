@@ -34,6 +34,7 @@ class ChoiceRequest:
     examination: Examination | None = None  # compute the prompt alone and report; no token is sampled
     prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it
     max_tokens_field: str = "max_tokens"
+    grammar_field: str = "structured_outputs"
 
     def __post_init__(self) -> None:
         assert self.prompt, "validation refuses empty prompts"

@@ -20,7 +20,15 @@ from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local, Need, Route, RouteDecision, route
 from gateway.tally import Tally
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import BatonError, Cancelled, ClassUnavailable, DeadlineExceeded, PoolTooSmall, WorkersDied
+from mesh.errors import (
+    BatonError,
+    Cancelled,
+    ClassUnavailable,
+    DeadlineExceeded,
+    InvalidRequest,
+    PoolTooSmall,
+    WorkersDied,
+)
 from mesh.messages import (
     Cancel,
     End,
@@ -222,8 +230,10 @@ class Sequencer:
         request = self.current(lost.ticket)
         if request is None:
             return
-        name, why, ids = request.choice.request_id, lost.reason.value, request.choice.trace.log_fields
-        log.info("request %s attempt %d: %s", name, lost.ticket.attempt, why, extra=ids)
+        name, ids = request.choice.request_id, request.choice.trace.log_fields
+        log.info("request %s attempt %d: %s", name, lost.ticket.attempt, lost.reason.value, extra=ids)
+        if lost.reason is Reason.GRAMMAR:
+            return self.end(request, InvalidRequest(request.choice.grammar_field, lost.detail))
         if lost.reason is Reason.TOO_LARGE:
             request.refused[worker.incarnation] = FullKind.EVER
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:

@@ -56,6 +56,7 @@ class ClientRequest:
     prompt_logprobs: int | None = None  # likeliest tokens at each position of the prompt; None: no logprobs of it
     tools: frozenset[str] = frozenset()  # names of the tools whose calls are read from the text
     one_call: bool = False  # the answer ends with its first tool call
+    grammar: str = ""  # what the answer follows, compiled by gateway/structured/check.py; empty: anything
     emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # tokens that the client has, by choice
     numerics: str = ""  # numerics class of `emitted`
     numerics_of: Mapping[int, str] = field(default_factory=dict)  # numerics class of choices where it differs
@@ -183,6 +184,7 @@ def _sampling(
 ) -> dict[str, Any]:
     """Arguments of Sampling that all choices share. Without a seed, one is drawn."""
     defaults, top = assets.defaults, request.top_logprobs
+    _validate_grammar(request, fields, eos)
     seed = random.getrandbits(64) if request.seed is None else request.seed
     top_k = defaults.top_k if request.top_k is None else 0 if request.top_k == -1 else request.top_k
     temperature = fields.number("temperature", request.temperature, defaults.temperature, low=0.0, high=100.0)
@@ -201,9 +203,23 @@ def _sampling(
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
         "stop_ids": stop_ids,
+        "grammar": request.grammar,
         "top_logprobs": None if top is None else fields.integer("top_logprobs", top, 0, MAX_TOP_LOGPROBS),
         "adjustments": request.adjustments,
     }
+
+
+def _validate_grammar(request: ClientRequest, fields: Fields, eos: tuple[int, ...]) -> None:
+    """An answer with a grammar ends with the model's own end of sequence, where the grammar allows the end."""
+    name = fields.name("grammar")
+    if not request.grammar:
+        return
+    if request.ignore_eos:
+        raise fields.invalid("ignore_eos", f"cannot be combined with {name}: the answer ends where the grammar ends")
+    if request.min_tokens:
+        raise fields.invalid("min_tokens", f"cannot be combined with {name}: the answer ends where the grammar ends")
+    if not eos:
+        raise fields.invalid("grammar", "cannot be followed: this model has no end-of-sequence token")
 
 
 def _per_choice(
@@ -255,6 +271,7 @@ def _per_choice(
                 choices=count,
                 prompt_field=fields.name("prompt"),
                 max_tokens_field=fields.name("max_tokens"),
+                grammar_field=fields.name("grammar"),
             )
         )
     scoring = _scoring(request, fields, model, sampling, salt, priority)

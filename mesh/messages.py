@@ -51,6 +51,7 @@ class Reason(Enum):
     PREEMPTED = "preempted"  # decode needed the pages for an older request
     CANNOT_PUSH = "cannot_push"  # prefill cannot reach decode, or a write to it failed
     TOO_LARGE = "too_large"  # the prompt needs more pages than the whole prefill pool has
+    GRAMMAR = "grammar"  # the answer cannot follow its grammar here; the gateway ends the request with the detail
 
 
 class Pooling(Enum):
@@ -107,6 +108,7 @@ class Sampling:
     stop_ids: tuple[int, ...] = ()  # token ids that end the request
     top_logprobs: int | None = None  # None: no logprobs; n: the token's own and those of the n likeliest tokens
     adjustments: Adjustments | None = None  # None: tokens are drawn from the model's own logits
+    grammar: str = ""  # llguidance grammar that the answer follows up to its stop id; empty: none
 
     def end(self, position: int, token: int) -> End:
         """Whether, and why, the request ends with this token at this position."""
@@ -354,6 +356,7 @@ class Lost:
 
     ticket: Ticket
     reason: Reason
+    detail: str = ""  # for the client, where the reason is GRAMMAR
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from random import SystemRandom
 
 from engine.pages import PagePool
-from engine.startup import describe_model, load_configured, memory_bytes, pool_pages, worker_hello
+from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import PrefillConfig
@@ -48,6 +48,7 @@ async def open_worker(
         bytes_per_second=bytes_per_second,
     )
     incarnation, floor = SystemRandom().getrandbits(64), model.floor
+    masker = await open_masks(config)
     worker = PrefillWorker(
         GrpcNetwork(
             tls=tls,
@@ -70,6 +71,7 @@ async def open_worker(
         metrics=config.metrics,
         trace_steps=config.trace_steps,
         floor=floor,
+        masker=masker,
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)
@@ -82,3 +84,5 @@ async def open_worker(
         await worker.aclose()
         runner.close()
         pool.close()
+        if masker is not None:
+            masker.close()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from engine.batch import Chunk, prompt_piece
+from engine.masks import StepMasks
 from engine.plan import Drafting, Piece
 from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token
 from mesh.session import Session
@@ -58,6 +59,7 @@ class Prompt:
     done: int = 0  # tokens whose KV is in the pages
     in_flight: int = 0  # writes that have begun and are not complete
     round: int = 0  # Resends so far
+    masks: StepMasks | None = None  # what its grammar forbids the first token to be
     first: Token | None = None  # the first token, once it is sampled
     committed: bool = False  # Commit was sent at least once
     quiet_due: bool = False  # Quiet goes to decode when no write is in flight any more
@@ -97,6 +99,7 @@ class Prompt:
             sampling=self.job.sampling,
             position=self.job.base,
             drafting=Drafting(chunk.first) if drafts else None,
+            masks=self.masks,
         )
 
     def step_begins(self, now: float) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from functools import partial
 
 from engine.batch import Remaining, chunks
+from engine.constraint import NO_MASKS, Masker
 from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
@@ -68,6 +69,7 @@ class PrefillWorker:
         metrics: bool = False,  # gateways get what this worker measures
         trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
         floor: Floor = NO_FLOOR,
+        masker: Masker | None = None,  # None: prompts with a grammar are refused
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.runner = pages, pool, runner
@@ -80,7 +82,7 @@ class PrefillWorker:
         self._monitor = LoopMonitor()
         self._outbox = Outbox(self._monitor)
         self._sampler = StepSampler(self._outbox, trace_steps)
-        self._floor = floor
+        self._floor, self._masker = floor, masker
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
         self._examinations = Examinations(
             pages,
@@ -183,8 +185,24 @@ class PrefillWorker:
             gateway.send(Lost(job.ticket, Reason.TOO_LARGE))
             record.stopped(now, 0)
             return
+        if job.sampling.grammar and self._masker is None:
+            gateway.send(Lost(job.ticket, Reason.GRAMMAR, NO_MASKS))
+            record.stopped(now, 0)
+            return
         self.prompts.add(prompt)
         self.links.to(prompt.decode_address)
+        constraint = self._masker.constraint(job.sampling) if self._masker is not None else None
+        if constraint is not None:
+            prompt.masks = constraint.masks(job.emitted)
+            constraint.when_ready(partial(self._masked, prompt))
+
+    def _masked(self, prompt: Prompt) -> None:
+        """The masks of a prompt are there, or there can be none: then the gateway learns why."""
+        over = prompt.phase in (PromptPhase.STOPPING, PromptPhase.ENDED)
+        if prompt.masks is not None and (fault := prompt.masks.fault) is not None and not over:
+            prompt.gateway.send(Lost(prompt.ticket, Reason.GRAMMAR, fault))
+            self.prompts.drop(prompt)
+        self.wake()
 
     def _gateway_ended(self, gateway: Session) -> None:
         for prompt in self.prompts:
@@ -221,6 +239,8 @@ class PrefillWorker:
                 pieces.append(self._examinations.piece(chunk))
                 continue
             prompt = computing[chunk.key]
+            if chunk.last and prompt.masks is not None and prompt.masks.late:
+                continue  # its last rows wait for what its grammar allows; other prompts do not
             copies.extend(prompt.own.copies)
             pieces.append(prompt.piece(chunk, page_tokens=self._page_tokens, drafts=self._drafts))
         self._steps += bool(pieces)

@@ -126,7 +126,8 @@ class Speculation:
             right = max(0, shown - 1)
             state.drafted, state.accepted = state.drafted + drafts, state.accepted + right
             self._drafted, self._accepted = self._drafted + drafts, self._accepted + right
-            self._draft_lengths.note(state.acceptance, drafts, right)
+            if not _is_forced(piece):
+                self._draft_lengths.note(state.acceptance, drafts, right)
         state.next = proposed if whole else ()
         if piece.drafting is not None:
             state.read = request.filled + len(state.next)
@@ -144,8 +145,8 @@ class Speculation:
                 self._bare.add(request.pages[index])
 
     def measure(self, plan: Plan, seconds: float) -> None:
-        """Record how long a step took; a step with prompts does not count."""
-        if any(piece.sampled != len(piece.tokens) for piece in plan.pieces):
+        """Record how long a step took; a step with prompts or forced drafts does not count."""
+        if any(piece.sampled != len(piece.tokens) or _is_forced(piece) for piece in plan.pieces):
             return
         drafts = sum(piece.sampled - 1 for piece in plan.pieces)
         drafting = [piece.drafting for piece in plan.pieces if piece.drafting]
@@ -166,3 +167,8 @@ class Speculation:
 
     def _unread(self, request: DraftedText) -> int:
         return max(0, request.filled - request.drafts.read) if self._source is DraftSource.DRAFT else 0
+
+
+def _is_forced(piece: Piece) -> bool:
+    """Its drafts are what a grammar leaves no choice about: their acceptance says nothing about other drafts."""
+    return piece.masks is not None and piece.masks.certain

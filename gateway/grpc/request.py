@@ -7,6 +7,7 @@ converted in slices, so that no request stops the event loop."""
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
@@ -16,6 +17,7 @@ from gateway.grpc.calls import Call
 from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.grpc.options import SAMPLING_FIELDS, adjustment_fields
 from gateway.observability.record import RequestRecord
+from gateway.structured.forms import Form, parse_structured_outputs
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_chat, encode_text
 from gateway.validation import MAX_CHOICES, MAX_STOP_STRINGS, ClientRequest, validate_length
@@ -65,6 +67,9 @@ async def parse_request(
     sampling, stop = request.sampling, request.stop
     _limit(names.others["stop"], stop.strings, MAX_STOP_STRINGS)
     _limit(names.others["stop_token_ids"], stop.token_ids, assets.vocabulary)
+    has_form = request.HasField("structured_output")
+    form = await assets.grammars.built(partial(_form, request, assets)) if has_form else None
+    grammar = await assets.grammars.compiled(form)
     prompt_field, ids, tools = await _prompt(request, assets, names)
     return ClientRequest(
         request_id=call.request_id,
@@ -87,6 +92,7 @@ async def parse_request(
         top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
         tools=tools,
         emitted=await _emitted(request.emitted, assets.context_tokens),
+        grammar=grammar,
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
         numerics_of={
             choice.index: numerics_of(choice.numerics_class)
@@ -99,8 +105,29 @@ async def parse_request(
         priority=request.priority,
         deadline_seconds=time_left(),  # after the prompt was tokenized, which takes some of it
         trace=trace,
-        field_names={**names.others, "prompt": prompt_field},
+        field_names={**names.others, "prompt": prompt_field, "grammar": form.field if form else "structured_output"},
     )
+
+
+def _form(request: pb.GenerateRequest, assets: Assets) -> Form | None:
+    """The form that the answer must have, by the rules of `structured_outputs` over HTTP."""
+    form, kind = request.structured_output, request.structured_output.WhichOneof("form")
+    if kind is None:
+        return None
+    values: dict[str, tuple[str, Any]] = {
+        "json_schema": ("json", form.json_schema),
+        "json_object": ("json_object", form.json_object),
+        "regex": ("regex", form.regex),
+        "choice": ("choice", list(form.choice.texts)),
+        "grammar": ("grammar", form.grammar),
+        "structural_tag": ("structural_tag", form.structural_tag),
+    }
+    given = dict([values[kind]])
+    try:
+        return parse_structured_outputs(given, assets.tokenizer.added, "structured_output")
+    except InvalidRequest as error:
+        field = (error.field or "").replace("structured_output.json", "structured_output.json_schema", 1)
+        raise InvalidRequest(field if kind == "json_schema" else error.field, error.message) from error
 
 
 def class_of(numerics: str) -> pb.NumericsClass:

@@ -21,8 +21,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "suffix": ("",),
     "use_beam_search": (False,),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
     "tools": (),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),

@@ -3,12 +3,15 @@
 Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway/validation.py."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gateway.adjustments import AdjustmentFields, find_adjustments
 from gateway.fields import Fields
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.structured.calls import call_form, parse_tool_choice
+from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs
 from gateway.text.assets import Assets
 from gateway.text.prompt import ChatPrompt, encode_chat
 from gateway.text.tools import ChatFields
@@ -62,12 +65,37 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         names={"prompt": "messages"},
     )
     _check_listed([request], "prompt_logprobs")
-    return replace(request, tools=tools, one_call=body.parallel_tool_calls is False)
+    choice = parse_tool_choice(body.tool_choice, [tool["function"]["name"] for tool in body.tools or ()])
+    added = assets.tokenizer.added
+    parallel, answer = body.parallel_tool_calls is not False, await _form(body, assets)
+    calls = partial(call_form, body.tools or (), choice, added, parallel=parallel, answer=answer)
+    form = await assets.grammars.built(calls) if body.tools else answer
+    return replace(
+        request,
+        tools=tools,
+        one_call=body.parallel_tool_calls is False or choice.named,
+        grammar=await assets.grammars.compiled(form),
+        field_names={**request.field_names, **({"grammar": form.field} if form else {})},
+    )
+
+
+async def _form(body: CommonRequest, assets: Assets) -> Form | None:
+    """The form that the answer must have."""
+    added, wanted = assets.tokenizer.added, (body.response_format, body.structured_outputs)
+    if wanted[0] is not None and wanted[0].get("type") != "text" and wanted[1] is not None:
+        what = "structured_outputs cannot be combined with response_format: send one"
+        raise InvalidRequest("structured_outputs", what)
+    if wanted[1] is not None:
+        return await assets.grammars.built(partial(parse_structured_outputs, wanted[1], added))
+    if wanted[0] is not None:
+        return await assets.grammars.built(partial(parse_response_format, wanted[0], added))
+    return None
 
 
 async def parse_completion(body: CompletionRequest, assets: Assets, caller: HttpCaller) -> list[ClientRequest]:
     """One request for each prompt."""
-    adjustments = await _adjustments(body, assets)
+    adjustments, form = await _adjustments(body, assets), await _form(body, assets)
+    grammar = await assets.grammars.compiled(form)
     requests = list[ClientRequest]()
     cut, special = _truncation(body, assets.context_tokens), body.add_special_tokens is not False
     answer = body.max_tokens != 0
@@ -83,7 +111,8 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
             prompt=ids,
             top_logprobs=body.logprobs,
             adjustments=adjustments,
-            names={"top_logprobs": "logprobs"},
+            names={"top_logprobs": "logprobs"} | ({"grammar": form.field} if form else {}),
+            grammar=grammar,
         )
         if body.echo and body.logprobs is not None:  # both lists are made of one computation
             request = replace(request, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
@@ -128,6 +157,7 @@ def _client_request(
     top_logprobs: int | None,
     adjustments: Adjustments | None,
     names: dict[str, str],
+    grammar: str = "",
 ) -> ClientRequest:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options needs stream = true")
@@ -172,6 +202,7 @@ def _client_request(
         affinity=(body.session_id if body.prompt_cache_key is None else body.prompt_cache_key) or "",
         priority=body.priority or 0,
         trace=caller.trace,
+        grammar=grammar,
         field_names=names,
     )
 

@@ -54,6 +54,8 @@ class CommonRequest(msgspec.Struct):
     request_id: str | None = None
     prompt_cache_key: str | None = None
     session_id: str | None = None
+    response_format: Json | None = None
+    structured_outputs: Json | None = None
 
 
 class CompletionRequest(CommonRequest):

@@ -6,12 +6,14 @@ Weights are never read. A file that is missing or broken is an error at start, w
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from tokenizers import Tokenizer
 
+from gateway.structured.check import GrammarCheck
 from gateway.text.chat import ChatTemplate, Now
 from gateway.text.pooling import FILE, UNKNOWN, EmbeddingSettings, embedding_settings
 from gateway.text.tokenizer import ModelTokenizer
@@ -51,6 +53,10 @@ class Assets:
     eos_ids: tuple[int, ...]
     defaults: Defaults = Defaults()
     embedding: EmbeddingSettings = UNKNOWN
+
+    @cached_property
+    def grammars(self) -> GrammarCheck:
+        return GrammarCheck(self.tokenizer.added)
 
 
 def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:

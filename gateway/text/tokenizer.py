@@ -5,6 +5,7 @@ prompt, never half a character, and at the end all the text that it held back. I
 cost does not grow with the answer."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from tokenizers import Tokenizer
 
@@ -23,6 +24,11 @@ class ModelTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
+
+    @cached_property
+    def added(self) -> dict[str, int]:
+        """Ids of the tokens that are added to the vocabulary, by their text."""
+        return {token.content: id for id, token in self._tokenizer.get_added_tokens_decoder().items()}
 
     def most_characters(self, tokens: int) -> int:
         """Upper bound for the characters of a text of so many tokens; a longer text has more tokens."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.structured.calls import parse_tool_choice
 from gateway.text.chat import ChatTemplate
 from gateway.text.tool_calls import ToolCallReader
 from mesh.errors import InvalidRequest, brief
@@ -43,20 +44,13 @@ class ChatFields:
 
 def validate_tools(tools: Sequence[Any], choice: Any, fields: ChatFields) -> tuple[Json, ...]:
     """The valid tools, which the template shows to the model; none with tool_choice "none"."""
-    if choice not in (None, "none", "auto"):
-        if not tools:
-            raise InvalidRequest("tool_choice", f"tool_choice needs {fields.tools}")
-        shown = choice if isinstance(choice, str) else json.dumps(choice)
-        raise InvalidRequest(
-            "tool_choice",
-            f"tool_choice {shown} is not supported: the model decides whether it calls; use 'auto' or 'none'",
-        )
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(fields.tools, f"{fields.tools} has {len(tools)} entries; at most {MAX_TOOLS} are allowed")
     valid = tuple(_validate_tool(tool, fields, index) for index, tool in enumerate(tools))
     names = [tool["function"]["name"] for tool in valid]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidRequest(fields.tools, f"{fields.tools} declares {twice[0]} twice")
+    parse_tool_choice(choice, names, tools=fields.tools)
     return () if choice == "none" else valid
 
 
@@ -118,8 +112,8 @@ def _validate_tool(tool: Any, fields: ChatFields, index: int) -> Json:
     if not isinstance(function.get("parameters"), dict | None):
         name = f"{path}.{fields.parameters}"
         raise InvalidRequest(name, f"{name} must be a JSON schema of an object")
-    if function.get("strict"):
-        raise InvalidRequest(f"{path}.strict", f"{path}.strict is not supported: the gateway forces no output")
+    if not isinstance(function.get("strict"), bool | None):
+        raise InvalidRequest(f"{path}.strict", f"{path}.strict must be true or false")
     return {"type": "function", "function": {key: value for key, value in function.items() if key != "strict"}}
 
 

@@ -4,7 +4,7 @@ Everything but the loop, the network, the transports and the runner is the produ
 killed, restarted, frozen and cut off; what clients saw is compared with the reference text, and pages are counted."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 
@@ -13,6 +13,7 @@ from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import Accept, DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
+from engine.constraint import Masker
 from engine.pages import PagePool
 from gateway.core import ChoiceRequest, TokenStream
 from gateway.observability.limits import Limits
@@ -89,6 +90,8 @@ class Cluster:
         telemetry: Telemetry | None = None,  # where traces go; None: nothing is recorded
         trace_steps: int = 0,
         limits: Limits | None = None,
+        masker: Callable[[], Masker] | None = None,  # makes each worker's masks; None: no request has a grammar
+        bans: Callable[[Sampling, list[int]], Collection[int]] = lambda sampling, text: (),  # those of the reference
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
@@ -98,6 +101,7 @@ class Cluster:
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
         self.acceptance, self.ahead, self.trace_steps = acceptance, ahead, trace_steps
         self.limits = limits or Limits()
+        self.masker, self.bans = masker, bans
         self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is DraftSource.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
@@ -186,6 +190,7 @@ class Cluster:
                 step_tokens=2 * self.chunk_tokens,
                 drafts=self.source is DraftSource.DRAFT,
                 trace_steps=self.trace_steps,
+                masker=self.masker() if self.masker is not None else None,
                 rules=self.rules,
             )
             await worker.attachments.listen(name)
@@ -214,6 +219,7 @@ class Cluster:
                 chunk_tokens=self.chunk_tokens,
                 max_batch=self.max_batch,
                 trace_steps=self.trace_steps,
+                masker=self.masker() if self.masker is not None else None,
                 rules=self.rules,
             )
             await worker.listen(name)
@@ -376,7 +382,8 @@ class Cluster:
         for client in self.clients:
             had = list(client.spec.emitted)
             spec, vocabulary = client.spec, self.vocabulary
-            texts = [reference(spec.prompt, spec.sampling, SHAPE.layers, accent, vocabulary) for accent in (0, 1)]
+            given = spec.prompt, spec.sampling, SHAPE.layers
+            texts = [reference(*given, accent, vocabulary, self.bans) for accent in (0, 1)]
             texts = [text[len(had) :] for text in texts if text[: len(had)] == had]
             expected = next((text for text in texts if text[: len(client.seen)] == client.seen), texts[0])
             name = client.spec.request_id

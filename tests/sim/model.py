@@ -5,7 +5,7 @@ read back from the pages. A page that is wrong, torn or another request's change
 is one, foresees a share of the tokens, but only while its own layer is right in every slot."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from struct import pack
 
 from engine.acceptance import accepted
@@ -23,9 +23,14 @@ def mix(a: int, b: int) -> int:
     return (x ^ x >> 31) * 0xD6E8FEB86659FD93 & _MASK
 
 
-def choose(state: int, sampling: Sampling, position: int, vocabulary: int = VOCABULARY) -> int:
+def choose(
+    state: int, sampling: Sampling, position: int, vocabulary: int = VOCABULARY, banned: Collection[int] = ()
+) -> int:
     noise = mix(sampling.seed, position * 64 + sampling.choice) if sampling.temperature else 0
-    return mix(state, noise) % vocabulary
+    if not len(banned):
+        return mix(state, noise) % vocabulary
+    allowed = sorted(set(range(vocabulary)).difference(banned))
+    return allowed[mix(state, noise) % len(allowed)]
 
 
 def logprob(state: int, token: int) -> float:
@@ -49,7 +54,12 @@ def reference_logprobs(prompt: tuple[int, ...], layers: int, accent: int = 0) ->
 
 
 def reference(
-    prompt: tuple[int, ...], sampling: Sampling, layers: int, accent: int = 0, vocabulary: int = VOCABULARY
+    prompt: tuple[int, ...],
+    sampling: Sampling,
+    layers: int,
+    accent: int = 0,
+    vocabulary: int = VOCABULARY,
+    bans: Callable[[Sampling, list[int]], Collection[int]] = lambda sampling, text: (),  # what a grammar forbids next
 ) -> list[int]:
     """The text that one process without pages would produce."""
     kv = [0] * layers
@@ -59,7 +69,7 @@ def reference(
         for layer in range(layers):
             state = (state + mix(kv[layer], slot)) & _MASK
     while True:
-        token = choose(state + accent, sampling, len(text), vocabulary)
+        token = choose(state + accent, sampling, len(text), vocabulary, bans(sampling, text))
         text.append(token)
         if sampling.end(len(text) - 1, token).value != "none":
             return text
@@ -190,8 +200,10 @@ class SimRunner:
             before = words[slot // size][slot % size] = mix(before, mix(token, layer))
 
     def _sample(self, piece: Piece) -> tuple[Sampled, ...]:
-        if not piece.sampling:
+        masks = piece.masks.take() if piece.masks is not None else None
+        if not piece.sampling or (piece.masks is not None and masks is None):
             return ()
+        banned = [()] * piece.sampled if masks is None else masks.banned
         states, size = [0] * piece.sampled, self._page_tokens
         for layer in range(self._model_layers):
             words = self._words(piece, layer)
@@ -201,6 +213,8 @@ class SimRunner:
                     if slot <= piece.stop - piece.sampled + row:
                         states[row] = (states[row] + value) & _MASK
         return tuple(
-            Sampled(choose(state + self._accent, piece.sampling, piece.position + row, self._vocabulary), 0.0)
+            Sampled(
+                choose(state + self._accent, piece.sampling, piece.position + row, self._vocabulary, banned[row]), 0.0
+            )
             for row, state in enumerate(states)
         )

@@ -121,3 +121,19 @@ async def test_reflection_describes_the_public_service(channel: grpc.aio.Channel
     request = reflection_pb2.ServerReflectionRequest(file_containing_symbol="baton.inference.v1.InferenceService")
     call = stub.ServerReflectionInfo(iter([request]))
     assert (await call.read()).file_descriptor_response.file_descriptor_proto
+
+
+async def test_a_structured_output_reaches_the_workers_as_a_grammar(stub: Any, core: Any) -> None:
+    forms = [
+        pb.StructuredOutput(json_schema='{"type": "integer"}'),
+        pb.StructuredOutput(json_object=True),
+        pb.StructuredOutput(regex="[a-z]+"),
+        pb.StructuredOutput(choice=pb.StringChoice(texts=["a", "b"])),
+        pb.StructuredOutput(grammar='start: "a"'),
+        pb.StructuredOutput(structural_tag='{"structures": [{"begin": "<a>", "end": "</a>"}], "triggers": ["<a>"]}'),
+    ]
+    for form in forms:
+        await stub.Generate(ask(structured_output=form))
+    await stub.Generate(ask())
+    *grammars, none = (stream.choice.sampling.grammar for stream in core.streams)
+    assert all(grammars) and len(set(grammars)) == len(forms) and none == ""

@@ -155,7 +155,7 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         # known, not supported
         (with_chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),  # the template has no place
         (with_text(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
-        (with_chat(response_format={"type": "json_object"}), "response_format"),
+        (with_chat(response_format={"type": "xml"}), "response_format.type"),
         (with_text(suffix="end"), "suffix"),
         # removed, unknown
         (with_chat(guided_json={"type": "object"}), "guided_json"),

@@ -192,7 +192,19 @@ def test_the_third_death_is_the_last() -> None:
     assert request.phase is RequestPhase.ERROR and isinstance(error_of(request), WorkersDied)
 
 
-@pytest.mark.parametrize("reason", list(Reason))
+def test_a_grammar_that_cannot_be_followed_ends_the_request_with_the_workers_words() -> None:
+    async def main() -> None:
+        m = mesh()
+        request = m.accept()
+        _, decode = m.serving(request)
+        assert request.ticket is not None
+        m.sequencer.on_lost(m.workers[decode], Lost(request.ticket, Reason.GRAMMAR, "it is too large"))
+        assert request.phase is RequestPhase.ERROR and str(error_of(request)) == "it is too large"
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.GRAMMAR])
 def test_every_reason_of_lost_moves_the_request_on(reason: Reason) -> None:
     async def main() -> None:
         m = mesh()

@@ -103,10 +103,13 @@ async def test_earlier_calls_and_results_reach_the_template(client: openai.Async
         ({"tools": [{"type": "retrieval"}]}, "tools[0]"),
         ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
         ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
-        ({"tools": [{"function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
+        ({"tools": [{"function": {"name": "f", "strict": "yes"}}]}, "tools[0].function.strict"),
         ({"tools": [ADD, ADD]}, "tools"),
-        ({"tools": [ADD], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": "sometimes"}, "tool_choice"),
+        (
+            {"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "fly"}}},
+            "tool_choice.function.name",
+        ),
         ({"tool_choice": "required"}, "tool_choice"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},

@@ -28,6 +28,7 @@ class LostReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOST_REASON_PREEMPTED: _ClassVar[LostReason]
     LOST_REASON_CANNOT_PUSH: _ClassVar[LostReason]
     LOST_REASON_TOO_LARGE: _ClassVar[LostReason]
+    LOST_REASON_GRAMMAR: _ClassVar[LostReason]
 
 class FullKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -53,6 +54,7 @@ LOST_REASON_NO_PROGRESS: LostReason
 LOST_REASON_PREEMPTED: LostReason
 LOST_REASON_CANNOT_PUSH: LostReason
 LOST_REASON_TOO_LARGE: LostReason
+LOST_REASON_GRAMMAR: LostReason
 FULL_KIND_UNSPECIFIED: FullKind
 FULL_KIND_EVER: FullKind
 FULL_KIND_NOW: FullKind
@@ -282,10 +284,12 @@ class TokenBias(_message.Message):
     def __init__(self, token: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class TokenSequence(_message.Message):
-    __slots__ = ("tokens",)
+    __slots__ = ("tokens", "grammar")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    grammar: str
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt", "priority")
@@ -484,12 +488,14 @@ class Distribution(_message.Message):
     def __init__(self, name: _Optional[str] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[float] = ...) -> None: ...
 
 class Lost(_message.Message):
-    __slots__ = ("ticket", "reason")
+    __slots__ = ("ticket", "reason", "detail")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     ticket: bytes
     reason: LostReason
-    def __init__(self, ticket: _Optional[bytes] = ..., reason: _Optional[_Union[LostReason, str]] = ...) -> None: ...
+    detail: str
+    def __init__(self, ticket: _Optional[bytes] = ..., reason: _Optional[_Union[LostReason, str]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Full(_message.Message):
     __slots__ = ("ticket", "kind")
