@@ -15,6 +15,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from cli.errors import readable_errors
+from cli.hub import with_models
 from cli.mesh import parse_settings, with_model
 from cli.orphan import die_with
 from cli.ports import check_free
@@ -94,7 +95,7 @@ def begin(
         format="%(message)s" if parent is not None else "%(asctime)s %(levelname)s %(message)s", level=logging.INFO
     )
     with readable_errors():
-        config = build(read_settings(file, os.environ, parse_settings(pairs or [])))
+        config = build(with_models(read_settings(file, os.environ, parse_settings(pairs or []))))
     if config.log_format == "json":
         log_json(config.name)
     return config

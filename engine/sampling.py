@@ -5,6 +5,7 @@ token id) and on nothing else, so a request samples the same tokens in any batch
 masked while fewer than `min_tokens` tokens were emitted."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, chain, islice
 
 import numpy as np
@@ -18,6 +19,7 @@ from mesh.messages import Sampling
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
+COLDEST = 1e-30  # lowest temperature above 0: logits divided by less would not be finite
 
 
 def sample(pieces: Sequence[Piece], logits: Floats) -> tuple[tuple[Sampled, ...], ...]:
@@ -91,5 +93,9 @@ def _banned(sampling: SamplingArrays) -> tuple[Ints, Ints] | tuple[None, None]:
 
 def sampled_rows(pieces: Sequence[Piece]) -> list[tuple[Sampling, int]]:
     """The sampling parameters of each sampled row and the position that it yields."""
-    sampled = [(piece, params) for piece in pieces if (params := piece.sampling)]
+    sampled = [(piece, _not_too_cold(params)) for piece in pieces if (params := piece.sampling)]
     return [(params, piece.position + i) for piece, params in sampled for i in range(piece.sampled)]
+
+
+def _not_too_cold(params: Sampling) -> Sampling:
+    return replace(params, temperature=COLDEST) if 0 < params.temperature < COLDEST else params

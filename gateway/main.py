@@ -42,7 +42,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
     random, metrics = SystemRandom(), GatewayMetrics() if config.metrics else None
-    assets = await asyncio.to_thread(load_assets, config.model, config.model_name)
+    assets = await asyncio.to_thread(load_assets, config.model, config.model_name, context_tokens=config.context_tokens)
 
     def add_public(server: Any) -> Sequence[str]:
         return services(gateway, assets, random=random, traces=traces)(server)

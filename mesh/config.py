@@ -20,6 +20,7 @@ from mesh.config_checks import (
     is_loopback,
     split_address,
 )
+from mesh.model_folder import why_no_model
 
 __all__ = ["ConfigError", "split_address"]  # of mesh/config_checks.py, for everyone who reads settings
 
@@ -61,6 +62,7 @@ class CommonConfig(TlsConfig):
     sidecar: str = ""  # where this process's own Envoy takes its gRPC calls to peers; empty: it dials them itself
     model: Path | None = None  # Hugging Face folder; None: the built-in pair
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
+    context_tokens: int = 0  # tokens of a prompt and its answer, at most; 0: as many as the model allows
     served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector of the gateway, http://host:4317; empty: traces stay at the gateway
@@ -77,8 +79,9 @@ class CommonConfig(TlsConfig):
                     "text, so it must listen on 127.0.0.1"
                 )
         for key, folder in (("model", self.model), ("draft", self.draft)):
-            if folder is not None and not (folder / "config.json").is_file():
-                raise ConfigError(f"{key}: {folder} is not a Hugging Face model folder (it has no config.json)")
+            if folder is not None and (problem := why_no_model(folder)):
+                raise ConfigError(f"{key}: {problem}")
+        check_range("context_tokens", self.context_tokens, 0, 1 << 27)
         check_choice("log_format", self.log_format, LOG_FORMATS)
 
     @property
@@ -130,6 +133,7 @@ class WorkerConfig(CommonConfig):
     page_tokens: int = 32
     pool_pages: int | None = None  # None: as many as fit into pool_bytes
     pool_bytes: int = 256 * 1024 * 1024
+    memory_share: float = 0.0  # share of the device's memory for weights and pages, over pool_bytes; 0: pool_bytes
     chunk_tokens: int = 512  # tokens of one prompt in one step, at most
     threads: int = 0  # 0: this host's cores divided by workers_on_host
     workers_on_host: int = 1
@@ -174,6 +178,10 @@ class WorkerConfig(CommonConfig):
         if self.pool_pages is not None:
             check_range("pool_pages", self.pool_pages, 1, 1 << 31)
         check_range("pool_bytes", self.pool_bytes, 1, 1 << 50)
+        if not 0.0 <= self.memory_share <= 1.0:
+            raise ConfigError(f"memory_share: {self.memory_share} is not between 0 and 1")
+        if self.memory_share and self.pool_pages is not None:
+            raise ConfigError("memory_share: pool_pages sets the pool's size too; leave one of them out")
         check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 20)
         check_range("threads", self.threads, 0, 4096)
         check_range("workers_on_host", self.workers_on_host, 1, 4096)
@@ -204,11 +212,16 @@ class WorkerConfig(CommonConfig):
         allowed, count = sorted(os.sched_getaffinity(0)), self.thread_count
         return tuple(allowed[(self.worker_on_host * count + i) % len(allowed)] for i in range(count))
 
-    def pages(self, page_bytes: int) -> int:
-        """How many pages of `page_bytes` the pool has."""
-        pages = self.pool_pages or self.pool_bytes // page_bytes
+    def pages(self, page_bytes: int, *, memory_bytes: int, weights_bytes: int) -> int:
+        """How many pages of `page_bytes` the pool has. Workers of one host share the weights there, which they map, and
+        divide what the share leaves; a GPU's share is this worker's alone."""
+        room, key = self.pool_bytes, "pool_bytes"
+        if self.memory_share:
+            workers = self.workers_on_host if self.device == "cpu" else 1
+            room, key = (int(self.memory_share * memory_bytes) - weights_bytes) // workers, "memory_share"
+        pages = self.pool_pages or room // page_bytes
         if pages < 1:
-            raise ConfigError(f"pool_bytes: {self.pool_bytes} holds no page of {page_bytes} bytes; raise it")
+            raise ConfigError(f"{key}: the pool's {max(room, 0)} bytes hold no page of {page_bytes} bytes; raise {key}")
         return pages
 
 

@@ -10,19 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from tokenizers import Tokenizer
 
 from gateway.text.chat import ChatTemplate, Now
+from gateway.text.generation import read_defaults
 from gateway.text.tokenizer import ModelTokenizer
+from gateway.text.tokenizer_files import SPECIAL_TOKENS, AssetError, load_tokenizer
 from gateway.text.tools import why_no_tools
-from mesh.config import ConfigError
 
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-_SAMPLING_RANGES = {"temperature": (0.0, 100.0), "top_k": (0, 2**31 - 1), "top_p": (1e-9, 1.0), "min_p": (0.0, 1.0)}
-
-
-class AssetError(ConfigError):
-    """A model folder that cannot be served."""
+__all__ = ["AssetError", "Assets", "Defaults", "load_assets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +28,10 @@ class Defaults:
     top_k: int = 0  # 0 is off
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0  # 0 is off
+    suppress_tokens: tuple[int, ...] = ()
+    min_new_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,42 +46,44 @@ class Assets:
     defaults: Defaults = Defaults()
 
 
-def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:
+def load_assets(folder: Path, name: str, now: Now | None = None, *, context_tokens: int = 0) -> Assets:
+    """`context_tokens`: tokens of a prompt and its answer, at most; 0: as many as the model allows."""
     config = _read(folder / "config.json")
     text = config.get("text_config", config)
     generation = _read(folder / "generation_config.json", optional=True)
     tokenizer_config = _read(folder / "tokenizer_config.json", optional=True)
-    tokenizer = _tokenizer(folder / "tokenizer.json")
-    special = _special_tokens(tokenizer_config, _read(folder / "special_tokens_map.json", optional=True))
+    special_map = _read(folder / "special_tokens_map.json", optional=True)
+    added = _read(folder / "added_tokens.json", optional=True)
+    tokenizer = load_tokenizer(folder, tokenizer_config, special_map, added)
+    special = _special_tokens(tokenizer_config, special_map)
     eos_ids = {*_ids(config, "eos_token_id"), *_ids(text, "eos_token_id"), *_ids(generation, "eos_token_id")}
     template = _template(folder, tokenizer_config, special, now)
     named_eos = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
+    vocabulary = _positive(folder, text, "vocab_size")
     return Assets(
         name=name,
         tokenizer=ModelTokenizer(tokenizer),
         template=template,
         why_no_tools=why_no_tools(template) if template is not None else "the model has no chat template",
-        context_tokens=_positive(folder, text, "max_position_embeddings"),
-        vocabulary=_positive(folder, text, "vocab_size"),
+        context_tokens=_context(folder, text, context_tokens),
+        vocabulary=vocabulary,
         eos_ids=tuple(sorted(eos_ids if named_eos is None else eos_ids | {named_eos})),
-        defaults=_defaults(folder, generation),
+        defaults=_defaults(folder, generation, vocabulary),
     )
 
 
-def _defaults(folder: Path, generation: Mapping[str, Any]) -> Defaults:
-    """Recommended sampling parameters; `do_sample: false` means greedy."""
-    found: dict[str, Any] = {name: generation[name] for name in _SAMPLING_RANGES if generation.get(name) is not None}
-    for name, value in found.items():
-        low, high = _SAMPLING_RANGES[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise AssetError(
-                f"model: {folder / 'generation_config.json'}: {name} is {value!r}; it must be from {low} to {high}"
-            )
-    if "top_k" in found:
-        found["top_k"] = int(found["top_k"])
-    if generation.get("do_sample") is False:
-        found["temperature"] = 0.0
-    return Defaults(**found)
+def _defaults(folder: Path, generation: Mapping[str, Any], vocabulary: int) -> Defaults:
+    try:
+        return Defaults(**read_defaults(generation, vocabulary))
+    except ValueError as error:
+        raise AssetError(f"model: {folder / 'generation_config.json'}: {error}") from None
+
+
+def _context(folder: Path, config: Mapping[str, Any], wanted: int) -> int:
+    allowed = _positive(folder, config, "max_position_embeddings")
+    if wanted > allowed:
+        raise AssetError(f"context_tokens: {wanted} is more than the {allowed} tokens that the model allows; lower it")
+    return wanted or allowed
 
 
 def _read(file: Path, *, optional: bool = False) -> dict[str, Any]:
@@ -97,18 +98,6 @@ def _read(file: Path, *, optional: bool = False) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise AssetError(f"model: {file} holds no JSON object")
     return content
-
-
-def _tokenizer(file: Path) -> Tokenizer:
-    if not file.is_file():
-        raise AssetError(
-            f"model: {file} is missing; the gateway needs a fast tokenizer. With transformers: "
-            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        )
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing narrower
-        raise AssetError(f"model: {file} is no tokenizer that this gateway can read: {error}") from error
 
 
 def _template(
@@ -130,7 +119,7 @@ def _template(
 def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for source in sources:
-        for key in _SPECIAL_TOKENS:
+        for key in SPECIAL_TOKENS:
             value = source.get(key)
             value = value.get("content") if isinstance(value, dict) else value
             if isinstance(value, str):

@@ -37,7 +37,7 @@ def test_the_folder_decides_how_to_sample_where_a_request_does_not(
     assert load_assets(folder, "tiny").defaults == defaults
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", "hot"), ("top_p", 0), ("top_k", -1), ("min_p", True)])
+@pytest.mark.parametrize(("name", "value"), [("temperature", "hot"), ("top_p", 0), ("top_k", -2), ("min_p", True)])
 def test_a_wrong_recommendation_is_named(folder: Path, name: str, value: Any) -> None:
     change(folder / "generation_config.json", **{name: value})
     with pytest.raises(AssetError, match=rf"generation_config\.json: {name} is "):

@@ -1,0 +1,104 @@
+"""The tokenizer of a model's folder, put together from its files as transformers does it.
+
+tokenizer.json is the tokenizer. Tokens that stand only in tokenizer_config.json, special_tokens_map.json or
+added_tokens.json are added to it, each as one token. What a file says about shortening or padding texts is for
+training: a prompt is tokenized as a whole, so both are switched off."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from mesh.config import ConfigError
+
+Json = Mapping[str, Any]
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+class AssetError(ConfigError):
+    """A model folder that cannot be served."""
+
+
+def load_tokenizer(folder: Path, config: Json, special_map: Json, added: Json) -> Tokenizer:
+    """`config`, `special_map` and `added`: tokenizer_config.json, special_tokens_map.json and added_tokens.json; the
+    latter two count only where the first has no added_tokens_decoder."""
+    tokenizer = _read_tokenizer(folder / "tokenizer.json")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = config.get("split_special_tokens") is True
+    source, field = folder / "tokenizer_config.json", "added_tokens_decoder"
+    by_id = config.get(field)
+    if by_id is None:
+        config = {**config, **special_map}
+        source, field = folder / "added_tokens.json", "ids"
+    try:
+        specials = list(_special_tokens(config))
+        listed = _listed(by_id, added, {token.content for token in specials})
+        _add(tokenizer, listed, specials)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise AssetError(f"model: the tokens in {source} cannot be read: {error}; copy the folder again") from error
+    for token_id, token in listed.items():
+        if (actual := tokenizer.token_to_id(token.content)) != token_id:
+            raise AssetError(
+                f"model: {source}: {field} has id {token_id} for {token.content!r}, which is {actual} in tokenizer.json; "
+                "the files belong to different models: copy the folder again"
+            )
+    return tokenizer
+
+
+def _read_tokenizer(file: Path) -> Tokenizer:
+    if not file.is_file():
+        raise AssetError(
+            f"model: {file} is missing; the gateway needs a fast tokenizer. With transformers: "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise AssetError(f"model: {file} is no tokenizer that this gateway can read: {error}") from error
+
+
+def _special_tokens(config: Json) -> Iterator[AddedToken]:
+    """The named tokens (bos_token, image_token, ...) and the unnamed ones."""
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
+    named = {name: value for name, value in config.items() if name in SPECIAL_TOKENS}
+    named |= {name: value for name, value in config.items() if name.endswith("_token") and isinstance(value, str)}
+    if isinstance(extra, Mapping):
+        named, extra = named | dict(extra), ()
+    for value in (*named.values(), *extra):
+        if value is not None:
+            yield _token(value, special=True)
+
+
+def _listed(by_id: Json | None, added: Json, special: set[str]) -> dict[int, AddedToken]:
+    """The tokens that a file lists with their ids, in the order of the ids."""
+    if by_id is not None:
+        found = {int(token_id): _token(value, special=False) for token_id, value in by_id.items()}
+    else:
+        found = {
+            int(token_id): AddedToken(text, special=text in special, normalized=text not in special)
+            for text, token_id in added.items()
+        }
+    return dict(sorted(found.items()))
+
+
+def _add(tokenizer: Tokenizer, listed: Mapping[int, AddedToken], specials: list[AddedToken]) -> None:
+    """Add what the tokenizer does not have, in the order in which transformers does: so ids come out alike."""
+    known = tokenizer.get_added_tokens_decoder().values()
+    alike, names = {repr(token) for token in known}, {token.content for token in known}
+    new = [token for token in listed.values() if repr(token) not in alike]
+    names |= {token.content for token in new}
+    for token in specials:
+        if token.content not in names:
+            new.append(token)
+            names.add(token.content)
+    tokenizer.add_tokens(new)
+
+
+def _token(value: Any, *, special: bool) -> AddedToken:
+    if isinstance(value, str):
+        return AddedToken(value, special=special)
+    flags = {name: bool(value[name]) for name in _FLAGS if name in value}
+    return AddedToken(value["content"], **(flags | ({"special": True} if special else {})))
