@@ -54,7 +54,7 @@ def load_assets(folder: Path, name: str, now: Now | None = None, *, context_toke
     tokenizer_config = _read(folder / "tokenizer_config.json", optional=True)
     special_map = _read(folder / "special_tokens_map.json", optional=True)
     added = _read(folder / "added_tokens.json", optional=True)
-    tokenizer = load_tokenizer(folder, tokenizer_config, special_map, added)
+    tokenizer = load_tokenizer(folder, tokenizer_config, special_map, added, model_type=config.get("model_type"))
     special = _special_tokens(tokenizer_config, special_map)
     eos_ids = {*_ids(config, "eos_token_id"), *_ids(text, "eos_token_id"), *_ids(generation, "eos_token_id")}
     template = _template(folder, tokenizer_config, special, now)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 
 from mesh.config import ConfigError
 
@@ -21,10 +21,12 @@ class AssetError(ConfigError):
     """A model folder that cannot be served."""
 
 
-def load_tokenizer(folder: Path, config: Json, special_map: Json, added: Json) -> Tokenizer:
+def load_tokenizer(folder: Path, config: Json, special_map: Json, added: Json, *, model_type: Any = None) -> Tokenizer:
     """`config`, `special_map` and `added`: tokenizer_config.json, special_tokens_map.json and added_tokens.json; the
-    latter two count only where the first has no added_tokens_decoder."""
+    latter two count only where the first has no added_tokens_decoder. `model_type`: that of config.json."""
     tokenizer = _read_tokenizer(folder / "tokenizer.json")
+    if model_type in (None, "llama") and config.get("tokenizer_class") in ("LlamaTokenizer", "LlamaTokenizerFast"):
+        _mark_words_as_llama(tokenizer, config)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = config.get("split_special_tokens") is True
@@ -42,7 +44,7 @@ def load_tokenizer(folder: Path, config: Json, special_map: Json, added: Json) -
     for token_id, token in listed.items():
         if (actual := tokenizer.token_to_id(token.content)) != token_id:
             raise AssetError(
-                f"model: {source}: {field} has id {token_id} for {token.content!r}, which is {actual} in tokenizer.json; "
+                f"model: {source}: {field} has id {token_id} for {token.content!r}, in tokenizer.json {actual}; "
                 "the files belong to different models: copy the folder again"
             )
     return tokenizer
@@ -58,6 +60,21 @@ def _read_tokenizer(file: Path) -> Tokenizer:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
         raise AssetError(f"model: {file} is no tokenizer that this gateway can read: {error}") from error
+
+
+def _mark_words_as_llama(tokenizer: Tokenizer, config: Json) -> None:
+    """Mark the beginnings of words as transformers' LlamaTokenizer does, whatever tokenizer.json says: without `legacy`
+    a text that follows a special token gets no space of its own. Byte-level tokenizers mark them otherwise and stay."""
+    if any("ByteLevel" in str(part) for part in (tokenizer.pre_tokenizer, tokenizer.decoder)):
+        return
+    prefix = config.get("add_prefix_space")
+    scheme = "never" if prefix is False else "always" if config.get("legacy") else "first"
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if prefix is not False:
+        steps.append(decoders.Strip(content=" ", left=1))
+    tokenizer.decoder = decoders.Sequence(steps)
 
 
 def _special_tokens(config: Json) -> Iterator[AddedToken]:
