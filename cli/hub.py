@@ -184,7 +184,7 @@ def _hub_errors(model: HubModel, field: str) -> Iterator[None]:
         elif kinds & {*_NO_NETWORK, "LocalEntryNotFoundError", "HfHubHTTPError", "HTTPError"}:
             status: Any = getattr(getattr(error, "response", None), "status_code", None)
             why = f"answered {status}" if status else f"cannot be reached ({type(error).__name__})"
-            text = f"{field}: {model} is not in the cache, and the hub {why}: try again; what was downloaded is kept"
+            text = f"{field}: {model} is not in the cache, and the hub {why}: try again; finished files are kept"
             raise MeshError(text) from None
         else:
             raise
