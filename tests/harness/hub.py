@@ -16,7 +16,7 @@ TOKEN = "hf_secret_of_the_tests"
 
 
 @dataclass
-class Repository:
+class HubRepository:
     files: dict[str, bytes]
     revisions: dict[str, str] = field(default_factory=lambda: {"main": "1" * 40})
     gated: bool = False
@@ -24,7 +24,7 @@ class Repository:
 
 @dataclass
 class FakeHub:
-    repositories: dict[str, Repository] = field(default_factory=dict)
+    repositories: dict[str, HubRepository] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)  # method and path
     ranges: list[str] = field(default_factory=list)
     sent: int = 0  # bytes of files
@@ -33,7 +33,7 @@ class FakeHub:
     down: bool = False  # every request is answered with 503
     endpoint: str = ""
 
-    def of(self, path: str) -> tuple[str, Repository | None]:
+    def of(self, path: str) -> tuple[str, HubRepository | None]:
         name = "/".join(path.strip("/").removeprefix("api/models/").split("/")[:2])
         return name, self.repositories.get(name)
 
@@ -85,7 +85,7 @@ class _HubHandler(BaseHTTPRequestHandler):
         else:
             self._file(repository, path.removeprefix(f"/{name}/resolve/"), body=body)
 
-    def _information(self, name: str, repository: Repository, path: str) -> None:
+    def _information(self, name: str, repository: HubRepository, path: str) -> None:
         revision = path.partition("/revision/")[2] or "main"
         commit = self._commit(repository, revision)
         if commit is None:
@@ -94,7 +94,7 @@ class _HubHandler(BaseHTTPRequestHandler):
         about = {"id": name, "modelId": name, "sha": commit, "private": False, "siblings": siblings, "tags": []}
         return self._send(200, {"Content-Type": "application/json"}, json.dumps(about).encode())
 
-    def _file(self, repository: Repository, rest: str, *, body: bool) -> None:
+    def _file(self, repository: HubRepository, rest: str, *, body: bool) -> None:
         revision, _, file = rest.partition("/")
         commit, data = self._commit(repository, revision), repository.files.get(file)
         if commit is None:
@@ -117,7 +117,7 @@ class _HubHandler(BaseHTTPRequestHandler):
         self.state.sent += len(part)
         return self._send(status, headers, part)
 
-    def _commit(self, repository: Repository, revision: str) -> str | None:
+    def _commit(self, repository: HubRepository, revision: str) -> str | None:
         return revision if revision in repository.revisions.values() else repository.revisions.get(revision)
 
     def _fail(self, status: int, code: str, message: str) -> None:

@@ -17,7 +17,7 @@ from engine.builtin import tiny
 from mesh.config import ConfigError
 from mesh.model_folder import is_hub_id
 from mesh.settings import read_settings
-from tests.harness.hub import TOKEN, FakeHub, Repository, serve_hub
+from tests.harness.hub import TOKEN, FakeHub, HubRepository, serve_hub
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME, COMMIT, NEWER = "acme/tiny-chat", "1" * 40, "2" * 40
@@ -60,6 +60,7 @@ def run(hub: FakeHub, tmp_path: Path, *arguments: str, **more: str) -> "subproce
         "HF_HOME": str(tmp_path / "hf"),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_ETAG_TIMEOUT": "5",
+        "HF_HUB_DOWNLOAD_TIMEOUT": "3",
         "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("", "kernels", "protos")),
     }
     return subprocess.run(
@@ -82,7 +83,7 @@ def resolve(hub: FakeHub, tmp_path: Path, model: str = NAME, **more: str) -> Any
 def test_a_name_of_the_hub_becomes_a_folder_with_what_serving_reads(
     hub: FakeHub, model: dict[str, bytes], tmp_path: Path
 ) -> None:
-    hub.repositories[NAME] = Repository(model)
+    hub.repositories[NAME] = HubRepository(model)
     found = resolve(hub, tmp_path)
     folder = Path(found["model"])
     assert folder.name == COMMIT and found["name"] == NAME
@@ -101,7 +102,7 @@ def test_a_name_of_the_hub_becomes_a_folder_with_what_serving_reads(
 def test_a_name_stands_for_its_commit_until_it_is_fetched_again(
     hub: FakeHub, model: dict[str, bytes], tmp_path: Path
 ) -> None:
-    hub.repositories[NAME] = repository = Repository(model)
+    hub.repositories[NAME] = repository = HubRepository(model)
     first = resolve(hub, tmp_path)
     repository.revisions = {"main": NEWER, "v1": COMMIT}
     repository.files = model | {"generation_config.json": b'{"temperature": 0.5}'}
@@ -119,7 +120,7 @@ def test_a_download_that_breaks_goes_on_where_it_was_and_finished_files_are_kept
     """The library writes 10 MiB at a time."""
     first, second = sorted(name for name in model if name.endswith(".safetensors"))
     model[first] = random.Random(1).randbytes(12 << 20)
-    hub.repositories[NAME], hub.breaks, hub.lost = Repository(model), [11 << 20], {second}
+    hub.repositories[NAME], hub.breaks, hub.lost = HubRepository(model), [11 << 20], {second}
     status, message = resolve(hub, tmp_path)
     assert status == 1 and "the hub answered 404: try again; finished files are kept" in message
     assert hub.ranges == [f"bytes={10 << 20}-"] and hub.sent < 3 << 20
@@ -147,12 +148,12 @@ def test_what_cannot_be_downloaded_is_named_with_a_remedy(
 ) -> None:
     config = {"config.json": b"{}"}
     hub.repositories |= {
-        NAME: Repository(model),
-        "acme/gated": Repository(model, gated=True),
-        "acme/bins": Repository(config | {"pytorch_model.bin": b"PK"}),
-        "acme/adapter": Repository({"adapter_config.json": b"{}", "adapter_model.safetensors": b""}),
-        "acme/gguf": Repository({"tiny-Q4.gguf": b"GGUF"}),
-        "acme/nothing": Repository({"README.md": b""}),
+        NAME: HubRepository(model),
+        "acme/gated": HubRepository(model, gated=True),
+        "acme/bins": HubRepository(config | {"pytorch_model.bin": b"PK"}),
+        "acme/adapter": HubRepository({"adapter_config.json": b"{}", "adapter_model.safetensors": b""}),
+        "acme/gguf": HubRepository({"tiny-Q4.gguf": b"GGUF"}),
+        "acme/nothing": HubRepository({"README.md": b""}),
     }
     refused = resolve_all(hub, tmp_path, *({"model": name} for name, _ in ERRORS.values()))
     for (_, message), (code, text) in zip(ERRORS.values(), refused, strict=True):
