@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,9 +42,9 @@ class HubModel:
         return self.name if self.revision == "main" else f"{self.name}@{self.revision}"
 
 
-def with_models(settings: Settings, *, download: bool = True) -> Settings:
+def with_models(settings: Settings, *, download: bool = True, tell: Callable[[str], None] = say) -> Settings:
     """The settings with a folder for each model of the hub that they name; what the cache lacks is downloaded. Clients
-    call the model by its name on the hub, unless the settings name it otherwise."""
+    call the model by its name on the hub, unless the settings name it otherwise. `tell`: gets the commit of each."""
     values = list[SettingValue]()
     for value in settings.values:
         if value.key not in KEYS or not _is_of_hub(value):
@@ -55,7 +55,7 @@ def with_models(settings: Settings, *, download: bool = True) -> Settings:
         if folder is None and not download:
             raise ConfigError(f"{value.origin}: {model} is not in the cache; `baton model fetch {model}` downloads it")
         folder = folder or fetch(model, field=value.key)
-        say(f"{value.key} {model} at commit {folder.name}")
+        tell(f"{value.key} {model} at commit {folder.name}")
         values.append(replace(value, raw=str(folder)))
         if value.key == "model":
             values.append(replace(value, key="served_name", raw=model.name, rank=-1))

@@ -24,11 +24,11 @@ from engine.model.rope import rotary_tables
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 _LOOK = 1 << 16  # numbers that are looked at together, which the processor's cache holds
-# For each dtype: its numbers as whole numbers, and the exponent that only NaN and infinity have.
-_BITS: dict[str, tuple[type[np.unsignedinteger[Any]], int]] = {
-    "bf16": (np.uint16, 0x7F80),
-    "fp16": (np.uint16, 0x7C00),
-    "fp32": (np.uint32, 0x7F800000),
+# For each dtype: its bits as whole numbers with and without a sign, and infinity's. Above it there is only NaN.
+_BITS: dict[str, tuple[type[np.signedinteger[Any]], type[np.unsignedinteger[Any]], int]] = {
+    "bf16": (np.int16, np.uint16, 0x7F80),
+    "fp16": (np.int16, np.uint16, 0x7C00),
+    "fp32": (np.int32, np.uint32, 0x7F800000),
 }
 
 
@@ -108,11 +108,12 @@ def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], ca
 def refuse_not_finite(name: str, tensor: Tensor) -> None:
     """Raises ModelError when a weight is NaN or infinite: such a model answers nothing but noise."""
     flat = tensor.values.reshape(-1)
-    bits, exponent = _BITS[tensor.dtype]
+    signed, unsigned, infinity = _BITS[tensor.dtype]
+    minus = infinity + np.iinfo(signed).max + 1
     for first in range(0, len(flat), _LOOK):
-        part = flat[first : first + _LOOK].view(bits)
-        if ((part & exponent).max() if len(part) else 0) == exponent:
-            value = widened(Tensor(tensor.path, tensor.dtype, flat[first : first + _LOOK]))
+        part = flat[first : first + _LOOK]
+        if part.view(signed).max() >= infinity or part.view(unsigned).max() >= minus:
+            value = widened(Tensor(tensor.path, tensor.dtype, part))
             at = first + int(np.flatnonzero(~np.isfinite(value))[0])
             place = [int(index) for index in np.unravel_index(at, tensor.shape)]
             remedy = "The checkpoint is damaged or its training has diverged; take another one."
