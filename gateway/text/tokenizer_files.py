@@ -33,10 +33,9 @@ def load_tokenizer(folder: Path, config: Json, special_map: Json, added: Json, *
     source, field = folder / "tokenizer_config.json", "added_tokens_decoder"
     by_id = config.get(field)
     if by_id is None:
-        config = {**config, **special_map}
         source, field = folder / "added_tokens.json", "ids"
     try:
-        specials = list(_special_tokens(config))
+        specials = list(_special_tokens(config, special_map if by_id is None else {}))
         listed = _listed(by_id, added, {token.content for token in specials})
         _add(tokenizer, listed, specials)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
@@ -77,14 +76,25 @@ def _mark_words_as_llama(tokenizer: Tokenizer, config: Json) -> None:
     tokenizer.decoder = decoders.Sequence(steps)
 
 
-def _special_tokens(config: Json) -> Iterator[AddedToken]:
-    """The named tokens (bos_token, image_token, ...) and the unnamed ones."""
-    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
-    named = {name: value for name, value in config.items() if name in SPECIAL_TOKENS}
+def _special_tokens(config: Json, special_map: Json) -> Iterator[AddedToken]:
+    """The named tokens (bos_token, image_token, ...) and the unnamed ones. `extra_special_tokens` is either; unnamed ones
+    had the name `additional_special_tokens` before."""
+    additional, extra = config.get("additional_special_tokens"), config.get("extra_special_tokens") or None
+    named = {name: config[name] for name in SPECIAL_TOKENS if name in config}
     named |= {name: value for name, value in config.items() if name.endswith("_token") and isinstance(value, str)}
     if isinstance(extra, Mapping):
-        named, extra = named | dict(extra), ()
-    for value in (*named.values(), *extra):
+        named, extra = named | dict(extra), None
+    elif extra is None:
+        extra, additional = additional, None
+    for name, value in special_map.items():
+        if name == "additional_special_tokens":
+            additional = value
+        elif name == "extra_special_tokens":
+            named, extra = (named | value, extra) if isinstance(value, dict) else (named, [*(extra or ()), *value])
+        elif name.endswith("_token"):
+            named[name] = value
+    known = [named.pop(name, None) for name in SPECIAL_TOKENS]
+    for value in (*known, *named.values(), *((additional or ()) if extra is None else extra)):
         if value is not None:
             yield _token(value, special=True)
 

@@ -82,6 +82,11 @@ SHAPES: dict[str, Edit] = {
     "extra_special_tokens": config(extra_special_tokens=["<|extra|>", "<tool>"]),
     "extra_special_tokens by name": config(extra_special_tokens={"image_token": "<image>"}),
     "additional_special_tokens": config(additional_special_tokens=["<|extra|>"]),
+    "names and a list": config(extra_special_tokens={"image_token": "<image>"}, additional_special_tokens=["<tool>"]),
+    "lists in two files": lambda folder: (
+        change(folder, extra_special_tokens=["<image>", "<tool>"]),
+        write(folder, "special_tokens_map.json", {"extra_special_tokens": ["<|extra|>"]}),
+    )[0],
     "a token of its own name": config(image_token="<image>"),
     "a named token that is new": config(pad_token="<|extra|>"),
     "split_special_tokens": config(split_special_tokens=True),
