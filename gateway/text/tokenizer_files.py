@@ -77,8 +77,8 @@ def _mark_words_as_llama(tokenizer: Tokenizer, config: Json) -> None:
 
 
 def _special_tokens(config: Json, special_map: Json) -> Iterator[AddedToken]:
-    """The named tokens (bos_token, image_token, ...) and the unnamed ones. `extra_special_tokens` is either; unnamed ones
-    had the name `additional_special_tokens` before."""
+    """The named tokens (bos_token, image_token, ...) and the unnamed ones. `extra_special_tokens` holds either kind,
+    `additional_special_tokens` unnamed ones."""
     additional, extra = config.get("additional_special_tokens"), config.get("extra_special_tokens") or None
     named = {name: config[name] for name in SPECIAL_TOKENS if name in config}
     named |= {name: value for name, value in config.items() if name.endswith("_token") and isinstance(value, str)}

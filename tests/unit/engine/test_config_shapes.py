@@ -29,7 +29,7 @@ FIELDS: dict[str, list[Any]] = {
     ],
     "rope_theta": [ABSENT, 1e6, 10000],
     "head_dim": [ABSENT, 16],
-    "num_key_value_heads": [2, 4],
+    "num_key_value_heads": [2],
     "tie_word_embeddings": [ABSENT, True, False],
     "hidden_act": ["silu", "swish"],
     "rms_norm_eps": [ABSENT, 1e-5],
