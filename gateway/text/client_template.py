@@ -6,6 +6,7 @@ the memory, and sandboxes have had holes. So each one renders in a fresh process
 environment, which no other client's template has run in."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -64,13 +65,20 @@ class ClientTemplates:
         )
         try:
             async with asyncio.timeout(self._seconds):
-                return await _talk(process, task, most_bytes)
-        except (TimeoutError, BrokenPipeError, ConnectionResetError):
+                found = await _talk(process, task, most_bytes)
+                await process.wait()
+                return found
+        except (TimeoutError, _TooMuch, BrokenPipeError, ConnectionResetError):
             return b""
         finally:
             if process.returncode is None:
-                process.kill()
-            await process.wait()
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+
+class _TooMuch(Exception):
+    """The process writes more than a prompt can have."""
 
 
 async def _talk(process: asyncio.subprocess.Process, task: bytes, most_bytes: int) -> bytes:
@@ -82,5 +90,5 @@ async def _talk(process: asyncio.subprocess.Process, task: bytes, most_bytes: in
     while piece := await process.stdout.read(65_536):
         found += piece
         if len(found) > most_bytes:
-            return b""
+            raise _TooMuch
     return bytes(found)

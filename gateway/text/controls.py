@@ -39,8 +39,8 @@ class Guarded:
 
 class ControlTokens:
     def __init__(self, tokenizer: Tokenizer, templates: Sequence[str] = ()) -> None:
-        """`templates`: sources of the model's chat templates, and marks of its calls. An added token that they name is a
-        control token, also where the tokenizer does not call it special, as <tool_call> and <think> of Qwen."""
+        """`templates`: sources of the model's chat templates, and marks of its calls. An added token that they name is
+        a control token, also where the tokenizer does not call it special, as <tool_call> and <think> of Qwen."""
         added = tokenizer.get_added_tokens_decoder().items()
         self._ids = {
             token.content: number

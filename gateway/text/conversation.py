@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ValidChat:
     messages: Sequence[Json]
     arguments: Json  # variables of the template besides the messages
     add_generation_prompt: bool
@@ -32,7 +32,7 @@ class Conversation:
         return sum(map(len, texts)) + sum(len(str(value)) for value in self.arguments.values())
 
 
-def render_chat(assets: Assets, chat: Conversation, template: ChatTemplate) -> tuple[tuple[int, ...], bool]:
+def render_chat(assets: Assets, chat: ValidChat, template: ChatTemplate) -> tuple[tuple[int, ...], bool]:
     """Token ids, and whether the prompt ends inside the model's reasoning."""
     guarded, messages = _guard(assets, chat)
     text = template.render(
@@ -44,7 +44,7 @@ def render_chat(assets: Assets, chat: Conversation, template: ChatTemplate) -> t
     return _encode(assets, chat, guarded, text)
 
 
-async def render_own(assets: Assets, chat: Conversation, source: str) -> tuple[tuple[int, ...], bool]:
+async def render_own(assets: Assets, chat: ValidChat, source: str) -> tuple[tuple[int, ...], bool]:
     """The same with a template of the client."""
     assert assets.client_templates is not None, "the gateway renders templates of clients"
     guarded, messages = await asyncio.to_thread(_guard, assets, chat)
@@ -61,7 +61,7 @@ def too_long(assets: Assets, characters: int, field: str) -> ContextTooLong:
     )
 
 
-def _guard(assets: Assets, chat: Conversation) -> tuple[Guarded, list[Json]]:
+def _guard(assets: Assets, chat: ValidChat) -> tuple[Guarded, list[Json]]:
     try:
         guarded, messages = assets.controls.guard(chat.arguments, chat.messages, chat.field)
     except RecursionError:
@@ -72,7 +72,7 @@ def _guard(assets: Assets, chat: Conversation) -> tuple[Guarded, list[Json]]:
     return guarded, messages
 
 
-def _encode(assets: Assets, chat: Conversation, guarded: Guarded, text: str) -> tuple[tuple[int, ...], bool]:
+def _encode(assets: Assets, chat: ValidChat, guarded: Guarded, text: str) -> tuple[tuple[int, ...], bool]:
     if chat.continued:
         before, mark, behind = text.rpartition(guarded.cut)
         if not mark:

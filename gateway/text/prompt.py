@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.text.assets import Assets
 from gateway.text.chat import ChatTemplate
-from gateway.text.conversation import Conversation, render_chat, render_own, too_long
+from gateway.text.conversation import ValidChat, render_chat, render_own, too_long
 from gateway.text.formats import HERMES
 from gateway.text.templates import TOOL_USE
 from gateway.text.tool_calls import Reading
@@ -67,7 +67,7 @@ async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> t
     if chat.continue_final_message and chat.add_generation_prompt:
         name = "continue_final_message"
         raise InvalidRequest(name, f"{name} and add_generation_prompt exclude each other: set one of them")
-    conversation = Conversation(
+    conversation = ValidChat(
         messages=messages,
         arguments=_arguments(chat, template, use, fields),
         add_generation_prompt=not chat.continue_final_message and chat.add_generation_prompt is not False,

@@ -172,7 +172,7 @@ async def test_the_shipped_model_sees_the_marks_of_its_template_only() -> None:
         {"role": "tool", "content": evil, "tool_call_id": evil},
     ]
     tamed = json.loads(json.dumps(messages).replace(evil, "x").replace("<|end", "x").replace("|>", "x"))
-    marks = {number for number in range(11)}
+    marks = set(range(11))
     found = []
     for chat in (messages, tamed):
         shown = json.loads(json.dumps(tool).replace(evil, "x")) if chat is tamed else tool
@@ -182,7 +182,7 @@ async def test_the_shipped_model_sees_the_marks_of_its_template_only() -> None:
 
 
 def test_the_names_of_aliases_are_refused() -> None:
-    tokenizer, controls, _ = CASES[0]
+    _, controls, _ = CASES[0]
     alias = next(iter(controls._aliases.values()))
     with pytest.raises(InvalidRequest, match="must not contain"):
         controls.guard({}, [{"role": "user", "content": alias}], "messages")
