@@ -211,7 +211,7 @@ def test_a_full_context_forgets_the_oldest_turns_and_keeps_the_system_message(ec
 
 def test_a_question_that_is_refused_is_withdrawn_and_the_chat_goes_on(echo: tuple[str, Echo]) -> None:
     echo[1].context = 2
-    shown, sent = chat(echo, "--no-tool", "--system", "be brief", said="one\ntwo\n")
+    _, sent = chat(echo, "--no-tool", "--system", "be brief", said="one\ntwo\n")
     assert sent == [("system", "be brief"), ("user", "two")]
     echo[1].context = 1
     result = CliRunner().invoke(build("chat"), ["chat", "--address", echo[0], "--system", "x"], input="one\n")
