@@ -116,7 +116,10 @@ class Answer:
             self._tokenizer, choice.prompt, choice.emitted, skip_special=request.skip_special, shown=self._shown
         )
         stops = StopStrings(request.stop, include=request.include_stop)
-        reader, places = self._reader(index, choice.emitted), _Places(request.top_logprobs is not None)
+        reader, places = (
+            self._reader(index, choice.emitted),
+            _Places(self._tokenizer if request.top_logprobs is not None else None),
+        )
         one_call = not request.reading.use.parallel
         async for token in stream.events():
             _check_class(choice, stream)
@@ -187,18 +190,21 @@ class Answer:
 class _Places:
     """Where the text of each token begins in its choice, for logprobs; tokens of one character share its place."""
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
+    def __init__(self, tokenizer: ModelTokenizer | None) -> None:
+        """Without a tokenizer no places are noted."""
+        self._tokenizer = tokenizer
         self._characters = 0
         self._starts: dict[int, int] = {}  # by position
 
     def add(self, token: Token, text: str) -> None:
-        if self._wanted:
-            self._starts[token.position] = self._characters
+        if self._tokenizer is not None:
+            own = self._tokenizer.token_text(token.token)
+            before = len(text) - len(own) if text.endswith(own) else 0  # text of tokens before it that waited
+            self._starts[token.position] = self._characters + before
             self._characters += len(text)
 
     def of(self, tokens: tuple[Token, ...]) -> tuple[int, ...]:
-        return tuple(self._starts.pop(token.position) for token in tokens) if self._wanted else ()
+        return tuple(self._starts.pop(token.position) for token in tokens) if self._tokenizer is not None else ()
 
 
 def _delta(index: int, parsed: ParsedPiece, stream: TokenStream, places: _Places) -> Delta:

@@ -14,7 +14,7 @@ from typing import Any
 from gateway.core import ChoiceRequest, Core
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
-from gateway.text.tool_calls import PLAIN, Reading
+from gateway.text.tool_calls import PLAIN, AnswerFormat
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Sampling
 
@@ -49,7 +49,7 @@ class ClientRequest:
     include_stop: bool = False
     skip_special: bool = True
     top_logprobs: int | None = None  # None: no logprobs
-    reading: Reading = PLAIN  # how text, reasoning and tool calls of the answer are told apart
+    reading: AnswerFormat = PLAIN  # how text, reasoning and tool calls of the answer are told apart
     emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # tokens that the client has, by choice
     numerics: str = ""  # numerics class of `emitted`
     numerics_of: Mapping[int, str] = field(default_factory=dict)  # numerics class of choices where it differs

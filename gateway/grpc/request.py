@@ -11,7 +11,7 @@ from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.observability.record import RequestRecord
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_chat, encode_text
-from gateway.text.tool_calls import PLAIN, Reading
+from gateway.text.tool_calls import PLAIN, AnswerFormat
 from gateway.validation import ClientRequest
 from mesh.errors import InvalidRequest
 
@@ -80,7 +80,7 @@ def numerics_of(numerics_class: pb.NumericsClass) -> str:
     return f"{numerics_class.name}{_FINGERPRINT}{numerics_class.fingerprint}"
 
 
-async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tuple[int, ...], Reading]:
+async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tuple[int, ...], AnswerFormat]:
     """The field that holds the prompt, its token ids, and how the answer is to be read."""
     kind = request.WhichOneof("prompt")
     if kind == "text":

@@ -30,7 +30,7 @@ class CallPart:
 
 @dataclass(slots=True)
 class Parsed:
-    """What one piece of the answer has completed."""
+    """The text, reasoning and calls that one piece of the answer has completed."""
 
     text: str = ""
     reasoning: str = ""
@@ -315,7 +315,7 @@ class AnswerParser:
         return True
 
     def _give_up(self, size: int) -> None:
-        """What looked like a call is text, up to `size` characters of the rest."""
+        """Turn into text all that looked like a call, and `size` characters of the rest."""
         left = self._state is _State.OBJECT and self._call.left
         self._hold(size)
         shown = "".join(self._raw)

@@ -6,7 +6,7 @@ the values that the caller passes. A template sees the time only if the caller p
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.text.jinja import RENDER_ERRORS, Compiled, Now, TemplateFault
+from gateway.text.jinja import RENDER_ERRORS, CompiledTemplate, Now, TemplateFault
 from mesh.errors import InvalidRequest
 
 __all__ = ["ChatTemplate", "Now"]
@@ -18,7 +18,7 @@ def template_variables(
     add_generation_prompt: bool,
     arguments: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What a template sees. `variables`: bos_token and other special tokens."""
+    """All variables that a template sees. `variables`: bos_token and other special tokens."""
     values: dict[str, Any] = {"tools": None, "documents": None} | dict(variables) | dict(arguments or {})
     return values | {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
 
@@ -27,7 +27,7 @@ class ChatTemplate:
     def __init__(self, source: str, variables: Mapping[str, str], now: Now | None = None) -> None:
         """`variables`: bos_token and other special tokens. A broken source raises jinja2.TemplateSyntaxError."""
         self.source = source
-        self._compiled = Compiled(source, now)
+        self._compiled = CompiledTemplate(source, now)
         self._variables = dict(variables)
 
     def reads(self, variable: str) -> bool:

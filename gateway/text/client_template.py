@@ -58,7 +58,7 @@ class ClientTemplates:
         raise InvalidRequest("chat_template", f"chat_template {what}: {answer.get('refused', answer.get('error'))}")
 
     async def _run(self, task: bytes, *, most_bytes: int) -> bytes:
-        """What the process writes; nothing if it is killed or fails."""
+        """The output of the process; nothing if it is killed or fails."""
         path = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-s", "-m", _MODULE, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={"PYTHONPATH": path}

@@ -91,7 +91,7 @@ AUTO, NONE = "auto", "none"
 
 
 def written_turn(template: ChatTemplate, message: dict[str, Any]) -> str:
-    """What the template writes for an assistant's message, behind the prompt for an answer."""
+    """The text that the template writes for an assistant's message, behind the prompt for an answer."""
     asked = template.render([_QUESTION])
     answered = template.render([_QUESTION, {"role": "assistant", **message}], add_generation_prompt=False)
     same = 0

@@ -25,7 +25,7 @@ class TemplateFault(Exception):
 RENDER_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError)
 
 
-class Compiled:
+class CompiledTemplate:
     def __init__(self, source: str, now: Now | None = None) -> None:
         """A broken source raises jinja2.TemplateSyntaxError."""
         environment = ImmutableSandboxedEnvironment(

@@ -24,7 +24,7 @@ class NotJson(ValueError):
 
 
 class Mark(Enum):
-    """What the scanner has reached; always a field of the outer object."""
+    """Places at which the scanner stops; always a field of the outer object."""
 
     VALUE = auto()  # the next character begins the value of `key`
     VALUE_END = auto()  # the value of `key` has ended before the position

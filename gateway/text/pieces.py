@@ -15,7 +15,7 @@ _FALLBACK = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
 
 
 class Strips(Enum):
-    """What a text loses of the spaces that its first token begins with."""
+    """Spaces at the beginning of its first token that a text loses."""
 
     NONE = auto()
     ONE = auto()
@@ -56,7 +56,7 @@ class Pieces:
 
 
 def pieces_of(tokenizer: Tokenizer) -> Pieces | None:
-    """None: this tokenizer's text is not the sum of its tokens' bytes, or it is of no kind that is known here."""
+    """The bytes of each token. None: this tokenizer's text is not the sum of its tokens' bytes, or its kind is not known here."""
     if tokenizer.decoder is None:
         return None
     decoder: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__())

@@ -15,8 +15,8 @@ from gateway.text.chat import ChatTemplate
 from gateway.text.conversation import ValidChat, render_chat, render_own, too_long
 from gateway.text.formats import HERMES
 from gateway.text.templates import TOOL_USE
-from gateway.text.tool_calls import Reading
-from gateway.text.tool_choice import ToolUse
+from gateway.text.tool_calls import AnswerFormat
+from gateway.text.tool_choice import OfferedTools
 from gateway.text.tools import (
     ChatFields,
     shown_tools,
@@ -53,7 +53,7 @@ class ChatPrompt:
     parallel_calls: bool = True
 
 
-async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> tuple[tuple[int, ...], Reading]:
+async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> tuple[tuple[int, ...], AnswerFormat]:
     """Token ids of a chat, and how its answers are to be read."""
     use = validate_tools(chat.tools, chat.tool_choice, fields, parallel=chat.parallel_calls)
     template = _template(assets, chat, use, fields)
@@ -82,7 +82,7 @@ async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> t
         ids, begun = render_chat(assets, conversation, template)
     else:
         ids, begun = await asyncio.to_thread(render_chat, assets, conversation, template)
-    reading = Reading(use=use, tools=assets.tool_format or HERMES, reasoning=assets.reasoning)
+    reading = AnswerFormat(use=use, tools=assets.tool_format or HERMES, reasoning=assets.reasoning)
     return ids, replace(reading, reasoning_begun=begun)
 
 
@@ -96,7 +96,7 @@ async def encode_text(assets: Assets, text: str, *, field: str, special: bool) -
     return await asyncio.to_thread(assets.tokenizer.encode, text, special=special)
 
 
-def _template(assets: Assets, chat: ChatPrompt, use: ToolUse, fields: ChatFields) -> ChatTemplate | None:
+def _template(assets: Assets, chat: ChatPrompt, use: OfferedTools, fields: ChatFields) -> ChatTemplate | None:
     """The template of the model to take; None: the client has sent its own."""
     named = assets.templates
     if chat.template is not None and chat.template not in named:
@@ -114,7 +114,7 @@ def _template(assets: Assets, chat: ChatPrompt, use: ToolUse, fields: ChatFields
     return assets.template
 
 
-def _arguments(chat: ChatPrompt, template: ChatTemplate | None, use: ToolUse, fields: ChatFields) -> Json:
+def _arguments(chat: ChatPrompt, template: ChatTemplate | None, use: OfferedTools, fields: ChatFields) -> Json:
     """Variables of the template besides the messages."""
     arguments = dict(chat.template_arguments or {})
     if reserved := RESERVED & set(arguments):

@@ -9,7 +9,7 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from gateway.text.jinja import RENDER_ERRORS, Compiled, TemplateFault
+from gateway.text.jinja import RENDER_ERRORS, CompiledTemplate, TemplateFault
 
 CPU_SECONDS = 1
 MEMORY_BYTES = 512 << 20
@@ -37,7 +37,7 @@ def main() -> None:
 def _render(task: dict[str, Any]) -> dict[str, str]:
     now = datetime.fromisoformat(task["now"]) if task["now"] else None
     try:
-        text = Compiled(task["template"], None if now is None else lambda: now).render(task["variables"])
+        text = CompiledTemplate(task["template"], None if now is None else lambda: now).render(task["variables"])
         return {"text": text}
     except TemplateFault as error:
         return {"refused": str(error)}

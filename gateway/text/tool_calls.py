@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gateway.text.answer_parser import AnswerParser, Parsed
 from gateway.text.formats import HERMES, ReasoningFormat, ToolFormat
 from gateway.text.stops import TextPiece
-from gateway.text.tool_choice import NO_TOOLS, ToolUse
+from gateway.text.tool_choice import NO_TOOLS, OfferedTools
 from mesh.messages import Token
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -30,10 +30,10 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AnswerFormat:
     """How the answers to a chat are read; frozen, because it crosses from the prompt to the answer."""
 
-    use: ToolUse = NO_TOOLS
+    use: OfferedTools = NO_TOOLS
     tools: ToolFormat | None = HERMES  # form of the model's calls
     reasoning: ReasoningFormat | None = None  # form of its reasoning; None: reasoning is text
     reasoning_begun: bool = False  # the prompt has opened the reasoning
@@ -46,7 +46,7 @@ class Reading:
         return frozenset({*calls, *(self.reasoning.marks if self.reasoning is not None else ())})
 
 
-PLAIN = Reading()
+PLAIN = AnswerFormat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ParsedPiece:
 class AnswerReader:
     """Reads one choice."""
 
-    def __init__(self, reading: Reading, *, request_id: str = "", choice: int = 0, before: str = "") -> None:
+    def __init__(self, reading: AnswerFormat, *, request_id: str = "", choice: int = 0, before: str = "") -> None:
         """`before`: text of this choice that the client already has; calls in it are counted and not returned again."""
         self._parser = AnswerParser(
             reading.tools,

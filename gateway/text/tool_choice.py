@@ -30,7 +30,7 @@ class ToolChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolUse:
+class OfferedTools:
     """The tools that an answer may call, as the client declared them, `strict` included."""
 
     tools: tuple[Json, ...] = ()
@@ -42,7 +42,7 @@ class ToolUse:
         return frozenset(tool["function"]["name"] for tool in self.tools)
 
 
-NO_TOOLS = ToolUse()
+NO_TOOLS = OfferedTools()
 
 
 def parse_tool_choice(choice: Any, names: Sequence[str], tools_field: str) -> ToolChoice:

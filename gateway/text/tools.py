@@ -13,7 +13,7 @@ from typing import Any
 from gateway.text.answer_parser import AnswerParser
 from gateway.text.chat import ChatTemplate
 from gateway.text.formats import AUTO, NONE, PROBE, TOOL_FORMATS, ToolFormat, shows_tools, written_call
-from gateway.text.tool_choice import NO_TOOLS, ToolMode, ToolUse, parse_tool_choice
+from gateway.text.tool_choice import NO_TOOLS, ToolMode, OfferedTools, parse_tool_choice
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
@@ -43,7 +43,7 @@ class ChatFields:
         return f"{self.tools}[{index}]"
 
 
-def validate_tools(tools: Sequence[Any], choice: Any, fields: ChatFields, *, parallel: bool = True) -> ToolUse:
+def validate_tools(tools: Sequence[Any], choice: Any, fields: ChatFields, *, parallel: bool = True) -> OfferedTools:
     """The tools that the answer may call; the template shows them to the model, and no others."""
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(fields.tools, f"{fields.tools} has {len(tools)} entries; at most {MAX_TOOLS} are allowed")
@@ -61,10 +61,10 @@ def validate_tools(tools: Sequence[Any], choice: Any, fields: ChatFields, *, par
     if parsed.mode is ToolMode.NONE:
         return NO_TOOLS
     allowed = tuple(tool for tool in valid if parsed.allows(tool["function"]["name"]))
-    return ToolUse(allowed, parsed.mode, parallel)
+    return OfferedTools(allowed, parsed.mode, parallel)
 
 
-def shown_tools(use: ToolUse) -> list[Json]:
+def shown_tools(use: OfferedTools) -> list[Json]:
     """The tools as templates take them: `strict` is a word between client and server."""
     return [
         {"type": "function", "function": {key: value for key, value in tool["function"].items() if key != "strict"}}

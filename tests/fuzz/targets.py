@@ -14,8 +14,8 @@ from gateway.text.chat import ChatTemplate
 from gateway.text.controls import ControlTokens
 from gateway.text.formats import REASONING_FORMATS, TOOL_FORMATS
 from gateway.text.stops import StopStrings, TextPiece
-from gateway.text.tool_calls import AnswerReader, Reading
-from gateway.text.tool_choice import ToolMode, ToolUse
+from gateway.text.tool_calls import AnswerReader, AnswerFormat
+from gateway.text.tool_choice import ToolMode, OfferedTools
 from mesh.errors import InvalidRequest
 from mesh.messages import End, Token
 
@@ -39,15 +39,56 @@ ODD = (
 )
 MARKS = sorted({mark for row in (*TOOL_FORMATS, *REASONING_FORMATS) for mark in row.marks})
 JSON_PIECES = (
-    '{"name": "add", "arguments": ', '{"a": 1, "b": [true, null, -1.5e3]}', '{"name": "', 'add"', '"arguments"', "{}", "[",
-    "]", "{", "}", ":", ",", ";", '"', '"name"', '"parameters": {', "1e", "tru", "\\u12", '{"a":' * 20, "add", " ", "\n",
-)  # fmt: skip
+    '{"name": "add", "arguments": ',
+    '{"a": 1, "b": [true, null, -1.5e3]}',
+    '{"name": "',
+    'add"',
+    '"arguments"',
+    "{}",
+    "[",
+    "]",
+    "{",
+    "}",
+    ":",
+    ",",
+    ";",
+    '"',
+    '"name"',
+    '"parameters": {',
+    "1e",
+    "tru",
+    "\\u12",
+    '{"a":' * 20,
+    "add",
+    " ",
+    "\n",
+)
 CONTROLS = ("<|begin|>", "<|end|>", "<|user|>", "<|assistant|>", "<tool_call>", "</tools>", "<|", "|>", "<", "end|>")
 TEMPLATE_PIECES = (
-    "{{ messages[0].content }}", "{{ x }}", "{% for m in messages %}", "{% endfor %}", "{% if x %}", "{% endif %}", "{{",
-    "}}", "{%", "%}", "{{ messages | tojson }}", "{{ x | length }}", "{{ x.y.z }}", "{{ raise_exception('no') }}",
-    "{{ ''.__class__ }}", "{{ 1 / 0 }}", "{% set x = 1 %}", "{% generation %}", "{% endgeneration %}", "a", "\n", "{#", "#}",
-)  # fmt: skip
+    "{{ messages[0].content }}",
+    "{{ x }}",
+    "{% for m in messages %}",
+    "{% endfor %}",
+    "{% if x %}",
+    "{% endif %}",
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "{{ messages | tojson }}",
+    "{{ x | length }}",
+    "{{ x.y.z }}",
+    "{{ raise_exception('no') }}",
+    "{{ ''.__class__ }}",
+    "{{ 1 / 0 }}",
+    "{% set x = 1 %}",
+    "{% generation %}",
+    "{% endgeneration %}",
+    "a",
+    "\n",
+    "{#",
+    "#}",
+)
 TOOLS: tuple[Any, ...] = ({"function": {"name": "add"}}, {"function": {"name": "get_time"}})
 
 
@@ -88,8 +129,8 @@ def tool_parsers(rng: Random) -> None:
     """No text is lost and every token leaves once, in order; calls that come whole do not depend on the cuts."""
     text = _text(rng, (*MARKS, *JSON_PIECES, *ODD), 14)
     tools, reasoning = rng.choice(TOOL_FORMATS), rng.choice((None, *REASONING_FORMATS))
-    use = ToolUse(TOOLS, ToolMode.AUTO) if rng.random() < 0.9 else ToolUse()
-    reading = Reading(use, tools, reasoning, reasoning_begun=rng.random() < 0.2, growing=rng.random() < 0.5)
+    use = OfferedTools(TOOLS, ToolMode.AUTO) if rng.random() < 0.9 else OfferedTools()
+    reading = AnswerFormat(use, tools, reasoning, reasoning_begun=rng.random() < 0.2, growing=rng.random() < 0.5)
     stop = (_text(rng, (*MARKS, *ODD, "a"), 2),) if rng.random() < 0.2 else ()
     first, second = (_read(rng, text, reading, tuple(filter(None, stop))) for _ in range(2))
     if not reading.growing and first != second:
@@ -103,12 +144,14 @@ def tool_parsers(rng: Random) -> None:
                 raise Wrong(f"arguments are no object: {arguments!r}")
 
 
-def _dropped(reading: Reading) -> int:
+def _dropped(reading: AnswerFormat) -> int:
     """Characters of the marks of reasoning, which have no text."""
     return sum(map(len, reading.reasoning.marks)) if reading.reasoning is not None else 0
 
 
-def _read(rng: Random, text: str, reading: Reading, stop: tuple[str, ...]) -> tuple[str, str, list[tuple[str, str]]]:
+def _read(
+    rng: Random, text: str, reading: AnswerFormat, stop: tuple[str, ...]
+) -> tuple[str, str, list[tuple[str, str]]]:
     reader, stops = AnswerReader(reading, request_id="r"), StopStrings(stop)
     place, count, left, shown, thought = 0, 0, 0, "", ""
     calls: dict[int, list[str]] = {}

@@ -9,13 +9,13 @@ import pytest
 
 from gateway.text.formats import HERMES, LLAMA3, MISTRAL, MISTRAL_THINK, THINK, ToolFormat
 from gateway.text.stops import TextPiece
-from gateway.text.tool_calls import AnswerReader, ParsedPiece, Reading, ToolCall
-from gateway.text.tool_choice import ToolMode, ToolUse
+from gateway.text.tool_calls import AnswerReader, ParsedPiece, AnswerFormat, ToolCall
+from gateway.text.tool_choice import ToolMode, OfferedTools
 from mesh.messages import End, Token
 
 TOOLS: tuple[Any, ...] = tuple({"function": {"name": name}} for name in ("add", "get_time"))
-OFFERED = Reading(use=ToolUse(TOOLS, ToolMode.AUTO))
-NO_TOOLS = Reading()
+OFFERED = AnswerFormat(use=OfferedTools(TOOLS, ToolMode.AUTO))
+NO_TOOLS = AnswerFormat()
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "zwei"}}\n</tool_call>'
 TIME = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
 ARGUMENTS = {"a": [1, -2.5e3, None, True], "b": 'quo"te </tool_call> \\ [TOOL_CALLS] ; é\u2028', "c": {"d": {}}}
@@ -35,7 +35,7 @@ def pieces(text: str, rng: Random | None = None) -> list[TextPiece]:
     return found
 
 
-def reads_of(text: str, reading: Reading, rng: Random | None = None) -> tuple[list[ParsedPiece], AnswerReader]:
+def reads_of(text: str, reading: AnswerFormat, rng: Random | None = None) -> tuple[list[ParsedPiece], AnswerReader]:
     reader = AnswerReader(reading, request_id="r1")
     cut = pieces(text, rng)
     reads = [*map(reader.push, cut), reader.flush()]
@@ -44,7 +44,9 @@ def reads_of(text: str, reading: Reading, rng: Random | None = None) -> tuple[li
     return reads, reader
 
 
-def read(text: str, rng: Random | None = None, reading: Reading = OFFERED) -> tuple[str, list[ToolCall], AnswerReader]:
+def read(
+    text: str, rng: Random | None = None, reading: AnswerFormat = OFFERED
+) -> tuple[str, list[ToolCall], AnswerReader]:
     reads, reader = reads_of(text, reading, rng)
     return "".join(one.piece.text for one in reads), [call for one in reads for call in one.calls], reader
 
@@ -196,19 +198,21 @@ def test_ids_of_mistral_have_nine_letters_and_digits() -> None:
 @pytest.mark.parametrize(
     ("reading", "text", "reasoning", "shown"),
     [
-        (Reading(reasoning=THINK), "<think>\nHm <b> no.\n</think>\n\nYes.", "Hm <b> no.", "Yes."),
-        (Reading(reasoning=THINK), "\n<think></think>Yes.", "", "Yes."),
-        (Reading(reasoning=THINK), "Yes <think>no</think>.", "", "Yes <think>no</think>."),
-        (Reading(reasoning=THINK), "<thin", "", "<thin"),
-        (Reading(reasoning=THINK), "<think>cut off </thin", "cut off </thin", ""),
-        (Reading(reasoning=THINK, reasoning_begun=True), "Hm.\n\n</think>\nYes.", "Hm.", "Yes."),
-        (Reading(reasoning=THINK, reasoning_begun=True), "Hm.", "Hm.", ""),
-        (Reading(reasoning=MISTRAL_THINK), "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
+        (AnswerFormat(reasoning=THINK), "<think>\nHm <b> no.\n</think>\n\nYes.", "Hm <b> no.", "Yes."),
+        (AnswerFormat(reasoning=THINK), "\n<think></think>Yes.", "", "Yes."),
+        (AnswerFormat(reasoning=THINK), "Yes <think>no</think>.", "", "Yes <think>no</think>."),
+        (AnswerFormat(reasoning=THINK), "<thin", "", "<thin"),
+        (AnswerFormat(reasoning=THINK), "<think>cut off </thin", "cut off </thin", ""),
+        (AnswerFormat(reasoning=THINK, reasoning_begun=True), "Hm.\n\n</think>\nYes.", "Hm.", "Yes."),
+        (AnswerFormat(reasoning=THINK, reasoning_begun=True), "Hm.", "Hm.", ""),
+        (AnswerFormat(reasoning=MISTRAL_THINK), "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
         (replace(OFFERED, reasoning=THINK), f"<think>{TIME}</think>\n{TIME}", TIME, ""),
         (replace(OFFERED, reasoning=THINK, tools=LLAMA3), '<think>x</think>\n{"name": "get_time"}', "x", ""),
     ],
 )
-def test_reasoning_is_told_from_the_answer(reading: Reading, text: str, reasoning: str, shown: str, seed: int) -> None:
+def test_reasoning_is_told_from_the_answer(
+    reading: AnswerFormat, text: str, reasoning: str, shown: str, seed: int
+) -> None:
     reads, reader = reads_of(text, reading, Random(seed) if seed else None)
     assert "".join(one.reasoning for one in reads) == reasoning
     assert "".join(one.piece.text for one in reads) == shown
