@@ -25,12 +25,6 @@ class ValidChat:
     field: str  # the client's name for the messages
     most_characters: int  # a longer prompt fits into no context
 
-    @property
-    def size(self) -> int:
-        """Characters of the client, about."""
-        texts = (message.get("content") or "" for message in self.messages)
-        return sum(map(len, texts)) + sum(len(str(value)) for value in self.arguments.values())
-
 
 def render_chat(assets: Assets, chat: ValidChat, template: ChatTemplate) -> tuple[tuple[int, ...], bool]:
     """Token ids, and whether the prompt ends inside the model's reasoning."""

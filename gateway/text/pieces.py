@@ -56,7 +56,7 @@ class Pieces:
 
 
 def pieces_of(tokenizer: Tokenizer) -> Pieces | None:
-    """The bytes of each token. None: this tokenizer's text is not the sum of its tokens' bytes, or its kind is not known here."""
+    """The bytes of each token; None where a text is not the sum of its tokens' bytes, or in unknown kinds."""
     if tokenizer.decoder is None:
         return None
     decoder: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__())

@@ -55,6 +55,40 @@ class ChatPrompt:
 
 async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> tuple[tuple[int, ...], AnswerFormat]:
     """Token ids of a chat, and how its answers are to be read."""
+    long = _is_long(chat)
+    valid, template, use = (
+        await asyncio.to_thread(_prepare, assets, chat, fields) if long else _prepare(assets, chat, fields)
+    )
+    if template is None:
+        assert chat.template is not None, "without a template of the model there is one of the client"
+        ids, begun = await render_own(assets, valid, chat.template)
+    elif long:
+        ids, begun = await asyncio.to_thread(render_chat, assets, valid, template)
+    else:
+        ids, begun = render_chat(assets, valid, template)
+    reading = AnswerFormat(use=use, tools=assets.tool_format or HERMES, reasoning=assets.reasoning)
+    return ids, replace(reading, reasoning_begun=begun)
+
+
+def _is_long(chat: ChatPrompt) -> bool:
+    """Whether validating, rendering and tokenizing take more than a few milliseconds."""
+    if len(chat.messages) > LONG_CHAT:
+        return True
+    left, values = LONG_CHARACTERS, list[Any]([chat.messages, chat.tools, chat.template_arguments, chat.documents])
+    while values and left > 0:
+        value = values.pop()
+        left -= len(value) if isinstance(value, str) else 1
+        if isinstance(value, dict):
+            values += (*value, *value.values())
+        elif isinstance(value, list | tuple):
+            values += value
+    return left <= 0
+
+
+def _prepare(
+    assets: Assets, chat: ChatPrompt, fields: ChatFields
+) -> tuple[ValidChat, ChatTemplate | None, OfferedTools]:
+    """The valid chat, the template for it (None: the client has sent one), and the tools that it offers."""
     use = validate_tools(chat.tools, chat.tool_choice, fields, parallel=chat.parallel_calls)
     template = _template(assets, chat, use, fields)
     messages = _validate_messages(assets, chat, fields)
@@ -67,7 +101,7 @@ async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> t
     if chat.continue_final_message and chat.add_generation_prompt:
         name = "continue_final_message"
         raise InvalidRequest(name, f"{name} and add_generation_prompt exclude each other: set one of them")
-    conversation = ValidChat(
+    valid = ValidChat(
         messages=messages,
         arguments=_arguments(chat, template, use, fields),
         add_generation_prompt=not chat.continue_final_message and chat.add_generation_prompt is not False,
@@ -75,15 +109,7 @@ async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> t
         field=fields.messages,
         most_characters=assets.tokenizer.most_characters(assets.context_tokens),
     )
-    if template is None:
-        assert chat.template is not None, "without a template of the model there is one of the client"
-        ids, begun = await render_own(assets, conversation, chat.template)
-    elif conversation.size < LONG_CHARACTERS and len(messages) <= LONG_CHAT:
-        ids, begun = render_chat(assets, conversation, template)
-    else:
-        ids, begun = await asyncio.to_thread(render_chat, assets, conversation, template)
-    reading = AnswerFormat(use=use, tools=assets.tool_format or HERMES, reasoning=assets.reasoning)
-    return ids, replace(reading, reasoning_begun=begun)
+    return valid, template, use
 
 
 async def encode_text(assets: Assets, text: str, *, field: str, special: bool) -> tuple[int, ...]:

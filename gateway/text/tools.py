@@ -13,7 +13,7 @@ from typing import Any
 from gateway.text.answer_parser import AnswerParser
 from gateway.text.chat import ChatTemplate
 from gateway.text.formats import AUTO, NONE, PROBE, TOOL_FORMATS, ToolFormat, shows_tools, written_call
-from gateway.text.tool_choice import NO_TOOLS, ToolMode, OfferedTools, parse_tool_choice
+from gateway.text.tool_choice import NO_TOOLS, OfferedTools, ToolMode, parse_tool_choice
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]

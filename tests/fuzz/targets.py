@@ -14,8 +14,8 @@ from gateway.text.chat import ChatTemplate
 from gateway.text.controls import ControlTokens
 from gateway.text.formats import REASONING_FORMATS, TOOL_FORMATS
 from gateway.text.stops import StopStrings, TextPiece
-from gateway.text.tool_calls import AnswerReader, AnswerFormat
-from gateway.text.tool_choice import ToolMode, OfferedTools
+from gateway.text.tool_calls import AnswerFormat, AnswerReader
+from gateway.text.tool_choice import OfferedTools, ToolMode
 from mesh.errors import InvalidRequest
 from mesh.messages import End, Token
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.text.formats import HERMES, LLAMA3, MISTRAL, MISTRAL_THINK, THINK, ToolFormat
 from gateway.text.stops import TextPiece
-from gateway.text.tool_calls import AnswerReader, ParsedPiece, AnswerFormat, ToolCall
-from gateway.text.tool_choice import ToolMode, OfferedTools
+from gateway.text.tool_calls import AnswerFormat, AnswerReader, ParsedPiece, ToolCall
+from gateway.text.tool_choice import OfferedTools, ToolMode
 from mesh.messages import End, Token
 
 TOOLS: tuple[Any, ...] = tuple({"function": {"name": name}} for name in ("add", "get_time"))
