@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -21,6 +22,8 @@ from mesh.errors import InvalidRequest
 Json = dict[str, Any]
 _ALIAS = "\ufdd0"  # begins and ends an alias; Unicode reserves it, like the markers, for use inside a program
 _MARKERS = tuple(map(chr, range(0xFDD1, 0xFDF0)))
+MAX_DEPTH = 128  # levels of objects and lists in what a client sends
+SLICE = 32_768  # characters that are searched at once
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHAPE = re.compile(
     r"<\|.*\|>", re.DOTALL
@@ -75,10 +78,10 @@ class ControlTokens:
     def guard(self, values: Any, messages: Sequence[Json], field: str) -> tuple[Guarded, list[Json]]:
         """Both with markers, where they need any. In the content of an assistant's message only special tokens get
         them, because the model itself has written the others there. The role is never a client's text."""
-        strings = [*_strings(values), *_strings(messages)]
-        if any(self._stamp in string for string in strings):
+        text = "\n".join(_strings([values, messages], field))
+        if self._stamp in text:
             raise InvalidRequest(field, f"{field} must not contain names that the gateway gives to control tokens")
-        marker, cut = self._markers(strings, field)
+        marker, cut = self._markers(text, field)
         count = 0
 
         def mark(string: str, finder: _Finder) -> str:
@@ -108,7 +111,7 @@ class ControlTokens:
 
     def encode(self, text: str, guarded: Guarded, field: str) -> tuple[int, ...]:
         """Ids of a rendered text."""
-        text = _SURROGATE.sub("\ufffd", text)  # halves of characters, which JSON can spell and UTF-8 cannot
+        text = _without_halves(text)
         if not guarded.marked or self._exact is None:
             return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
         text = text.replace(_escaped(guarded.marker), "")  # a template may write JSON with escapes only
@@ -127,12 +130,11 @@ class ControlTokens:
     def _ids_of(self, parts: Iterable[str]) -> list[int]:
         return [number for part in parts if part for number in self._aliased.encode(part, add_special_tokens=False).ids]
 
-    def _markers(self, strings: Sequence[str], field: str) -> tuple[str, str]:
+    def _markers(self, text: str, field: str) -> tuple[str, str]:
         """The first two markers that no text contains, written out or escaped."""
         free: list[str] = []
         for marker in _MARKERS:
-            escaped = _escaped(marker)
-            if marker not in self._templates and not any(marker in one or escaped in one for one in strings):
+            if marker not in self._templates and marker not in text and _escaped(marker) not in text:
                 free.append(marker)
             if len(free) == 2:
                 return free[0], free[1]
@@ -145,7 +147,8 @@ class _Finder:
     def __init__(self, names: Iterable[str]) -> None:
         names = list(names)
         self._inside = re.compile(f"(?={_trie(names)})", re.IGNORECASE) if names else None
-        self._firsts = tuple({letter for name in names for letter in (name[0].lower(), name[0].upper())})
+        ends = {letter for name in names for end in (name[0], name[-1]) for letter in (end.lower(), end.upper())}
+        self._ends = re.compile(f"[{re.escape(''.join(sorted(ends)))}]")  # a text without one needs no marker
         # Parts of names that begin or end with a letter are ordinary words, which templates compare.
         folded = [name.lower() for name in names]
         self._heads = {name[:size] for name in folded if not name[0].isalnum() for size in range(1, len(name))}
@@ -154,14 +157,11 @@ class _Finder:
 
     def mark(self, text: str, marker: str) -> str:
         """The text itself if it needs no marker."""
-        if self._inside is None or not text:
+        if self._inside is None or self._ends.search(text) is None:
             return text
         marked = text
-        if any(first in text for first in self._firsts):
-            places = [found.start() + 1 for found in self._inside.finditer(text)]
-            if places:
-                starts = [0, *places]
-                marked = marker.join(text[a:b] for a, b in zip(starts, [*places, len(text)], strict=True))
+        if places := self._places(self._inside, text):
+            marked = marker.join(text[a:b] for a, b in pairwise((0, *places, len(text))))
         sizes = range(1, min(self._longest, len(text) + 1))
         end, start = text[-self._longest :].lower(), text[: self._longest].lower()
         if any(end[-size:] in self._heads for size in sizes):
@@ -169,6 +169,16 @@ class _Finder:
         if any(start[:size] in self._tails for size in sizes):
             marked = marker + marked
         return marked
+
+    def _places(self, inside: re.Pattern[str], text: str) -> list[int]:
+        """Places behind the first letter of each control token. The text is searched in slices, because nothing else in
+        the process runs during a search."""
+        return [
+            found.start() + 1
+            for start in range(0, len(text), SLICE)
+            for found in inside.finditer(text, start, start + SLICE + self._longest)
+            if found.start() < start + SLICE
+        ]
 
 
 def _trie(names: Iterable[str]) -> str:
@@ -190,16 +200,28 @@ def _trie(names: Iterable[str]) -> str:
     return pattern(root)
 
 
-def _strings(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _strings(key)
-            yield from _strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _strings(item)
+def _strings(value: Any, field: str) -> Iterable[str]:
+    """All texts in a value, keys included."""
+    values = [(value, 0)]
+    while values:
+        item, depth = values.pop()
+        if isinstance(item, str):
+            yield item
+        elif depth > MAX_DEPTH:
+            raise InvalidRequest(field, f"{field} or their settings are nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(item, dict):
+            values += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, list | tuple):
+            values += [(part, depth + 1) for part in item]
+
+
+def _without_halves(text: str) -> str:
+    """Halves of characters, which JSON can spell and UTF-8 cannot, become replacement characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)
+    return text
 
 
 def _escaped(marker: str) -> str:

@@ -56,10 +56,7 @@ def too_long(assets: Assets, characters: int, field: str) -> ContextTooLong:
 
 
 def _guard(assets: Assets, chat: ValidChat) -> tuple[Guarded, list[Json]]:
-    try:
-        guarded, messages = assets.controls.guard(chat.arguments, chat.messages, chat.field)
-    except RecursionError:
-        raise InvalidRequest(chat.field, f"{chat.field} or their settings are nested too deeply") from None
+    guarded, messages = assets.controls.guard(chat.arguments, chat.messages, chat.field)
     if chat.continued:
         # Text behind the mark, and the space if the template trims its messages, is cut off.
         messages[-1] = messages[-1] | {"content": messages[-1]["content"] + guarded.cut + " "}

@@ -55,7 +55,7 @@ class ChatPrompt:
 
 async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> tuple[tuple[int, ...], AnswerFormat]:
     """Token ids of a chat, and how its answers are to be read."""
-    long = _is_long(chat)
+    long = len(chat.messages) > LONG_CHAT or _size(chat, LONG_CHARACTERS) > LONG_CHARACTERS
     valid, template, use = (
         await asyncio.to_thread(_prepare, assets, chat, fields) if long else _prepare(assets, chat, fields)
     )
@@ -70,25 +70,26 @@ async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> t
     return ids, replace(reading, reasoning_begun=begun)
 
 
-def _is_long(chat: ChatPrompt) -> bool:
-    """Whether validating, rendering and tokenizing take more than a few milliseconds."""
-    if len(chat.messages) > LONG_CHAT:
-        return True
-    left, values = LONG_CHARACTERS, list[Any]([chat.messages, chat.tools, chat.template_arguments, chat.documents])
-    while values and left > 0:
+def _size(chat: ChatPrompt, most: int) -> int:
+    """Characters that the client has sent, counted until there are more than `most`."""
+    size, values = 0, list[Any]([chat.messages, chat.tools, chat.template_arguments, chat.documents])
+    while values and size <= most:
         value = values.pop()
-        left -= len(value) if isinstance(value, str) else 1
+        size += len(value) if isinstance(value, str) else 1
         if isinstance(value, dict):
             values += (*value, *value.values())
         elif isinstance(value, list | tuple):
             values += value
-    return left <= 0
+    return size
 
 
 def _prepare(
     assets: Assets, chat: ChatPrompt, fields: ChatFields
 ) -> tuple[ValidChat, ChatTemplate | None, OfferedTools]:
     """The valid chat, the template for it (None: the client has sent one), and the tools that it offers."""
+    most = assets.tokenizer.most_characters(assets.context_tokens)
+    if (size := _size(chat, 4 * most)) > 4 * most:  # a template may leave some of it out
+        raise too_long(assets, size, fields.messages)
     use = validate_tools(chat.tools, chat.tool_choice, fields, parallel=chat.parallel_calls)
     template = _template(assets, chat, use, fields)
     messages = _validate_messages(assets, chat, fields)
@@ -107,7 +108,7 @@ def _prepare(
         add_generation_prompt=not chat.continue_final_message and chat.add_generation_prompt is not False,
         continued=chat.continue_final_message,
         field=fields.messages,
-        most_characters=assets.tokenizer.most_characters(assets.context_tokens),
+        most_characters=most,
     )
     return valid, template, use
 
@@ -188,7 +189,9 @@ def _validate_message(message: Json, fields: ChatFields, index: int) -> Json:
         raise InvalidRequest(f"{path}.content", f"{path}.content is missing")
     if content is not None and not isinstance(content, str):
         raise InvalidRequest(f"{path}.content", f"{path}.content must be text or a list of text parts")
-    valid = validate_reasoning(message | {"content": content}, path)
+    # Templates ask whether a field is there at all, so a null or no call at all is as good as no field.
+    given = {key: value for key, value in message.items() if value is not None and (key, value) != ("tool_calls", [])}
+    valid = validate_reasoning(given | {"content": content}, path)
     return validate_earlier_calls(valid, fields, index) if valid.get("tool_calls") else valid
 
 

@@ -211,6 +211,15 @@ async def test_a_template_sees_variables_and_time_but_no_files() -> None:
         await templates.render("{% include 'x' %}", {}, longest=99)
 
 
+async def test_a_null_is_no_field(folder: Path) -> None:
+    source = "{% for m in messages %}{{ m | length }}{{ 'tool_calls' in m }}{{ m.content }}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(source)
+    assets = load_assets(folder, "tiny")
+    for nulls in ({"tool_calls": None, "refusal": None, "reasoning": None}, {"tool_calls": []}):
+        ids, _ = await encode_chat(assets, ChatPrompt([{"role": "assistant", "content": "b"} | nulls]), HTTP)
+        assert text_of(assets, ids) == "2Falseb"
+
+
 async def test_reasoning_comes_and_goes_under_both_names(folder: Path, core: Any) -> None:
     (folder / "chat_template.jinja").write_text(QWEN3)
     assets = load_assets(folder, "tiny")
