@@ -17,6 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from gateway.text.tokenizer import encode
 from mesh.errors import InvalidRequest
 
 Json = dict[str, Any]
@@ -113,7 +114,7 @@ class ControlTokens:
         """Ids of a rendered text."""
         text = _without_halves(text)
         if not guarded.marked or self._exact is None:
-            return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            return tuple(encode(self._tokenizer, text, special=False))
         text = text.replace(_escaped(guarded.marker), "")  # a template may write JSON with escapes only
         text = self._exact.sub(lambda found: self._aliases[found[0]], text)
         ids = self._ids_of([text.replace(guarded.marker, "")])
@@ -128,7 +129,7 @@ class ControlTokens:
         return text.replace(guarded.marker, "") if guarded.marked else text
 
     def _ids_of(self, parts: Iterable[str]) -> list[int]:
-        return [number for part in parts if part for number in self._aliased.encode(part, add_special_tokens=False).ids]
+        return [number for part in parts if part for number in encode(self._aliased, part, special=False)]
 
     def _markers(self, text: str, field: str) -> tuple[str, str]:
         """The first two markers that no text contains, written out or escaped."""

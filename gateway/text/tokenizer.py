@@ -2,6 +2,7 @@
 
 Steps 1 and 8 of a request's life. gateway/text/detokenizer.py yields the text of an answer while it streams."""
 
+import os
 from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer
@@ -10,6 +11,17 @@ from gateway.text.pieces import LETTERS, pieces_of
 
 REPLACEMENT = "\ufffd"
 SHRINKS = 4  # factor by which normalizing may shorten a text
+
+
+# A batch here has one text, so threads of the library would only disturb; and it complains about them at every fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def encode(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
+    """Ids of a text. A batch lets the process's other threads run meanwhile; a single text would stop them."""
+    (encoded,) = tokenizer.encode_batch_fast([text], add_special_tokens=special)
+    ids: list[int] = encoded.ids
+    return ids
 
 
 class ModelTokenizer:
@@ -29,7 +41,7 @@ class ModelTokenizer:
 
     def encode(self, text: str, *, special: bool) -> tuple[int, ...]:
         """`special`: add the tokens that the model expects around plain text; a chat template has them already."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        return tuple(encode(self._tokenizer, text, special=special))
 
     def ids_of(self, names: Iterable[str]) -> frozenset[int]:
         """Ids of those names that are tokens."""
