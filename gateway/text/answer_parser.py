@@ -7,34 +7,16 @@ was not offered, an answer that ends in the middle of it) is text again: nothing
 what breaks such a call later leaves as text behind it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from gateway.text.formats import ARGUMENTS_KEYS, NAME_KEY, ReasoningFormat, ToolFormat
-from gateway.text.json_scan import JsonScanner, Mark, NotJson
+from gateway.text.json_scan import Mark, NotJson
+from gateway.text.parsed import CallPart, OpenCall, Parsed, open_tail
 
 MAX_NAME = 128  # characters before arguments_mark
 MAX_SPACE = 16  # white space that is held back
 SLICE = 1024  # characters that are read at once, so that the cost of a long text grows with its length only
 _SPACE = " \t\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class CallPart:
-    """A piece of one call: the first has the name, the others continue the arguments."""
-
-    index: int  # number of the call in its choice, from 0
-    name: str | None
-    arguments: str
-
-
-@dataclass(slots=True)
-class Parsed:
-    """The text, reasoning and calls that one piece of the answer has completed."""
-
-    text: str = ""
-    reasoning: str = ""
-    calls: list[CallPart] = field(default_factory=list)
 
 
 class _State(Enum):
@@ -71,7 +53,7 @@ class AnswerParser:
         self._strip = False  # white space is dropped until other text comes
         self._listed = False  # the call stands in a list
         self._out = Parsed()
-        self._call = _Call()
+        self._call = OpenCall()
         self._state = _State.START if reasoning is not None else self._answer_state()
         if reasoning is not None and reasoning_begun:
             self._state, self._strip = _State.REASONING, True
@@ -155,7 +137,7 @@ class AnswerParser:
             self._rest, self._state, self._strip = behind, self._answer_state(), True
             self.reasoning_end = self.seen - len(behind)
             return True
-        held = 0 if final else _open_tail(inside, self._reasoning.end)
+        held = 0 if final else open_tail(inside, self._reasoning.end)
         bare = inside[: len(inside) - held]
         space = 0 if final else len(bare) - len(bare.rstrip(_SPACE))
         held += space if space <= MAX_SPACE else 0
@@ -185,7 +167,7 @@ class AnswerParser:
             self._rest = self._rest[at:]
             self._begin_calls(len(begin))
             return True
-        held = _open_tail(self._rest, begin)
+        held = open_tail(self._rest, begin)
         self._say(self._rest[: len(self._rest) - held])
         self._rest = self._rest[len(self._rest) - held :]
         return False
@@ -202,7 +184,7 @@ class AnswerParser:
             return False
         letter = self._rest[0]
         if letter == "{":
-            self._call, self._state = _Call(), _State.OBJECT
+            self._call, self._state = OpenCall(), _State.OBJECT
         elif letter == "[" and self._tools.listed and not self._listed:
             self._listed = True
             self._hold(1)
@@ -217,7 +199,7 @@ class AnswerParser:
         name, mark, _ = self._rest.partition(self._tools.arguments_mark)
         if not mark:
             if len(name) > MAX_NAME or " " in name or "\n" in name:
-                self._give_up(len(name) - _open_tail(name, self._tools.begin))
+                self._give_up(len(name) - open_tail(name, self._tools.begin))
                 return True
             return False
         known = name.partition("[CALL_ID]")[0].strip()
@@ -225,7 +207,7 @@ class AnswerParser:
             self._give_up(len(name) + len(mark))
             return True
         self._hold(len(name) + len(mark))
-        self._call, self._state = _Call(name=known, is_arguments=True), _State.OBJECT
+        self._call, self._state = OpenCall(name=known, is_arguments=True), _State.OBJECT
         return True
 
     def _object(self) -> bool:
@@ -334,24 +316,3 @@ class AnswerParser:
             text = text.lstrip(_SPACE)
             self._strip = not text
         self._out.text += text
-
-
-@dataclass(slots=True)
-class _Call:
-    """The call that is being read."""
-
-    name: str | None = None
-    is_arguments: bool = False  # the object is the arguments
-    in_arguments: bool = False
-    has_arguments: bool = False
-    left: bool = False  # its name has left
-    arguments: list[str] = field(default_factory=list)
-    scanner: JsonScanner = field(default_factory=JsonScanner)
-
-
-def _open_tail(text: str, mark: str) -> int:
-    """Length of the longest end of the text that begins the mark."""
-    for length in range(min(len(mark) - 1, len(text)), 0, -1):
-        if text.endswith(mark[:length]):
-            return length
-    return 0

@@ -8,8 +8,9 @@ import hashlib
 from collections import deque
 from dataclasses import dataclass
 
-from gateway.text.answer_parser import AnswerParser, Parsed
+from gateway.text.answer_parser import AnswerParser
 from gateway.text.formats import HERMES, ReasoningFormat, ToolFormat
+from gateway.text.parsed import Parsed
 from gateway.text.stops import TextPiece
 from gateway.text.tool_choice import NO_TOOLS, OfferedTools
 from mesh.messages import Token
