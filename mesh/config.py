@@ -27,6 +27,8 @@ __all__ = ["ConfigError", "split_address"]  # of mesh/config_checks.py, for ever
 LOG_FORMATS = ("text", "json")
 LOCAL_MODES = ("auto", "never", "always")
 METRICS_COMPAT = ("vllm", "none")
+TOOL_FORMATS = ("auto", "none", "hermes", "mistral", "llama3")
+REASONING_FORMATS = ("auto", "none", "think", "mistral")
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
@@ -104,6 +106,9 @@ class GatewayConfig(CommonConfig):
     slo_ttft_ms: int = 0  # limit of the time to the first token; traces flag requests that miss it; 0: none
     slo_itl_ms: int = 0  # limit of the 99th percentile of the time between tokens, likewise
     log_content: bool = False  # write prompts and outputs into the log
+    tool_format: str = "auto"  # how the model writes tool calls: auto | none | hermes | mistral | llama3
+    reasoning_format: str = "auto"  # how it marks its reasoning: auto | none | think | mistral
+    client_templates: bool = True  # render chat templates that clients send, each in a process of its own
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,6 +122,8 @@ class GatewayConfig(CommonConfig):
         check_behind_sidecar("grpc_address", self.grpc_address, self.sidecar)
         check_choice("local", self.local, LOCAL_MODES)
         check_choice("metrics_compat", self.metrics_compat, METRICS_COMPAT)
+        check_choice("tool_format", self.tool_format, TOOL_FORMATS)
+        check_choice("reasoning_format", self.reasoning_format, REASONING_FORMATS)
         check_range("max_waiting", self.max_waiting, 0, 1_000_000)
 
 

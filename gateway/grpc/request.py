@@ -3,6 +3,7 @@ defaults.
 
 Step 1 of a request's life over gRPC."""
 
+from dataclasses import replace
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
@@ -10,6 +11,7 @@ from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.observability.record import RequestRecord
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_chat, encode_text
+from gateway.text.tool_calls import PLAIN, AnswerFormat
 from gateway.validation import ClientRequest
 from mesh.errors import InvalidRequest
 
@@ -34,7 +36,7 @@ async def parse_request(
     deadline_seconds: float | None,
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
-    prompt_field, ids, tools = await _prompt(request, assets)
+    prompt_field, ids, reading = await _prompt(request, assets)
     return ClientRequest(
         request_id=request_id,
         prompt=ids,
@@ -52,7 +54,7 @@ async def parse_request(
         ignore_eos=stop.ignore_eos,
         include_stop=stop.include_stop_string,
         top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
-        tools=tools,
+        reading=replace(reading, reasoning=None),  # this API has no field for it: it stays text
         emitted={choice.index: tuple(choice.token_ids) for choice in request.emitted},
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
         numerics_of={
@@ -78,13 +80,13 @@ def numerics_of(numerics_class: pb.NumericsClass) -> str:
     return f"{numerics_class.name}{_FINGERPRINT}{numerics_class.fingerprint}"
 
 
-async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tuple[int, ...], frozenset[str]]:
-    """The field that holds the prompt, its token ids, and the names of the tools whose calls are to be read."""
+async def _prompt(request: pb.GenerateRequest, assets: Assets) -> tuple[str, tuple[int, ...], AnswerFormat]:
+    """The field that holds the prompt, its token ids, and how the answer is to be read."""
     kind = request.WhichOneof("prompt")
     if kind == "text":
-        return "text", await encode_text(assets, request.text, field="text", special=True), frozenset()
+        return "text", await encode_text(assets, request.text, field="text", special=True), PLAIN
     if kind == "token_ids":
-        return "token_ids", tuple(request.token_ids.ids), frozenset()
+        return "token_ids", tuple(request.token_ids.ids), PLAIN
     if kind == "chat":
         return CHAT_FIELDS.messages, *await encode_chat(assets, parse_conversation(request.chat), CHAT_FIELDS)
     raise InvalidRequest("prompt", "prompt is missing: set one of text, token_ids, chat")

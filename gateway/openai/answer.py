@@ -27,16 +27,17 @@ def chat_logprobs(tokenizer: ModelTokenizer, tokens: Sequence[Token]) -> Json:
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokenizer: ModelTokenizer, tokens: Sequence[Token], offset: int) -> Json:
-    """`offset`: characters of this choice's text before the first of these tokens."""
+def completion_logprobs(
+    tokenizer: ModelTokenizer, tokens: Sequence[Token], offsets: Sequence[int], base: int = 0
+) -> Json:
+    """`offsets`: characters of this choice's text before each token. `base`: characters of the echoed prompt."""
     texts = [tokenizer.token_text(token.token) for token in tokens]
-    offsets = [offset + sum(map(len, texts[:index])) for index in range(len(texts))]
     tops: list[dict[str, float] | None] = []
     for token, text in zip(tokens, texts, strict=True):
         top = {tokenizer.token_text(t): p for t, p in zip(token.top_ids, token.top_logprobs, strict=True)}
         tops.append(({text: token.logprob} | top) if top else None)
     return {
-        "text_offset": offsets,
+        "text_offset": [base + offset for offset in offsets],
         "token_logprobs": [token.logprob for token in tokens],
         "tokens": texts,
         "top_logprobs": tops,
@@ -50,7 +51,20 @@ def finish_fields(finished: Finished) -> Json:
 
 
 def tool_call(call: ToolCall) -> Json:
+    if call.later:
+        return {"function": {"arguments": call.arguments}}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def merged_calls(calls: Sequence[ToolCall]) -> list[Json]:
+    """Calls and pieces of calls as a frame has them: one entry for each call."""
+    entries: dict[int, Json] = {}
+    for call in calls:
+        if call.index in entries:
+            entries[call.index]["function"]["arguments"] += call.arguments
+        else:
+            entries[call.index] = {"index": call.index} | tool_call(call)
+    return list(entries.values())
 
 
 def usage_fields(usage: TokenUsage) -> Json:
@@ -60,6 +74,7 @@ def usage_fields(usage: TokenUsage) -> Json:
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
             "accepted_prediction_tokens": usage.accepted_tokens,
             "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
         },
@@ -77,6 +92,8 @@ class WholeChoice:
 
     index: int
     texts: list[str] = field(default_factory=list)
+    reasoning: str = ""
+    offsets: list[int] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     finished: Finished | None = None
@@ -87,6 +104,8 @@ class WholeChoice:
         else:
             self.texts.append(event.text)
             self.tokens.extend(event.tokens)
+            self.offsets.extend(event.offsets)
+            self.reasoning += event.reasoning
             self.calls.extend(event.calls)
 
     @property
@@ -98,8 +117,17 @@ class WholeChoice:
         return finish_fields(self.finished)
 
 
-def chat_choice(whole: WholeChoice, tokenizer: ModelTokenizer, with_logprobs: bool) -> Json:
+def reasoning_fields(reasoning: str) -> Json:
+    """Under the name of today and the one before it: clients read one or the other."""
+    return {"reasoning": reasoning, "reasoning_content": reasoning}
+
+
+def chat_choice(
+    whole: WholeChoice, tokenizer: ModelTokenizer, with_logprobs: bool, with_reasoning: bool = True
+) -> Json:
     message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
+    if whole.reasoning and with_reasoning:
+        message |= reasoning_fields(whole.reasoning)
     if whole.calls:
         message |= {"content": whole.text or None, "tool_calls": [tool_call(call) for call in whole.calls]}
     logprobs = chat_logprobs(tokenizer, whole.tokens) if with_logprobs else None
@@ -109,5 +137,5 @@ def chat_choice(whole: WholeChoice, tokenizer: ModelTokenizer, with_logprobs: bo
 def completion_choice(
     whole: WholeChoice, tokenizer: ModelTokenizer, with_logprobs: bool, echo: str, index: int
 ) -> Json:
-    logprobs = completion_logprobs(tokenizer, whole.tokens, 0) if with_logprobs else None
+    logprobs = completion_logprobs(tokenizer, whole.tokens, whole.offsets, len(echo)) if with_logprobs else None
     return {"index": index, "text": echo + whole.text, "logprobs": logprobs} | whole.finish()

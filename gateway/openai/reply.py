@@ -17,7 +17,8 @@ from gateway.openai.answer import (
     completion_logprobs,
     fingerprint_of,
     finish_fields,
-    tool_call,
+    merged_calls,
+    reasoning_fields,
     usage_fields,
 )
 from gateway.openai.sse import ChatFrames, CompletionFrames
@@ -81,6 +82,7 @@ class ChatReply(_BaseReply):
         super().__init__(body, pairs, assets, created=created)
         ((request, self._answer),) = pairs
         self._with_logprobs = request.top_logprobs is not None
+        self._with_reasoning = body.include_reasoning is not False
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = ChatFrames(id=self._id, kind="chat.completion.chunk", created=self._created, model=self._model)
@@ -91,11 +93,12 @@ class ChatReply(_BaseReply):
                 yield frames.role(event.index)
             if isinstance(event, Delta):
                 logprobs = chat_logprobs(self._tokenizer, event.tokens) if self._with_logprobs else None
+                if event.reasoning and self._with_reasoning:
+                    yield frames.delta(event.index, reasoning_fields(event.reasoning))
                 if event.text or logprobs is not None:
                     yield frames.text(event.index, event.text, logprobs)
                 if event.calls:
-                    calls: list[Json] = [{"index": call.index} | tool_call(call) for call in event.calls]
-                    yield frames.calls(event.index, calls)
+                    yield frames.delta(event.index, {"tool_calls": merged_calls(event.calls)})
             else:
                 yield frames.finish(event.index, finish_fields(event), self.fingerprint)
         if self._with_usage:
@@ -103,7 +106,7 @@ class ChatReply(_BaseReply):
 
     async def whole(self) -> Json:
         wholes = await _collect(self._answer)
-        choices = [chat_choice(whole, self._tokenizer, self._with_logprobs) for whole in wholes]
+        choices = [chat_choice(whole, self._tokenizer, self._with_logprobs, self._with_reasoning) for whole in wholes]
         return self.answer("chat.completion", choices)
 
 
@@ -118,19 +121,18 @@ class CompletionReply(_BaseReply):
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
-        offsets: dict[int, int] = {}  # characters sent so far, by choice
+        begun = set[int]()  # choices whose first frame is sent
         streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
         async for index, event in merge(streams):
-            if index not in offsets:
-                echo = self._echo[index // self._choices]
-                offsets[index] = len(echo)
+            echo = self._echo[index // self._choices]
+            if index not in begun:
+                begun.add(index)
                 if echo:
                     yield frames.text(index, echo, None)
             if isinstance(event, Delta):
                 logprobs = None
                 if self._with_logprobs:
-                    logprobs = completion_logprobs(self._tokenizer, event.tokens, offsets[index])
-                offsets[index] += len(event.text)
+                    logprobs = completion_logprobs(self._tokenizer, event.tokens, event.offsets, len(echo))
                 if event.text or logprobs is not None:
                     yield frames.text(index, event.text, logprobs)
             else:

@@ -35,17 +35,19 @@ class HttpCaller:
 async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> ClientRequest:
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs = true")
-    arguments = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        arguments.setdefault("reasoning_effort", body.reasoning_effort)
     chat = ChatPrompt(
         messages=body.messages or (),
         tools=body.tools or (),
         tool_choice=body.tool_choice,
-        template_arguments=arguments,
-        add_generation_prompt=body.add_generation_prompt is not False,
+        template_arguments=body.chat_template_kwargs,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
+        documents=body.documents,
+        template=body.chat_template,
+        reasoning_effort=body.reasoning_effort,
+        parallel_calls=body.parallel_tool_calls is not False,
     )
-    ids, tools = await encode_chat(assets, chat, CHAT_FIELDS)
+    ids, reading = await encode_chat(assets, chat, CHAT_FIELDS)
     names = {"prompt": "messages"}
     max_tokens = body.max_tokens
     if body.max_completion_tokens is not None:
@@ -58,7 +60,7 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         names=names,
     )
-    return replace(request, tools=tools, one_call=body.parallel_tool_calls is False)
+    return replace(request, reading=replace(reading, growing=bool(body.stream)))
 
 
 async def parse_completion(body: CompletionRequest, assets: Assets, caller: HttpCaller) -> list[ClientRequest]:
