@@ -46,15 +46,18 @@ class ControlTokens:
         """`templates`: sources of the model's chat templates, and marks of its calls. An added token that they name is
         a control token, also where the tokenizer does not call it special, as <tool_call> and <think> of Qwen."""
         added = tokenizer.get_added_tokens_decoder().items()
+        self._special = frozenset(token.content for _, token in added if token.special)
+        # A tokenizer may split special tokens into their letters, those of the template too: then no text becomes one.
+        split = self._special if tokenizer.encode_special_tokens else frozenset()
         self._ids = {
             token.content: number
             for number, token in added
             if len(token.content) > 1
+            and token.content not in split
             and (
                 token.special or _SHAPE.fullmatch(token.content) or any(token.content in source for source in templates)
             )
         }
-        self._special = frozenset(token.content for _, token in added if token.special)
         self._templates = "".join(templates)
         text = tokenizer.to_str()
         stamp = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -65,10 +68,13 @@ class ControlTokens:
         self._only_special = _Finder([name for name in self._aliases if name in self._special])
         self._tokenizer = tokenizer
         self._aliased = Tokenizer.from_str(_aliased(text, self._aliases)) if self._aliases else tokenizer
+        self._aliased.encode_special_tokens = tokenizer.encode_special_tokens
+        # An alias with an id of its own moves the ids of the added tokens behind it.
         self._translated = {
-            number: self._ids[name]
-            for name, alias in self._aliases.items()
-            if (number := self._aliased.token_to_id(alias)) is not None and number != self._ids[name]
+            moved: number
+            for number, token in added
+            if (moved := self._aliased.token_to_id(self._aliases.get(token.content, token.content))) is not None
+            and moved != number
         }
         # Ids that only a control token may have; an alias with an id of its own leaves its name in the vocabulary.
         self._forbidden = {self._ids[name] for name in self._aliases if self._is_in(name)}
@@ -149,7 +155,8 @@ class _Finder:
         names = list(names)
         self._inside = re.compile(f"(?={_trie(names)})", re.IGNORECASE) if names else None
         ends = {letter for name in names for end in (name[0], name[-1]) for letter in (end.lower(), end.upper())}
-        self._ends = re.compile(f"[{re.escape(''.join(sorted(ends)))}]")  # a text without one needs no marker
+        # A text without one of these needs no marker.
+        self._ends = re.compile(f"[{re.escape(''.join(sorted(ends)))}]") if ends else None
         # Parts of names that begin or end with a letter are ordinary words, which templates compare.
         folded = [name.lower() for name in names]
         self._heads = {name[:size] for name in folded if not name[0].isalnum() for size in range(1, len(name))}
@@ -158,7 +165,7 @@ class _Finder:
 
     def mark(self, text: str, marker: str) -> str:
         """The text itself if it needs no marker."""
-        if self._inside is None or self._ends.search(text) is None:
+        if self._inside is None or self._ends is None or self._ends.search(text) is None:
             return text
         marked = text
         if places := self._places(self._inside, text):
