@@ -17,7 +17,7 @@ from gateway.text.generation import read_defaults
 from gateway.text.jinja import Now
 from gateway.text.templates import DEFAULT, TOOL_USE, load_templates
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.text.tokenizer_files import SPECIAL_TOKENS, AssetError, load_tokenizer
+from gateway.text.tokenizer_files import AssetError, load_tokenizer, token_names
 from gateway.text.tools import tool_support
 from mesh.config import ConfigError
 
@@ -76,7 +76,7 @@ def load_assets(
     special_map = _read(folder / "special_tokens_map.json", optional=True)
     added = _read(folder / "added_tokens.json", optional=True)
     tokenizer = load_tokenizer(folder, tokenizer_config, special_map, added, model_type=config.get("model_type"))
-    special = _special_tokens(tokenizer_config, special_map)
+    special = token_names(tokenizer_config, special_map)
     eos_ids = {*_ids(config, "eos_token_id"), *_ids(text, "eos_token_id"), *_ids(generation, "eos_token_id")}
     try:
         templates = load_templates(folder, tokenizer_config, special, now)
@@ -134,17 +134,6 @@ def _read(file: Path, *, optional: bool = False) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise AssetError(f"model: {file} holds no JSON object")
     return content
-
-
-def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for source in sources:
-        for key in SPECIAL_TOKENS:
-            value = source.get(key)
-            value = value.get("content") if isinstance(value, dict) else value
-            if isinstance(value, str):
-                found.setdefault(key, value)
-    return found
 
 
 def _ids(config: Mapping[str, Any], key: str) -> tuple[int, ...]:

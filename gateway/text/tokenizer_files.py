@@ -4,7 +4,7 @@ tokenizer.json is the tokenizer. Tokens that stand only in tokenizer_config.json
 added_tokens.json are added to it, each as one token. What a file says about shortening or padding texts is for
 training: a prompt is tokenized as a whole, so both are switched off."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from mesh.config import ConfigError
 
 Json = Mapping[str, Any]
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_BY_ID = "added_tokens_decoder"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -30,12 +31,13 @@ def load_tokenizer(folder: Path, config: Json, special_map: Json, added: Json, *
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = config.get("split_special_tokens") is True
-    source, field = folder / "tokenizer_config.json", "added_tokens_decoder"
+    source, field = folder / "tokenizer_config.json", _BY_ID
     by_id = config.get(field)
     if by_id is None:
         source, field = folder / "added_tokens.json", "ids"
     try:
-        specials = list(_special_tokens(config, special_map if by_id is None else {}))
+        named, unnamed = _special_tokens(config, special_map)
+        specials = [_token(value, special=True) for value in (*named.values(), *unnamed) if value is not None]
         listed = _listed(by_id, added, {token.content for token in specials})
         _add(tokenizer, listed, specials)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
@@ -76,9 +78,19 @@ def _mark_words_as_llama(tokenizer: Tokenizer, config: Json) -> None:
     tokenizer.decoder = decoders.Sequence(steps)
 
 
-def _special_tokens(config: Json, special_map: Json) -> Iterator[AddedToken]:
+def token_names(config: Json, special_map: Json) -> dict[str, str]:
+    """Texts of the named special tokens, as templates name them. The files are those of `load_tokenizer`, which has
+    checked them."""
+    named, _ = _special_tokens(config, special_map)
+    texts = {name: value.get("content") if isinstance(value, Mapping) else value for name, value in named.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _special_tokens(config: Json, special_map: Json) -> tuple[dict[str, Any], list[Any]]:
     """The named tokens (bos_token, image_token, ...) and the unnamed ones. `extra_special_tokens` holds either kind,
     `additional_special_tokens` unnamed ones."""
+    if config.get(_BY_ID) is not None:
+        special_map = {}
     additional, extra = config.get("additional_special_tokens"), config.get("extra_special_tokens") or None
     named = {name: config[name] for name in SPECIAL_TOKENS if name in config}
     named |= {name: value for name, value in config.items() if name.endswith("_token") and isinstance(value, str)}
@@ -93,10 +105,8 @@ def _special_tokens(config: Json, special_map: Json) -> Iterator[AddedToken]:
             named, extra = (named | value, extra) if isinstance(value, dict) else (named, [*(extra or ()), *value])
         elif name.endswith("_token"):
             named[name] = value
-    known = [named.pop(name, None) for name in SPECIAL_TOKENS]
-    for value in (*known, *named.values(), *((additional or ()) if extra is None else extra)):
-        if value is not None:
-            yield _token(value, special=True)
+    ordered = {name: named.pop(name) for name in SPECIAL_TOKENS if name in named} | named
+    return ordered, list((additional or ()) if extra is None else extra)
 
 
 def _listed(by_id: Json | None, added: Json, special: set[str]) -> dict[int, AddedToken]:

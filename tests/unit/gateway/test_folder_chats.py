@@ -68,6 +68,29 @@ async def test_chats_are_those_of_transformers_whichever_file_names_the_tokens(s
     await assert_as_transformers(folder)
 
 
+def two_maps(folder: Path) -> None:
+    write(folder, "special_tokens_map.json", {"pad_token": "<|user|>", "eos_token": {"content": "<|system|>"}})
+
+
+def two_maps_and_a_decoder(folder: Path) -> None:
+    SHAPES["added_tokens_decoder"](folder)
+    two_maps(folder)
+
+
+NAMING = ("extra_special_tokens by name", "names and a list", "a token of its own name", "a named token that is new")
+
+
+@pytest.mark.parametrize("edit", [*(SHAPES[shape] for shape in NAMING), two_maps, two_maps_and_a_decoder])
+def test_templates_name_the_tokens_that_transformers_names(edit: Callable[[Path], object], folder: Path) -> None:
+    names = "{{ bos_token }}{{ eos_token }} {{ image_token }} {{ pad_token }} {{ extra_special_tokens }}"
+    change(folder, tokenizer_class="PreTrainedTokenizerFast", chat_template=names)
+    edit(folder)
+    theirs, assets = transformers.AutoTokenizer.from_pretrained(folder), load_assets(folder, "tiny")
+    assert assets.template is not None
+    assert assets.template.render(chats()[0]) == theirs.apply_chat_template(chats()[0], tokenize=False)
+    assert theirs.eos_token_id in assets.eos_ids
+
+
 def listed(folder: Path) -> None:
     ids = {str(261 + at): mark for at, mark in enumerate(MARKS)}
     change(folder, added_tokens_decoder={number: {"content": mark, "special": True} for number, mark in ids.items()})
