@@ -55,6 +55,10 @@ check: $(DEV) ## lint, format, types, layers, generated code
 
 # ---- what Baton promises, measured
 
+.PHONY: fuzz
+fuzz: $(DEV) ## a million random cases for frames, tool parsers and templates
+	@$(BIN)/python -m tests.fuzz --json $(ARGS)
+
 .PHONY: verify
 verify: $(DEV) ## equal bits: one process against the mesh (5 minutes, and a GPU's cells)
 	@$(BIN)/baton verify --json $(ARGS)

@@ -4,6 +4,9 @@ keeps what was computed before.
 The model may call the example tool: this process runs the call, appends its result and sends the conversation again."""
 
 import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -19,6 +22,8 @@ from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, 
 from mesh.tls import TlsFiles, tls_files
 
 CALLS_IN_A_ROW = 4  # tool calls after which a turn ends
+CONTEXT_TOO_LONG = "CONTEXT_TOO_LONG"  # reason of the error when the conversation exceeds the context
+PROMPT = "you › "
 
 
 def chat(
@@ -44,27 +49,36 @@ def chat(
     """
     with readable_errors():
         tls = tls_files(client_config(config, tls_certificate, tls_key, tls_ca, tls_name))
-    conversation = _Conversation(address, http, tls, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
+    conversation = Conversation(address, http, tls, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
     if system:
         conversation.messages.append(pb.ChatMessage(role="system", content=system))
+    read = _reader()
     while True:
         try:
-            question = err.input("you › ", markup=False).strip()
-        except (EOFError, KeyboardInterrupt):
+            question = read().strip()
+        except EOFError:
             say("")
             return
-        if not question:
-            continue
-        conversation.messages.append(pb.ChatMessage(role="user", content=question))
-        try:
-            with readable_errors():
-                asyncio.run(conversation.turn())
         except KeyboardInterrupt:
-            write("\n")
+            say("\nCtrl-D ends the chat", style="dim")
+            continue
+        if question:
+            with readable_errors():
+                conversation.ask(question)
+
+
+def _reader() -> Callable[[], str]:
+    """Reads a question. In a terminal the arrow keys edit it and recall earlier ones, where Python has readline."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - input() uses it once it is imported
+
+            return lambda: input(PROMPT)
+    return lambda: err.input(PROMPT, markup=False)
 
 
 @dataclass(slots=True)
-class _Conversation:
+class Conversation:
     address: str
     http_address: str
     tls: TlsFiles | None
@@ -73,6 +87,23 @@ class _Conversation:
     seed: int | None
     tools: list[pb.Tool]
     messages: list[pb.ChatMessage] = field(default_factory=list)
+    answered: bool = False  # the mesh has answered in this conversation
+
+    def ask(self, question: str) -> None:
+        """One turn. Ctrl-C ends the answer, which the conversation keeps as far as it is there. A turn that fails is
+        withdrawn, and the conversation goes on."""
+        self.messages.append(pb.ChatMessage(role="user", content=question))
+        try:
+            asyncio.run(self.turn())
+            self.answered = True
+        except KeyboardInterrupt:
+            write("\n")
+            self._close()
+        except MeshError as error:
+            if not self.answered:
+                raise
+            del self.messages[self._start() :]
+            say(f"{error}\nthe question is withdrawn; the conversation before it is kept", style="red")
 
     async def turn(self) -> None:
         """Send the conversation until the model answers without a tool call."""
@@ -89,12 +120,37 @@ class _Conversation:
         try:
             return await self._answer()
         except MeshError as error:
-            if error.field != "chat.tools":
+            self.messages.pop()
+            if error.field == "chat.tools" and self.tools:
+                say("this model takes no tools: the conversation continues without them", style="dim")
+                self.tools.clear()
+            elif error.reason != CONTEXT_TOO_LONG or not self._forget():
                 raise
-        say("this model takes no tools: the conversation continues without them", style="dim")
-        self.tools.clear()
-        self.messages.pop()
-        return await self._answer()
+        return await self._ask()
+
+    def _forget(self) -> bool:
+        """Drop the oldest turn, because the context is full; False if there is only the current one."""
+        turns = [at for at, message in enumerate(self.messages) if message.role == "user"]
+        if len(turns) < 2:
+            say("this question alone is too long for the model's context: shorten it, or lower --max-tokens")
+            return False
+        del self.messages[turns[0] : turns[1]]
+        say("the model's context is full: the oldest turn is forgotten", style="dim")
+        return True
+
+    def _start(self) -> int:
+        """Where the current turn begins."""
+        return max(at for at, message in enumerate(self.messages) if message.role == "user")
+
+    def _close(self) -> None:
+        """Keep of an interrupted turn what the next can build on: nothing, if no word has come."""
+        start = self._start()
+        while len(self.messages) > start:
+            last = self.messages[-1]
+            if last.role == "assistant" and last.content:
+                del last.tool_calls[:]  # they were not run
+                return
+            self.messages.pop()
 
     async def _answer(self) -> list[pb.ToolCall]:
         """The answer grows as a message of the conversation, which therefore keeps an interrupted answer too."""

@@ -46,20 +46,23 @@ async def stream(
             async for event in call:
                 yield cast(inference_pb2.StreamGenerateResponse, event)
         except grpc.aio.AioRpcError as error:
-            raise MeshError(await _explain(address, error, tls), _field_at_fault(error)) from None
+            raise MeshError(await _explain(address, error, tls), *_field_and_reason(error)) from None
 
 
 def finish_name(reason: int) -> str:
     return inference_pb2.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
 
 
-def _field_at_fault(error: grpc.aio.AioRpcError) -> str | None:
+def _field_and_reason(error: grpc.aio.AioRpcError) -> tuple[str | None, str]:
     status = rpc_status.from_call(cast(grpc.Call, error))  # it has the methods that this function calls
+    field, reason = None, ""
     for detail in status.details if status is not None else ():
-        wrong = error_details_pb2.BadRequest()
+        wrong, info = error_details_pb2.BadRequest(), error_details_pb2.ErrorInfo()
         if detail.Unpack(wrong) and wrong.field_violations:
-            return str(wrong.field_violations[0].field)
-    return None
+            field = str(wrong.field_violations[0].field)
+        if detail.Unpack(info):
+            reason = str(info.reason)
+    return field, reason
 
 
 async def _explain(address: str, error: grpc.aio.AioRpcError, tls: TlsFiles | None) -> str:

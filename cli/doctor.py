@@ -13,6 +13,7 @@ import typer
 
 from cli import machine
 from cli.errors import readable_errors
+from cli.hub import with_models
 from cli.mesh import parse_settings, with_model
 from cli.output import INSTALL_SERVE, emit_json, say
 from cli.ports import check_free
@@ -34,7 +35,7 @@ def doctor(
     Example: baton doctor --set model=~/models/qwen2.5-0.5b
     """
     with readable_errors():
-        read = read_settings(config, os.environ, parse_settings(settings or []))
+        read = with_models(read_settings(config, os.environ, parse_settings(settings or [])), download=False)
         gateway, worker = read.gateway(), read.decode()
     report = examine(gateway, worker)
     if json:
@@ -174,7 +175,7 @@ def _draft(report: Report, worker: DecodeConfig) -> None:
     folder, model = worker.draft_folder, worker.model
     if folder is None or model is None or (worker.device == "cuda" and not report["gpu"]["usable"]):
         return
-    check_draft(folder, read_config(model), model)
+    check_draft(folder, read_config(model), model, padded=worker.device == "cpu")
     if worker.device == "cuda":
         from engine.cuda.weights import check_draft_on_gpu
 
@@ -185,7 +186,7 @@ def _draft(report: Report, worker: DecodeConfig) -> None:
 def _memory(report: Report, worker: DecodeConfig) -> None:
     limits = [report["memory"]["available_bytes"], report["memory"]["container_limit_bytes"]]
     room = min(limit for limit in limits if limit is not None)
-    if worker.pool_pages is None and worker.pool_bytes > room:
+    if worker.pool_pages is None and not worker.memory_share and worker.pool_bytes > room:
         _problem(report, f"pool_bytes is {worker.pool_bytes}, but {room} bytes are free", "set a smaller pool_bytes")
     files = report["memory"]["open_files_limit"]
     if files is not None and files < 1024:

@@ -13,12 +13,13 @@ from mesh.config import ConfigError
 
 
 class MeshError(Exception):
-    """The mesh refused a request or does not answer; the message is for users."""
+    """The mesh, or the hub of models, refused a request or does not answer; the message is for users."""
 
-    def __init__(self, message: str, field: str | None = None) -> None:
-        """`field`: path of the request's field at fault, if there is one."""
+    def __init__(self, message: str, field: str | None = None, reason: str = "") -> None:
+        """`field`: path of the request's field at fault, if there is one. `reason`: the error's name for machines."""
         super().__init__(message)
         self.field = field
+        self.reason = reason
 
 
 _HOPELESS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.ENOENT, errno.ENOSPC)

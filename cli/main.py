@@ -33,7 +33,7 @@ COMMANDS = {
     "explain": Entry("cli.explain", "explain", "Show where a request's time went, and why it was slow."),
     "bench": Entry("cli.load.command", "app", "Measure a server under load: latencies, goodput, a picture."),
     "envoy": Entry("cli.envoy.command", "app", "Put an Envoy in front of every service."),
-    "model": Entry("cli.model", "app", "Check a model folder without loading it."),
+    "model": Entry("cli.model", "app", "Download a model of the hub, or check a model folder."),
 }
 
 

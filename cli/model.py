@@ -1,4 +1,5 @@
-"""`baton model inspect`: the contents of a model folder and what serving it takes, without loading it."""
+"""`baton model inspect`: the contents of a model folder and what serving it takes, without loading it. `baton model
+fetch`: downloads a model of the Hugging Face hub."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,12 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import readable_errors
+from cli.hub import HubModel, local_folder
+from cli.hub import fetch as download
 from cli.mesh import with_model
 from cli.output import emit_json
 from mesh.config import PAGE_TOKENS, CommonConfig, ConfigError
+from mesh.model_folder import is_hub_id, why_no_model
 
 app = typer.Typer(
-    no_args_is_help=True, help="Check a model folder without loading it.\n\nExample: baton model inspect ~/models/qwen"
+    no_args_is_help=True, help="Download a model, or check a folder.\n\nExample: baton model inspect ~/models/qwen"
 )
 
 _KV_BYTES = {"fp32": 4, "pairs": 2, "amx": 2}
@@ -19,7 +23,7 @@ _KV_BYTES = {"fp32": 4, "pairs": 2, "amx": 2}
 
 @app.callback()
 def model() -> None:
-    """Check a model folder without loading it.
+    """Download a model of the hub, or check a model folder without loading it.
 
     Example: baton model inspect ~/models/qwen2.5-0.5b
     """
@@ -28,7 +32,7 @@ def model() -> None:
 @app.command()
 def inspect(
     folder: Annotated[
-        Path | None, typer.Argument(help="Hugging Face model folder; without one, the built-in model.")
+        Path | None, typer.Argument(help="Hugging Face model folder or ORG/NAME; without one, the built-in model.")
     ] = None,
     page_tokens: Annotated[int, typer.Option(help="Tokens per page: 16, 32 or 64.")] = 32,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -48,17 +52,41 @@ def inspect(
             print(f"{name:<20} {value}")
 
 
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="ORG/NAME on the Hugging Face hub, or ORG/NAME@REVISION.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Download a model, or its newer commit, into the cache that `--model ORG/NAME` reads; print its folder.
+
+    Example: baton model fetch Qwen/Qwen2.5-0.5B-Instruct
+    """
+    with readable_errors():
+        if not is_hub_id(name):
+            raise ConfigError(f"NAME: {name!r} is no name of a model on the hub: write ORG/NAME or ORG/NAME@REVISION")
+        folder = download(HubModel.parse(name), field="NAME")
+        facts = {"folder": str(folder), "model": HubModel.parse(name).name, "commit": folder.name}
+        look(folder, PAGE_TOKENS[0])  # an error here comes before anyone starts a mesh with the model
+    if json:
+        emit_json(facts)
+    else:
+        print(folder)
+
+
 def look(folder: Path | None, page_tokens: int) -> dict[str, Any]:
     """Raises engine.model.errors.ModelError, naming file and field, when the folder cannot be served."""
     from engine.model.checkpoint import Checkpoint
     from engine.model.config import read_config
-    from engine.model.layout import read_tensors, weights_dtype
+    from engine.model.layout import as_stored, read_tensors, weights_dtype
     from engine.model.paths import choose_path
 
-    path = folder or with_model(CommonConfig()).model
+    path = local_folder(folder) if folder else with_model(CommonConfig()).model
     assert path is not None
-    config = read_config(path)
-    tensors = read_tensors(config, Checkpoint(path))
+    if problem := why_no_model(path):
+        raise ConfigError(problem)
+    config, checkpoint = read_config(path), Checkpoint(path)
+    config = as_stored(config, checkpoint)
+    tensors = read_tensors(config, checkpoint)
     dtype = weights_dtype(config, tensors)
     product_path = choose_path("auto", dtype)
     token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * _KV_BYTES[product_path]

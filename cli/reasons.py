@@ -189,7 +189,7 @@ SENTENCES: dict[str, Callable[[Node, str], str]] = {
     semconv.DELIVER: lambda node, share: (
         f"A token's way back to the gateway took {share}: the network is slow, or the gateway was busy."
     ),
-    semconv.PREPROCESS: lambda node, share: f"Reading, templating and tokenizing the prompt took {share}.",
+    semconv.PREPROCESS: lambda node, share: f"AnswerFormat, templating and tokenizing the prompt took {share}.",
     semconv.POSTPROCESS: lambda node, share: (
         f"Sending took {share} after the last token: the client reads slowly, or the gateway was busy."
     ),

@@ -15,6 +15,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from cli.errors import readable_errors
+from cli.hub import with_models
 from cli.mesh import parse_settings, with_model
 from cli.orphan import die_with
 from cli.ports import check_free
@@ -32,6 +33,7 @@ Set = Annotated[
 ]
 Parent = Annotated[int | None, typer.Option("--parent", hidden=True, help="End when this process ends.")]
 
+log = logging.getLogger("baton.serve")
 app = typer.Typer(
     no_args_is_help=True,
     help="Run one service: gateway, prefill or decode.\n\nExample: baton serve decode --config baton.toml",
@@ -94,10 +96,14 @@ def begin(
     logging.basicConfig(
         format="%(message)s" if parent is not None else "%(asctime)s %(levelname)s %(message)s", level=logging.INFO
     )
+    models: list[str] = []
     with readable_errors():
-        config = build(read_settings(file, os.environ, parse_settings(pairs or [])))
+        read = read_settings(file, os.environ, parse_settings(pairs or []))
+        config = build(with_models(read, tell=models.append))
     if config.log_format == "json":
         log_json(config.name)
+    for model in models:
+        log.info(model)
     return config
 
 

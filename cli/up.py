@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import readable_errors
+from cli.hub import with_models
 from cli.mesh import parse_settings, services_of
 from cli.output import say
 from cli.ports import dialable
@@ -29,10 +30,12 @@ Decodes = Annotated[int | None, typer.Option(min=0, help="Number of decode worke
 def up(
     config: Annotated[Path | None, typer.Option(help="TOML file; docs/configuration.md lists the keys.")] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Hugging Face model folder; without one, the built-in model.")
+        str | None,
+        typer.Option(help="Hugging Face model folder, or ORG/NAME on the hub; without one, the built-in model."),
     ] = None,
     draft: Annotated[
-        Path | None, typer.Option(help="Folder of a small draft model with the same tokenizer, for speculation.")
+        str | None,
+        typer.Option(help="Small draft model with the same tokenizer, for speculation: a folder or ORG/NAME."),
     ] = None,
     speculation: Annotated[
         str | None,
@@ -61,8 +64,8 @@ def up(
     """
     overrides = parse_settings(settings or [])
     flags = {
-        "model": model and str(model),
-        "draft": draft and str(draft),
+        "model": model,
+        "draft": draft,
         "worker.speculation": speculation,
         "mesh.prefill_workers": prefill,
         "mesh.decode_workers": decode,
@@ -72,7 +75,7 @@ def up(
     }
     overrides |= {key: str(value) for key, value in flags.items() if value is not None}
     with readable_errors():
-        mesh = read_settings(config, os.environ, overrides).mesh()
+        mesh = with_models(read_settings(config, os.environ, overrides)).mesh()
         run_until_signal(_up(mesh, config, overrides, trace=trace, verbose=verbose))
 
 

@@ -48,7 +48,8 @@ async def open_worker(
     must notice, and `draft_lengths`, which drafts at any cost."""
     model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
-    pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
+    memory, weights = memory_bytes(config.device), model.weights_bytes
+    pages = pool_pages(config, shape.page_bytes, memory_bytes=memory, weights_bytes=weights)
     pool = make_pool(config.device, shape, pages)
     runner = spoil(model).runner(
         pool.buffer, threads=config.thread_count, cores=config.cores, max_batch=config.max_batch
@@ -87,7 +88,7 @@ async def open_worker(
             draft_tokens=config.draft_tokens,
             chunk_tokens=config.chunk_tokens,
             page_tokens=config.page_tokens,
-            context_tokens=model.context_tokens,
+            context_tokens=model.draft_context_tokens,
             draft_lengths=draft_lengths,
         ),
         chunk_tokens=config.chunk_tokens,

@@ -5,10 +5,12 @@ out. Text that does not depend on what the model samples (a prompt's chunk) is s
 model's pass, so that its pages can be sent meanwhile. Behind the tokens that a step yields, the draft proposes a token
 per round for all requests at once. It samples with the same noise, temperature and filters with which the model will
 sample those positions, so they agree as often as possible. Proposals never change a token, and the keys and values of
-rejected ones stand behind the text, where they are written again before anything reads them."""
+rejected ones stand behind the text, where they are written again before anything reads them. Behind the draft's own
+context it neither reads nor proposes: `limits` are those within which both models compute."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from engine.acceptance import accepted, ends, next_slot
 from engine.model.rows import RowLimits
@@ -26,10 +28,10 @@ class Reading:
     propose: int  # tokens to propose
 
 
-def settled_text(pieces: Sequence[Piece]) -> list[Piece]:
+def settled_text(pieces: Sequence[Piece], limits: RowLimits) -> list[Piece]:
     """The text that the draft model reads before the model's pass."""
     drafted = [(piece, piece.drafting) for piece in pieces if piece.drafting is not None and _is_settled(piece)]
-    texts = [_text(piece, drafting, piece.stop) for piece, drafting in drafted]
+    texts = [_text(piece, drafting, piece.stop, limits) for piece, drafting in drafted]
     return [text for text in texts if text is not None]
 
 
@@ -45,11 +47,15 @@ def open_readings(pieces: Sequence[Piece], sampled: Sequence[Sequence[Sampled]],
     return sorted((reading for reading in behind if reading is not None), key=lambda reading: -reading.propose)
 
 
-def proposed(pieces: Sequence[Piece], readings: Sequence[Reading], rounds: Sequence[Sequence[int]]) -> Proposed:
-    """Sorts the tokens of each round, in the order of `readings`, by piece."""
+def proposed(
+    pieces: Sequence[Piece], readings: Sequence[Reading], rounds: Sequence[Sequence[int]], vocab: int
+) -> Proposed:
+    """Sorts the tokens of each round, in the order of `readings`, by piece. Proposals end before the first one that
+    the model has no row for: a draft may pad its vocabulary further than the model."""
     behind: list[tuple[int, ...]] = [()] * len(pieces)
     for row, reading in enumerate(readings):
-        behind[reading.index] = tuple(tokens[row] for tokens in rounds[: reading.propose])
+        tokens = (tokens[row] for tokens in rounds[: reading.propose])
+        behind[reading.index] = tuple(takewhile(lambda token: token < vocab, tokens))
     return tuple(behind)
 
 
@@ -61,7 +67,7 @@ def _reading(index: int, piece: Piece, sampled: Sequence[Sampled], limits: RowLi
     slot, token = next_slot(piece, count), sampled[count].token
     propose = 0 if ends(piece, count, token) else min(piece.drafting.propose, _room(piece, slot, count, limits))
     if propose <= 0:
-        rows = _text(piece, piece.drafting, slot)
+        rows = _text(piece, piece.drafting, slot, limits)
         return None if rows is None else Reading(index, rows, 0)
     first = min(piece.drafting.start, slot)
     before = _tokens(piece, piece.drafting, first, slot)
@@ -88,8 +94,9 @@ def _is_open(piece: Piece) -> bool:
     return piece.drafting is not None and not _is_settled(piece)
 
 
-def _text(piece: Piece, drafting: Drafting, stop: int) -> Piece | None:
-    """The accepted text before slot `stop` that the draft has not read; None: it has read all of it."""
+def _text(piece: Piece, drafting: Drafting, stop: int, limits: RowLimits) -> Piece | None:
+    """The accepted text before slot `stop` that the draft has not read and can read; None: there is none."""
+    stop = min(stop, limits.context)
     first = min(drafting.start, stop)
     tokens = _tokens(piece, drafting, first, stop)
     return Piece(piece.key, tokens, first, piece.pages) if tokens else None
@@ -97,5 +104,5 @@ def _text(piece: Piece, drafting: Drafting, stop: int) -> Piece | None:
 
 def _tokens(piece: Piece, drafting: Drafting, first: int, stop: int) -> tuple[int, ...]:
     if first < piece.start:
-        return drafting.unread + piece.tokens[: stop - piece.start]
+        return (drafting.unread + piece.tokens)[: stop - first]
     return piece.tokens[first - piece.start : stop - piece.start]

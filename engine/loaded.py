@@ -46,6 +46,13 @@ class LoadedModel(Protocol):
 
     @property
     def context_tokens(self) -> int: ...
+    @property
+    def draft_context_tokens(self) -> int:
+        """Tokens of a request within which its draft can propose; without a draft, all."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Memory that the weights take, the draft's included."""
 
     @property
     def floor(self) -> MeasuredFloor:
@@ -91,6 +98,14 @@ class CpuModel:
         return self.weights.config.context
 
     @property
+    def draft_context_tokens(self) -> int:
+        return min(model.config.context for model in (self.weights, self.draft) if model is not None)
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(model.nbytes for model in (self.weights, self.draft) if model is not None)
+
+    @property
     def floor(self) -> MeasuredFloor:
         return CpuFloor(ModelWork.of(self.weights), self.weights.path, self.weights.head)
 
@@ -117,10 +132,24 @@ class CpuModel:
 
 
 def load_on(
-    device: str, folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
+    device: str,
+    folder: Path,
+    cache_folder: Path,
+    *,
+    product_path: str,
+    page_tokens: int,
+    draft: Path | None = None,
+    context_tokens: int = 0,
 ) -> LoadedModel:
+    """`context_tokens`: what a request may have at most; 0: as many as the model allows."""
+    wanted: dict[str, Any] = {
+        "product_path": product_path,
+        "page_tokens": page_tokens,
+        "draft": draft,
+        "context_tokens": context_tokens,
+    }
     if device == "cpu":
-        return load_model(folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft)
+        return load_model(folder, cache_folder, **wanted)
     found = find_gpu()
     if found.gpu is None or found.why_not:
         raise ModelError(
@@ -128,13 +157,19 @@ def load_on(
         )
     from engine.cuda.loaded import load_on_gpu  # imports torch and triton, which take seconds
 
-    return load_on_gpu(found.gpu, folder, cache_folder, product_path=product_path, page_tokens=page_tokens, draft=draft)
+    return load_on_gpu(found.gpu, folder, cache_folder, **wanted)
 
 
 def load_model(
-    folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
+    folder: Path,
+    cache_folder: Path,
+    *,
+    product_path: str,
+    page_tokens: int,
+    draft: Path | None = None,
+    context_tokens: int = 0,
 ) -> CpuModel:
-    weights = open_weights(folder, cache_folder, product_path=product_path)
+    weights = open_weights(folder, cache_folder, product_path=product_path, context_tokens=context_tokens)
     draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
     return CpuModel(weights, identify(weights), page_tokens, draft_weights)
 

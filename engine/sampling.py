@@ -6,6 +6,7 @@ masked while fewer than `min_tokens` tokens were emitted. Rows whose request adj
 copies (`engine/logits.py`); logprobs are always those of the model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, chain, islice
 
 import numpy as np
@@ -21,6 +22,7 @@ from mesh.messages import Sampling
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
+COLDEST = 1e-30  # lowest temperature above 0: logits divided by less would not be finite
 
 
 def sample(
@@ -115,5 +117,9 @@ def banned_stops(sampling: SamplingArrays) -> Banned | None:
 
 def sampled_rows(pieces: Sequence[Piece]) -> list[tuple[Sampling, int]]:
     """The sampling parameters of each sampled row and the position that it yields."""
-    sampled = [(piece, params) for piece in pieces if (params := piece.sampling)]
+    sampled = [(piece, _not_too_cold(params)) for piece in pieces if (params := piece.sampling)]
     return [(params, piece.position + i) for piece, params in sampled for i in range(piece.sampled)]
+
+
+def _not_too_cold(params: Sampling) -> Sampling:
+    return replace(params, temperature=COLDEST) if 0 < params.temperature < COLDEST else params

@@ -25,12 +25,13 @@ async def load_configured(config: WorkerConfig) -> LoadedModel:
         product_path=config.product_path,
         page_tokens=config.page_tokens,
         draft=config.draft_folder,
+        context_tokens=config.context_tokens,
     )
 
 
-def pool_pages(config: WorkerConfig, page_bytes: int, *, memory_bytes: int) -> int:
+def pool_pages(config: WorkerConfig, page_bytes: int, *, memory_bytes: int, weights_bytes: int = 0) -> int:
     """How many pages the pool has. Raises ConfigError when they cannot fit: the system would end a process later."""
-    pages = config.pages(page_bytes)
+    pages = config.pages(page_bytes, memory_bytes=memory_bytes, weights_bytes=weights_bytes)
     if pages * page_bytes > memory_bytes:
         name = "pool_bytes" if config.pool_pages is None else "pool_pages"
         raise ConfigError(

@@ -4,15 +4,17 @@ Step 8 of a request's life. Each token leaves once, together with its text. Howe
 are cancelled."""
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream
+from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopStrings
-from gateway.text.tokenizer import Detokenizer, ModelTokenizer
-from gateway.text.tool_calls import ParsedPiece, ToolCall, ToolCallReader
+from gateway.text.tokenizer import REPLACEMENT, ModelTokenizer
+from gateway.text.tool_calls import AnswerReader, ParsedPiece, ToolCall
 from gateway.validation import CompleteChoice, ValidRequest
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
 from mesh.messages import End, Token
@@ -27,7 +29,8 @@ class Delta:
     text: str
     numerics: str  # numerics class of the last of these tokens
     calls: tuple[ToolCall, ...] = ()
-    starts: tuple[int, ...] = ()  # where the text of each token begins in `text`; empty: not known
+    reasoning: str = ""
+    offsets: tuple[int, ...] = ()  # characters of the choice before each token; empty without logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class Answer:
         self._counts |= {complete.index: len(complete.emitted) for complete in valid.complete}
         self._core, self._cancelled = core, False
         self._streams: dict[int, TokenStream] = {}
+        self._readers: dict[int, AnswerReader] = {}
+        self._shown = tokenizer.ids_of(self._request.reading.marks)
         self._scoring = None if valid.scoring is None else core.examine(valid.scoring)
         self.scores: PromptScores | None = None  # the prompt's logprobs, if they are wanted; there before any event
         if self._scoring is None:
@@ -108,6 +113,11 @@ class Answer:
         """Tokens of all choices, those that the client brought along included."""
         return sum(self._counts.values())
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Those of the completion tokens that are reasoning."""
+        return sum(reader.reasoning_tokens for reader in self._readers.values())
+
     def cancel(self) -> None:
         self._cancelled = True
         if self._scoring is not None:
@@ -130,20 +140,26 @@ class Answer:
     async def _events(self) -> AsyncGenerator[Event, None]:
         await self._score()
         for complete in self._valid.complete:
-            yield self._finished_before(complete)
+            yield self._brought(complete)
         streams = [self._choice(choice, self._streams[choice.sampling.choice]) for choice in self._valid.choices]
         async for event in merge(streams):
             yield event
 
     async def _choice(self, choice: ChoiceRequest, stream: TokenStream) -> AsyncGenerator[Event, None]:
         request, index, count = self._request, choice.sampling.choice, len(choice.emitted)
-        if string := self._stopped_before(choice.emitted):
+        if string := self._stopped_before(choice.emitted, choice.sampling.min_tokens):
             stream.cancel(complete=True)
             yield Finished(index, End.STOP, stop_string=string)
             return
-        detokenizer = Detokenizer(self._tokenizer, choice.prompt, choice.emitted, skip_special=request.skip_special)
+        detokenizer = Detokenizer(
+            self._tokenizer, choice.prompt, choice.emitted, skip_special=request.skip_special, shown=self._shown
+        )
         stops = StopStrings(request.stop, include=request.include_stop)
-        calls = self._call_reader(index, choice.emitted)
+        reader, places = (
+            self._reader(index, choice.emitted),
+            _Places(self._tokenizer if request.top_logprobs is not None else None),
+        )
+        one_call = not request.reading.use.parallel
         async for token in stream.events():
             _check_class(choice, stream)
             count += 1
@@ -151,46 +167,56 @@ class Answer:
             text = "" if token.end is End.STOP else detokenizer.push(token.token)
             if token.end is not End.NONE:
                 text += detokenizer.flush()
-            parsed = calls.push(stops.push(token, text, active=count > choice.sampling.min_tokens))
+            places.add(token, text)
+            parsed = reader.push(stops.push(token, text, active=count > choice.sampling.min_tokens))
             if parsed.piece.tokens:
-                yield _delta(index, parsed, stream)
-            has_call = request.one_call and calls.count > 0
+                yield _delta(index, parsed, stream, places)
+            has_call = one_call and reader.count > 0
             if token.end is End.NONE and stops.matched is None and not has_call:
                 continue
-            for rest in (calls.push(stops.flush()), calls.flush()):
+            for rest in (reader.push(stops.flush()), reader.flush()):
                 if rest.piece.tokens:
-                    yield _delta(index, rest, stream)
+                    yield _delta(index, rest, stream, places)
             if token.end is End.NONE or stops.matched is not None:
                 stream.cancel(complete=True)
                 yield Finished(index, End.STOP, stop_string=stops.matched, called=has_call and stops.matched is None)
             else:
-                yield self._finished(index, token.token if token.end is End.STOP else None, called=calls.count > 0)
+                yield self._finished(index, token.token if token.end is End.STOP else None, called=reader.called)
             return
         raise Cancelled("the answer was cancelled")
 
-    def _call_reader(self, index: int, emitted: tuple[int, ...]) -> ToolCallReader:
-        before = self._tokenizer.decode(emitted) if self._request.tools and emitted else ""
-        return ToolCallReader(self._request.tools, request_id=self._request.request_id, choice=index, before=before)
+    def _reader(self, index: int, emitted: tuple[int, ...]) -> AnswerReader:
+        reading = self._request.reading
+        before = self._decode(emitted) if emitted and (reading.use.names or reading.reasoning) else ""
+        reader = AnswerReader(reading, request_id=self._request.request_id, choice=index, before=before)
+        if before and reading.reasoning is not None:
+            end = reader.reasoning_end
+            # Tokens of the emitted reasoning: the fewest whose text reaches its end.
+            reader.reasoning_tokens = bisect_left(
+                range(len(emitted)), len(before) if end is None else end, key=lambda n: len(self._decode(emitted[:n]))
+            )
+        self._readers[index] = reader
+        return reader
 
-    def _finished_before(self, complete: CompleteChoice) -> Finished:
-        if complete.stop_id is None and (string := self._stopped_before(complete.emitted)):
+    def _brought(self, complete: CompleteChoice) -> Finished:
+        """The end of a choice that the client brought along complete."""
+        called = self._reader(complete.index, complete.emitted).called
+        string = None if complete.stop_id is not None else self._stopped_before(complete.emitted, complete.min_tokens)
+        if string is not None:
             return Finished(complete.index, End.STOP, stop_string=string)
-        called = self._call_reader(complete.index, complete.emitted).count > 0
         return self._finished(complete.index, complete.stop_id, called=called)
 
-    def _stopped_before(self, emitted: tuple[int, ...]) -> str | None:
-        """The stop string that ends the emitted text: the client has the whole choice and lacks only its Finished."""
-        request, min_tokens = self._request, self._valid.min_tokens
-        text = self._tokenizer.decode(emitted) if request.stop else ""
-        if len(emitted) <= min_tokens or not any(string in text for string in request.stop):
+    def _stopped_before(self, emitted: tuple[int, ...], min_tokens: int) -> str | None:
+        """The stop string in the emitted text behind the first min_tokens: the client has the whole choice and lacks
+        only its Finished."""
+        if not self._request.stop or len(emitted) <= min_tokens:
             return None
-        detokenizer = Detokenizer(self._tokenizer, request.prompt, skip_special=request.skip_special)
-        stops = StopStrings(request.stop)
-        for position, token in enumerate(emitted):
-            stops.push(Token(position, token), detokenizer.push(token), active=position >= min_tokens)
-            if stops.matched is not None:
-                break
-        return stops.matched
+        early = self._decode(emitted[:min_tokens]).rstrip(REPLACEMENT)
+        text = self._decode(emitted)[len(early) :]
+        return next((string for string in self._request.stop if string in text), None)
+
+    def _decode(self, ids: tuple[int, ...]) -> str:
+        return self._tokenizer.decode(ids, skip_special=self._request.skip_special, shown=self._shown)
 
     def _finished(self, index: int, stop_id: int | None, *, called: bool) -> Finished:
         if stop_id is None:
@@ -200,9 +226,29 @@ class Answer:
         return Finished(index, End.STOP, called=called)
 
 
-def _delta(index: int, parsed: ParsedPiece, stream: TokenStream) -> Delta:
-    piece = parsed.piece
-    return Delta(index, piece.tokens, piece.text, stream.numerics, parsed.calls, piece.starts)
+class _Places:
+    """Where the text of each token begins in its choice, for logprobs; tokens of one character share its place."""
+
+    def __init__(self, tokenizer: ModelTokenizer | None) -> None:
+        """Without a tokenizer no places are noted."""
+        self._tokenizer = tokenizer
+        self._characters = 0
+        self._starts: dict[int, int] = {}  # by position
+
+    def add(self, token: Token, text: str) -> None:
+        if self._tokenizer is not None:
+            own = self._tokenizer.token_text(token.token)
+            before = len(text) - len(own) if text.endswith(own) else 0  # text of tokens before it that waited
+            self._starts[token.position] = self._characters + before
+            self._characters += len(text)
+
+    def of(self, tokens: tuple[Token, ...]) -> tuple[int, ...]:
+        return tuple(self._starts.pop(token.position) for token in tokens) if self._tokenizer is not None else ()
+
+
+def _delta(index: int, parsed: ParsedPiece, stream: TokenStream, places: _Places) -> Delta:
+    tokens = parsed.piece.tokens
+    return Delta(index, tokens, parsed.piece.text, stream.numerics, parsed.calls, parsed.reasoning, places.of(tokens))
 
 
 def _check_class(choice: ChoiceRequest, stream: TokenStream) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Sequence
+from datetime import datetime
 from random import Random, SystemRandom
 from typing import Any
 
@@ -45,7 +46,16 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
     random, metrics = SystemRandom(), GatewayMetrics() if config.metrics else None
-    assets = await asyncio.to_thread(load_assets, config.model, config.model_name)
+    assets = await asyncio.to_thread(
+        load_assets,
+        config.model,
+        config.model_name,
+        datetime.now,
+        context_tokens=config.context_tokens,
+        tool_format=config.tool_format,
+        reasoning=config.reasoning_format,
+        client_templates=config.client_templates,
+    )
 
     def add_admin(server: Any) -> Sequence[str]:
         return admin(gateway, random)(server)

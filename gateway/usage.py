@@ -24,7 +24,7 @@ class TokenUsage:
     cached_tokens: int  # prompt tokens whose pages a prefix cache held
     drafted_tokens: int  # drafts that the model verified, of all choices
     accepted_tokens: int  # drafts that became tokens
-    reasoning_tokens: int = 0  # completion tokens that are reasoning
+    reasoning_tokens: int = 0  # those of the completion tokens that are reasoning
 
 
 def usage_of(answers: Sequence[Answer]) -> TokenUsage:
@@ -36,6 +36,7 @@ def usage_of(answers: Sequence[Answer]) -> TokenUsage:
         cached_tokens=sum(answer.cached_tokens for answer in answers),
         drafted_tokens=sum(each.drafted_tokens for each in timings),
         accepted_tokens=sum(each.accepted_tokens for each in timings),
+        reasoning_tokens=sum(answer.reasoning_tokens for answer in answers),
     )
 
 

@@ -15,6 +15,7 @@ from gateway.core import ChoiceRequest, Core
 from gateway.fields import Fields
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
+from gateway.text.tool_calls import PLAIN, AnswerFormat
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Adjustments, Examination, Sampling
 
@@ -54,9 +55,8 @@ class ClientRequest:
     skip_special: bool = True
     top_logprobs: int | None = None  # None: no logprobs
     prompt_logprobs: int | None = None  # likeliest tokens at each position of the prompt; None: no logprobs of it
-    tools: frozenset[str] = frozenset()  # names of the tools whose calls are read from the text
-    one_call: bool = False  # the answer ends with its first tool call
     grammar: str = ""  # what the answer follows, compiled by gateway/structured/check.py; empty: anything
+    reading: AnswerFormat = PLAIN  # how text, reasoning and tool calls of the answer are told apart
     emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # tokens that the client has, by choice
     numerics: str = ""  # numerics class of `emitted`
     numerics_of: Mapping[int, str] = field(default_factory=dict)  # numerics class of choices where it differs
@@ -76,6 +76,7 @@ class CompleteChoice:
     index: int
     emitted: tuple[int, ...]
     stop_id: int | None  # None: it reached max_tokens
+    min_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +253,7 @@ def _per_choice(
         fields.token_ids("emitted", emitted, assets.vocabulary)
         stopped = bool(emitted) and emitted[-1] in sampling["stop_ids"] and len(emitted) > sampling["min_tokens"]
         if stopped or len(emitted) >= sampling["max_tokens"]:
-            complete.append(CompleteChoice(index, emitted, emitted[-1] if stopped else None))
+            complete.append(CompleteChoice(index, emitted, emitted[-1] if stopped else None, sampling["min_tokens"]))
             continue
         choices.append(
             ChoiceRequest(

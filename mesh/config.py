@@ -21,12 +21,15 @@ from mesh.config_checks import (
     is_loopback,
     split_address,
 )
+from mesh.model_folder import why_no_model
 
 __all__ = ["ConfigError", "split_address"]  # of mesh/config_checks.py, for everyone who reads settings
 
 LOG_FORMATS = ("text", "json")
 LOCAL_MODES = ("auto", "never", "always")
 METRICS_COMPAT = ("vllm", "none")
+TOOL_FORMATS = ("auto", "none", "hermes", "mistral", "llama3")
+REASONING_FORMATS = ("auto", "none", "think", "mistral")
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
@@ -62,6 +65,7 @@ class CommonConfig(TlsConfig):
     sidecar: str = ""  # where this process's own Envoy takes its gRPC calls to peers; empty: it dials them itself
     model: Path | None = None  # Hugging Face folder; None: the built-in pair
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
+    context_tokens: int = 0  # tokens of a prompt and its answer, at most; 0: as many as the model allows
     served_name: str = ""  # the model's name for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector of the gateway, http://host:4317; empty: traces stay at the gateway
@@ -78,8 +82,9 @@ class CommonConfig(TlsConfig):
                     "text, so it must listen on 127.0.0.1"
                 )
         for key, folder in (("model", self.model), ("draft", self.draft)):
-            if folder is not None and not (folder / "config.json").is_file():
-                raise ConfigError(f"{key}: {folder} is not a Hugging Face model folder (it has no config.json)")
+            if folder is not None and (problem := why_no_model(folder)):
+                raise ConfigError(f"{key}: {problem}")
+        check_range("context_tokens", self.context_tokens, 0, 1 << 27)
         check_choice("log_format", self.log_format, LOG_FORMATS)
 
     @property
@@ -105,6 +110,9 @@ class GatewayConfig(CommonConfig):
     slo_ttft_ms: int = 0  # limit of the time to the first token; traces flag requests that miss it; 0: none
     slo_itl_ms: int = 0  # limit of the 99th percentile of the time between tokens, likewise
     log_content: bool = False  # write prompts and outputs into the log
+    tool_format: str = "auto"  # how the model writes tool calls: auto | none | hermes | mistral | llama3
+    reasoning_format: str = "auto"  # how it marks its reasoning: auto | none | think | mistral
+    client_templates: bool = True  # render chat templates that clients send, each in a process of its own
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,6 +131,8 @@ class GatewayConfig(CommonConfig):
         check_range("grpc_streams", self.grpc_streams, 1, 1_000_000)
         check_choice("local", self.local, LOCAL_MODES)
         check_choice("metrics_compat", self.metrics_compat, METRICS_COMPAT)
+        check_choice("tool_format", self.tool_format, TOOL_FORMATS)
+        check_choice("reasoning_format", self.reasoning_format, REASONING_FORMATS)
         check_range("max_waiting", self.max_waiting, 0, 1_000_000)
 
 
@@ -139,6 +149,7 @@ class WorkerConfig(CommonConfig):
     page_tokens: int = 32
     pool_pages: int | None = None  # None: as many as fit into pool_bytes
     pool_bytes: int = 256 * 1024 * 1024
+    memory_share: float = 0.0  # share of the device's memory for weights and pages, over pool_bytes; 0: pool_bytes
     chunk_tokens: int = 512  # tokens of one prompt in one step, at most
     threads: int = 0  # 0: this host's cores divided by workers_on_host
     workers_on_host: int = 1
@@ -183,6 +194,10 @@ class WorkerConfig(CommonConfig):
         if self.pool_pages is not None:
             check_range("pool_pages", self.pool_pages, 1, 1 << 31)
         check_range("pool_bytes", self.pool_bytes, 1, 1 << 50)
+        if not 0.0 <= self.memory_share <= 1.0:
+            raise ConfigError(f"memory_share: {self.memory_share} is not between 0 and 1")
+        if self.memory_share and self.pool_pages is not None:
+            raise ConfigError("memory_share: pool_pages sets the pool's size too; leave one of them out")
         check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 20)
         check_range("threads", self.threads, 0, 4096)
         check_range("workers_on_host", self.workers_on_host, 1, 4096)
@@ -213,11 +228,16 @@ class WorkerConfig(CommonConfig):
         allowed, count = sorted(os.sched_getaffinity(0)), self.thread_count
         return tuple(allowed[(self.worker_on_host * count + i) % len(allowed)] for i in range(count))
 
-    def pages(self, page_bytes: int) -> int:
-        """How many pages of `page_bytes` the pool has."""
-        pages = self.pool_pages or self.pool_bytes // page_bytes
+    def pages(self, page_bytes: int, *, memory_bytes: int, weights_bytes: int) -> int:
+        """How many pages of `page_bytes` the pool has. Workers of one host share the weights there, which they map, and
+        divide what the share leaves; a GPU's share is this worker's alone."""
+        room, key = self.pool_bytes, "pool_bytes"
+        if self.memory_share:
+            workers = self.workers_on_host if self.device == "cpu" else 1
+            room, key = (int(self.memory_share * memory_bytes) - weights_bytes) // workers, "memory_share"
+        pages = self.pool_pages or room // page_bytes
         if pages < 1:
-            raise ConfigError(f"pool_bytes: {self.pool_bytes} holds no page of {page_bytes} bytes; raise it")
+            raise ConfigError(f"{key}: the pool's {max(room, 0)} bytes hold no page of {page_bytes} bytes; raise {key}")
         return pages
 
 

@@ -2,14 +2,15 @@
 
 Later sources win: defaults, the file, the environment, the command line. Within one source `[worker]` sets a key for
 both tiers, and `[prefill]` or `[decode]` overrides it for one. `page_tokens` in `[decode]` is BATON_DECODE_PAGE_TOKENS,
-top-level `model` is BATON_MODEL. An unknown key is an error that names its place and the nearest known key."""
+top-level `model` is BATON_MODEL. An unknown key is an error that names its place and the nearest known key. At top
+level, names of settings that users of other servers know (max-model-len) stand for our own."""
 
 import contextlib
 import re
 import tomllib
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -35,6 +36,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "prefill": tuple(field.name for field in fields(PrefillConfig)),
     "decode": tuple(field.name for field in fields(DecodeConfig)),
     "mesh": ("prefill_workers", "decode_workers"),
+}
+# Names of other servers, at top level, with dashes or underscores, and the settings that they set.
+FAMILIAR: dict[str, tuple[tuple[str, str], ...]] = {
+    "max_model_len": ((TOP, "context_tokens"),),
+    "max_num_seqs": (("decode", "max_batch"),),
+    "max_num_batched_tokens": (("prefill", "step_tokens"), ("worker", "chunk_tokens")),
+    "gpu_memory_utilization": (("worker", "memory_share"),),
+    "memory_utilization": (("worker", "memory_share"),),
 }
 _FORCED = "BATON_PRODUCT_PATH"  # engine/model/paths.py reads it where weights are opened; it wins over the settings
 # Kubernetes puts such variables into every pod of a namespace that has a service named baton or baton-gateway.
@@ -102,8 +111,9 @@ def read_settings(
     found += _from_environment(environment or {})
     for name, text in (overrides or {}).items():
         section, _, key = name.rpartition(".")
-        found.append(SettingValue(section, key, text, f"command line, {name}", Path.cwd(), 2))
-        _check_key(found[-1], "command line")
+        value = SettingValue(section, key, text, f"command line, {name}", Path.cwd(), 2)
+        found += _checked(value, "command line")
+    _refuse_twice(found)
     return Settings(tuple(found))
 
 
@@ -117,31 +127,47 @@ def _from_file(file: Path) -> Iterator[SettingValue]:
     folder = file.resolve().parent
     for name, value in content.items():
         if not isinstance(value, dict):
-            yield _checked(SettingValue(TOP, name, value, f"{file}, {name}", folder, 0), str(file))
+            yield from _checked(SettingValue(TOP, name, value, f"{file}, {name}", folder, 0), str(file))
             continue
         if name not in SECTIONS:
             raise ConfigError(f"{file}: unknown section [{name}]{_nearest(name, [*SECTIONS][1:])}")
         for key, raw in value.items():
-            yield _checked(SettingValue(name, key, raw, f"{file}, [{name}] {key}", folder, 0), str(file))
+            yield from _checked(SettingValue(name, key, raw, f"{file}, [{name}] {key}", folder, 0), str(file))
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[SettingValue]:
     known = {_variable(section, key): (section, key) for section, keys in SECTIONS.items() for key in keys}
+    known |= {_variable(TOP, key): (TOP, key) for key in FAMILIAR}
     for name, text in environment.items():
         if not name.startswith("BATON_") or name == _FORCED or (name not in known and _INJECTED.fullmatch(name)):
             continue
         if name not in known:
             raise ConfigError(f"environment: unknown variable {name}{_nearest(name, list(known))}")
-        yield SettingValue(*known[name], text, f"environment, {name}", Path.cwd(), 1)
+        yield from _checked(SettingValue(*known[name], text, f"environment, {name}", Path.cwd(), 1), "environment")
 
 
 def _variable(section: str, key: str) -> str:
     return "_".join(part for part in ("BATON", section.upper(), key.upper()) if part)
 
 
-def _checked(value: SettingValue, where: str) -> SettingValue:
+def _checked(value: SettingValue, where: str) -> Iterator[SettingValue]:
+    """The value, or those that it stands for under a familiar name."""
+    key = value.key.replace("-", "_")
+    if value.section == TOP and key in FAMILIAR:
+        for section, own in FAMILIAR[key]:
+            yield replace(value, section=section, key=own)
+        return
     _check_key(value, where)
-    return value
+    yield value
+
+
+def _refuse_twice(values: list[SettingValue]) -> None:
+    """No source may set one setting under two names: whichever lost would be ignored."""
+    seen: dict[tuple[int, str, str], SettingValue] = {}
+    for value in values:
+        other = seen.setdefault((value.rank, value.section, value.key), value)
+        if other is not value:
+            raise ConfigError(f"{value.origin}: {other.origin} sets the same, {value.key}; leave one of them out")
 
 
 def _check_key(value: SettingValue, where: str) -> None:

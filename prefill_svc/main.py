@@ -35,7 +35,8 @@ async def open_worker(
     """A worker that listens for its gateways; the caller runs it."""
     model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
-    pages = pool_pages(config, shape.page_bytes, memory_bytes=memory_bytes(config.device))
+    memory, weights = memory_bytes(config.device), model.weights_bytes
+    pages = pool_pages(config, shape.page_bytes, memory_bytes=memory, weights_bytes=weights)
     pool = make_pool(config.device, shape, pages)
     runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, layer_group=config.layer_group)
     tls = tls_files(config)

@@ -27,9 +27,10 @@ class Proposing:
     pieces: tuple[Piece, ...]  # pieces of the plan
     readings: tuple[Reading, ...]
     rounds: torch.Tensor  # on the host [rounds, readings that propose], valid once the launch's mark is reached
+    vocab: int
 
     def read(self) -> Proposed:
-        return proposed(self.pieces, self.readings, self.rounds.tolist())
+        return proposed(self.pieces, self.readings, self.rounds.tolist(), self.vocab)
 
 
 class DeviceDrafter:
@@ -41,7 +42,7 @@ class DeviceDrafter:
 
     def read(self, pieces: Sequence[Piece]) -> bool:
         """Reads the text that is settled before the step. True: there is no other, so the layers can be reported."""
-        self._read(settled_text(pieces))
+        self._read(settled_text(pieces, self._limits))
         return not has_open(pieces)
 
     def propose(self, pieces: Sequence[Piece], sampled: Sequence[Sequence[Sampled]]) -> Proposing:
@@ -53,7 +54,7 @@ class DeviceDrafter:
         texts += [_all_but_last(one) for one in asking if len(one.tokens) > _USUAL_ROWS]
         self._read(texts)  # what there is to catch up goes first, so that the rounds have shapes that come again
         first = [_last_row(one) if len(one.tokens) > _USUAL_ROWS else one for one in asking]
-        return Proposing(tuple(pieces), tuple(readings), self._rounds(first, wanted))
+        return Proposing(tuple(pieces), tuple(readings), self._rounds(first, wanted), self._limits.vocab)
 
     def _read(self, texts: Sequence[Piece]) -> None:
         if texts:

@@ -46,6 +46,14 @@ class CudaModel:
         return self.weights.config.context
 
     @property
+    def draft_context_tokens(self) -> int:
+        return self.context_tokens  # a draft with a shorter context is refused on a GPU
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(model.nbytes for model in (self.weights, self.draft) if model is not None)
+
+    @property
     def floor(self) -> MeasuredFloor:
         return NO_FLOOR
 
@@ -72,11 +80,26 @@ class CudaModel:
 
 
 def load_on_gpu(
-    gpu: Gpu, folder: Path, cache_folder: Path, *, product_path: str, page_tokens: int, draft: Path | None = None
+    gpu: Gpu,
+    folder: Path,
+    cache_folder: Path,
+    *,
+    product_path: str,
+    page_tokens: int,
+    draft: Path | None = None,
+    context_tokens: int = 0,
 ) -> CudaModel:
     path, body = gpu_path(product_path, gpu)
-    device = torch.device("cuda", torch.cuda.current_device())
-    return load_on_device(folder, cache_folder, device, path=path, page_tokens=page_tokens, draft=draft, body=body)
+    return load_on_device(
+        folder,
+        cache_folder,
+        torch.device("cuda", torch.cuda.current_device()),
+        path=path,
+        page_tokens=page_tokens,
+        draft=draft,
+        body=body,
+        context_tokens=context_tokens,
+    )
 
 
 def load_on_device(
@@ -88,8 +111,9 @@ def load_on_device(
     page_tokens: int,
     draft: Path | None = None,
     body: str = "graph",
+    context_tokens: int = 0,
 ) -> CudaModel:
-    weights = load_weights(folder, cache_folder, device)
+    weights = load_weights(folder, cache_folder, device, context_tokens=context_tokens)
     draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
     identity = identify(weights.model_hash, path, device)
     return CudaModel(weights, identity, page_tokens, products_for(path), draft_weights, body)
@@ -97,7 +121,7 @@ def load_on_device(
 
 def _open_draft(folder: Path, cache_folder: Path, model: DeviceWeights, model_folder: Path) -> DeviceWeights:
     """Loads the draft onto the device of the model."""
-    check_draft(folder, model.config, model_folder)
+    check_draft(folder, model.config, model_folder, padded=False)
     check_draft_on_gpu(folder)
     return load_weights(folder, cache_folder, model.device)
 

@@ -13,7 +13,7 @@ from engine.model.checkpoint import Checkpoint, Tensor
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked
 from engine.model.errors import ModelError
-from engine.model.layout import Fused, fused_tensors, read_tensors, weights_dtype
+from engine.model.layout import Fused, as_stored, fused_tensors, read_tensors, weights_dtype
 from engine.model.rope import rotary_tables
 from engine.model.weights import hash_model, widened
 
@@ -51,6 +51,11 @@ class DeviceWeights:
         return self.embed.device
 
     @property
+    def nbytes(self) -> int:
+        tables = (self.cos, self.sin) if self.config.tied else (self.cos, self.sin, self.embed)
+        return self.read_bytes + sum(table.numel() * table.element_size() for table in tables)
+
+    @property
     def read_bytes(self) -> int:
         """Bytes that a decode step reads: all weights but the embedding, of which it reads a few rows."""
         whole = [self.head, self.norm]
@@ -58,10 +63,12 @@ class DeviceWeights:
         return sum(tensor.numel() * tensor.element_size() for tensor in whole)
 
 
-def why_not_on_gpu(folder: Path) -> str:
+def why_not_on_gpu(folder: Path, *, context_tokens: int = 0) -> str:
     """Why this model's weights cannot be served by the GPU kernels; empty when they can."""
-    config = read_config(folder)
-    dtype = weights_dtype(config, read_tensors(config, Checkpoint(folder)))
+    config = read_config(folder, context_tokens=context_tokens)
+    checkpoint = Checkpoint(folder)
+    config = as_stored(config, checkpoint)
+    dtype = weights_dtype(config, read_tensors(config, checkpoint))
     if dtype != "bf16":
         return f"the checkpoint is {dtype} and the GPU kernels compute with bf16 weights"
     for field, width in (("hidden_size", config.hidden), ("intermediate_size", config.ffn)):
@@ -75,14 +82,16 @@ def check_draft_on_gpu(folder: Path) -> None:
         raise ModelError(folder, "draft", reason, "Convert the draft to bf16, or leave `draft` out.")
 
 
-def load_weights(folder: Path, cache: Path, device: torch.device) -> DeviceWeights:
-    if reason := why_not_on_gpu(folder):
+def load_weights(folder: Path, cache: Path, device: torch.device, *, context_tokens: int = 0) -> DeviceWeights:
+    if reason := why_not_on_gpu(folder, context_tokens=context_tokens):
         raise ModelError(folder, "device", reason, 'Convert the checkpoint to bf16, or set device = "cpu".')
-    config, checkpoint = read_config(folder), Checkpoint(folder)
+    config, checkpoint = read_config(folder, context_tokens=context_tokens), Checkpoint(folder)
+    config = as_stored(config, checkpoint)
     tensors = read_tensors(config, checkpoint)
     with locked(cache / "weights.lock"):
         model_hash = hash_model(folder, config, tensors, cache)
     placed = {one.name: _place(one, tensors, device) for one in fused_tensors(config)}
+    config = config.within(context_tokens)
     cos = np.empty((config.context, config.head_dim // 2), np.float32)
     sin = np.empty_like(cos)
     rotary_tables(config.rope, config.head_dim, cos, sin)

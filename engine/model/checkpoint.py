@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.model.errors import ModelError
+from mesh.model_folder import why_no_weights
 
 Array = NDArray[Any]
 DTYPES: dict[str, tuple[str, type[np.generic]]] = {
@@ -22,7 +23,9 @@ DTYPES: dict[str, tuple[str, type[np.generic]]] = {
     "BF16": ("bf16", np.uint16),
 }
 _AGAIN = "The file is damaged or incomplete; copy or download it again."
+_INDEX = "model.safetensors.index.json"
 _HEADER_LIMIT = 100 << 20  # bytes, as the format says
+_MOST_TENSORS = 100_000  # of one file
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.files = checkpoint_files(folder)
-        self.index = folder / "model.safetensors.index.json" if len(self.files) > 1 else self.files[0]
+        self.index = folder / _INDEX if len(self.files) > 1 else self.files[0]
         self.tensors: dict[str, Tensor] = {}
         for path in self.files:
             for name, tensor in _open(path).items():
@@ -60,14 +63,13 @@ class Checkpoint:
 
 
 def checkpoint_files(folder: Path) -> tuple[Path, ...]:
-    """The files in order: all shards that the index names, else model.safetensors."""
-    index = folder / "model.safetensors.index.json"
-    single = folder / "model.safetensors"
-    if not index.exists():
-        if not single.exists():
-            remedy = "Baton reads safetensors only; convert the checkpoint with transformers' save_pretrained."
-            raise ModelError(single, "file", "does not exist, nor does an index of shards", remedy)
-        return (single,)
+    """The files in order: model.safetensors, else all shards that the index names. An index beside model.safetensors
+    is left over from before the shards were joined; transformers does not read it either."""
+    index, single = folder / _INDEX, folder / "model.safetensors"
+    if single.exists():
+        return (_regular(single),)
+    if not index.is_file():
+        raise ModelError(single, "file", *why_no_weights(folder))
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -78,6 +80,13 @@ def checkpoint_files(folder: Path) -> tuple[Path, ...]:
     if not names:
         raise ModelError(index, "weight_map", "is empty", _AGAIN)
     return tuple(folder / name for name in names)
+
+
+def _regular(path: Path) -> Path:
+    """The path, unless opening it could wait for ever: a pipe or a device under the name of a file."""
+    if not path.is_file():
+        raise ModelError(path, "file", "is no regular file", "Copy the file itself into the folder.")
+    return path
 
 
 def _open(path: Path) -> dict[str, Tensor]:
@@ -98,6 +107,9 @@ def _open(path: Path) -> dict[str, Tensor]:
         raise ModelError(path, "header", f"is not JSON ({error})", _AGAIN) from None
     if not isinstance(header, dict):
         raise ModelError(path, "header", "is not a JSON object", _AGAIN)
+    if len(header) > _MOST_TENSORS:
+        remedy = "No model that Baton serves has so many; take another checkpoint."
+        raise ModelError(path, "header", f"names {len(header)} tensors, more than {_MOST_TENSORS}", remedy)
     header.pop("__metadata__", None)
     return _views(path, data, 8 + length, header)
 

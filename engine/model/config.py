@@ -1,16 +1,25 @@
-"""Reads the config.json of a Hugging Face folder (Llama 2 and 3, Qwen2, Qwen3) into plain numbers.
+"""Reads the config.json of a Hugging Face folder (Llama 2 and 3, Mistral, Qwen2, Qwen3) into plain numbers.
 
-A worker does this first with a model. A setting that would change the computation and is not supported (other
-activations, sliding windows, quantized weights, unknown rope scalings) is refused by name, never ignored."""
+A worker does this first with a model. Fields and their defaults mean what they mean to transformers. A setting that
+would change the computation and is not supported (other activations, sliding windows, quantized weights, unknown rope
+scalings) is refused by name, never ignored."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine.model.errors import ModelError
 
-_FAMILIES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+_FAMILIES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",  # computes as Llama does, as long as no window hides a token
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+_KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}  # where config.json leaves num_key_value_heads out
+_DEFAULT_WINDOW = 4096  # where config.json leaves sliding_window out
+_MOST = {"num_hidden_layers": 4096, "max_position_embeddings": 1 << 27}  # more is a mistake that would take all memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +58,37 @@ class ModelConfig:
     def qkv_width(self) -> int:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
+    def within(self, context_tokens: int) -> "ModelConfig":
+        """The same model for requests of at most so many tokens; 0: as many as the model allows."""
+        if context_tokens > self.context:
+            problem = f"{context_tokens} is more than the {self.context} tokens that the model allows"
+            raise ModelError("configuration", "context_tokens", problem, "Lower it, or leave it out.")
+        return replace(self, context=context_tokens) if context_tokens else self
+
     def canonical(self) -> bytes:
         """Bytes for the model hash: equal for equal models, whatever else stands in config.json."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
 
-def read_config(folder: Path) -> ModelConfig:
+def read_config(folder: Path, *, context_tokens: int = 0) -> ModelConfig:
+    """The configuration of the model in this folder. `context_tokens`: no request uses more; 0: as many as the model
+    allows. A sliding window that hides nothing within them is no obstacle."""
     path = folder / "config.json"
     raw = _read_json(path)
     family = _family(path, raw)
-    _refuse(path, raw, family)
+    context = _positive(path, raw, "max_position_embeddings")
+    _refuse(path, raw)
+    _refuse_windows(path, raw, family, min(context, context_tokens or context))
     hidden, heads = _positive(path, raw, "hidden_size"), _positive(path, raw, "num_attention_heads")
-    kv_heads = _positive(path, raw, "num_key_value_heads", heads)
+    absent = heads if "num_key_value_heads" in raw else _KV_HEADS.get(family, heads)
+    kv_heads = _positive(path, raw, "num_key_value_heads", absent)
     default_dim = 128 if family == "qwen3" else hidden // heads
     head_dim = _positive(path, raw, "head_dim", default_dim)
     if heads % kv_heads:
         raise ModelError(path, "num_key_value_heads", f"{kv_heads} does not divide {heads} heads", _DAMAGED)
     if head_dim % 16 or head_dim > 256:
         raise ModelError(path, "head_dim", f"{head_dim} is not a multiple of 16 up to 256", "Serve another model.")
-    bias = family == "qwen2" or _flag(path, raw, "attention_bias", False)
+    bias = family == "qwen2" or (family != "mistral" and _flag(path, raw, "attention_bias", False))
     return ModelConfig(
         family=family,
         vocab=_positive(path, raw, "vocab_size"),
@@ -77,9 +98,9 @@ def read_config(folder: Path) -> ModelConfig:
         kv_heads=kv_heads,
         head_dim=head_dim,
         ffn=_positive(path, raw, "intermediate_size"),
-        context=_positive(path, raw, "max_position_embeddings"),
+        context=context,
         eps=_number(path, raw, "rms_norm_eps", 1e-6),
-        rope=_rope(path, raw),
+        rope=_rope(path, raw, context),
         tied=_flag(path, raw, "tie_word_embeddings", False),
         qkv_bias=bias,
         o_bias=bias and family != "qwen2",
@@ -92,6 +113,8 @@ _OTHER = "Baton cannot compute this; serve a model without it."
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():
+        raise ModelError(path, "file", "is no regular file", _DAMAGED)
     try:
         raw = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -112,32 +135,45 @@ def _family(path: Path, raw: dict[str, Any]) -> str:
     raise ModelError(path, "architectures", f"{names} is not supported", f"Baton serves {', '.join(_FAMILIES)}.")
 
 
-def _refuse(path: Path, raw: dict[str, Any], family: str) -> None:
+def _refuse(path: Path, raw: dict[str, Any]) -> None:
     """Refuses every setting that would silently change the computation."""
     if raw.get("quantization_config") is not None:
         remedy = "Use the checkpoint in bf16, fp16 or fp32."
         raise ModelError(path, "quantization_config", "quantized weights are not supported", remedy)
-    if raw.get("hidden_act", "silu") != "silu":
+    if raw.get("hidden_act", "silu") not in ("silu", "swish"):  # two names of one function
         raise ModelError(path, "hidden_act", f"{raw['hidden_act']!r} is not silu", _OTHER)
     if raw.get("mlp_bias"):
         raise ModelError(path, "mlp_bias", "is on", _OTHER)
-    kinds = raw.get("layer_types")
-    sliding = isinstance(kinds, list) and any(kind != "full_attention" for kind in kinds)
-    unguarded = family == "llama" and raw.get("sliding_window") is not None
-    if raw.get("use_sliding_window") or sliding or unguarded:
-        switch = "use_sliding_window" if raw.get("use_sliding_window") else "sliding_window"
-        field = "layer_types" if sliding else switch
-        raise ModelError(path, field, "sliding window attention is not supported", _OTHER)
     if raw.get("partial_rotary_factor", 1.0) != 1.0:
         raise ModelError(path, "partial_rotary_factor", "is not 1", _OTHER)
 
 
-def _rope(path: Path, raw: dict[str, Any]) -> Rope:
-    """`rope_parameters` (transformers 5) or `rope_scaling` beside a `rope_theta` at top level (before)."""
-    field = "rope_parameters" if raw.get("rope_parameters") else "rope_scaling"
+def _refuse_windows(path: Path, raw: dict[str, Any], family: str, context: int) -> None:
+    """Refuses attention that sees only the last tokens, unless the window is as long as the context."""
+    kinds = raw.get("layer_types")
+    if isinstance(kinds, list) and any(kind != "full_attention" for kind in kinds):
+        raise ModelError(path, "layer_types", "sliding window attention is not supported", _OTHER)
+    window, field = raw.get("sliding_window", None if family == "llama" else _DEFAULT_WINDOW), "sliding_window"
+    if family.startswith("qwen"):
+        field, windowed = "use_sliding_window", _flag(path, raw, "use_sliding_window", False)
+        first = raw.get("max_window_layers", 28)
+        none = isinstance(first, int) and first >= _positive(path, raw, "num_hidden_layers")
+        window = window if windowed and kinds is None and not none else None
+    if window is not None and not (isinstance(window, int) and window >= context):
+        missing = "" if field in raw else f"; without the field transformers takes {_DEFAULT_WINDOW}"
+        problem = f"sliding window attention ({window} of {context} tokens) is not supported{missing}"
+        remedy = f"Set context_tokens to at most {window}: within so many tokens the window hides nothing."
+        raise ModelError(path, field, problem, remedy if isinstance(window, int) and window > 0 else _OTHER)
+
+
+def _rope(path: Path, raw: dict[str, Any], context: int) -> Rope:
+    """`rope_scaling` (before transformers 5) wins over `rope_parameters`; `rope_theta` may stand beside either."""
+    field = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
     scaling = raw.get(field) or {}
     if not isinstance(scaling, dict) or any(isinstance(value, dict) for value in scaling.values()):
         raise ModelError(path, field, "is not one flat set of numbers", _OTHER)
+    if scaling.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ModelError(path, f"{field}.partial_rotary_factor", "is not 1", _OTHER)
     theta = _number(path, scaling if "rope_theta" in scaling else raw, "rope_theta", 10000.0)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
@@ -145,13 +181,14 @@ def _rope(path: Path, raw: dict[str, Any]) -> Rope:
     if kind == "linear":
         return Rope(theta, "linear", _number(path, scaling, "factor"))
     if kind == "llama3":
+        own = raw if raw.get("original_max_position_embeddings") is not None else scaling
         return Rope(
             theta,
             "llama3",
             _number(path, scaling, "factor"),
             _number(path, scaling, "low_freq_factor"),
             _number(path, scaling, "high_freq_factor"),
-            _positive(path, scaling, "original_max_position_embeddings"),
+            _positive(path, own, "original_max_position_embeddings", context),
         )
     raise ModelError(path, f"{field}.rope_type", f"{kind!r} is not none, linear or llama3", _OTHER)
 
@@ -161,6 +198,8 @@ def _positive(path: Path, raw: dict[str, Any], field: str, default: int | None =
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise ModelError(path, field, f"{value!r} is not a positive whole number", _DAMAGED)
+    if value > _MOST.get(field, value):
+        raise ModelError(path, field, f"{value} is more than {_MOST[field]}", _DAMAGED)
     return value
 
 

@@ -4,13 +4,17 @@ q, k and v become one product, gate and up another; a tied lm head is the embedd
 matrix, which is packed, or a vector, which is kept in fp32."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from engine.model.checkpoint import Checkpoint, Tensor
 from engine.model.config import ModelConfig
 from engine.model.errors import ModelError
 
 _IGNORED = (".rotary_emb.inv_freq",)  # a table in old checkpoints, which is computed here
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_ROWS = 1024  # rows of a matrix that are compared at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +49,50 @@ class Fused:
 def fused_tensors(config: ModelConfig) -> tuple[Fused, ...]:
     hidden = config.hidden
     whole = [
-        Fused("embed", (TensorSource("model.embed_tokens.weight", config.vocab, hidden),)),
+        Fused("embed", (TensorSource(_EMBEDDING, config.vocab, hidden),)),
         Fused("norm", (TensorSource("model.norm.weight", hidden),)),
     ]
     if not config.tied:
-        whole.append(Fused("head", (TensorSource("lm_head.weight", config.vocab, hidden),)))
+        whole.append(Fused("head", (TensorSource(_HEAD, config.vocab, hidden),)))
     for layer in range(config.layers):
         whole.extend(_layer(config, f"model.layers.{layer}.", f"{layer}."))
     return tuple(whole)
 
 
+def as_stored(config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
+    """The configuration as the checkpoint has it. A head that differs from the embedding is used, as transformers does,
+    though config.json says that both are one."""
+    head, embedding = checkpoint.tensors.get(_HEAD), checkpoint.tensors.get(_EMBEDDING)
+    if not config.tied or head is None or embedding is None or same_values(head, embedding):
+        return config
+    return replace(config, tied=False)
+
+
+def same_values(one: Tensor, other: Tensor) -> bool:
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and all(
+        np.array_equal(one.values[row : row + _ROWS], other.values[row : row + _ROWS])
+        for row in range(0, one.shape[0], _ROWS)
+    )
+
+
 def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Exactly the tensors that the model needs, in the right shapes. Any other tensor must be known to be useless."""
     sources = [source for fused in fused_tensors(config) for source in fused.sources]
-    tensors = {source.name: checkpoint.take(source.name, source.shape) for source in sources}
+    tensors = {
+        source.name: checkpoint.take(_stored(source.name, config, checkpoint), source.shape) for source in sources
+    }
     for name, tensor in checkpoint.tensors.items():
-        useless = name.endswith(_IGNORED) or (name == "lm_head.weight" and config.tied)
+        useless = name.endswith(_IGNORED) or (name == _HEAD and config.tied)
         if name not in tensors and not useless:
             remedy = "config.json describes another model than the checkpoint; copy both again."
             raise ModelError(tensor.path, name, "is not part of this model", remedy)
     return tensors
+
+
+def _stored(name: str, config: ModelConfig, checkpoint: Checkpoint) -> str:
+    """The name under which the checkpoint holds a tensor: an embedding that is the head may stand there as the head."""
+    only_head = config.tied and _EMBEDDING not in checkpoint.tensors and _HEAD in checkpoint.tensors
+    return _HEAD if name == _EMBEDDING and only_head else name
 
 
 def weights_dtype(config: ModelConfig, tensors: dict[str, Tensor]) -> str:

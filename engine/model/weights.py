@@ -5,6 +5,7 @@ and the others find it. Once `open_weights` has returned, nothing here changes a
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from blake3 import blake3
@@ -15,13 +16,20 @@ from engine.model.checkpoint import Array, Checkpoint, Tensor, checkpoint_files
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked, remembered
 from engine.model.errors import ModelError
-from engine.model.layout import Fused, fused_tensors, read_tensors, weights_dtype
+from engine.model.layout import Fused, as_stored, fused_tensors, read_tensors, weights_dtype
 from engine.model.packed import Writing, open_packed
 from engine.model.paths import choose_path
 from engine.model.rope import rotary_tables
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
+_LOOK = 1 << 16  # numbers that are looked at together, which the processor's cache holds
+# For each dtype: its bits as whole numbers with and without a sign, and infinity's. Above it there is only NaN.
+_BITS: dict[str, tuple[type[np.signedinteger[Any]], type[np.unsignedinteger[Any]], int]] = {
+    "bf16": (np.int16, np.uint16, 0x7F80),
+    "fp16": (np.int16, np.uint16, 0x7C00),
+    "fp32": (np.int32, np.uint32, 0x7F800000),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +59,19 @@ class Weights:
     sin: Floats
     layers: tuple[LayerWeights, ...]
 
+    @property
+    def nbytes(self) -> int:
+        arrays = [self.embed, self.norm, self.cos, self.sin, *(() if self.config.tied else (self.head,))]
+        arrays += [a for layer in self.layers for name in layer.__slots__ if (a := getattr(layer, name)) is not None]
+        return sum(array.nbytes for array in arrays)
 
-def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> Weights:
-    """Maps the packed weights of a Hugging Face folder. If the cache folder has none, it writes them first."""
-    config = read_config(folder)
-    checkpoint = Checkpoint(folder)
+
+def open_weights(folder: Path, cache: Path, *, product_path: str = "auto", context_tokens: int = 0) -> Weights:
+    """Maps the packed weights of a Hugging Face folder. If the cache folder has none, it writes them first.
+    `context_tokens`: what a request may have at most; 0: as many as the model allows."""
+    config, checkpoint = read_config(folder, context_tokens=context_tokens), Checkpoint(folder)
+    config = as_stored(config, checkpoint)
+    limited = config.within(context_tokens)
     tensors = read_tensors(config, checkpoint)
     dtype = weights_dtype(config, tensors)
     path = choose_path(product_path, dtype)
@@ -70,21 +86,38 @@ def open_weights(folder: Path, cache: Path, *, product_path: str = "auto") -> We
     if packed is None:
         remedy = "Check the disk under the cache folder, or choose another one."
         raise ModelError(file, "packed weights", "are not what was just written", remedy)
-    return _weights(config, path, dtype, model_hash, packed)
+    return _weights(limited, path, dtype, model_hash, packed)
 
 
 def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
-    """A hash of the configuration's meaning and of all tensors by name. Sharding and spelling do not change it."""
+    """A hash of the configuration's meaning and of all tensors by name. Sharding and spelling do not change it. Each
+    number is looked at here, once per file and not at every start: ModelError where one is not finite."""
 
     def compute() -> str:
         state = blake3(config.canonical(), max_threads=blake3.AUTO)
         for name in sorted(tensors):
             tensor = tensors[name]
+            refuse_not_finite(name, tensor)
             state.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
             state.update(np.ascontiguousarray(tensor.values).view(np.uint8).data)
         return state.hexdigest()
 
-    return remembered((folder / "config.json", *checkpoint_files(folder)), cache, "model", compute)
+    return remembered((folder / "config.json", *checkpoint_files(folder)), cache, "finite-model", compute)
+
+
+def refuse_not_finite(name: str, tensor: Tensor) -> None:
+    """Raises ModelError when a weight is NaN or infinite: such a model answers nothing but noise."""
+    flat = tensor.values.reshape(-1)
+    signed, unsigned, infinity = _BITS[tensor.dtype]
+    minus = infinity + np.iinfo(signed).max + 1
+    for first in range(0, len(flat), _LOOK):
+        part = flat[first : first + _LOOK]
+        if part.view(signed).max() >= infinity or part.view(unsigned).max() >= minus:
+            value = widened(Tensor(tensor.path, tensor.dtype, part))
+            at = first + int(np.flatnonzero(~np.isfinite(value))[0])
+            place = [int(index) for index in np.unravel_index(at, tensor.shape)]
+            remedy = "The checkpoint is damaged or its training has diverged; take another one."
+            raise ModelError(tensor.path, name, f"is {value[at - first]} at {place}", remedy)
 
 
 def _pack(file: Path, about: dict[str, str], config: ModelConfig, path: str, tensors: dict[str, Tensor]) -> None:

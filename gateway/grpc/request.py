@@ -6,7 +6,7 @@ converted in slices, so that no request stops the event loop."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from gateway.observability.record import RequestRecord
 from gateway.structured.forms import Form, parse_structured_outputs
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_chat, encode_text
+from gateway.text.tool_calls import PLAIN, AnswerFormat
 from gateway.validation import MAX_CHOICES, MAX_STOP_STRINGS, ClientRequest, validate_length
 from mesh.errors import InvalidRequest
 
@@ -70,7 +71,7 @@ async def parse_request(
     has_form = request.HasField("structured_output")
     form = await assets.grammars.built(partial(_form, request, assets)) if has_form else None
     grammar = await assets.grammars.compiled(form)
-    prompt_field, ids, tools = await _prompt(request, assets, names)
+    prompt_field, ids, reading = await _prompt(request, assets, names)
     return ClientRequest(
         request_id=call.request_id,
         prompt=ids,
@@ -90,7 +91,7 @@ async def parse_request(
         ignore_eos=stop.ignore_eos,
         include_stop=stop.include_stop_string,
         top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
-        tools=tools,
+        reading=replace(reading, reasoning=None),  # this API has no field for it: it stays text
         emitted=await _emitted(request.emitted, assets.context_tokens),
         grammar=grammar,
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
@@ -153,21 +154,21 @@ async def ids_of(field: str, ids: Sequence[int], most: int) -> tuple[int, ...]:
 
 async def _prompt(
     request: pb.GenerateRequest, assets: Assets, names: Names
-) -> tuple[str, tuple[int, ...], frozenset[str]]:
-    """The field that holds the prompt, its token ids, and the names of the tools whose calls are to be read."""
+) -> tuple[str, tuple[int, ...], AnswerFormat]:
+    """The field that holds the prompt, its token ids, and how the answer is to be read."""
     kind = request.WhichOneof("prompt")
     if kind == "text":
-        return names.text, await encode_text(assets, request.text, field=names.text, special=True), frozenset()
+        return names.text, await encode_text(assets, request.text, field=names.text, special=True), PLAIN
     if kind == "token_ids":
         ids = await ids_of(names.token_ids, request.token_ids.ids, assets.context_tokens)
-        return names.token_ids, ids, frozenset()
+        return names.token_ids, ids, PLAIN
     if kind == "chat":
         return CHAT_FIELDS.messages, *await encode_message(request.chat, assets)
     raise InvalidRequest("prompt", f"prompt is missing: set one of {names.text}, {names.token_ids}, chat")
 
 
-async def encode_message(chat: pb.Chat, assets: Assets) -> tuple[tuple[int, ...], frozenset[str]]:
-    """Token ids of a chat, and the names of the tools whose calls are to be read."""
+async def encode_message(chat: pb.Chat, assets: Assets) -> tuple[tuple[int, ...], AnswerFormat]:
+    """Token ids of a chat, and how the answer is to be read."""
     conversation = await parse_conversation(chat, assets.context_tokens)
     return await encode_chat(assets, conversation, CHAT_FIELDS)
 

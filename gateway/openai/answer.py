@@ -69,7 +69,20 @@ def finish_fields(finished: Finished) -> Json:
 
 
 def tool_call(call: ToolCall) -> Json:
+    if call.later:
+        return {"function": {"arguments": call.arguments}}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def merged_calls(calls: Sequence[ToolCall]) -> list[Json]:
+    """Calls and pieces of calls as a frame has them: one entry for each call."""
+    entries: dict[int, Json] = {}
+    for call in calls:
+        if call.index in entries:
+            entries[call.index]["function"]["arguments"] += call.arguments
+        else:
+            entries[call.index] = {"index": call.index} | tool_call(call)
+    return list(entries.values())
 
 
 def usage_fields(usage: TokenUsage) -> Json:
@@ -97,9 +110,9 @@ class WholeChoice:
 
     index: int
     texts: list[str] = field(default_factory=list)
+    reasoning: str = ""
+    offsets: list[int] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)  # where the text of each token begins
-    length: int = 0  # characters of the text so far
     calls: list[ToolCall] = field(default_factory=list)
     finished: Finished | None = None
 
@@ -107,10 +120,10 @@ class WholeChoice:
         if isinstance(event, Finished):
             self.finished = event
         else:
-            self.offsets.extend(text_offsets(event, self.length))
-            self.length += len(event.text)
             self.texts.append(event.text)
             self.tokens.extend(event.tokens)
+            self.offsets.extend(event.offsets)
+            self.reasoning += event.reasoning
             self.calls.extend(event.calls)
 
     @property
@@ -126,13 +139,15 @@ class WholeChoice:
         return finish_fields(self.finished)
 
 
-def text_offsets(delta: Delta, before: int) -> list[int]:
-    """Where the text of each token begins in the text of its choice, of which `before` characters came earlier."""
-    return [before + start for start in delta.starts] if delta.starts else [before] * len(delta.tokens)
+def reasoning_fields(reasoning: str) -> Json:
+    """Under the name of today and the one before it: clients read one or the other."""
+    return {"reasoning": reasoning, "reasoning_content": reasoning}
 
 
-def chat_choice(whole: WholeChoice, names: TokenNames, with_logprobs: bool) -> Json:
+def chat_choice(whole: WholeChoice, names: TokenNames, with_logprobs: bool, with_reasoning: bool = True) -> Json:
     message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
+    if whole.reasoning and with_reasoning:
+        message |= reasoning_fields(whole.reasoning)
     if whole.calls:
         message |= {"content": whole.text or None, "tool_calls": [tool_call(call) for call in whole.calls]}
     logprobs = chat_logprobs(names, whole.tokens) if with_logprobs else None

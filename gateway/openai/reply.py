@@ -21,8 +21,8 @@ from gateway.openai.answer import (
     completion_logprobs,
     fingerprint_of,
     finish_fields,
-    text_offsets,
-    tool_call,
+    merged_calls,
+    reasoning_fields,
     usage_fields,
 )
 from gateway.openai.pieces import JsonPieces, in_thread
@@ -106,6 +106,7 @@ class ChatReply(_BaseReply):
         super().__init__(body, pairs, assets, created=created)
         ((self._request, self._answer),) = pairs
         self._with_logprobs = self._request.top_logprobs is not None
+        self._with_reasoning = body.include_reasoning is not False
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = ChatFrames(id=self._id, kind="chat.completion.chunk", created=self._created, model=self._model)
@@ -120,11 +121,12 @@ class ChatReply(_BaseReply):
             if isinstance(event, Delta):
                 logprobs = chat_logprobs(self._names, event.tokens) if self._with_logprobs else None
                 also = self.ids_of(event)
+                if event.reasoning and self._with_reasoning:
+                    yield self.with_usage(frames.delta(event.index, reasoning_fields(event.reasoning)))
                 if event.text or logprobs is not None or also:
                     yield self.with_usage(frames.text(event.index, event.text, logprobs, also))
                 if event.calls:
-                    calls: list[Json] = [{"index": call.index} | tool_call(call) for call in event.calls]
-                    yield self.with_usage(frames.calls(event.index, calls))
+                    yield self.with_usage(frames.delta(event.index, {"tool_calls": merged_calls(event.calls)}))
             else:
                 yield self.with_usage(frames.finish(event.index, finish_fields(event), self.fingerprint))
         if self._with_usage:
@@ -132,7 +134,7 @@ class ChatReply(_BaseReply):
 
     async def whole(self) -> Json:
         wholes = await _collect(self._answer)
-        choices = [chat_choice(whole, self._names, self._with_logprobs) for whole in wholes]
+        choices = [chat_choice(whole, self._names, self._with_logprobs, self._with_reasoning) for whole in wholes]
         answer = self.answer("chat.completion", choices)
         if self._prompt_top is not None:
             answer["prompt_logprobs"] = await self.prompt_logprobs(self._answer, self._prompt_top)
@@ -155,24 +157,25 @@ class CompletionReply(_BaseReply):
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
-        offsets: dict[int, int] = {}  # characters sent so far, by choice
+        bases: dict[int, int] = {}  # characters of the echoed prompt, by choice
         begun = set[int]()  # prompts whose token ids were sent
         streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
         async for index, event in merge(streams):
-            if index not in offsets:
-                number, offsets[index] = index // self._choices, 0
+            if index not in bases:
+                number, bases[index] = index // self._choices, 0
                 if self._echo_top is None and (echo := self._echo[number]):
-                    offsets[index] = len(echo)
+                    bases[index] = len(echo)
                     yield self.with_usage(frames.text(index, echo, None))
                 async for each in self._echoed(number):
-                    offsets[index] += len(each.text)
+                    bases[index] += len(each.text)
                     lists = {name: msgspec.Raw(b"[%b]" % items) for name, items in each.items.items()}
                     yield self.with_usage(frames.text(index, each.text, lists))
             if isinstance(event, Delta):
                 logprobs = None
                 if self._with_logprobs:
-                    logprobs = completion_logprobs(self._names, event.tokens, text_offsets(event, offsets[index]))
-                offsets[index] += len(event.text)
+                    logprobs = completion_logprobs(
+                        self._names, event.tokens, [bases[index] + offset for offset in event.offsets]
+                    )
                 also = self.ids_of(event)
                 if also and index // self._choices not in begun:
                     also |= {"prompt_token_ids": self._pairs[index // self._choices][0].prompt}

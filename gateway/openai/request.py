@@ -10,9 +10,10 @@ from gateway.adjustments import AdjustmentFields, find_adjustments
 from gateway.fields import Fields
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
-from gateway.structured.calls import call_form, parse_tool_choice
+from gateway.structured.calls import call_form
 from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs
 from gateway.text.assets import Assets
+from gateway.text.formats import HERMES
 from gateway.text.prompt import ChatPrompt, encode_chat
 from gateway.text.tools import ChatFields
 from gateway.text.truncation import Truncation, encode_cut
@@ -43,19 +44,21 @@ class HttpCaller:
 async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> ClientRequest:
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs = true")
-    arguments = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        arguments.setdefault("reasoning_effort", body.reasoning_effort)
     chat = ChatPrompt(
         messages=body.messages or (),
         tools=body.tools or (),
         tool_choice=body.tool_choice,
-        template_arguments=arguments,
-        add_generation_prompt=body.add_generation_prompt is not False,
+        template_arguments=body.chat_template_kwargs,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
+        documents=body.documents,
+        template=body.chat_template,
+        reasoning_effort=body.reasoning_effort,
+        parallel_calls=body.parallel_tool_calls is not False,
         special=bool(body.add_special_tokens),
     )
     cut = _truncation(body, assets.context_tokens)
-    ids, tools = await encode_chat(assets, chat, CHAT_FIELDS)
+    ids, reading = await encode_chat(assets, chat, CHAT_FIELDS)
     request = _client_request(
         body,
         caller,
@@ -65,15 +68,14 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         names={"prompt": "messages"},
     )
     _check_listed([request], "prompt_logprobs")
-    choice = parse_tool_choice(body.tool_choice, [tool["function"]["name"] for tool in body.tools or ()])
-    added = assets.tokenizer.added
-    parallel, answer = body.parallel_tool_calls is not False, await _form(body, assets)
-    calls = partial(call_form, body.tools or (), choice, added, parallel=parallel, answer=answer)
+    answer, offered = await _form(body, assets), reading.use
+    calls = partial(
+        call_form, body.tools or (), offered, assets.tokenizer.added, reading.tools or HERMES, answer=answer
+    )
     form = await assets.grammars.built(calls) if body.tools else answer
     return replace(
         request,
-        tools=tools,
-        one_call=body.parallel_tool_calls is False or choice.named,
+        reading=replace(reading, growing=bool(body.stream)),
         grammar=await assets.grammars.compiled(form),
         field_names={**request.field_names, **({"grammar": form.field} if form else {})},
     )

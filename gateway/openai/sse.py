@@ -63,9 +63,9 @@ class ChatFrames(Frames):
             )
         )
 
-    def calls(self, index: int, calls: list[dict[str, object]]) -> bytes:
-        tail = b'},"logprobs":null,"finish_reason":null}]}\n\n'
-        return self.start(index) + b'"delta":{"tool_calls":' + encode(calls) + tail
+    def delta(self, index: int, delta: dict[str, object]) -> bytes:
+        """A frame of tool calls or reasoning."""
+        return self.start(index) + b'"delta":' + encode(delta) + b',"logprobs":null,"finish_reason":null}]}\n\n'
 
     def finish(self, index: int, end: dict[str, object], fingerprint: str) -> bytes:
         tail = b'"delta":{},"logprobs":null,' + encode(end)[1:]

@@ -71,6 +71,10 @@ class ChatRequest(CommonRequest):
     chat_template_kwargs: Json | None = None
     add_generation_prompt: bool | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    documents: list[Json] | None = None
     tools: list[Json] | None = None
     tool_choice: str | Json | None = None
     parallel_tool_calls: bool | None = None

@@ -5,27 +5,26 @@ Weights are never read. A file that is missing or broken is an error at start, w
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from tokenizers import Tokenizer
-
 from gateway.structured.check import GrammarCheck
-from gateway.text.chat import ChatTemplate, Now
+from gateway.text.chat import ChatTemplate
+from gateway.text.client_template import ClientTemplates
+from gateway.text.controls import ControlTokens
+from gateway.text.formats import AUTO, ReasoningFormat, ToolFormat, reasoning_format
+from gateway.text.generation import read_defaults
+from gateway.text.jinja import Now
 from gateway.text.pooling import FILE, UNKNOWN, EmbeddingSettings, embedding_settings
+from gateway.text.templates import DEFAULT, TOOL_USE, load_templates
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.text.tools import why_no_tools
+from gateway.text.tokenizer_files import AssetError, load_tokenizer, token_names
+from gateway.text.tools import tool_support
 from mesh.config import ConfigError
 
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-_SAMPLING_RANGES = {"temperature": (0.0, 100.0), "top_k": (0, 2**31 - 1), "top_p": (1e-9, 1.0), "min_p": (0.0, 1.0)}
-
-
-class AssetError(ConfigError):
-    """A model folder that cannot be served."""
+__all__ = ["AssetError", "Assets", "Defaults", "load_assets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +50,85 @@ class Assets:
     context_tokens: int
     vocabulary: int  # number of token ids
     eos_ids: tuple[int, ...]
+    controls: ControlTokens  # keeps text of clients from becoming control tokens
     defaults: Defaults = Defaults()
     embedding: EmbeddingSettings = UNKNOWN
+    templates: Mapping[str, ChatTemplate] = field(default_factory=dict)  # all of the model, by name
+    tool_format: ToolFormat | None = None  # form of the model's calls
+    reasoning: ReasoningFormat | None = None  # form of its reasoning; None: it has none
+    client_templates: ClientTemplates | None = None  # None: templates of clients are refused
+    special: Mapping[str, str] = field(default_factory=dict)  # bos_token and others, as templates name them
 
     @cached_property
     def grammars(self) -> GrammarCheck:
         return GrammarCheck(self.tokenizer.added)
 
 
-def load_assets(folder: Path, name: str, now: Now | None = None) -> Assets:
+def load_assets(
+    folder: Path,
+    name: str,
+    now: Now | None = None,
+    *,
+    context_tokens: int = 0,
+    tool_format: str = AUTO,
+    reasoning: str = AUTO,
+    client_templates: bool = True,
+) -> Assets:
+    """`now`: the clock of templates. `context_tokens`: tokens of a prompt and its answer, at most; 0: as many as the
+    model allows. `tool_format`, `reasoning`: settings of the gateway, which also says whether clients may send
+    templates of their own."""
     config = _read(folder / "config.json")
     text = config.get("text_config", config)
     generation = _read(folder / "generation_config.json", optional=True)
     tokenizer_config = _read(folder / "tokenizer_config.json", optional=True)
-    tokenizer = _tokenizer(folder / "tokenizer.json")
-    special = _special_tokens(tokenizer_config, _read(folder / "special_tokens_map.json", optional=True))
+    special_map = _read(folder / "special_tokens_map.json", optional=True)
+    added = _read(folder / "added_tokens.json", optional=True)
+    tokenizer = load_tokenizer(folder, tokenizer_config, special_map, added, model_type=config.get("model_type"))
+    special = token_names(tokenizer_config, special_map)
     eos_ids = {*_ids(config, "eos_token_id"), *_ids(text, "eos_token_id"), *_ids(generation, "eos_token_id")}
-    template = _template(folder, tokenizer_config, special, now)
+    try:
+        templates = load_templates(folder, tokenizer_config, special, now)
+    except ConfigError as error:
+        raise AssetError(str(error)) from error
+    template = templates.get(DEFAULT)
+    for_tools = templates.get(TOOL_USE, template)
+    no_template: tuple[ToolFormat | None, str | None] = (None, "the model has no chat template")
+    calls, why_not = no_template if for_tools is None else tool_support(for_tools, tool_format)
+    reasons = None if template is None else reasoning_format(template, reasoning)
+    marks = [mark for row in (calls, reasons) if row is not None for mark in row.marks]
     named_eos = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
+    vocabulary = _positive(folder, text, "vocab_size")
     return Assets(
         name=name,
         tokenizer=ModelTokenizer(tokenizer),
         template=template,
-        why_no_tools=why_no_tools(template) if template is not None else "the model has no chat template",
-        context_tokens=_positive(folder, text, "max_position_embeddings"),
-        vocabulary=_positive(folder, text, "vocab_size"),
+        why_no_tools=why_not,
+        context_tokens=_context(folder, text, context_tokens),
+        vocabulary=vocabulary,
         eos_ids=tuple(sorted(eos_ids if named_eos is None else eos_ids | {named_eos})),
-        defaults=_defaults(folder, generation),
         embedding=embedding_settings(text, _read(folder / FILE, optional=True)),
+        defaults=_defaults(folder, generation, vocabulary),
+        controls=ControlTokens(tokenizer, [*marks, *(each.source for each in templates.values())]),
+        templates=templates,
+        tool_format=calls,
+        reasoning=reasons,
+        client_templates=ClientTemplates(now) if client_templates else None,
+        special=special,
     )
 
 
-def _defaults(folder: Path, generation: Mapping[str, Any]) -> Defaults:
-    """Recommended sampling parameters; `do_sample: false` means greedy."""
-    found: dict[str, Any] = {name: generation[name] for name in _SAMPLING_RANGES if generation.get(name) is not None}
-    for name, value in found.items():
-        low, high = _SAMPLING_RANGES[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise AssetError(
-                f"model: {folder / 'generation_config.json'}: {name} is {value!r}; it must be from {low} to {high}"
-            )
-    if "top_k" in found:
-        found["top_k"] = int(found["top_k"])
-    if generation.get("do_sample") is False:
-        found["temperature"] = 0.0
-    return Defaults(**found)
+def _defaults(folder: Path, generation: Mapping[str, Any], vocabulary: int) -> Defaults:
+    try:
+        return Defaults(**read_defaults(generation, vocabulary))
+    except ValueError as error:
+        raise AssetError(f"model: {folder / 'generation_config.json'}: {error}") from None
+
+
+def _context(folder: Path, config: Mapping[str, Any], wanted: int) -> int:
+    allowed = _positive(folder, config, "max_position_embeddings")
+    if wanted > allowed:
+        raise AssetError(f"context_tokens: {wanted} is more than the {allowed} tokens that the model allows; lower it")
+    return wanted or allowed
 
 
 def _read(file: Path, *, optional: bool = False) -> dict[str, Any]:
@@ -110,45 +143,6 @@ def _read(file: Path, *, optional: bool = False) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise AssetError(f"model: {file} holds no JSON object")
     return content
-
-
-def _tokenizer(file: Path) -> Tokenizer:
-    if not file.is_file():
-        raise AssetError(
-            f"model: {file} is missing; the gateway needs a fast tokenizer. With transformers: "
-            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        )
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing narrower
-        raise AssetError(f"model: {file} is no tokenizer that this gateway can read: {error}") from error
-
-
-def _template(
-    folder: Path, tokenizer_config: Mapping[str, Any], special: Mapping[str, str], now: Now | None
-) -> ChatTemplate | None:
-    file = folder / "chat_template.jinja"
-    source: Any = file.read_text(encoding="utf-8") if file.is_file() else tokenizer_config.get("chat_template")
-    where = file if file.is_file() else folder / "tokenizer_config.json"
-    if isinstance(source, list):  # several, by name
-        source = {item["name"]: item["template"] for item in source}.get("default")
-    if source is None:
-        return None
-    try:
-        return ChatTemplate(source, special, now)
-    except (jinja2.TemplateError, TypeError) as error:
-        raise AssetError(f"model: the chat template in {where} is broken: {error}") from error
-
-
-def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for source in sources:
-        for key in _SPECIAL_TOKENS:
-            value = source.get(key)
-            value = value.get("content") if isinstance(value, dict) else value
-            if isinstance(value, str):
-                found.setdefault(key, value)
-    return found
 
 
 def _ids(config: Mapping[str, Any], key: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ Step 8 of a request's life, between detokenizer and tool calls. A token leaves o
 part of a stop string, and then with all of its text. So a client that has the tokens has exactly their text, which
 continuing an answer at another gateway relies on."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mesh.messages import Token
 
@@ -15,7 +15,6 @@ class TextPiece:
 
     tokens: tuple[Token, ...]
     text: str
-    starts: tuple[int, ...] = field(default=(), compare=False)  # where each token's text begins; empty: not known
 
 
 class StopStrings:
@@ -44,7 +43,7 @@ class StopStrings:
 
     def flush(self) -> TextPiece:
         """Return everything that is held."""
-        piece = TextPiece(tuple(self._tokens), self._text, _starts(self._ends, len(self._text)))
+        piece = TextPiece(tuple(self._tokens), self._text)
         self._tokens, self._ends, self._text = [], [], ""
         return piece
 
@@ -53,7 +52,7 @@ class StopStrings:
         if count == 0:
             return TextPiece((), "")
         cut = self._ends[count - 1]
-        piece = TextPiece(tuple(self._tokens[:count]), self._text[:cut], _starts(self._ends[:count], cut))
+        piece = TextPiece(tuple(self._tokens[:count]), self._text[:cut])
         self._tokens, self._text = self._tokens[count:], self._text[cut:]
         self._ends = [end - cut for end in self._ends[count:]]
         return piece
@@ -67,8 +66,3 @@ class StopStrings:
                     longest = length
                     break
         return longest
-
-
-def _starts(ends: list[int], length: int) -> tuple[int, ...]:
-    """Where texts begin that end there one behind the other, in a text that was cut to this length."""
-    return tuple(min(end, length) for end in (0, *ends[:-1])) if ends else ()

@@ -1,109 +1,154 @@
-"""Tool calls, read from an answer's text while it streams: <tool_call>, a JSON object, </tool_call>.
+"""Reads the answer of one choice: its text, its reasoning and its tool calls, with the tokens that each piece takes.
 
-Step 8 of a request's life, after stop strings. The tokens of a call leave together once the call is whole, so a client
-that has the tokens has their text or their call. Text that only looks like a call (no JSON, a tool that was not
-offered, an answer that ends in the middle of it) stays text: nothing that the model wrote is lost."""
+Step 8 of a request's life, after stop strings. Tokens leave together with all of their text, once none of it is held
+back. So a client that has the tokens has exactly their text and calls, which continuing an answer at another gateway
+relies on."""
 
 import hashlib
-import json
-from collections.abc import Iterator
+from collections import deque
 from dataclasses import dataclass
 
+from gateway.text.answer_parser import AnswerParser
+from gateway.text.formats import HERMES, ReasoningFormat, ToolFormat
+from gateway.text.parsed import Parsed
 from gateway.text.stops import TextPiece
+from gateway.text.tool_choice import NO_TOOLS, OfferedTools
 from mesh.messages import Token
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+_SHORT = 9  # letters and digits of an id that the templates of Mistral accept
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
+    """A call, or the next piece of its arguments."""
+
     index: int  # number of the call in its choice, from 0
     id: str
-    name: str
-    arguments: str  # a JSON object
+    name: str  # empty in a later piece
+    arguments: str  # text of a JSON object, or a piece of it
+    later: bool = False  # continues a call that has left
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """How the answers to a chat are read; frozen, because it crosses from the prompt to the answer."""
+
+    use: OfferedTools = NO_TOOLS
+    tools: ToolFormat | None = HERMES  # form of the model's calls
+    reasoning: ReasoningFormat | None = None  # form of its reasoning; None: reasoning is text
+    reasoning_begun: bool = False  # the prompt has opened the reasoning
+    growing: bool = False  # a call leaves before it is whole
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """Marks that are read, and therefore have text even where they are special tokens."""
+        calls = self.tools.marks if self.tools is not None and self.use.names else ()
+        return frozenset({*calls, *(self.reasoning.marks if self.reasoning is not None else ())})
+
+
+PLAIN = AnswerFormat()
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedPiece:
-    """Tokens that leave together, their text outside of calls, and the calls that they complete."""
+    """Tokens that leave together, their text outside of calls, their reasoning, and the calls that they complete."""
 
     piece: TextPiece
     calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
 
 
-class ToolCallReader:
-    """Reads the calls of one choice."""
+class AnswerReader:
+    """Reads one choice."""
 
-    def __init__(self, names: frozenset[str], *, request_id: str = "", choice: int = 0, before: str = "") -> None:
-        """`names`: the tools that the client offered; without any, everything is text. `before`: text of this choice
-        that the client already has; calls in it are counted and not returned again."""
-        self._names, self._owner = names, f"{request_id}/{choice}"
-        self._tokens: list[Token] = []  # tokens that are held back
-        self._text = ""  # text of the held tokens
-        self.count = 0  # calls so far
-        self._after_call = False  # only white space since the last call
-        self._split(before)
+    def __init__(self, reading: AnswerFormat, *, request_id: str = "", choice: int = 0, before: str = "") -> None:
+        """`before`: text of this choice that the client already has; calls in it are counted and not returned again."""
+        self._parser = AnswerParser(
+            reading.tools,
+            reading.use.names,
+            reading.reasoning,
+            reasoning_begun=reading.reasoning_begun,
+            growing=reading.growing,
+        )
+        self._owner, self._short_ids = f"{request_id}/{choice}", reading.tools is not None and reading.tools.short_ids
+        self._tokens: deque[tuple[Token, int]] = deque()  # tokens that are held back, and where their text ends
+        self._reasons = reading.reasoning is not None
+        self._waiting = Parsed()  # what was parsed of tokens that are held back
+        self._left = 0  # where the text of the last token that has left ends
+        self.reasoning_tokens = 0
+        if before:
+            self._parser.feed(before)
+            self._left = self._parser.seen
+
+    @property
+    def count(self) -> int:
+        """Calls so far that are complete."""
+        return self._parser.count
+
+    @property
+    def called(self) -> bool:
+        """A call has left, or at least its name."""
+        return self._parser.started > 0
+
+    @property
+    def reasoning_end(self) -> int | None:
+        """Characters up to the end of the reasoning; None: it has not ended."""
+        return None if self._parser.in_reasoning else self._parser.reasoning_end
 
     def push(self, piece: TextPiece) -> ParsedPiece:
-        if not self._names:
+        if not self._tokens and self._parser.passes_text and not self._parser.held:
             return ParsedPiece(piece)
-        self._tokens.extend(piece.tokens)
-        self._text += piece.text
-        return ParsedPiece(TextPiece((), "")) if _ends_open(self._text) else self.flush()
+        if not piece.tokens and not piece.text:
+            return ParsedPiece(piece)
+        parsed = self._parser.feed(piece.text)
+        # All tokens of a piece leave it together; which of them its text belongs to is no longer known.
+        self._tokens.extend((token, self._parser.seen) for token in piece.tokens)
+        return self._release(parsed, self._parser.seen - self._parser.held)
 
     def flush(self) -> ParsedPiece:
         """Return everything that is held."""
-        text, calls = self._split(self._text)
-        piece = TextPiece(tuple(self._tokens), text)
-        self._tokens, self._text = [], ""
-        return ParsedPiece(piece, calls)
+        return self._release(self._parser.finish(), self._parser.seen, everything=True)
 
-    def _split(self, text: str) -> tuple[str, tuple[ToolCall, ...]]:
-        """Separate text and calls; white space right after a call is dropped."""
-        texts: list[str] = []
-        calls: list[ToolCall] = []
-        for part, inside in _parts(text):
-            name, arguments = _parse_call(part) if inside else (None, "")
-            if name in self._names:
-                calls.append(ToolCall(self.count, self._new_id(), str(name), arguments))
-                self.count += 1
-                self._after_call = True
-                continue
-            shown = f"{OPEN}{part}{CLOSE}" if inside else part.lstrip() if self._after_call else part
-            self._after_call = self._after_call and not shown
-            texts.append(shown)
-        return "".join(texts), tuple(calls)
+    def _release(self, parsed: Parsed, until: int, *, everything: bool = False) -> ParsedPiece:
+        """Tokens whose text ends before `until` leave, with what was parsed, unless that is part of a later token."""
+        parsed = _joined(self._waiting, parsed)
+        ends = [end for _, end in self._tokens if end <= until]
+        early = until - (ends[-1] if ends else self._left)  # characters of a token that cannot leave yet
+        kept = Parsed()
+        if early and not everything:
+            if not ends or parsed.calls or parsed.reasoning or early > len(parsed.text):
+                self._waiting = parsed
+                return ParsedPiece(TextPiece((), ""))
+            parsed, kept = Parsed(parsed.text[:-early]), Parsed(parsed.text[-early:])
+        self._waiting = kept
+        tokens = tuple(self._leave() for _ in ends)
+        return ParsedPiece(TextPiece(tokens, parsed.text), self._calls(parsed), parsed.reasoning)
 
-    def _new_id(self) -> str:
+    def _leave(self) -> Token:
+        token, end = self._tokens.popleft()
+        if self._reasons and (self._parser.in_reasoning or self._left < self._parser.reasoning_end):
+            self.reasoning_tokens += 1
+        self._left = end
+        return token
+
+    def _calls(self, parsed: Parsed) -> tuple[ToolCall, ...]:
+        return tuple(
+            ToolCall(part.index, self._id(part.index), part.name or "", part.arguments, later=part.name is None)
+            for part in parsed.calls
+        )
+
+    def _id(self, index: int) -> str:
         """An id that is the same when the answer is continued at another gateway."""
-        return "call_" + hashlib.blake2b(f"{self._owner}/{self.count}".encode(), digest_size=12).hexdigest()
+        digest = hashlib.blake2b(f"{self._owner}/{index}".encode(), digest_size=12)
+        if not self._short_ids:
+            return "call_" + digest.hexdigest()
+        number, letters = int.from_bytes(digest.digest(), "little"), ""
+        for _ in range(_SHORT):
+            number, rest = divmod(number, len(_ALPHABET))
+            letters += _ALPHABET[rest]
+        return letters
 
 
-def _ends_open(text: str) -> bool:
-    """Whether the text ends inside a call, or with the beginning of a call's opening mark."""
-    rest = text.rpartition(CLOSE)[2]
-    return OPEN in rest or any(rest.endswith(OPEN[:length]) for length in range(1, len(OPEN)))
-
-
-def _parts(text: str) -> Iterator[tuple[str, bool]]:
-    """Parts of the text in order; True marks the inside of a call."""
-    while OPEN in text and CLOSE in text.partition(OPEN)[2]:
-        before, _, text = text.partition(OPEN)
-        if before:
-            yield before, False
-        inside, _, text = text.partition(CLOSE)
-        yield inside, True
-    if text:
-        yield text, False
-
-
-def _parse_call(text: str) -> tuple[str | None, str]:
-    """Name and arguments of a call; no name if the text is no call."""
-    try:
-        call = json.loads(text)
-    except (ValueError, RecursionError):
-        return None, ""
-    arguments = call.get("arguments", {}) if isinstance(call, dict) else None
-    if not isinstance(arguments, dict) or not isinstance(call.get("name"), str):
-        return None, ""
-    return call["name"], json.dumps(arguments, ensure_ascii=False)
+def _joined(first: Parsed, second: Parsed) -> Parsed:
+    return Parsed(first.text + second.text, first.reasoning + second.reasoning, first.calls + second.calls)

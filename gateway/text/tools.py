@@ -1,8 +1,8 @@
 """Tools as a client declares them, and the calls and results in its messages: validated, or refused by field name.
 
 This file also checks at start whether the model's chat template supports tools. A template without room for
-tools, or one that writes calls in another form than gateway/text/tool_calls.py reads, makes the gateway refuse tools
-with the reason, so that nothing is silently dropped."""
+tools, or one that writes calls in none of the forms of gateway/text/formats.py, makes the gateway refuse tools with the
+reason, so that nothing is silently dropped."""
 
 import json
 import re
@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.structured.calls import parse_tool_choice
+from gateway.text.answer_parser import AnswerParser
 from gateway.text.chat import ChatTemplate
-from gateway.text.tool_calls import ToolCallReader
+from gateway.text.formats import AUTO, NONE, PROBE, TOOL_FORMATS, ToolFormat, shows_tools, written_call
+from gateway.text.tool_choice import NO_TOOLS, OfferedTools, ToolMode, parse_tool_choice
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
 MAX_TOOLS = 128
+REASONING_FIELDS = ("reasoning_content", "reasoning")
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-_PROBE = "probe_of_tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +43,27 @@ class ChatFields:
         return f"{self.tools}[{index}]"
 
 
-def validate_tools(tools: Sequence[Any], choice: Any, fields: ChatFields) -> tuple[Json, ...]:
-    """The valid tools, which the template shows to the model; none with tool_choice "none"."""
+def validate_tools(tools: Sequence[Any], choice: Any, fields: ChatFields, *, parallel: bool = True) -> OfferedTools:
+    """The tools that the answer may call; the template shows them to the model, and no others."""
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(fields.tools, f"{fields.tools} has {len(tools)} entries; at most {MAX_TOOLS} are allowed")
     valid = tuple(_validate_tool(tool, fields, index) for index, tool in enumerate(tools))
     names = [tool["function"]["name"] for tool in valid]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidRequest(fields.tools, f"{fields.tools} declares {twice[0]} twice")
-    parse_tool_choice(choice, names, tools=fields.tools)
-    return () if choice == "none" else valid
+    parsed = parse_tool_choice(choice, names, fields.tools)
+    if parsed.mode is ToolMode.NONE:
+        return NO_TOOLS
+    allowed = tuple(tool for tool in valid if parsed.allows(tool["function"]["name"]))
+    return OfferedTools(allowed, parsed.mode, parallel and not parsed.named)
 
 
-def tool_names(tools: Sequence[Json]) -> frozenset[str]:
-    return frozenset(tool["function"]["name"] for tool in tools)
+def shown_tools(use: OfferedTools) -> list[Json]:
+    """The tools as templates take them: `strict` is a word between client and server."""
+    return [
+        {"type": "function", "function": {key: value for key, value in tool["function"].items() if key != "strict"}}
+        for tool in use.tools
+    ]
 
 
 def validate_earlier_calls(message: Json, fields: ChatFields, index: int) -> Json:
@@ -65,6 +73,17 @@ def validate_earlier_calls(message: Json, fields: ChatFields, index: int) -> Jso
         raise InvalidRequest(path, f"{path} must be a list of calls")
     valid = [_validate_call(call, fields.call(index, at), fields.arguments) for at, call in enumerate(calls)]
     return message | {"tool_calls": valid}
+
+
+def validate_reasoning(message: Json, path: str) -> Json:
+    """An assistant's message with its reasoning under each name that templates read."""
+    for name in REASONING_FIELDS:
+        if not isinstance(message.get(name), str | None):
+            raise InvalidRequest(f"{path}.{name}", f"{path}.{name} must be text")
+    reasoning = next((message[name] for name in REASONING_FIELDS if message.get(name)), None)
+    rest = {key: value for key, value in message.items() if key not in REASONING_FIELDS}
+    names = (*REASONING_FIELDS, "thinking")
+    return rest if reasoning is None else rest | dict.fromkeys(names, reasoning)
 
 
 def validate_tool_results(messages: Sequence[Json], fields: ChatFields) -> None:
@@ -82,21 +101,26 @@ def validate_tool_results(messages: Sequence[Json], fields: ChatFields) -> None:
                 raise InvalidRequest(path, f"{path} is {brief(id)!r}; no assistant message before it has such a call")
 
 
-def why_no_tools(template: ChatTemplate) -> str | None:
-    """Why the template cannot be used with tools. None: it shows tools to the model and writes calls as they are
-    read."""
-    tool = {"type": "function", "function": {"name": _PROBE, "description": "", "parameters": {"type": "object"}}}
-    call = {"id": "probe1234", "type": "function", "function": {"name": _PROBE, "arguments": {"key": "value"}}}
-    question = {"role": "user", "content": "?"}
+def tool_support(template: ChatTemplate, setting: str = AUTO) -> tuple[ToolFormat | None, str | None]:
+    """The form of the model's calls, or why the template cannot be used with tools. `setting`: tool_format."""
+    if setting == NONE:
+        return None, "the setting tool_format is none"
     try:
-        with_tool = template.render([question], arguments={"tools": [tool]})
-        with_call = template.render([question, {"role": "assistant", "content": "", "tool_calls": [call]}])
+        if not shows_tools(template):
+            return None, "the model's chat template has no place for tools"
+        turn = written_call(template) if setting == AUTO else ""
     except InvalidRequest as error:
-        return error.message
-    if _PROBE not in with_tool:
-        return "the model's chat template has no place for tools"
-    reader = ToolCallReader(frozenset({_PROBE}), before=with_call)
-    return None if reader.count == 1 else "the model's chat template writes calls in a form that is not read here"
+        return None, error.message
+    for row in TOOL_FORMATS:
+        if row.name == setting or (setting == AUTO and _is_written_in(row, turn)):
+            return row, None
+    return None, "the model's chat template writes calls in a form that is not read here"
+
+
+def _is_written_in(row: ToolFormat, turn: str) -> bool:
+    parser = AnswerParser(row, frozenset({PROBE}))
+    parser.feed(turn)
+    return parser.count == 1
 
 
 def _validate_tool(tool: Any, fields: ChatFields, index: int) -> Json:
@@ -114,7 +138,7 @@ def _validate_tool(tool: Any, fields: ChatFields, index: int) -> Json:
         raise InvalidRequest(name, f"{name} must be a JSON schema of an object")
     if not isinstance(function.get("strict"), bool | None):
         raise InvalidRequest(f"{path}.strict", f"{path}.strict must be true or false")
-    return {"type": "function", "function": {key: value for key, value in function.items() if key != "strict"}}
+    return {"type": "function", "function": function}
 
 
 def _validate_call(call: Any, path: str, arguments_field: str) -> Json:

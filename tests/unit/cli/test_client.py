@@ -13,11 +13,12 @@ from grpc_status import rpc_status
 from typer.testing import CliRunner
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
+from cli.chat import Conversation
 from cli.client import chat_request, sampling, stream
 from cli.errors import MeshError
 from cli.main import build
 from gateway.grpc.errors import status_of
-from mesh.errors import InvalidRequest
+from mesh.errors import ContextTooLong, InvalidRequest
 
 
 class Echo(inference_pb2_grpc.InferenceServiceServicer):
@@ -26,6 +27,7 @@ class Echo(inference_pb2_grpc.InferenceServiceServicer):
     def __init__(self) -> None:
         self.requests: list[inference_pb2.GenerateRequest] = []
         self.takes_tools = True
+        self.context = 0  # most messages of a chat; 0: any number
 
     async def StreamGenerate(self, wrapped: Any, context: Any) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
         request = wrapped.request
@@ -34,6 +36,9 @@ class Echo(inference_pb2_grpc.InferenceServiceServicer):
             status = status_of(InvalidRequest("chat.tools", "tools: no"), "r1")
             await context.abort_with_status(rpc_status.to_status(status))
         text = request.text if request.WhichOneof("prompt") == "text" else request.chat.messages[-1].content
+        if self.context and len(request.chat.messages) > self.context:
+            status = status_of(ContextTooLong("chat.messages", "chat.messages has too many"), "r1")
+            await context.abort_with_status(rpc_status.to_status(status))
         if not text:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "prompt: is empty")
         if text.startswith("call ") and request.chat.tools:
@@ -195,6 +200,37 @@ def test_the_conversation_with_a_model_that_takes_no_tools_continues_without_the
 def test_a_chat_without_the_tool_offers_none(echo: tuple[str, Echo]) -> None:
     chat(echo, "--no-tool", said="call mesh_status decode\n")
     assert not echo[1].requests[-1].chat.tools
+
+
+def test_a_full_context_forgets_the_oldest_turns_and_keeps_the_system_message(echo: tuple[str, Echo]) -> None:
+    echo[1].context = 4
+    shown, sent = chat(echo, "--no-tool", "--system", "be brief", said="one\ntwo\nthree\n")
+    assert shown.count("the oldest turn is forgotten") == 1
+    assert sent == [("system", "be brief"), ("user", "two"), ("assistant", "two "), ("user", "three")]
+
+
+def test_a_question_that_is_refused_is_withdrawn_and_the_chat_goes_on(echo: tuple[str, Echo]) -> None:
+    echo[1].context = 2
+    _, sent = chat(echo, "--no-tool", "--system", "be brief", said="one\ntwo\n")
+    assert sent == [("system", "be brief"), ("user", "two")]
+    echo[1].context = 1
+    result = CliRunner().invoke(build("chat"), ["chat", "--address", echo[0], "--system", "x"], input="one\n")
+    assert result.exit_code == 1 and "shorten it" in result.output
+
+
+@pytest.mark.parametrize(("words", "kept"), [(["half ", "an"], [("user", "one"), ("assistant", "half an")]), ([], [])])
+def test_an_interrupted_answer_is_kept_as_far_as_it_came(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], kept: list[tuple[str, str]]
+) -> None:
+    async def interrupted(*_: Any) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
+        for word in words:
+            yield inference_pb2.StreamGenerateResponse(delta=inference_pb2.Delta(text=word))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cli.chat.stream", interrupted)
+    conversation = Conversation("", "", None, 8, None, None, tools=[])
+    conversation.ask("one")
+    assert [(message.role, message.content) for message in conversation.messages] == kept
 
 
 async def test_a_refusal_keeps_its_code_and_words(echo: tuple[str, Echo]) -> None:

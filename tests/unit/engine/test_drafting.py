@@ -10,6 +10,7 @@ import pytest
 
 from engine.acceptance import accepted, next_slot
 from engine.builtin import tiny
+from engine.drafting import Reading, proposed
 from engine.plan import Drafting, Piece, Plan, Sampled
 from mesh.messages import Sampling
 from tests.unit.engine.speculating import DraftedRequest, run_to_end
@@ -75,6 +76,41 @@ def test_tokens_looked_up_are_verified_like_any_draft(
         run_to_end(engine(folder, draft=draft).runner, [one])
         assert [said.token for said in one.emitted] == truth
         assert 0.4 * one.proposed < one.accepted < 0.7 * one.proposed
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED, FILTERED])
+@pytest.mark.parametrize("vocab", [256, 288])
+def test_a_draft_with_a_vocabulary_of_another_size_changes_no_bit(
+    sampling: Sampling, vocab: int, tmp_path: Path, folder: Path, engine: Any, words: Words
+) -> None:
+    """A smaller one cannot read some tokens of the text; a larger one may propose tokens that the model lacks."""
+    draft = tiny(tmp_path / "padded", "llama2", dtype="bf16", layers=3, vocab=vocab)
+    prompt = [*words(40), 261, 257, 3, 260, 259]
+    one = DraftedRequest(prompt, sampling, tuple(range(24)), propose=4)
+    run_to_end(engine(folder, draft=draft).runner, [one])
+    assert one.emitted == alone(engine, folder, prompt, sampling)
+    assert one.proposed > 0
+
+
+def test_proposals_end_before_a_token_that_the_model_lacks() -> None:
+    piece = Piece(1, (7,), 3, (0,), 1, 0, GREEDY)
+    readings = [Reading(0, piece, 3)]
+    assert proposed([piece], readings, [[5], [262], [6]], vocab=262) == ((5,),)
+    assert proposed([piece], readings, [[5], [261], [6]], vocab=262) == ((5, 261, 6),)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
+@pytest.mark.parametrize("context", [32, 64, 72])
+def test_behind_its_own_context_a_draft_proposes_nothing_and_changes_no_bit(
+    sampling: Sampling, context: int, tmp_path: Path, folder: Path, engine: Any, words: Words
+) -> None:
+    draft = tiny(tmp_path / "short", "llama2", dtype="bf16", layers=3, context=context)
+    one = DraftedRequest(words(45), sampling, tuple(range(24)), propose=4, chunk=17)
+    run_to_end(engine(folder, draft=draft).runner, [one])
+    assert one.emitted == alone(engine, folder, words(45), sampling)
+    # The same weights, so every proposal is right; the last token it reads stands in its last slot but one.
+    assert one.accepted == one.proposed
+    assert (one.proposed == 0) if context == 32 else (0 < one.proposed < context - 45)
 
 
 def test_a_mixed_batch_says_what_each_request_says_alone(folder: Path, other: Path, engine: Any, words: Words) -> None:

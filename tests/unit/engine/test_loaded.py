@@ -9,6 +9,7 @@ import pytest
 from engine.builtin import tiny
 from engine.cuda.device import Found
 from engine.loaded import CpuModel, load_model, load_on
+from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
 
 
@@ -45,15 +46,37 @@ def test_a_draft_in_fp32_serves_a_model_in_fp32(tmp_path: Path) -> None:
     assert made.draft is not None and made.weights.path == "fp32"
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [({"vocab": 200}, "vocabulary of 200"), ({"context": 256}, "context of 256")],
-)
-def test_a_draft_that_cannot_follow_the_model_is_refused_naming_the_setting(
-    change: dict[str, int], problem: str, folder: Path, tmp_path: Path
+def test_a_draft_that_lacks_tokens_is_refused_naming_the_setting(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"draft: .*vocabulary of 200.*Set `draft`"):
+        opened(folder, tmp_path, tiny(tmp_path / "draft", "llama2", dtype="bf16", vocab=200))
+
+
+@pytest.mark.parametrize("change", [{"vocab": 288}, {"context": 256}])
+def test_a_draft_with_other_padding_or_a_shorter_context_is_served_on_a_cpu(
+    change: dict[str, int], folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ModelError, match=rf"draft: .*{problem}.*Set `draft`"):
-        opened(folder, tmp_path, tiny(tmp_path / "draft", "llama2", dtype="bf16", **change))
+    draft = tiny(tmp_path / "draft", "llama2", dtype="bf16", **change)
+    model = opened(folder, tmp_path, draft)
+    assert model.draft_context_tokens == change.get("context", 512) and model.context_tokens == 512
+    with pytest.raises(ModelError, match=r"draft: has a (vocabulary of 288|context of 256).*Set `draft`"):
+        check_draft(draft, model.weights.config, folder, padded=False)  # as a GPU does
+
+
+def test_other_padding_needs_a_tokenizer_that_says_what_is_padding(folder: Path, tmp_path: Path) -> None:
+    draft = tiny(tmp_path / "draft", "llama2", dtype="bf16", vocab=288)
+    for place in (draft, folder):
+        (place / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="vocabulary of 288"):
+        opened(folder, tmp_path, draft)
+
+
+def test_weights_and_their_draft_count_as_memory(folder: Path, tmp_path: Path) -> None:
+    draft = tiny(tmp_path / "draft", "llama2", dtype="bf16")
+    alone, both = opened(folder, tmp_path), opened(folder, tmp_path, draft)
+    files = [file.stat().st_size for file in (tmp_path / "cache").glob("*.weights")]
+    assert both.draft is not None
+    assert both.weights_bytes == alone.weights_bytes + both.draft.nbytes
+    assert 0.5 * sum(files) < both.weights_bytes <= sum(files)
 
 
 def test_a_draft_with_other_words_is_refused(folder: Path, tmp_path: Path) -> None:

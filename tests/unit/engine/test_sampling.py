@@ -111,3 +111,10 @@ def test_logits_and_plan_must_fit() -> None:
     with pytest.raises(ValueError, match="2 rows of logits for 1"):
         sample([piece(Sampling())], draw(1, 2))
     assert sample([piece(None, sampled=0)], draw(1)[:0]) == ((),)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-37, 1e-38, 1e-45])
+def test_the_coldest_temperatures_take_the_best(temperature: float) -> None:
+    logits = draw(9) * 1000
+    for filters in ({}, {"top_k": 5, "top_p": 0.9, "min_p": 0.1}):
+        assert one(logits, temperature=temperature, seed=3, **filters).token == int(logits[0].argmax())

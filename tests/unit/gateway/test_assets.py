@@ -28,6 +28,12 @@ def test_limits_and_ids_come_from_the_folder(folder: Path) -> None:
         ({"temperature": 0.6, "top_p": 0.9, "top_k": 20}, Defaults(temperature=0.6, top_p=0.9, top_k=20)),
         ({"do_sample": True, "temperature": 0.6}, Defaults(temperature=0.6)),
         ({"do_sample": False, "temperature": 0.6}, Defaults(temperature=0.0)),
+        ({"top_k": -1}, Defaults(top_k=0)),
+        ({"repetition_penalty": 1.1, "top_k": 20.0}, Defaults(repetition_penalty=1.1, top_k=20)),
+        ({"no_repeat_ngram_size": 3, "min_new_tokens": 4}, Defaults(no_repeat_ngram_size=3, min_new_tokens=4)),
+        ({"suppress_tokens": [3, 1]}, Defaults(suppress_tokens=(3, 1))),
+        ({"num_beams": 1, "typical_p": 1.0, "guidance_scale": None, "bad_words_ids": []}, Defaults()),
+        ({"max_length": 20, "use_cache": False, "cache_implementation": "static", "pad_token_id": 3}, Defaults()),
     ],
 )
 def test_the_folder_decides_how_to_sample_where_a_request_does_not(
@@ -37,7 +43,27 @@ def test_the_folder_decides_how_to_sample_where_a_request_does_not(
     assert load_assets(folder, "tiny").defaults == defaults
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", "hot"), ("top_p", 0), ("top_k", -1), ("min_p", True)])
+UNSUPPORTED: list[tuple[str, Any]] = [
+    ("repetition_penalty", 0.0),
+    ("no_repeat_ngram_size", 2.5),
+    ("suppress_tokens", [1, 99999]),
+    ("suppress_tokens", 7),
+    ("min_new_tokens", -1),
+    ("num_beams", 4),
+    ("typical_p", 0.9),
+    ("penalty_alpha", 0.6),
+    ("bad_words_ids", [[1, 2]]),
+    ("forced_eos_token_id", 2),
+    ("guidance_scale", 1.5),
+    ("sequence_bias", [[[1], 2.0]]),
+    ("stop_strings", ["end"]),
+    ("watermarking_config", {"bias": 2.0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", "hot"), ("top_p", 0), ("top_k", -2), ("min_p", True), *UNSUPPORTED]
+)
 def test_a_wrong_recommendation_is_named(folder: Path, name: str, value: Any) -> None:
     change(folder / "generation_config.json", **{name: value})
     with pytest.raises(AssetError, match=rf"generation_config\.json: {name} is "):
@@ -98,3 +124,9 @@ def test_a_broken_folder_is_an_error_that_names_the_file(
         (folder / file).write_text(content)
     with pytest.raises(AssetError, match=message):
         load_assets(folder, "tiny")
+
+
+def test_a_shorter_context_may_be_set_and_no_longer_one(folder: Path) -> None:
+    assert load_assets(folder, "tiny", context_tokens=100).context_tokens == 100
+    with pytest.raises(AssetError, match="context_tokens: 513 is more than the 512 tokens"):
+        load_assets(folder, "tiny", context_tokens=513)

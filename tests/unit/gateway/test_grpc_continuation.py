@@ -60,6 +60,27 @@ async def test_a_choice_that_a_stop_string_ended_before_is_ended_again(stub: Any
     assert (whole.choices[0].text, list(whole.choices[0].token_ids)) == ("", [])
 
 
+async def test_a_stop_string_among_the_first_min_tokens_ended_nothing(stub: Any, core: Any) -> None:
+    core.reply = b"stop, go on"
+    request = ask(sampling=pb.SamplingOptions(seed=4), stop=pb.StopOptions(strings=["stop"], min_tokens=6))
+    request.emitted.add(index=0, token_ids=b"stop, go")
+    whole = await stub.Generate(request)
+    assert (whole.choices[0].text, whole.choices[0].finished.stop_string) == (" on", "")
+    request.stop.min_tokens = 3  # the string ends behind them
+    assert (await stub.Generate(request)).choices[0].finished.stop_string == ""
+    request.stop.min_tokens = 0
+    assert (await stub.Generate(request)).choices[0].finished.stop_string == "stop"
+
+
+async def test_a_stop_string_that_max_tokens_completed_is_the_reason(stub: Any, core: Any) -> None:
+    core.reply = b"hello"
+    request = ask(sampling=pb.SamplingOptions(seed=4), stop=pb.StopOptions(strings=["lo"], max_tokens=5))
+    first = (await stub.Generate(request)).choices[0].finished
+    request.emitted.add(index=0, token_ids=b"hello")
+    again = (await stub.Generate(request)).choices[0].finished
+    assert [(end.reason, end.stop_string) for end in (first, again)] == [(pb.FINISH_REASON_STOP, "lo")] * 2
+
+
 async def test_a_continuation_in_another_class_is_refused_unless_allowed(stub: Any, core: Any) -> None:
     request = ask(sampling=pb.SamplingOptions(seed=4), numerics_class=pb.NumericsClass(name="x", fingerprint="beef"))
     request.emitted.add(index=0, token_ids=b"he")

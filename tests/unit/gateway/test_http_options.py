@@ -146,6 +146,27 @@ async def test_chat_logprobs_carry_tokens_bytes_and_the_likeliest(client: openai
     assert without.choices[0].logprobs is None
 
 
+@pytest.mark.parametrize("reply", ["né 漢字 end".encode(), b"a\xe6\xbcb \xff\xff\xff\xff c", b"a\xff"])
+async def test_offsets_are_places_in_the_text_streamed_or_whole(
+    client: openai.AsyncOpenAI, core: Any, reply: bytes
+) -> None:
+    core.reply = reply
+    arguments: Any = {"model": "tiny", "prompt": "x: ", "logprobs": 1, "stop": ["nothing"]}
+    whole = (await client.completions.create(**arguments)).choices[0]
+    text, offsets = "", []
+    async for chunk in await client.completions.create(stream=True, **arguments):
+        text += chunk.choices[0].text
+        if chunk.choices[0].logprobs is not None:
+            offsets += chunk.choices[0].logprobs.text_offset or []
+    assert whole.logprobs is not None and whole.logprobs.tokens is not None
+    assert (text, offsets) == (whole.text, whole.logprobs.text_offset)
+    starts = [reply[:place].decode("utf-8", "ignore") for place in range(len(reply))]
+    if b"\xff" not in reply and b"\xe6\xbcb" not in reply:
+        assert offsets[: len(reply)] == [len(start) for start in starts]
+    for token, offset in zip(whole.logprobs.tokens, offsets, strict=False):
+        assert "\ufffd" in token or token == "<|end|>" or text[offset:].startswith(token)
+
+
 async def test_completion_logprobs_have_the_old_form(client: openai.AsyncOpenAI, core: Any) -> None:
     answer = await client.completions.create(model="tiny", prompt="x", logprobs=2, max_tokens=3)
     logprobs = answer.choices[0].logprobs

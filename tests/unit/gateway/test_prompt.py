@@ -11,6 +11,7 @@ from gateway.openai import request as openai_request
 from gateway.text.assets import Assets
 from gateway.text.chat import ChatTemplate
 from gateway.text.prompt import LONG_CHARACTERS, LONG_CHAT, ChatPrompt, encode_chat, encode_text
+from gateway.text.tool_calls import PLAIN
 from gateway.text.tools import ChatFields
 from mesh.errors import BatonError
 
@@ -24,7 +25,7 @@ def calling(function: Any) -> dict[str, Any]:
 
 async def test_both_spellings_give_the_same_ids(assets: Assets) -> None:
     encoded = [await encode_chat(assets, ChatPrompt([USER]), fields) for fields in (HTTP, GRPC)]
-    assert encoded == [((258, *b"hi", 257, 259), frozenset())] * 2
+    assert encoded == [((258, *b"hi", 257, 259), PLAIN)] * 2
 
 
 @pytest.mark.parametrize(

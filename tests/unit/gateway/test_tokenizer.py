@@ -13,7 +13,8 @@ from tokenizers.normalizers import Prepend
 from tokenizers.normalizers import Replace as ReplaceText
 from tokenizers.normalizers import Sequence as Normalizers
 
-from gateway.text.tokenizer import Detokenizer, ModelTokenizer
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.tokenizer import ModelTokenizer
 
 
 def sentencepiece_like() -> Tokenizer:

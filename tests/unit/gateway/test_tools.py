@@ -10,7 +10,7 @@ import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.text.chat import ChatTemplate
-from gateway.text.tools import why_no_tools
+from gateway.text.tools import tool_support
 from tests.unit.gateway.public_grpc import details_of
 
 TEMPLATE = (
@@ -58,9 +58,35 @@ async def test_a_streamed_call_is_the_whole_one_and_none_of_its_text_leaks(
         calls += choice.delta.tool_calls or []
         reasons.append(choice.finish_reason)
     assert (text, whole.message.content, reasons[-1]) == ("", None, "tool_calls")
-    assert [call.index for call in calls] == [0, 1]
-    assert [call.id for call in calls] == [call.id for call in whole.message.tool_calls or []]
-    assert len({call.id for call in calls}) == 2
+    begun = [call for call in calls if call.id is not None]
+    assert [(call.index, call.type, call.function.name) for call in begun] == [
+        (0, "function", "add"),
+        (1, "function", "add"),
+    ]
+    assert [call.id for call in begun] == [call.id for call in whole.message.tool_calls or []]
+    assert len({call.id for call in begun}) == 2
+    assert len(calls) > len(begun) + 10  # the arguments grow
+    for index in (0, 1):
+        pieces = [call.function.arguments for call in calls if call.index == index]
+        assert json.loads("".join(pieces)) == {"a": 1}
+
+
+async def test_a_tool_with_strict_is_taken_and_shown_without_the_word(client: openai.AsyncOpenAI, core: Any) -> None:
+    strict = {"type": "function", "function": ADD["function"] | {"strict": True}}
+    await client.chat.completions.create(model="tiny", messages=HI, tools=[strict])
+    assert bytes(token for token in core.streams[0].choice.prompt if token < 256).startswith(json.dumps(ADD).encode())
+
+
+async def test_only_allowed_tools_are_shown_and_called(client: openai.AsyncOpenAI, core: Any) -> None:
+    core.reply = CALL
+    more = {"type": "function", "function": {"name": "other"}}
+    choice: Any = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]},
+    }
+    answer = await client.chat.completions.create(model="tiny", messages=HI, tools=[ADD, more], tool_choice=choice)
+    assert answer.choices[0].message.content == CALL.decode()
+    assert b"add" not in bytes(token for token in core.streams[0].choice.prompt if token < 256)
 
 
 async def test_without_parallel_calls_the_answer_ends_with_the_first(client: openai.AsyncOpenAI, core: Any) -> None:
@@ -103,7 +129,7 @@ async def test_earlier_calls_and_results_reach_the_template(client: openai.Async
         ({"tools": [{"type": "retrieval"}]}, "tools[0]"),
         ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
         ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
-        ({"tools": [{"function": {"name": "f", "strict": "yes"}}]}, "tools[0].function.strict"),
+        ({"tools": [{"function": {"name": "f", "strict": 1}}]}, "tools[0].function.strict"),
         ({"tools": [ADD, ADD]}, "tools"),
         ({"tools": [ADD], "tool_choice": "sometimes"}, "tool_choice"),
         (
@@ -111,6 +137,12 @@ async def test_earlier_calls_and_results_reach_the_template(client: openai.Async
             "tool_choice.function.name",
         ),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": "often"}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+        (
+            {"tools": [ADD], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+            "tool_choice.allowed_tools.tools",
+        ),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
             "messages[0].tool_calls[0].function.arguments",
@@ -196,5 +228,5 @@ async def test_grpc_names_its_own_fields(stub: Any, tool: pb.Tool, call: pb.Tool
     ],
 )
 def test_a_template_is_probed_for_tools(template: str, reason: str | None) -> None:
-    found = why_no_tools(ChatTemplate(template, {}))
+    _, found = tool_support(ChatTemplate(template, {}))
     assert found == reason if reason is None else reason in (found or "")

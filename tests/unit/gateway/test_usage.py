@@ -15,6 +15,7 @@ class CountedAnswer:
     prompt_tokens: int
     completion_tokens: int
     timings: tuple[Timings, ...]
+    reasoning_tokens: int = 0
 
     @property
     def cached_tokens(self) -> int:

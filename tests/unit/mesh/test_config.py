@@ -203,10 +203,11 @@ def test_the_forced_product_path_is_no_setting_and_no_mistake() -> None:
 
 
 def test_the_pool_is_counted_in_pages_or_in_bytes() -> None:
-    assert DecodeConfig(pool_bytes=1000).pages(300) == 3
-    assert DecodeConfig(pool_pages=7).pages(300) == 7
-    with pytest.raises(ConfigError, match="pool_bytes: 1000 holds no page of 1001 bytes"):
-        DecodeConfig(pool_bytes=1000).pages(1001)
+    unused = {"memory_bytes": 0, "weights_bytes": 0}
+    assert DecodeConfig(pool_bytes=1000).pages(300, **unused) == 3
+    assert DecodeConfig(pool_pages=7).pages(300, **unused) == 7
+    with pytest.raises(ConfigError, match="pool_bytes: the pool's 1000 bytes hold no page of 1001 bytes"):
+        DecodeConfig(pool_bytes=1000).pages(1001, **unused)
 
 
 def test_a_draft_is_opened_only_where_it_is_used(tmp_path: Path) -> None:

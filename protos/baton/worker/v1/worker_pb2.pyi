@@ -230,7 +230,7 @@ class PhaseEvent(_message.Message):
     def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ..., attributes: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "max_tokens", "min_tokens", "stop_ids", "top_logprobs", "adjustments")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "max_tokens", "min_tokens", "stop_ids", "top_logprobs", "adjustments", "grammar")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,7 @@ class Sampling(_message.Message):
     STOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ADJUSTMENTS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -253,7 +254,8 @@ class Sampling(_message.Message):
     stop_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: int
     adjustments: Adjustments
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., adjustments: _Optional[_Union[Adjustments, _Mapping]] = ...) -> None: ...
+    grammar: str
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., adjustments: _Optional[_Union[Adjustments, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Adjustments(_message.Message):
     __slots__ = ("biases", "repetition_penalty", "frequency_penalty", "presence_penalty", "allowed", "suppressed_ids", "bad_words", "no_repeat_ngram")
@@ -284,12 +286,10 @@ class TokenBias(_message.Message):
     def __init__(self, token: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class TokenSequence(_message.Message):
-    __slots__ = ("tokens", "grammar")
+    __slots__ = ("tokens",)
     TOKENS_FIELD_NUMBER: _ClassVar[int]
-    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
-    grammar: str
-    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., grammar: _Optional[str] = ...) -> None: ...
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt", "priority")

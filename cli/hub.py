@@ -1,0 +1,197 @@
+"""Models of the Hugging Face hub: `ORG/NAME` or `ORG/NAME@REVISION` becomes a folder of this machine.
+
+Only what serving reads is downloaded: safetensors, configuration, tokenizer and chat templates, into the cache that all
+of Hugging Face's tools share. The commit that a name stands for is decided once: later starts take it from the cache
+without the network, until `baton model fetch` looks again. Weights come last, so a folder that has them is complete.
+The numerics class contains a hash of the weights, so workers with different commits never work together."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cli.errors import MeshError
+from cli.output import say
+from mesh.config import ConfigError
+from mesh.model_folder import is_hub_id
+from mesh.settings import Settings, SettingValue
+
+KEYS = ("model", "draft")
+_SMALL = re.compile(r"[\w.-]+\.json|chat_template\.jinja|additional_chat_templates/[\w.-]+\.jinja|LICENSE[\w.]*")
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+_SHARD = re.compile(r"model-[\w-]+\.safetensors")
+_NO_NETWORK = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ReadError", "RemoteProtocolError", "ConnectionError")
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    name: str  # ORG/NAME
+    revision: str  # a branch, a tag or a commit
+
+    @classmethod
+    def parse(cls, text: str) -> "HubModel":
+        name, _, revision = text.partition("@")
+        return cls(name, revision or "main")
+
+    def __str__(self) -> str:
+        return self.name if self.revision == "main" else f"{self.name}@{self.revision}"
+
+
+def with_models(settings: Settings, *, download: bool = True, tell: Callable[[str], None] = say) -> Settings:
+    """The settings with a folder for each model of the hub that they name; what the cache lacks is downloaded. Clients
+    call the model by its name on the hub, unless the settings name it otherwise. `tell`: gets the commit of each."""
+    values = list[SettingValue]()
+    for value in settings.values:
+        if value.key not in KEYS or not _is_of_hub(value):
+            values.append(value)
+            continue
+        model = HubModel.parse(value.raw)
+        folder = cached(model)
+        if folder is None and not download:
+            raise ConfigError(f"{value.origin}: {model} is not in the cache; `baton model fetch {model}` downloads it")
+        folder = folder or fetch(model, field=value.key)
+        tell(f"{value.key} {model} at commit {folder.name}")
+        values.append(replace(value, raw=str(folder)))
+        if value.key == "model":
+            values.append(replace(value, key="served_name", raw=model.name, rank=-1))
+    return Settings(tuple(values))
+
+
+def local_folder(place: Path) -> Path:
+    """The folder of a model whose name on the hub stands where a path is expected; other paths as they are."""
+    if place.exists() or not is_hub_id(str(place)):
+        return place
+    model = HubModel.parse(str(place))
+    return cached(model) or fetch(model, field="model")
+
+
+def cached(model: HubModel) -> Path | None:
+    """The complete folder of this model in the cache, without the network."""
+    with _hub_errors(model, "model"):
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(model.name, "config.json", revision=model.revision)
+    folder = Path(found).parent if isinstance(found, str) else None
+    return folder if folder is not None and _has_weights(folder) else None
+
+
+def fetch(model: HubModel, *, field: str) -> Path:
+    """Downloads what is missing of the model's newest commit and returns its folder. `field`: what errors name."""
+    with _hub_errors(model, field):
+        from huggingface_hub import HfApi, constants, hf_hub_download
+        from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+
+        info = HfApi().model_info(model.name, revision=model.revision, files_metadata=True)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        commit, wanted = str(info.sha), _wanted(model, field, list(sizes))
+        (enable_progress_bars if sys.stderr.isatty() else disable_progress_bars)()
+        missing = [name for name in wanted if not _is_cached(model.name, name, commit)]
+        _check_room(model, field, sum(sizes[name] for name in missing), Path(constants.HF_HUB_CACHE))
+        if missing:
+            megabytes = sum(sizes[name] for name in missing) / 1e6
+            say(f"downloading {model} at commit {commit}: {len(missing)} files, {megabytes:.0f} MB")
+        paths = [hf_hub_download(model.name, name, revision=commit) for name in wanted]
+        folder = Path(paths[wanted.index("config.json")]).parent
+        if model.revision != commit:  # the name stands for this commit from now on, also without the network
+            reference = folder.parent.parent / "refs" / model.revision
+            reference.parent.mkdir(parents=True, exist_ok=True)
+            reference.write_text(commit)
+    return folder
+
+
+def _is_of_hub(value: SettingValue) -> bool:
+    raw = value.raw
+    return isinstance(raw, str) and is_hub_id(raw) and not (value.folder / Path(raw).expanduser()).exists()
+
+
+def _wanted(model: HubModel, field: str, names: Sequence[str]) -> list[str]:
+    """The files to download, weights last. ConfigError: the repository has no model that Baton can read."""
+    shards = [] if _SINGLE in names else [name for name in names if _SHARD.fullmatch(name)]
+    weights = [_SINGLE] if _SINGLE in names else sorted(shards)
+    small = sorted(name for name in names if _SMALL.fullmatch(name) and (name != _INDEX or shards))
+    if "config.json" in names and weights:
+        return [*small, *weights]
+    if "adapter_config.json" in names:
+        what = "holds an adapter, no whole model; download its base model and merge both with peft"
+    elif any(name.endswith(".gguf") for name in names):
+        what = "holds GGUF files; Baton reads safetensors: name the model that they were made from"
+    elif any(name.endswith(".bin") for name in names):
+        command = f"M.from_pretrained('{model.name}', dtype='auto').save_pretrained('folder')"
+        what = (
+            "holds .bin files only, which can hold programs and are not opened; convert them once and name the folder: "
+            f'python -c "from transformers import AutoModelForCausalLM as M; {command}"'
+        )
+    else:
+        what = "holds no config.json with safetensors beside it"
+    raise ConfigError(f"{field}: {model} on the hub {what}")
+
+
+def _has_weights(folder: Path) -> bool:
+    if (folder / _SINGLE).is_file():
+        return True
+    try:
+        shards: Mapping[str, str] = json.loads((folder / _INDEX).read_bytes())["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return bool(shards) and all((folder / name).is_file() for name in set(shards.values()))
+
+
+def _is_cached(name: str, file: str, commit: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, file, revision=commit), str)
+
+
+def _check_room(model: HubModel, field: str, needed: int, cache: Path) -> None:
+    place = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise ConfigError(
+            f"{field}: {model} needs {needed >> 20} MiB and {place} has {free >> 20} MiB free; free disk space, or set "
+            "HF_HOME to a folder on another disk"
+        )
+
+
+@contextmanager
+def _hub_errors(model: HubModel, field: str) -> Iterator[None]:
+    """Errors of the hub in one line each. What a later start may not meet again ends a command with status 1."""
+    try:
+        yield
+    except (ConfigError, ModuleNotFoundError):
+        raise
+    except Exception as error:  # the hub's library takes its errors from the HTTP library of its version
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if "GatedRepoError" in kinds:
+            what = f"asks for consent: accept its terms at {_page(model)}, then set HF_TOKEN to a token of that account"
+        elif "RevisionNotFoundError" in kinds:
+            what = f"has no revision {model.revision!r}; {_page(model)}/tree/main lists branches and tags"
+        elif "RepositoryNotFoundError" in kinds:
+            what = (
+                "does not exist, or is private, and there is no folder of that name either: check the spelling, or set "
+                "HF_TOKEN to a token that may read it"
+            )
+        elif "HFValidationError" in kinds:
+            what = "is no name of a model: write ORG/NAME or ORG/NAME@REVISION"
+        elif "OfflineModeIsEnabled" in kinds:
+            what = "is not in the cache, and HF_HUB_OFFLINE allows no download: fetch it where the network is allowed"
+        elif isinstance(error, OSError) and error.errno:
+            raise ConfigError(f"{field}: {model} cannot be stored: {error}; HF_HOME names the folder") from None
+        elif kinds & {*_NO_NETWORK, "LocalEntryNotFoundError", "HfHubHTTPError", "HTTPError"}:
+            status: Any = getattr(getattr(error, "response", None), "status_code", None)
+            why = f"answered {status}" if status else f"cannot be reached ({type(error).__name__})"
+            text = f"{field}: {model} is not in the cache, and the hub {why}: try again; finished files are kept"
+            raise MeshError(text) from None
+        else:
+            raise
+        raise ConfigError(f"{field}: {model} on the hub {what}") from None
+
+
+def _page(model: HubModel) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/{model.name}"

@@ -1,0 +1,318 @@
+"""Splits the text of one choice, while it streams, into text, reasoning and tool calls.
+
+The rows of gateway/text/formats.py say how a model marks them. The parser looks at each character once; of what it has
+read it holds back only what may still become a mark, or a call. A call that is no call after all (no JSON, a tool that
+was not offered, an answer that ends in the middle of it) is text again: nothing that the model wrote is lost. With
+`growing`, a call leaves once its name is known and its arguments follow as they grow, as clients of streams expect;
+what breaks such a call later leaves as text behind it."""
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+from gateway.text.formats import ARGUMENTS_KEYS, NAME_KEY, ReasoningFormat, ToolFormat
+from gateway.text.json_scan import Mark, NotJson
+from gateway.text.parsed import CallPart, OpenCall, Parsed, open_tail
+
+MAX_NAME = 128  # characters before arguments_mark
+MAX_SPACE = 16  # white space that is held back
+SLICE = 1024  # characters that are read at once, so that the cost of a long text grows with its length only
+_SPACE = " \t\r\n"
+
+
+class _State(Enum):
+    START = auto()  # nothing but white space so far: reasoning may begin
+    REASONING = auto()
+    BARE = auto()  # behind reasoning: a call may begin without its mark
+    TEXT = auto()
+    OPEN = auto()  # a call may begin with the next character
+    NAME = auto()  # inside a name before arguments_mark
+    OBJECT = auto()  # inside a call's JSON object
+    AFTER = auto()  # behind a call: its end, a separator, or text
+
+
+class AnswerParser:
+    def __init__(
+        self,
+        tools: ToolFormat | None,
+        names: frozenset[str],
+        reasoning: ReasoningFormat | None = None,
+        *,
+        reasoning_begun: bool = False,
+        growing: bool = False,
+    ) -> None:
+        """`names`: the tools that the client offered. `reasoning_begun`: the prompt has opened the reasoning."""
+        self._tools, self._names = (tools, names) if names else (None, frozenset[str]())
+        self._reasoning, self._growing = reasoning, growing
+        self.started = 0  # calls whose name has left
+        self.count = 0  # calls that are complete
+        self.seen = 0  # characters read so far
+        self.reasoning_end = 0  # characters up to the end of the reasoning
+        self._rest = ""  # what is read and not used yet
+        self._raw: list[str] = []  # text of a call that has not left
+        self._raw_size = 0
+        self._strip = False  # white space is dropped until other text comes
+        self._listed = False  # the call stands in a list
+        self._out = Parsed()
+        self._call = OpenCall()
+        self._state = _State.START if reasoning is not None else self._answer_state()
+        if reasoning is not None and reasoning_begun:
+            self._state, self._strip = _State.REASONING, True
+        self._steps: dict[_State, Callable[[], bool]] = {
+            _State.START: self._start,
+            _State.REASONING: self._think,
+            _State.BARE: self._bare,
+            _State.TEXT: self._text,
+            _State.OPEN: self._open,
+            _State.NAME: self._name,
+            _State.OBJECT: self._object,
+            _State.AFTER: self._after,
+        }
+
+    @property
+    def held(self) -> int:
+        """Characters at the end of what was read that have not left."""
+        return self._raw_size + len(self._rest)
+
+    @property
+    def passes_text(self) -> bool:
+        """Everything is text from here on."""
+        return self._state is _State.TEXT and self._tools is None and not self._strip
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._state is _State.REASONING
+
+    def feed(self, text: str) -> Parsed:
+        if self.passes_text and not self._rest:
+            self.seen += len(text)
+            return Parsed(text)
+        for at in range(0, len(text), SLICE):
+            piece = text[at : at + SLICE]
+            self.seen += len(piece)
+            self._rest += piece
+            while self._rest and self._steps[self._state]():
+                pass
+        return self._take()
+
+    def finish(self) -> Parsed:
+        """Everything that is held back, at the end of the answer."""
+        if self._state is _State.REASONING:
+            self._think(final=True)
+        elif self._state is _State.AFTER and not self._raw:
+            self._rest = ""  # white space, or the beginning of an end mark
+        elif self._state in (_State.OPEN, _State.NAME, _State.OBJECT):
+            self._give_up(len(self._rest))
+        else:
+            self._say(self._rest)
+            self._rest = ""
+        return self._take()
+
+    def _take(self) -> Parsed:
+        out, self._out = self._out, Parsed()
+        return out
+
+    def _answer_state(self) -> _State:
+        return _State.BARE if self._tools is not None and self._tools.bare else _State.TEXT
+
+    def _start(self) -> bool:
+        assert self._reasoning is not None, "only reasoning has this state"
+        body = self._rest.lstrip(_SPACE)
+        if body.startswith(self._reasoning.begin):
+            self._rest = body[len(self._reasoning.begin) :]
+            self._state, self._strip = _State.REASONING, True
+            return True
+        if len(self._rest) - len(body) <= MAX_SPACE and self._reasoning.begin.startswith(body):
+            return False
+        self._state = self._answer_state()
+        return True
+
+    def _think(self, *, final: bool = False) -> bool:
+        assert self._reasoning is not None, "only reasoning has this state"
+        if self._strip:
+            self._rest = self._rest.lstrip(_SPACE)
+            self._strip = not self._rest
+        inside, mark, behind = self._rest.partition(self._reasoning.end)
+        if mark:
+            self._out.reasoning += inside.rstrip(_SPACE)
+            self._rest, self._state, self._strip = behind, self._answer_state(), True
+            self.reasoning_end = self.seen - len(behind)
+            return True
+        held = 0 if final else open_tail(inside, self._reasoning.end)
+        bare = inside[: len(inside) - held]
+        space = 0 if final else len(bare) - len(bare.rstrip(_SPACE))
+        held += space if space <= MAX_SPACE else 0
+        self._out.reasoning += inside[: len(inside) - held]
+        self._rest = inside[len(inside) - held :]
+        return False
+
+    def _bare(self) -> bool:
+        body = self._rest.lstrip(_SPACE)
+        if not body and len(self._rest) <= MAX_SPACE:
+            return False
+        if body.startswith("{"):
+            self._begin_calls(len(self._rest) - len(body))
+        else:
+            self._state = _State.TEXT
+        return True
+
+    def _text(self) -> bool:
+        if self._tools is None:
+            self._say(self._rest)
+            self._rest = ""
+            return False
+        begin = self._tools.begin
+        at = self._rest.find(begin)
+        if at >= 0:
+            self._say(self._rest[:at])
+            self._rest = self._rest[at:]
+            self._begin_calls(len(begin))
+            return True
+        held = open_tail(self._rest, begin)
+        self._say(self._rest[: len(self._rest) - held])
+        self._rest = self._rest[len(self._rest) - held :]
+        return False
+
+    def _begin_calls(self, mark: int) -> None:
+        """Calls begin behind the first `mark` characters."""
+        self._hold(mark)
+        self._state, self._listed = _State.OPEN, False
+
+    def _open(self) -> bool:
+        assert self._tools is not None, "calls are only read for tools"
+        self._hold(len(self._rest) - len(self._rest.lstrip(_SPACE)))
+        if not self._rest:
+            return False
+        letter = self._rest[0]
+        if letter == "{":
+            self._call, self._state = OpenCall(), _State.OBJECT
+        elif letter == "[" and self._tools.listed and not self._listed:
+            self._listed = True
+            self._hold(1)
+        elif self._tools.arguments_mark and not self._listed:
+            self._state = _State.NAME
+        else:
+            self._give_up(0)
+        return True
+
+    def _name(self) -> bool:
+        assert self._tools is not None, "calls are only read for tools"
+        name, mark, _ = self._rest.partition(self._tools.arguments_mark)
+        if not mark:
+            if len(name) > MAX_NAME or " " in name or "\n" in name:
+                self._give_up(len(name) - open_tail(name, self._tools.begin))
+                return True
+            return False
+        known = name.partition("[CALL_ID]")[0].strip()
+        if known not in self._names:
+            self._give_up(len(name) + len(mark))
+            return True
+        self._hold(len(name) + len(mark))
+        self._call, self._state = OpenCall(name=known, is_arguments=True), _State.OBJECT
+        return True
+
+    def _object(self) -> bool:
+        call, at = self._call, 0
+        try:
+            while at < len(self._rest):
+                end, mark = call.scanner.scan(self._rest, at)
+                if call.in_arguments or call.is_arguments:
+                    self._argue(self._rest[at:end])
+                at = end
+                if mark is Mark.END:
+                    self._hold(at)
+                    self._complete()
+                    return True
+                if mark is not None and not call.is_arguments and not self._mark(mark, self._rest[at : at + 1]):
+                    self._give_up(at)
+                    return True
+                if mark is Mark.VALUE_END and call.in_arguments:
+                    call.in_arguments, call.has_arguments = False, True
+        except NotJson as error:
+            if call.left:
+                self._argue(self._rest[at : error.at])
+            self._give_up(error.at)
+            return True
+        self._hold(at)
+        return False
+
+    def _mark(self, mark: Mark, letter: str) -> bool:
+        """Note a field of the call; False if this is no call. `letter`: the first of the value."""
+        call = self._call
+        if mark is Mark.VALUE_END:
+            if call.scanner.key == NAME_KEY:
+                call.name = call.scanner.string
+                return call.name in self._names
+            return True
+        if call.scanner.key in ARGUMENTS_KEYS:
+            if letter != "{" or call.has_arguments:
+                return False
+            call.in_arguments = True
+        return call.scanner.key != NAME_KEY or call.name is None
+
+    def _argue(self, piece: str) -> None:
+        """The next piece of the call's arguments."""
+        call = self._call
+        if not self._growing or call.name is None:
+            call.arguments.append(piece)
+        elif piece:
+            self._announce()
+            self._out.calls.append(CallPart(self.started - 1, None, piece))
+
+    def _announce(self) -> None:
+        """The call leaves, up to its arguments."""
+        if not self._call.left:
+            self._call.left, self._raw, self._raw_size = True, [], 0
+            self._out.calls.append(CallPart(self.started, self._call.name, ""))
+            self.started += 1
+
+    def _complete(self) -> None:
+        call = self._call
+        if call.name is None:
+            self._give_up(0)
+            return
+        if not call.left:
+            arguments = "".join(call.arguments) or "{}"
+            self._out.calls.append(CallPart(self.started, call.name, arguments))
+            self.started += 1
+        self.count += 1
+        self._raw, self._raw_size, self._state = [], 0, _State.AFTER
+
+    def _after(self) -> bool:
+        assert self._tools is not None, "calls are only read for tools"
+        tools, self._rest = self._tools, self._rest.lstrip(_SPACE)
+        if not self._rest:
+            return False
+        if self._listed and self._rest[0] == "]":
+            self._rest, self._listed = self._rest[1:], False
+        elif tools.separator and self._rest[0] == tools.separator and (self._listed or not tools.listed):
+            self._hold(1)
+            self._state = _State.OPEN
+        elif tools.end and tools.end.startswith(self._rest):
+            if self._rest != tools.end:
+                return False
+            self._rest, self._state, self._strip = "", _State.TEXT, True
+        else:
+            self._rest = self._rest.removeprefix(tools.end) if tools.end else self._rest
+            self._state, self._strip = _State.TEXT, True
+        return True
+
+    def _give_up(self, size: int) -> None:
+        """Turn into text all that looked like a call, and `size` characters of the rest."""
+        left = self._state is _State.OBJECT and self._call.left
+        self._hold(size)
+        shown = "".join(self._raw)
+        self._raw, self._raw_size, self._state = [], 0, _State.TEXT
+        self._say("" if left else shown)
+
+    def _hold(self, size: int) -> None:
+        """Take characters of the rest into the call; they are text if it turns out to be none."""
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        if taken and not (self._state is _State.OBJECT and self._call.left):
+            self._raw.append(taken)
+            self._raw_size += len(taken)
+
+    def _say(self, text: str) -> None:
+        if self._strip:
+            text = text.lstrip(_SPACE)
+            self._strip = not text
+        self._out.text += text

@@ -1,0 +1,44 @@
+"""Parts of an answer that gateway/text/answer_parser.py has read or is reading."""
+
+from dataclasses import dataclass, field
+
+from gateway.text.json_scan import JsonScanner
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A piece of one call: the first has the name, the others continue the arguments."""
+
+    index: int  # number of the call in its choice, from 0
+    name: str | None
+    arguments: str
+
+
+@dataclass(slots=True)
+class Parsed:
+    """The text, reasoning and calls that one piece of the answer has completed."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[CallPart] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """The call that is being read."""
+
+    name: str | None = None
+    is_arguments: bool = False  # the object is the arguments
+    in_arguments: bool = False
+    has_arguments: bool = False
+    left: bool = False  # its name has left
+    arguments: list[str] = field(default_factory=list)
+    scanner: JsonScanner = field(default_factory=JsonScanner)
+
+
+def open_tail(text: str, mark: str) -> int:
+    """Length of the longest end of the text that begins the mark."""
+    for length in range(min(len(mark) - 1, len(text)), 0, -1):
+        if text.endswith(mark[:length]):
+            return length
+    return 0

@@ -1,0 +1,51 @@
+"""Renders one chat template of a client, as a process of its own: `python -m gateway.text.template_process`.
+
+gateway/text/client_template.py starts it, writes one JSON object to its input and reads one from its output. After
+reading, the process gives up what a template could misuse: time, memory, files, sockets and child processes."""
+
+import json
+import resource
+import sys
+from datetime import datetime
+from typing import Any
+
+from gateway.text.jinja import RENDER_ERRORS, CompiledTemplate, TemplateFault
+
+CPU_SECONDS = 1
+MEMORY_BYTES = 512 << 20
+# Loads what rendering needs, errors included, while files can still be opened.
+_WARM_UP = "{{ strftime_now('%d %b %Y') }}{{ [1] | tojson }}{{ raise_exception('') }}"
+
+
+def main() -> None:
+    task = json.loads(sys.stdin.buffer.read())
+    _render({"now": "2026-01-01T00:00:00", "template": _WARM_UP, "variables": {}})
+    limits = {
+        resource.RLIMIT_CPU: CPU_SECONDS,
+        resource.RLIMIT_AS: MEMORY_BYTES,
+        resource.RLIMIT_NOFILE: 0,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NPROC: 0,
+        resource.RLIMIT_CORE: 0,
+    }
+    for limit, most in limits.items():
+        resource.setrlimit(limit, (most, most))
+    sys.stdout.buffer.write(json.dumps(_render(task)).encode())
+    sys.stdout.buffer.flush()
+
+
+def _render(task: dict[str, Any]) -> dict[str, str]:
+    now = datetime.fromisoformat(task["now"]) if task["now"] else None
+    try:
+        text = CompiledTemplate(task["template"], None if now is None else lambda: now).render(task["variables"])
+        return {"text": text}
+    except TemplateFault as error:
+        return {"refused": str(error)}
+    except MemoryError:
+        return {"error": "it takes too much memory"}
+    except (*RENDER_ERRORS, OSError) as error:
+        return {"error": str(error)}
+
+
+if __name__ == "__main__":
+    main()
