@@ -12,7 +12,8 @@ from gateway.core import PromptScores, ScoredToken
 from gateway.openai.answer import TokenNames, completion_logprobs
 from gateway.openai.pieces import JsonPieces
 from gateway.openai.sse import encode
-from gateway.text.tokenizer import Detokenizer, ModelTokenizer
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from mesh.messages import Token
 
 SLICE = 64  # tokens whose entries are rendered at once
