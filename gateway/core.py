@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.observability.record import RequestRecord, unrecorded
+from mesh.door_config import DoorConfig
 from mesh.errors import BatonError
 from mesh.messages import Sampling, Token
 
@@ -74,6 +75,16 @@ class TokenStream(Protocol):
 
 
 class Core(Protocol):
+    @property
+    def limits(self) -> DoorConfig:
+        """What one request may ask for."""
+
+    def admit(self, choices: int) -> None:
+        """Raise one of mesh.errors if so many choices of one request cannot be accepted now."""
+
+    def load(self) -> Mapping[str, int]:
+        """Number of accepted choices that run, and that wait for their first token."""
+
     def models(self) -> tuple[str, ...]:
         """Names that clients may put into `model`."""
 

@@ -2,6 +2,7 @@
 another."""
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Coroutine, Sequence
@@ -14,6 +15,7 @@ from gateway.grpc.api import services
 from gateway.http.api import HttpApi
 from gateway.http.hosts import KnownHosts, accepts_any_host
 from gateway.http.server import serve_http
+from gateway.http.tls import http_tls
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
 from gateway.observability.limits import Limits
@@ -62,6 +64,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         model=config.model_name,
         local=Local(config.local),
         max_waiting=config.max_waiting,
+        limits=config,
         observer=metrics or UNOBSERVED,
         rules=rules,
     )
@@ -83,13 +86,16 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     pages += ui.routes() if config.ui else ()
     api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
     app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
-    http = await serve_http(app, config.http_address, setting="gateway.http_address")
+    gc.freeze()  # what lives as long as the gateway is no work for the collector
+    tls = http_tls(config)
+    http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
         await run_together(report_health(gateway, listening), *watch)
     finally:
         ui.close()
         await http.close()
+        await api.aclose()
         await gateway.aclose()
         await listening.close()
 

@@ -17,14 +17,7 @@ from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local, Need, Route, RouteDecision, route
 from gateway.tally import Tally
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import (
-    BatonError,
-    Cancelled,
-    ClassUnavailable,
-    DeadlineExceeded,
-    PoolTooSmall,
-    WorkersDied,
-)
+from mesh.errors import BatonError, Cancelled, ClassUnavailable, DeadlineExceeded, PoolTooSmall, WorkersDied
 from mesh.messages import (
     Cancel,
     End,
@@ -70,6 +63,7 @@ class Sequencer:
         trace = choice.trace.choice(now, choice.prompt, choice.sampling)
         request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, numerics=choice.numerics)
         self.requests[request.id] = request
+        self.tally.accepted()
         self.observer.accepted(request)
         if choice.deadline_seconds is not None:
             late = DeadlineExceeded(f"the deadline of {choice.deadline_seconds:.3f} s passed")
@@ -163,7 +157,8 @@ class Sequencer:
 
     def _give_up(self, request: GatewayRequest) -> None:
         """The request has waited long enough for a worker."""
-        self.end(request, gave_up(lacking(self.workers, self._local), self._patience_seconds))
+        retry = self.tally.wait_seconds(asyncio.get_running_loop().time())
+        self.end(request, gave_up(lacking(self.workers, self._local), self._patience_seconds, retry))
 
     def _all_refuse_for_ever(self, request: GatewayRequest, tier: Tier) -> bool:
         workers = self.workers.tier(tier)
@@ -202,6 +197,7 @@ class Sequencer:
     def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token, now: float) -> None:
         if request.first_token_seconds is None:
             request.first_token_seconds = now
+            self.tally.started(now)
             self.observer.first_token(request, now)
         elif now != request.shown_seconds:  # tokens of one message count once
             self.observer.next_tokens(request, now - request.shown_seconds, now)

@@ -9,13 +9,14 @@ import logging
 from random import Random
 
 from gateway.core import ChoiceRequest
+from gateway.lacking import no_worker
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.observability.traces import RecentTraces
-from gateway.requests import RequestPhase
 from gateway.router import Local
 from gateway.sequencer import Sequencer
 from gateway.streams import RequestStream
 from gateway.workers import AttachedWorker, Workers
+from mesh.door_config import DoorConfig
 from mesh.errors import BatonError, Unavailable
 from mesh.messages import (
     ClockReading,
@@ -42,6 +43,8 @@ from mesh.telemetry import Silent
 
 log = logging.getLogger("baton.gateway")
 
+WITHOUT_WORKERS_SECONDS = 10.0  # after this time without any worker, requests no longer wait for one
+
 
 class Gateway:
     """The product's Core."""
@@ -55,6 +58,7 @@ class Gateway:
         traces: RecentTraces | None = None,
         local: Local = Local.AUTO,
         max_waiting: int = 1024,
+        limits: DoorConfig | None = None,
         patience_seconds: float = 30.0,
         observer: RequestObserver = UNOBSERVED,
         rules: Rules = RULES,
@@ -72,18 +76,34 @@ class Gateway:
         self.observer = observer
         self.traces = traces or RecentTraces(Silent(), random=random)
         self._network, self._rules, self._model, self._local = network, rules, model, local
+        self.limits = limits or DoorConfig()
         self._max_waiting = max_waiting
+        self._alone_since: float | None = None  # since when no worker is attached; None: one is
         self._reach_log = ReachLog(log)
         self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- what the front doors use
 
+    def admit(self, choices: int) -> None:
+        now, tally = asyncio.get_running_loop().time(), self.sequencer.tally
+        if self._alone_since is not None and now - self._alone_since >= WITHOUT_WORKERS_SECONDS:
+            raise no_worker(now - self._alone_since)
+        if tally.waiting + choices > self._max_waiting:
+            more = f"this request has {choices} more; " if choices > 1 else ""
+            raise Unavailable(
+                f"{tally.waiting} choices wait for their first token already; {more}the gateway takes at most "
+                f"{self._max_waiting} (max_waiting): try again later",
+                retry_after_seconds=tally.wait_seconds(now),
+            )
+
     def submit(self, choice: ChoiceRequest) -> RequestStream:
-        waiting = sum(request.phase is RequestPhase.WAITING for request in self.sequencer.requests.values())
-        if waiting >= self._max_waiting:
-            raise Unavailable(f"{waiting} requests are waiting for a worker already; try again later")
+        self.admit(1)
         return RequestStream(self.sequencer, self.sequencer.accept(choice))
+
+    def load(self) -> dict[str, int]:
+        waiting = self.sequencer.tally.waiting
+        return {"running": len(self.sequencer.requests) - waiting, "waiting": waiting}
 
     def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         self.observer.refused(error)
@@ -116,6 +136,7 @@ class Gateway:
     # ---- workers register, attach, report and leave
 
     async def listen(self, address: str) -> Listening:
+        self._alone_since = asyncio.get_running_loop().time()
         return await self._network.listen(address, {}, self.on_register)
 
     def on_register(self, register: Register) -> None:
@@ -157,6 +178,7 @@ class Gateway:
         worker = AttachedWorker(hello, session, hello.load)
         worker.change(hello.prefix)
         self.workers.add(worker)
+        self._alone_since = None
         self._dialing.discard(worker.incarnation)
         self.changed.set()
         if self.traces.records_phases:
@@ -200,6 +222,7 @@ class Gateway:
         worker.clock.stop()
         if self.workers.get(worker.incarnation) is worker:
             self.workers.remove(worker)
+            self._alone_since = None if self.workers else asyncio.get_running_loop().time()
             self.changed.set()
             log.warning("%s is gone", worker.session.name)
             self.observer.gone(worker)

@@ -12,15 +12,17 @@ from random import Random
 from typing import Any
 
 from gateway.core import ChoiceRequest, Core
+from gateway.lengths import validate_prompt_length
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
+from mesh.door_config import DoorConfig
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Sampling
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
-MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
+MAX_STOP_IDS = 4096
 MAX_SALT_CHARACTERS = 128
 MAX_PRIORITY = 600
 SIXTY_FOUR_BITS = 2**64 - 1
@@ -109,27 +111,23 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     if not request.prompt:
         raise InvalidRequest(prompt_field, f"{prompt_field} is empty; it needs at least one token")
     fields.token_ids("prompt", request.prompt, assets.vocabulary)
-    validate_length(prompt_field, len(request.prompt), context)
-    _validate_stops(fields, assets)
+    validate_prompt_length(prompt_field, len(request.prompt), core.limits, context)
+    _validate_stops(fields, assets, core.limits)
     max_tokens = _max_tokens(fields, context, core.largest_pool_tokens)
     eos = () if request.ignore_eos else assets.eos_ids
     sampling = _sampling(fields, assets, random, max_tokens=max_tokens, eos=eos)
-    return _per_choice(fields, model, assets, sampling, frozenset(eos) - set(request.stop_token_ids))
+    return _per_choice(fields, model, assets, core.limits, sampling, frozenset(eos) - set(request.stop_token_ids))
 
 
-def validate_length(field: str, tokens: int, context: int) -> None:
-    if tokens >= context:
-        what = f"{field} has {tokens} tokens; the model's context is {context}, the answer included: shorten it"
-        raise ContextTooLong(field, what)
-
-
-def _validate_stops(fields: "_Fields", assets: Assets) -> None:
-    stop = fields.request.stop
-    if len(stop) > MAX_STOP_STRINGS:
-        raise fields.invalid("stop", f"has {len(stop)} strings; at most {MAX_STOP_STRINGS} are allowed")
+def _validate_stops(fields: "_Fields", assets: Assets, limits: DoorConfig) -> None:
+    stop, ids = fields.request.stop, fields.request.stop_token_ids
+    if len(stop) > limits.stop_strings:
+        raise fields.invalid("stop", f"has {len(stop)} strings; at most {limits.stop_strings} are allowed")
+    if len(ids) > MAX_STOP_IDS:
+        raise fields.invalid("stop_token_ids", f"has {len(ids)} ids; at most {MAX_STOP_IDS} are allowed")
     if any(not string or len(string) > MAX_STOP_CHARACTERS for string in stop):
         raise fields.invalid("stop", f"holds a string that is empty or longer than {MAX_STOP_CHARACTERS} characters")
-    fields.token_ids("stop_token_ids", fields.request.stop_token_ids, assets.vocabulary)
+    fields.token_ids("stop_token_ids", ids, assets.vocabulary)
 
 
 def _max_tokens(fields: "_Fields", context: int, pool: int) -> int:
@@ -176,10 +174,15 @@ def _sampling(
 
 
 def _per_choice(
-    fields: "_Fields", model: str, assets: Assets, sampling: dict[str, Any], eos: frozenset[int]
+    fields: "_Fields",
+    model: str,
+    assets: Assets,
+    limits: DoorConfig,
+    sampling: dict[str, Any],
+    eos: frozenset[int],
 ) -> ValidRequest:
     request = fields.request
-    count = fields.integer("n", 1 if request.n is None else request.n, 1, MAX_CHOICES)
+    count = fields.integer("n", 1 if request.n is None else request.n, 1, min(MAX_CHOICES, limits.choices))
     priority = fields.integer("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
     if any(index >= count for index in request.emitted):
         raise fields.invalid("emitted", f"names choice {max(request.emitted)}; the choices are 0 to {count - 1}")

@@ -5,15 +5,15 @@ Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gateway.lengths import validate_length
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
 from gateway.text.prompt import ChatPrompt, encode_chat, encode_text
 from gateway.text.tools import ChatFields
-from gateway.validation import ClientRequest, validate_length
+from gateway.validation import ClientRequest
 from mesh.errors import InvalidRequest
 
-MAX_PROMPTS = 256
 CHAT_FIELDS = ChatFields(
     messages="messages",
     tools="tools",
@@ -30,6 +30,7 @@ class HttpCaller:
 
     request_id: str
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list, compare=False)  # that the answer gets besides
 
 
 async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> ClientRequest:
@@ -97,8 +98,6 @@ def _prompts(prompt: str | list[str | int | list[int]] | None, context: int) -> 
     if kinds == {int}:
         validate_length("prompt", len(prompt), context)
         return [prompt]
-    if len(prompt) > MAX_PROMPTS:
-        raise InvalidRequest("prompt", f"prompt has {len(prompt)} entries; at most {MAX_PROMPTS} are allowed")
     return list(prompt)
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from gateway.lengths import validate_length
 from gateway.text.assets import Assets
 from gateway.text.tools import ChatFields, tool_names, validate_earlier_calls, validate_tool_results, validate_tools
-from gateway.validation import validate_length
 from mesh.errors import ContextTooLong, InvalidRequest, brief
 
 Json = dict[str, Any]

@@ -1,0 +1,18 @@
+"""How long a prompt may be: what the setting `prompt_tokens` and the model's context allow. This file imports little,
+because the process that parses large bodies starts with it."""
+
+from mesh.door_config import DoorConfig
+from mesh.errors import ContextTooLong
+
+
+def validate_prompt_length(field: str, tokens: int, limits: DoorConfig, context: int) -> None:
+    if tokens > limits.prompt_tokens > 0:
+        what = f"{field} has {tokens} tokens; this gateway takes at most {limits.prompt_tokens}: shorten it"
+        raise ContextTooLong(field, what)
+    validate_length(field, tokens, context)
+
+
+def validate_length(field: str, tokens: int, context: int) -> None:
+    if tokens >= context:
+        what = f"{field} has {tokens} tokens; the model's context is {context}, the answer included: shorten it"
+        raise ContextTooLong(field, what)
