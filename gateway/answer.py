@@ -43,19 +43,46 @@ Event = Delta | Finished
 Item = TypeVar("Item")
 
 
+TURN_SECONDS = 0.002  # for which choices are submitted before others have a turn
+
+
 class Answer:
-    def __init__(self, valid: ValidRequest, core: Core, tokenizer: ModelTokenizer) -> None:
-        """Submit every choice at once; raises what the core raises."""
+    def __init__(
+        self,
+        valid: ValidRequest,
+        core: Core,
+        tokenizer: ModelTokenizer,
+        *,
+        streams: dict[int, TokenStream] | None = None,
+    ) -> None:
+        """Submit every choice at once; raises what the core raises. `streams`: those that are submitted already."""
         self._valid, self._request, self._tokenizer = valid, valid.request, tokenizer
         self._counts = {choice.sampling.choice: len(choice.emitted) for choice in valid.choices}
         self._counts |= {complete.index: len(complete.emitted) for complete in valid.complete}
-        self._streams: dict[int, TokenStream] = {}
+        self._streams: dict[int, TokenStream] = {} if streams is None else streams
         try:
-            for choice in valid.choices:
+            for choice in valid.choices[len(self._streams) :]:
                 self._streams[choice.sampling.choice] = core.submit(choice)
         except BatonError:
             self.cancel()
             raise
+
+    @classmethod
+    async def begin(cls, valid: ValidRequest, core: Core, tokenizer: ModelTokenizer) -> "Answer":
+        """Submit every choice; many long ones take time, so others have their turn between them."""
+        streams, clock = dict[int, TokenStream](), asyncio.get_running_loop().time
+        turn_ends = clock() + TURN_SECONDS
+        try:
+            for choice in valid.choices:
+                streams[choice.sampling.choice] = core.submit(choice)
+                if clock() > turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = clock() + TURN_SECONDS
+        except BaseException:
+            for stream in streams.values():
+                stream.cancel()
+            raise
+        return cls(valid, core, tokenizer, streams=streams)
 
     @property
     def seed(self) -> int:

@@ -32,6 +32,8 @@ class ChoiceRequest:
     choices: int = 1  # choices of the client's request, of which this is one
     prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it
     max_tokens_field: str = "max_tokens"
+    # Block hashes of the prompt by class and page size; choices of one prompt share them.
+    hashes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         assert self.prompt, "validation refuses empty prompts"

@@ -4,6 +4,7 @@ another."""
 import asyncio
 import gc
 import logging
+import sys
 import time
 from collections.abc import Coroutine, Sequence
 from random import Random, SystemRandom
@@ -37,6 +38,8 @@ from mesh.telemetry import Telemetry
 from mesh.tls import tls_files
 
 log = logging.getLogger("baton.gateway")
+
+SWITCH_SECONDS = 0.001  # for which a thread that renders or parses may keep Python's lock from the event loop
 
 
 async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
@@ -86,6 +89,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     pages += ui.routes() if config.ui else ()
     api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
     app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
+    sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what lives as long as the gateway is no work for the collector
     tls = http_tls(config)
     http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)

@@ -63,7 +63,6 @@ class GatewayRequest:
     ended_seconds: float | None = None
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None  # ends the wait for a worker
-    hashes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)  # block hashes by class and page size
 
     def enter(self, phase: RequestPhase) -> None:
         if phase not in MOVES[self.phase]:
@@ -130,9 +129,9 @@ class GatewayRequest:
         if not worker.prefix:
             return 0
         numerics, page_tokens = key = (worker.hello.numerics, worker.hello.page_tokens)
-        if key not in self.hashes:
-            self.hashes[key] = block_hashes(
+        if key not in self.choice.hashes:
+            self.choice.hashes[key] = block_hashes(
                 self.choice.prompt, page_tokens=page_tokens, numerics=numerics, salt=self.choice.salt
             )
-        hashes = self.hashes[key]
+        hashes = self.choice.hashes[key]
         return next((i for i, block in enumerate(hashes) if block not in worker.prefix), len(hashes)) * page_tokens

@@ -193,6 +193,7 @@ def _per_choice(
     salt = hashlib.blake2b(request.salt.encode(), digest_size=16).digest() if request.salt else b""
     choices: list[ChoiceRequest] = []
     complete: list[CompleteChoice] = []
+    hashes: dict[tuple[str, int], list[bytes]] = {}
     for index in range(count):
         emitted = request.emitted.get(index, ())
         fields.token_ids("emitted", emitted, assets.vocabulary)
@@ -216,6 +217,7 @@ def _per_choice(
                 choices=count,
                 prompt_field=fields.name("prompt"),
                 max_tokens_field=fields.name("max_tokens"),
+                hashes=hashes,
             )
         )
     return ValidRequest(request, sampling["seed"], tuple(choices), tuple(complete), eos)

@@ -80,7 +80,7 @@ class HttpApi:
         self._core.admit(count_choices(body))
         request = await parse_chat(body, self._assets, caller)
         valid = validate(request, self._core, self._assets, self._random)
-        answer = Answer(valid, self._core, self._assets.tokenizer)
+        answer = await Answer.begin(valid, self._core, self._assets.tokenizer)
         return ChatReply(body, [(request, answer)], self._assets, created=int(self._clock()))
 
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
@@ -95,7 +95,7 @@ class HttpApi:
         answers: list[Answer] = []
         try:
             for each in valid:
-                answers.append(Answer(each, self._core, self._assets.tokenizer))
+                answers.append(await Answer.begin(each, self._core, self._assets.tokenizer))
                 await asyncio.sleep(0)
         except BaseException:
             for answer in answers:

@@ -45,7 +45,7 @@ class CommonHeaders:
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if is_request_id(given) else self._draw_id()
         more = self._cors.headers(path, headers)
-        scope = scope | {"path": path, REQUEST_ID: request_id, MORE_HEADERS: more}
+        scope = {**scope, "path": path, REQUEST_ID: request_id, MORE_HEADERS: more}
         head = _Head(send, request_id, more, () if path in GENERATES else DEFAULTS)
         if scope["method"] == "OPTIONS" and (answer := self._cors.preflight(path, headers)) is not None:
             await head.send({"type": "http.response.start", "status": 204, "headers": answer})

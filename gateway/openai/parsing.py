@@ -19,7 +19,8 @@ from mesh.errors import BatonError, BodyTooLarge, InvalidRequest
 MEMORY_BYTES = 4 * 2**30
 KEPT_KIB = 512 * 1024  # of peak memory; after more, the process ends
 PACKED_IDS, PACKED_CHARACTERS = 64, 4096  # lists of so many integers and texts of so many characters travel as bytes
-MAX_VALUES = 100_000  # values of a body besides the token ids of its prompts
+MAX_VALUES = 100_000  # values of a field, and lists and objects of a body; token ids of prompts have other limits
+CHEAP = 16  # so many integers of a long list cost what one other value does
 IDS, TEXT = 1, 2  # kinds of packed values
 TOO_MUCH_MEMORY = "parsing the body needs too much memory: send less"
 
@@ -65,11 +66,13 @@ def answer_to(order: ParseOrder, raw: bytes) -> Parsed:
     try:
         kind = getattr(import_module(order.module), order.kind)
         limits, ignored = DoorConfig(choices=order.choices, prompt_tokens=order.prompt_tokens), list[str]()
+        if (found := count_containers(raw)) > MAX_VALUES:
+            raise InvalidRequest(None, f"the body has {found} lists and objects; at most {MAX_VALUES} are allowed")
         body = parse_body(raw, kind, strict=order.strict, ignored=ignored)
         check_limits(body, limits, order.context_tokens)
         values = {name: value for name in kind.__struct_fields__ if (value := getattr(body, name)) is not None}
         for name, value in values.items():
-            if (found := _count(value)) > MAX_VALUES:
+            if name != "prompt" and (found := _count(value)) > MAX_VALUES:
                 raise InvalidRequest(
                     name, f"{name} has {found} values; a request may have {MAX_VALUES} of them at most"
                 )
@@ -83,16 +86,26 @@ def answer_to(order: ParseOrder, raw: bytes) -> Parsed:
         return Parsed(error=type(error).__name__, param=error.field, message=error.message)
 
 
+def count_containers(raw: bytes) -> int:
+    """Lists and objects of a JSON text, counted without parsing it: brackets outside of strings."""
+    if raw.count(b"[") + raw.count(b"{") <= MAX_VALUES:
+        return 0
+    outside = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
+    return sum(part.count(b"[") + part.count(b"{") for part in outside)
+
+
 def _count(value: Any) -> int:
-    """Values within this one; a long list of integers counts as one, because it travels as bytes."""
-    found, level = 1, [value]
+    """Values within this one; integers of a long list count for little, because they travel as bytes."""
+    found, level = 1, [value] if isinstance(value, dict | list) else []
     while level:
         inner = list[Any]()
         for each in level:
             if isinstance(each, dict):
                 inner.extend(each.values())
-            elif isinstance(each, list) and not _is_ids(each):
+            elif not _is_ids(each):
                 inner.extend(each)
+            else:
+                found += len(each) // CHEAP
         found, level = found + len(inner), [each for each in inner if isinstance(each, dict | list)]
     return found
 

@@ -2,6 +2,7 @@
 
 Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway/validation.py."""
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,6 +71,7 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     for prompt in _prompts(body.prompt, assets.context_tokens):
         is_text = isinstance(prompt, str)
         ids = await encode_text(assets, prompt, field="prompt", special=True) if is_text else tuple(prompt)
+        await asyncio.sleep(0)  # others have their turn between prompts
         validate_length("prompt", len(ids), assets.context_tokens)  # before the next prompt is tokenized
         requests.append(
             _client_request(

@@ -15,8 +15,10 @@ from gateway.text.tools import ChatFields, tool_names, validate_earlier_calls, v
 from mesh.errors import ContextTooLong, InvalidRequest, brief
 
 Json = dict[str, Any]
-LONG_CHARACTERS = 16_384  # tokenizing these takes some milliseconds
+LONG_CHARACTERS = 4096  # tokenizing or rendering these takes some milliseconds
 LONG_CHAT = 64  # rendering a chat of so many messages takes some milliseconds
+DENSE = 8  # most texts have fewer characters for each token
+MARGIN = 64  # tokens that may change where a text is cut
 ROLES = ("system", "developer", "user", "assistant", "tool")
 RESERVED = {"messages", "add_generation_prompt", "tools", "documents"}  # template variables that are set here
 
@@ -34,6 +36,20 @@ class ChatPrompt:
 
 async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> tuple[tuple[int, ...], frozenset[str]]:
     """Token ids of a chat, and the names of the tools whose calls are to be read from the answer."""
+    rendered = partial(_rendered, assets, chat, fields)
+    text, tools = await asyncio.to_thread(rendered) if _is_long(chat) else rendered()
+    return await encode_text(assets, text, field=fields.messages, special=False), tools
+
+
+def _is_long(chat: ChatPrompt) -> bool:
+    contents = [message.get("content") for message in chat.messages[: LONG_CHAT + 1]]
+    plain = all(isinstance(content, str | None) for content in contents)
+    long = sum(len(content or "") for content in contents) > LONG_CHARACTERS if plain else True
+    return len(contents) > LONG_CHAT or long or bool(chat.tools or chat.template_arguments)
+
+
+def _rendered(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> tuple[str, frozenset[str]]:
+    """The text of a valid chat, and the names of its tools."""
     messages, arguments = chat.messages, dict(chat.template_arguments or {})
     tools = validate_tools(chat.tools, chat.tool_choice, fields)
     if assets.template is None:
@@ -52,15 +68,13 @@ async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> t
         raise InvalidRequest(name, f"{name} must not use tools: model {assets.name!r} cannot; {assets.why_no_tools}")
     if tools:
         arguments["tools"] = list(tools)
-    render = partial(
-        assets.template.render,
+    text = assets.template.render(
         valid,
         add_generation_prompt=chat.add_generation_prompt,
         arguments=arguments,
         field=fields.messages,
     )
-    text = render() if len(valid) <= LONG_CHAT else await asyncio.to_thread(render)
-    return await encode_text(assets, text, field=fields.messages, special=False), tool_names(tools)
+    return text, tool_names(tools)
 
 
 async def encode_text(assets: Assets, text: str, *, field: str, special: bool) -> tuple[int, ...]:
@@ -74,7 +88,19 @@ async def encode_text(assets: Assets, text: str, *, field: str, special: bool) -
         )
     if len(text) < LONG_CHARACTERS:
         return assets.tokenizer.encode(text, special=special)
-    return await asyncio.to_thread(assets.tokenizer.encode, text, special=special)
+    return await asyncio.to_thread(_encode_long, assets, text, field=field, special=special)
+
+
+def _encode_long(assets: Assets, text: str, *, field: str, special: bool) -> tuple[int, ...]:
+    """Tokenize the text, or only its beginning where that is longer than the context already."""
+    first, context = DENSE * assets.context_tokens, assets.context_tokens
+    while first < len(text):
+        tokens = len(assets.tokenizer.encode(text[:first], special=special)) - MARGIN
+        if tokens > context:
+            what = f"the first {first} characters of {field} alone have about {tokens} tokens"
+            raise ContextTooLong(field, f"{what}; the model's context is {context}, the answer included: shorten it")
+        first *= 4
+    return assets.tokenizer.encode(text, special=special)
 
 
 def _validate_message(message: Json, fields: ChatFields, index: int) -> Json:

@@ -29,8 +29,9 @@ class ModelTokenizer:
         return SHRINKS * self._longest * tokens
 
     def encode(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """`special`: add the tokens that the model expects around plain text; a chat template has them already."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        """`special`: add the tokens that the model expects around plain text; a chat template has them already. Other
+        threads run meanwhile: of the library's methods, only those for batches let them."""
+        return tuple(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
