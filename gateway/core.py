@@ -79,7 +79,7 @@ class TokenStream(Protocol):
 class Core(Protocol):
     @property
     def limits(self) -> DoorConfig:
-        """What one request may ask for."""
+        """Limits of one request."""
 
     def admit(self, choices: int) -> None:
         """Raise one of mesh.errors if so many choices of one request cannot be accepted now."""

@@ -22,7 +22,7 @@ from gateway.errors import client_error
 from gateway.http.cors import Cors
 from gateway.http.errors import shown_names, spent
 from gateway.http.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
-from gateway.http.info import InfoPages, http_exception
+from gateway.http.info import InfoPages, defect, http_exception
 from gateway.http.out import JSON, HttpOut
 from gateway.http.read import BodyReader, ClientGone
 from gateway.observability.traces import RecentTraces
@@ -67,7 +67,7 @@ class HttpApi:
                 *info.routes(),
                 *also,
             ],
-            exception_handlers={HTTPException: http_exception},
+            exception_handlers={HTTPException: http_exception, Exception: defect},
         )
         self.app = CommonHeaders(routed, draw_id=self._draw_id, cors=Cors(core.limits.cors_origins))
 

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
 from http import HTTPStatus
-from random import SystemRandom
+from itertools import count
 from typing import Any
 
 import httptools
@@ -35,7 +35,7 @@ _STATUS = {
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
-_random = SystemRandom()
+_numbers = count(1)
 
 
 class Part(Enum):
@@ -290,7 +290,7 @@ def refusal(status: int, message: str) -> bytes:
         "connection": "close",
         "cache-control": "no-store",
         "x-content-type-options": "nosniff",
-        "x-request-id": f"{_random.getrandbits(128):032x}",
+        "x-request-id": f"refused-{next(_numbers)}",
         "x-error-reason": REASONS[status],
         "x-should-retry": "true" if status in (408, 503) else "false",
     }

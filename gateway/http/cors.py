@@ -24,7 +24,7 @@ class Cors:
         self._all = ALL.encode() in self._origins
 
     def headers(self, path: str, headers: dict[bytes, bytes]) -> list[Header]:
-        """What an answer tells the browser; nothing without an origin that may call."""
+        """Headers of an answer for the browser; none without an origin that may call."""
         origin = headers.get(b"origin")
         if origin is None or not self._may_call(path, origin):
             return []

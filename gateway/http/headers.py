@@ -10,11 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.errors import client_error
-from gateway.http import errors as http_errors
 from gateway.http.coding import compressing, reads_gzip
 from gateway.http.cors import Cors
-from gateway.openai.sse import encode
 from gateway.validation import is_request_id
 
 REQUEST_ID, MORE_HEADERS = "baton.request_id", "baton.headers"  # keys of a scope
@@ -54,10 +51,9 @@ class CommonHeaders:
         coded = reads_gzip(headers.get(b"accept-encoding", b"")) and scope["method"] != "HEAD"
         try:
             await self._app(scope, receive, compressing(head.send) if coded else head.send)
-        except Exception as error:
-            defect = client_error(error, request_id)
-            if not head.sent:
-                await send_error(head.send, defect.http_status, http_errors.error_body(defect))
+        except Exception:
+            if head.status != 500:  # not by `defect` in gateway/http/info.py: the answer has begun and cannot go on
+                raise
 
 
 class _Head:
@@ -67,24 +63,17 @@ class _Head:
         self, send: Send, request_id: str, more: list[tuple[bytes, bytes]], defaults: tuple[tuple[bytes, bytes], ...]
     ) -> None:
         self._send, self._id, self._more, self._defaults = send, request_id, more, defaults
-        self.sent = False
+        self.status = 0  # of the answer, once it has begun
 
     def send(self, message: Any) -> Awaitable[None]:
-        if not self.sent and message["type"] == "http.response.start":
-            self.sent = True
+        if not self.status and message["type"] == "http.response.start":
+            self.status = message["status"]
             given = [(name, _path_of(value) if name == b"location" else value) for name, value in message["headers"]]
             usual = ((b"x-request-id", self._id.encode()), *self._defaults)
             names = {name for name, _ in given}
             more = [header for header in self._more if header not in given]
             message["headers"] = [*given, *(header for header in usual if header[0] not in names), *more]
         return self._send(message)
-
-
-async def send_error(send: Send, status: int, content: dict[str, Any]) -> None:
-    data = encode(content)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": data})
 
 
 def _path_of(location: bytes) -> bytes:

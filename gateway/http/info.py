@@ -11,7 +11,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.core import Core
+from gateway.errors import client_error
 from gateway.http import errors as http_errors
+from gateway.http.headers import REQUEST_ID
 from gateway.openai.sse import encode
 from gateway.text.assets import Assets
 from gateway.validation import validate_model
@@ -92,6 +94,12 @@ async def http_exception(request: Request, error: Exception) -> Response:
     message = what.get(error.status_code, error.detail)
     content = http_errors.body(error.status_code, message, HTTPStatus(error.status_code).name)
     return _json(content, error.status_code, error.headers)
+
+
+async def defect(request: Request, error: Exception) -> Response:
+    """A page that failed in a way that nobody foresaw."""
+    found = client_error(error, request.scope[REQUEST_ID])
+    return _json(http_errors.error_body(found), found.http_status)
 
 
 def _json(content: Any, status: int = 200, headers: Any = None) -> Response:

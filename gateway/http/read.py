@@ -91,7 +91,7 @@ class BodyReader:
 
 @dataclass(slots=True)
 class _Held:
-    """What one body holds."""
+    """Bytes of one body."""
 
     size: int = 0  # bytes read so far
     counted: int = 0  # of these, counted as held by the gateway

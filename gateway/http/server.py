@@ -94,7 +94,7 @@ class _Server(uvicorn.Server):
     async def listen(
         self, listener: socket.socket, connect: Callable[..., ClientConnection], tls: ssl.SSLContext | None
     ) -> None:
-        """What uvicorn's own `startup` does, with a time limit for TLS handshakes."""
+        """Serve as uvicorn's own `startup` does, with a time limit for TLS handshakes."""
 
         def protocol() -> ClientConnection:
             return connect(config=self.config, server_state=self.server_state, app_state={})

@@ -26,7 +26,7 @@ TOO_MUCH_MEMORY = "parsing the body needs too much memory: send less"
 
 
 class ParseOrder(msgspec.Struct):
-    """What the other process gets before the bytes of a body."""
+    """The first line that the process reads; the bytes of a body follow."""
 
     module: str  # of the body's type
     kind: str
@@ -38,7 +38,7 @@ class ParseOrder(msgspec.Struct):
 
 
 class Parsed(msgspec.Struct):
-    """What it answers. Either the fields, or the error's class, field and message."""
+    """The answer of the process: either the fields, or the error's class, field and message."""
 
     fields: dict[str, Any] = {}
     whole: dict[str, Any] = {}  # fields whose values need no conversion
