@@ -13,7 +13,7 @@ from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.http import errors as http_errors
 from gateway.openai.sse import encode
@@ -28,12 +28,6 @@ REASONS = {
     408: "REQUEST_TIMEOUT",
     431: "HEADERS_TOO_LARGE",
     503: "TOO_MANY_CONNECTIONS",
-}
-_STATUS = {
-    400: "Bad Request",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
 }
 _numbers = count(1)
 
@@ -94,6 +88,7 @@ class ClientConnection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timed: Part | None = None  # what the timer is for
         self._counted = False
+        self._running: RequestResponseCycle | None = None  # the request whose answer is under way
 
     # ---- the transport
 
@@ -208,7 +203,12 @@ class ClientConnection(HttpToolsProtocol):
         if self.cycle is not None and self.cycle.response_complete:
             self._open.without_request[self] = None
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_response_complete(self) -> None:
+        self._running = None
         super().on_response_complete()
         if self.transport.is_closing():
             return
@@ -258,16 +258,16 @@ class ClientConnection(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error that no application sees, and end the connection."""
-        cycle = self.cycle
-        begun = cycle is not None and cycle.response_started and not cycle.response_complete
+        open_cycles = [each for each in (self._running, self.cycle) if each is not None and not each.response_complete]
+        begun = any(each.response_started for each in open_cycles)
         self._part, self._rest, self._at = Part.REFUSED, b"", 0
         self._open.without_request.pop(self, None)
         self._stop_timer()
         self._unset_keepalive_if_required()
         self.pipeline.clear()
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
+        for each in open_cycles:
+            each.disconnected = True
+            each.message_event.set()
         if begun or self.transport.is_closing():
             self.transport.close()
             return

@@ -1,11 +1,12 @@
 """Request bodies on their way from bytes to a parsed value: small ones here, large ones in another process.
 
 Parsing holds Python's lock, in a thread too, so 20 MB of JSON would stop every stream of this gateway. A process of its
-own (gateway/openai/parsing.py) parses bodies above LARGE_BYTES, one at a time and the smallest first, with limits on
-time and memory; it starts with the first large body. Long texts and lists of token ids come back as bytes, and a thread
-makes values of them piece by piece."""
+own (gateway/openai/parsing.py) parses large bodies, and smaller ones of many values, one at a time and the smallest
+first, with limits on time and memory; it starts with the first of them. Long texts and lists of token ids come back as
+bytes, and a thread makes values of them piece by piece."""
 
 import asyncio
+import ctypes
 import heapq
 import os
 import subprocess
@@ -27,7 +28,10 @@ from gateway.openai.types import CommonRequest
 from mesh.door_config import DoorConfig
 from mesh.errors import BodyTooLarge, ContextTooLong, InvalidRequest
 
-LARGE_BYTES = 256 * 1024  # a body of this size is parsed in some milliseconds at worst
+SMALL_BYTES = 64 * 1024  # a body of this size is parsed in some milliseconds, whatever it holds
+LARGE_BYTES = 1024 * 1024  # and one of this size if it is mostly text
+TEXT_MARKS = 4096  # commas and brackets of a body that is mostly text, at most
+TRIM_SECONDS = 2.0  # after the last large body, its memory goes back to the system
 PARSE_SECONDS = 30.0
 TEXT_PIECE = 256 * 1024
 
@@ -43,15 +47,25 @@ class BodyParser:
         self._numbers, self._busy = count(), False
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: ThreadPoolExecutor | None = None
+        self._trim: asyncio.TimerHandle | None = None
 
     async def parse(self, raw: bytes, kind: type[Body], ignored: list[str]) -> Body:
-        if len(raw) > LARGE_BYTES:
+        if is_costly(raw):
             return await self._parse_elsewhere(raw, kind, ignored)
         body = parse_body(raw, kind, strict=self._limits.strict_fields, ignored=ignored)
         check_limits(body, self._limits, self._context_tokens())
         return body
 
+    def _trim_later(self) -> None:
+        """The C library keeps freed memory of large values for itself unless it is asked."""
+        if self._trim is not None:
+            self._trim.cancel()
+        loop = asyncio.get_running_loop()
+        self._trim = loop.call_later(TRIM_SECONDS, loop.run_in_executor, self._thread, _trim_memory)
+
     async def aclose(self) -> None:
+        if self._trim is not None:
+            self._trim.cancel()
         if self._process is not None:
             self._process.kill()
         if self._thread is not None:
@@ -83,6 +97,7 @@ class BodyParser:
         if parsed.error:
             raise _error(parsed)
         ignored.extend(parsed.ignored)
+        self._trim_later()
         types = get_type_hints(kind)
         return kind(**parsed.whole, **{name: msgspec.convert(at, types[name]) for name, at in parsed.fields.items()})
 
@@ -154,6 +169,18 @@ class BodyParser:
                 with suppress(OSError):  # bytes that the process has not read
                     pipe.close()
             process.wait()
+
+
+def is_costly(raw: bytes) -> bool:
+    """Whether the body may take longer to parse than the event loop can spare."""
+    if len(raw) <= SMALL_BYTES:
+        return False
+    return len(raw) > LARGE_BYTES or raw.count(b",") + raw.count(b"[") + raw.count(b"{") > TEXT_MARKS
+
+
+def _trim_memory() -> None:
+    with suppress(AttributeError, OSError):  # a C library without it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _start() -> subprocess.Popen[bytes]:
