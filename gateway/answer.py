@@ -165,15 +165,16 @@ async def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
         async for event in streams[0]:
             yield event
         return
-    queue: asyncio.Queue[tuple[Item | None, Exception | None]] = asyncio.Queue()
+    # Bounded, so that a client that does not read holds back the streams themselves.
+    queue: asyncio.Queue[tuple[Item | None, Exception | None]] = asyncio.Queue(2 * len(streams))
 
     async def pump(stream: AsyncIterator[Item]) -> None:
         try:
             async for event in stream:
-                queue.put_nowait((event, None))
-            queue.put_nowait((None, None))
+                await queue.put((event, None))
+            await queue.put((None, None))
         except Exception as error:
-            queue.put_nowait((None, error))
+            await queue.put((None, error))
 
     tasks = [asyncio.create_task(pump(stream)) for stream in streams]
     try:

@@ -14,6 +14,7 @@ from gateway.grpc.api import services
 from gateway.http.api import HttpApi
 from gateway.http.hosts import KnownHosts, accepts_any_host
 from gateway.http.server import serve_http
+from gateway.leaving import serve_until_left
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
 from gateway.observability.limits import Limits
@@ -38,14 +39,14 @@ log = logging.getLogger("baton.gateway")
 
 
 async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
-    """Serve until cancelled."""
+    """Serve until cancelled, or until SIGTERM has come and running answers have ended (gateway/leaving.py)."""
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
     random, metrics = SystemRandom(), GatewayMetrics() if config.metrics else None
     assets = await asyncio.to_thread(load_assets, config.model, config.model_name)
 
     def add_public(server: Any) -> Sequence[str]:
-        return services(gateway, assets, random=random, traces=traces)(server)
+        return services(gateway, assets, random=random, traces=traces, reader_seconds=config.reader_seconds)(server)
 
     traces = RecentTraces(
         telemetry,
@@ -62,6 +63,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         model=config.model_name,
         local=Local(config.local),
         max_waiting=config.max_waiting,
+        reader_bytes=config.reader_kib * 1024,
         observer=metrics or UNOBSERVED,
         rules=rules,
     )
@@ -81,12 +83,23 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         pages += metrics_routes(collector, wall=time.time)
         watch.append(watch_delay(metrics.loop_delay.of().observe))
     pages += ui.routes() if config.ui else ()
-    api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
+    api = HttpApi(
+        gateway,
+        assets,
+        random=random,
+        clock=time.time,
+        traces=traces,
+        also=pages,
+        keep_alive_seconds=config.keep_alive_seconds,
+    )
     app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
-    http = await serve_http(app, config.http_address, setting="gateway.http_address")
+    http = await serve_http(
+        app, config.http_address, setting="gateway.http_address", reader_seconds=config.reader_seconds
+    )
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
-        await run_together(report_health(gateway, listening), *watch)
+        serving = run_together(report_health(gateway, listening), *watch)
+        await serve_until_left(gateway, serving, drain_seconds=config.drain_seconds)
     finally:
         ui.close()
         await http.close()

@@ -6,14 +6,15 @@ heartbeat."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 from random import Random
 
 from gateway.core import ChoiceRequest
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.observability.traces import RecentTraces
-from gateway.requests import RequestPhase
+from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local
-from gateway.sequencer import Sequencer
+from gateway.sequencer import READER_BYTES, Sequencer
 from gateway.streams import RequestStream
 from gateway.workers import AttachedWorker, Workers
 from mesh.errors import BatonError, Unavailable
@@ -56,6 +57,7 @@ class Gateway:
         local: Local = Local.AUTO,
         max_waiting: int = 1024,
         patience_seconds: float = 30.0,
+        reader_bytes: int = READER_BYTES,
         observer: RequestObserver = UNOBSERVED,
         rules: Rules = RULES,
     ) -> None:
@@ -67,12 +69,13 @@ class Gateway:
             random=random,
             local=local,
             patience_seconds=patience_seconds,
+            reader_bytes=reader_bytes,
             observer=observer,
         )
         self.observer = observer
         self.traces = traces or RecentTraces(Silent(), random=random)
         self._network, self._rules, self._model, self._local = network, rules, model, local
-        self._max_waiting = max_waiting
+        self._max_waiting, self.draining = max_waiting, False
         self._reach_log = ReachLog(log)
         self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,6 +83,8 @@ class Gateway:
     # ---- what the front doors use
 
     def submit(self, choice: ChoiceRequest) -> RequestStream:
+        if self.draining:
+            raise Unavailable("this gateway shuts down and takes no new requests; call another one, or try again later")
         waiting = sum(request.phase is RequestPhase.WAITING for request in self.sequencer.requests.values())
         if waiting >= self._max_waiting:
             raise Unavailable(f"{waiting} requests are waiting for a worker already; try again later")
@@ -105,13 +110,29 @@ class Gateway:
         return max((w.load.total_pages * w.hello.page_tokens for w in self.workers.tier(Tier.DECODE)), default=0)
 
     def healthy(self) -> bool:
-        """Whether a decode worker is attached, alone or with a prefill worker of its class."""
+        """Whether a decode worker is attached, alone or with a prefill worker of its class, and the gateway stays."""
+        if self.draining:
+            return False
         decodes, prefills = self.workers.tier(Tier.DECODE), self.workers.tier(Tier.PREFILL)
         alone = self._local is not Local.NEVER
         return any(alone or any(p.numerics == d.numerics for p in prefills) for d in decodes)
 
     def tiers(self) -> dict[str, int]:
         return {tier.value: len(self.workers.tier(tier)) for tier in Tier}
+
+    # ---- the gateway leaves
+
+    def drain(self) -> None:
+        """Take no new requests; those that run go on."""
+        self.draining = True
+        self.changed.set()
+
+    def end_all(self, error: Callable[[GatewayRequest], BatonError]) -> int:
+        """End every request that still runs with an error of its own; returns their number."""
+        running = list(self.sequencer.requests.values())
+        for request in running:
+            self.sequencer.end(request, error(request))
+        return len(running)
 
     # ---- workers register, attach, report and leave
 

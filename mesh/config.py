@@ -94,6 +94,10 @@ class GatewayConfig(CommonConfig):
     grpc_address: str = "127.0.0.1:50051"  # where clients call and workers register
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
     max_waiting: int = 256  # requests without a worker; one more is refused at once
+    reader_kib: int = 256  # tokens held for the client of one request, about; with more its generation pauses
+    reader_seconds: int = 60  # a client that takes nothing for so long is disconnected
+    keep_alive_seconds: int = 15  # an idle stream gets a comment after so long; 0: never
+    drain_seconds: int = 30  # time between SIGTERM and the end of streams that still run
     ui: bool = True  # serve the page /ui, which shows the mesh at work
     metrics_compat: str = "vllm"  # vllm: /metrics has the names of vLLM besides our own | none
     tracing: bool = True  # record a trace of each request; false: nothing is recorded
@@ -115,6 +119,10 @@ class GatewayConfig(CommonConfig):
         check_choice("local", self.local, LOCAL_MODES)
         check_choice("metrics_compat", self.metrics_compat, METRICS_COMPAT)
         check_range("max_waiting", self.max_waiting, 0, 1_000_000)
+        check_range("reader_kib", self.reader_kib, 16, 1 << 20)
+        check_range("reader_seconds", self.reader_seconds, 1, 86_400)
+        check_range("keep_alive_seconds", self.keep_alive_seconds, 0, 86_400)
+        check_range("drain_seconds", self.drain_seconds, 0, 86_400)
 
 
 @dataclass(frozen=True, kw_only=True)

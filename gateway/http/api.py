@@ -22,6 +22,7 @@ from gateway.answer import Answer
 from gateway.core import Core
 from gateway.errors import client_error
 from gateway.http import errors as http_errors
+from gateway.http.connection import connection_of
 from gateway.http.headers import SafeHeaders
 from gateway.http.out import JSON, HttpOut
 from gateway.http.read import ClientGone, read_body
@@ -53,12 +54,14 @@ class HttpApi:
         clock: Clock,
         traces: RecentTraces | None = None,
         also: Sequence[BaseRoute] = (),
+        keep_alive_seconds: float = 0.0,  # 0: no comments in idle streams
     ) -> None:
         self._core, self._assets, self._random, self._clock = core, assets, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
         pages = {"/v1/models", "/health"} | {route.path for route in also if isinstance(route, Route)}
         self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
         self._created, self.count_error = int(clock()), core.count_error
+        self.keep_alive_seconds = keep_alive_seconds
         routed = Starlette(
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
@@ -159,10 +162,11 @@ class _Generate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._api.caller(scope, self._operation)
-        out = HttpOut(send, caller.request_id, caller.trace, self._api.count_error)
+        out = HttpOut(send, caller.request_id, caller.trace, self._api.count_error, connection=connection_of(scope))
         try:
             await self._answer(out, caller, scope, receive)
         finally:
+            out.close()
             caller.trace.ends(cancelled=not out.complete)
 
     async def _answer(self, out: HttpOut, caller: HttpCaller, scope: Scope, receive: Receive) -> None:
@@ -177,6 +181,7 @@ class _Generate:
         watch = asyncio.create_task(_watch(receive, reply))
         try:
             if reply.stream:
+                out.keep_alive(self._api.keep_alive_seconds)
                 async with aclosing(reply.frames()) as frames:
                     async for data in frames:
                         await out.event(data)

@@ -5,13 +5,16 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
 
+from gateway.http.connection import ClientConnection
 from mesh.config import split_address
 from mesh.grpc_network import AddressError
 
+READER_SECONDS = 60.0  # a client that takes nothing for so long is disconnected
 CLOSE_SECONDS = 5  # answers under way get so long when the server closes
 
 
@@ -28,7 +31,9 @@ class HttpServer:
             each.close()
 
 
-async def serve_http(app: Any, address: str, *, setting: str = "http_address") -> HttpServer:
+async def serve_http(
+    app: Any, address: str, *, setting: str = "http_address", reader_seconds: float = READER_SECONDS
+) -> HttpServer:
     """Raises AddressError when the server cannot listen at the address."""
     host, port = split_address(address)
     try:
@@ -48,7 +53,7 @@ async def serve_http(app: Any, address: str, *, setting: str = "http_address") -
         ) from error
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=partial(ClientConnection, reader_seconds=reader_seconds),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,

@@ -1,0 +1,154 @@
+"""Streams over HTTP: a chunk for each token, clients that do not read, clients that leave a backlog, idle streams."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.http.connection import UNSENT_BYTES, WRITE_BYTES
+from gateway.requests import RequestPhase
+from gateway.text.assets import Assets
+from mesh.errors import Unavailable
+from tests.harness.longest_pass import LongestPass
+from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, read_raw, send_request
+from tests.unit.gateway.fake_mesh import mesh
+
+BODY: dict[str, Any] = {"model": "tiny", "prompt": "x", "stream": True, "max_tokens": 500}
+LONGEST_PASS_SECONDS = 0.05
+READER_BYTES = 16 * 1024
+
+
+async def within(seconds: float, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_client_that_keeps_up_gets_one_token_in_each_chunk(assets: Assets) -> None:
+    core = EmittingCore()
+    async with http_of(core, assets) as address:
+        connection = await send_request(address, BODY | {"max_tokens": 20})
+        await within(20, lambda: bool(core.requests))
+        for count in (1, 1, 5, 1, 11):
+            core.emit(count)
+            await asyncio.sleep(0.01)
+        core.emit()
+        core.mesh.sequencer.end(core.requests[0], Unavailable("enough"))
+        chunks = await read_chunks(connection)
+        connection.close()
+    texts = [json.loads(chunk.removeprefix(b"data: "))["choices"][0]["text"] for chunk in chunks[:20]]
+    assert "".join(texts) == "".join(chr(97 + position % 26) for position in range(20))
+    assert all(len(text) == 1 for text in texts)
+
+
+async def test_an_unread_stream_pauses_and_holds_no_more_than_it_may(assets: Assets) -> None:
+    core = EmittingCore(mesh=mesh(reader_bytes=READER_BYTES))
+    async with http_of(core, assets) as address:
+        connection = await send_request(address, BODY | {"logprobs": 5})
+        await within(20, lambda: bool(core.requests))
+        (request,) = core.requests
+        while request.phase is RequestPhase.OPEN:
+            core.emit(top=5)
+            await asyncio.sleep(0.002)
+        assert request.phase is RequestPhase.PAUSED and request.decode is None
+        assert READER_BYTES < request.held.bytes < 16 * READER_BYTES
+        positions = request.next_position
+        reading = asyncio.ensure_future(read_chunks(connection))
+        await within(20, lambda: request.phase is RequestPhase.OPEN)
+        assert request.ticket is not None and request.ticket.attempt == 2
+        while request.phase is RequestPhase.OPEN and request.next_position < 500:
+            core.emit(top=5)
+            await asyncio.sleep(0)
+        core.mesh.sequencer.end(request, Unavailable("enough"))
+        chunks = await reading
+        connection.close()
+    found = [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks if chunk.startswith(b'data: {"id"')]
+    text = "".join(each["choices"][0]["text"] for each in found)
+    assert len(text) > positions
+    assert text == "".join(chr(97 + position % 26) for position in range(len(text)))
+
+
+async def test_a_client_that_takes_nothing_is_disconnected_and_its_request_ends(assets: Assets) -> None:
+    core = EmittingCore()
+    async with http_of(core, assets, reader_seconds=0.2) as address:
+        connection = await send_request(address, BODY | {"logprobs": 5, "n": 4})
+        await within(20, lambda: len(core.requests) == 4)
+        while core.running:
+            core.emit(2, top=5)
+            await asyncio.sleep(0.002)
+        await within(20, lambda: bool(core.errors))
+        connection.close()
+    assert core.errors == ["READER_STALLED"]
+
+
+async def test_a_slow_client_that_takes_a_little_now_and_then_stays(assets: Assets) -> None:
+    core = EmittingCore()
+    async with http_of(core, assets, reader_seconds=0.4) as address:
+        connection = await send_request(address, BODY | {"logprobs": 5, "n": 4})
+        await within(20, lambda: len(core.requests) == 4)
+        loop = asyncio.get_running_loop()
+        for _ in range(60):
+            core.emit(6, top=5)
+            await loop.sock_recv(connection, 8192)
+            await asyncio.sleep(0.02)
+        assert core.running and not core.errors
+        connection.close()
+        await within(20, lambda: not core.running)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+async def test_clients_that_leave_a_backlog_do_not_stop_the_loop(assets: Assets, chat: bool) -> None:
+    core = EmittingCore()
+    body = BODY | {"n": 4, "max_tokens": 480}
+    path = "/v1/completions"
+    if chat:
+        path, _ = "/v1/chat/completions", body.pop("prompt")
+        body |= {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 20}
+    else:
+        body |= {"logprobs": 5}
+    async with http_of(core, assets) as address:
+        connections = [await send_request(address, body, path) for _ in range(20)]
+        await within(60, lambda: len(core.requests) == 80)
+        with LongestPass() as longest:
+            for _ in range(10):
+                core.emit(8, top=20)
+                await asyncio.sleep(0.001)
+        with LongestPass() as longest:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            for connection in connections:
+                connection.close()
+            await within(60, lambda: not core.running)
+    assert longest.seconds < LONGEST_PASS_SECONDS
+    assert all(not request.held.bytes for request in core.requests)
+
+
+async def test_an_idle_stream_gets_comments_before_and_between_its_tokens(assets: Assets) -> None:
+    core = EmittingCore()
+    async with http_of(core, assets, keep_alive_seconds=0.05) as address:
+        connection = await send_request(address, BODY)
+        head, _, body = (await read_raw(connection, b"keep-alive\n\n\r\n")).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ") and body == b"e\r\n: keep-alive\n\n\r\n"
+        core.emit()
+        assert b'"text":"a"' in await read_raw(connection, b"keep-alive")
+        core.mesh.sequencer.end(core.requests[0], Unavailable("enough"))
+        rest = await read_raw(connection)
+        assert b'"UNAVAILABLE"' in rest and rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        connection.close()
+
+
+async def test_a_stream_that_moves_gets_no_comment(assets: Assets) -> None:
+    core = EmittingCore()
+    async with http_of(core, assets, keep_alive_seconds=5.0) as address:
+        connection = await send_request(address, BODY)
+        await within(20, lambda: bool(core.requests))
+        core.emit(3)
+        core.mesh.sequencer.end(core.requests[0], Unavailable("enough"))
+        assert not any(chunk.startswith(b":") for chunk in await read_chunks(connection))
+        connection.close()
+
+
+def test_what_waits_for_a_client_below_the_gateway_is_small_too() -> None:
+    assert WRITE_BYTES + UNSENT_BYTES <= 64 * 1024
