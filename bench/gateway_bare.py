@@ -5,6 +5,7 @@ whenever a line comes over its standard input. It parses nothing and runs on uvl
 
 import asyncio
 import sys
+from typing import cast
 
 import uvloop
 
@@ -16,9 +17,7 @@ class BareConnection(asyncio.Protocol):
         self._server = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        assert isinstance(transport, asyncio.Transport)
-        self._writer = transport
+        self._writer = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """A request is one small write of the client, so it comes whole."""

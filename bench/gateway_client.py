@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
+from typing import cast
 
 END = b"\n\n\r\n"  # of an event, and of the chunk that it is in
 
@@ -23,8 +24,7 @@ class StreamClient(asyncio.Protocol):
         self.sample = b""  # the first bytes that came
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
         self._clock = asyncio.get_running_loop().time
 
     def ask(self, request: bytes) -> None:

@@ -8,7 +8,7 @@ from bench.gateway_client import StreamClient, connect, request_bytes, unread_co
 from bench.gateway_targets import GatewayTarget, Target
 
 WINDOW = 4  # steps under way at once, as a worker that computes ahead of the network
-MOST_TOKENS = 3000  # of one stream
+MOST_TOKENS = 2000  # of one stream; the built-in model has a context of 2048
 UNREAD_CHOICES = 16  # of a stream whose client does not read: many, so that it is behind soon
 
 

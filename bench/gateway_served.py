@@ -4,13 +4,14 @@ It is the product's gateway on the product's event loop. A timer beside it notic
 standard input asks for the longest delay since the last one and for the memory that the process has."""
 
 import asyncio
+import gc
 import json
 import sys
 from pathlib import Path
 
 from cli.loop import PreciseLoop
 from cli.mesh import with_model
-from cli.serve import telemetry_of
+from cli.serve import COLLECT, telemetry_of
 from gateway.main import serve
 from mesh.settings import read_settings
 
@@ -56,5 +57,7 @@ async def main(overrides: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     settings = {key: value for key, _, value in (pair.partition("=") for pair in sys.argv[1:])}
+    gc.set_threshold(*COLLECT)  # as `baton serve` does
+    gc.freeze()
     with asyncio.Runner(loop_factory=PreciseLoop) as runner:
         runner.run(main(settings))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bench.gateway_worker import EmittingWorker
-from cli.health import health
+from cli.health import speaks_http
 from cli.ports import free_address
 
 
@@ -67,7 +67,7 @@ async def gateway_target(**settings: str) -> AsyncIterator[GatewayTarget]:
     process = await _start("bench.gateway_served", *arguments)
     worker = EmittingWorker()
     try:
-        while await health(http) is None:
+        while not await speaks_http(http):
             if process.returncode is not None:
                 raise RuntimeError("the gateway did not start; its log stands above")
             await asyncio.sleep(0.05)

@@ -159,12 +159,12 @@ def _check_class(choice: ChoiceRequest, stream: TokenStream) -> None:
         )
 
 
-async def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
-    """Yield the items of all streams as they come; the first error ends them all. A single stream takes no detour."""
-    if len(streams) == 1:
-        async for event in streams[0]:
-            yield event
-        return
+def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
+    """The items of all streams as they come; the first error ends them all. A single stream takes no detour."""
+    return streams[0] if len(streams) == 1 else _merge(streams)
+
+
+async def _merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
     # Bounded, so that a client that does not read holds back the streams themselves.
     queue: asyncio.Queue[tuple[Item | None, Exception | None]] = asyncio.Queue(2 * len(streams))
 

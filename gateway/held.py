@@ -36,28 +36,30 @@ class Held:
     def put(self, item: Token | BatonError, now: float) -> None:
         self._items.append(item)
         self.bytes += size_of(item)
-        if self._over_since is None and self.bytes > self._limit_bytes:
+        if self.bytes > self._limit_bytes and self._over_since is None:
             self._over_since = now
         waiting = self._waiting
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
-    async def take(self) -> Token | BatonError:
-        """The oldest item. Waits for one, and with a backlog now and then for its turn."""
-        if not self._items:
-            self._taken = 0
-            while not self._items:
-                self._waiting = asyncio.get_running_loop().create_future()
-                await self._waiting
-            self._waiting = None
-        elif self._taken >= AT_A_TIME:
-            self._taken = 0
-            await self._turns.next()
-        self._taken += 1
-        return self.pop()
+    @property
+    def ready(self) -> bool:
+        """Whether the reader may take an item at once."""
+        return bool(self._items) and self._taken < AT_A_TIME
 
-    def pop(self) -> Token | BatonError:
+    async def wait(self) -> None:
+        """Returns when the reader may take an item: when there is one, or when it is the turn of a backlog."""
+        if self._items:
+            await self._turns.next()
+        while not self._items:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        self._waiting = None
+        self._taken = 0
+
+    def take(self) -> Token | BatonError:
         """The oldest item; there is one."""
+        self._taken += 1
         item = self._items.popleft()
         self.bytes -= size_of(item)
         if self._over_since is not None and self.bytes <= self._limit_bytes:
@@ -87,4 +89,6 @@ def share(reader_bytes: int, choices: int) -> int:
 
 def size_of(item: Token | BatonError) -> int:
     """About how many bytes an item takes, in memory and on its way to the client."""
-    return TOKEN_BYTES + TOP_BYTES * len(item.top_ids) if isinstance(item, Token) else 0
+    if isinstance(item, Token):
+        return TOKEN_BYTES + TOP_BYTES * len(item.top_ids) if item.top_ids else TOKEN_BYTES
+    return 0

@@ -140,19 +140,21 @@ class Sequencer:
             self.observer.prefilled(request, prefilled)
 
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
-        now = asyncio.get_running_loop().time()
+        """One message carries the tokens of a whole step, so this loop is the gateway's busiest."""
+        now, tier, numerics = asyncio.get_running_loop().time(), worker.tier, worker.numerics
         for item in tokens.items:
             request = self._current(item.ticket)
             if request is None:
                 continue
-            if worker.tier is Tier.DECODE and not request.handed:
+            if tier is Tier.DECODE and not request.handed:
                 request.handed = True
-                request.trace.hears(now, worker.tier)
+                request.trace.hears(now, tier)
                 if request.handed_seconds is None:
                     request.handed_seconds = now
                     self.observer.handed(request, now)
             if request.is_next(item.token):
-                self._show(request, worker, item.token, now)
+                request.numerics = numerics
+                self._show(request, tier, item.token, now)
 
     def _current(self, ticket: Ticket) -> GatewayRequest | None:
         """The open request whose current attempt has this ticket."""
@@ -161,17 +163,16 @@ class Sequencer:
             return None
         return request
 
-    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token, now: float) -> None:
+    def _show(self, request: GatewayRequest, tier: Tier, token: Token, now: float) -> None:
         if request.first_token_seconds is None:
             request.first_token_seconds = now
             self.observer.first_token(request, now)
         elif now != request.shown_seconds:  # tokens of one message count once
             self.observer.next_tokens(request, now - request.shown_seconds, now)
         request.shown_seconds = now
-        request.trace.token(now, worker.tier)
+        request.trace.token(now, tier)
         request.shown.append(token.token)
         request.last_end = token.end
-        request.numerics = worker.numerics
         request.held.put(token, now)
         if token.end is not End.NONE:
             self.end(request)

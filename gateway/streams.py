@@ -24,7 +24,9 @@ class RequestStream:
     async def events(self) -> AsyncIterator[Token]:
         request, held, taken = self._request, self._request.held, self._observer.taken
         while True:
-            event = await held.take()
+            if not held.ready:
+                await held.wait()
+            event = held.take()
             if not isinstance(event, Token):
                 raise event
             if request.phase is RequestPhase.PAUSED and held.drained:

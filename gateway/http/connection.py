@@ -31,6 +31,14 @@ class ClientConnection(HttpToolsProtocol):
         """Whether the answer waits for the client to read."""
         return self.flow.write_paused
 
+    async def room(self) -> None:
+        """Returns when the client has read on, or is gone."""
+        await self.flow.drain()
+
+    def write_chunk(self, data: bytes) -> None:
+        """One chunk of a body whose head went out without a length, so that uvicorn sends it in chunks."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=WRITE_BYTES)

@@ -51,14 +51,17 @@ class HttpOut:
 
     async def event(self, data: bytes, *, last: bool = False) -> None:
         """Raises ReaderStalled or ConnectionResetError when the client is gone."""
-        if not self._begun:
-            await self._begin(200, SSE)
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         connection = self._connection
+        if connection is None or last or not self._begun:
+            if not self._begun:
+                await self._begin(200, SSE)
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        else:  # past the layers of the application, which have nothing to do with an event
+            if connection.behind:
+                await connection.room()
+            connection.write_chunk(data)
         if connection is not None and connection.lost:
-            if connection.stalled:
-                raise ReaderStalled(f"the client took nothing of its answer for {connection.reader_seconds:g} s")
-            raise ConnectionResetError("the client is gone")
+            raise _gone(connection)
         self._sent_seconds = self._clock()
         self.complete = last
 
@@ -106,3 +109,9 @@ class HttpOut:
         self._trace.attributes[semconv.HTTP_STATUS] = status
         named = [*headers, (b"x-request-id", self.request_id.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
+
+
+def _gone(connection: ClientConnection) -> Exception:
+    if connection.stalled:
+        return ReaderStalled(f"the client took nothing of its answer for {connection.reader_seconds:g} s")
+    return ConnectionResetError("the client is gone")

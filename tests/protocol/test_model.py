@@ -35,7 +35,7 @@ STATES = {
     ("any stream breaks", "rdma"): 6262,
     ("the gateway restarts", "shm"): 9129,
     ("a worker crashes and restarts", "shm"): 10037,
-    ("a client is behind, and another fault", "shm"): 0,
+    ("a client is behind, and another fault", "shm"): 3918,
 }
 SLOW = {"retire", "one_ready", "whole", "lost"}  # removals that take seconds to find; `make model` shows them
 QUICK = [name for name in PROTECTIONS if name not in COST_ONLY | SLOW]

@@ -103,7 +103,7 @@ def mesh(observer: RequestObserver = UNOBSERVED, *, reader_bytes: int = READER_B
 def error_of(request: GatewayRequest) -> BatonError:
     """The error that ended the request, behind its tokens."""
     while True:
-        event = request.held.pop()
+        event = request.held.take()
         if isinstance(event, BatonError):
             return event
 

@@ -21,7 +21,7 @@ def test_a_reader_is_behind_when_too_much_is_held_for_too_long() -> None:
     assert not held.behind(100.0)
     held.put(Token(4, 7), 1.0)
     assert not held.behind(1.0) and held.behind(1.0 + BEHIND_SECONDS)
-    held.pop()
+    held.take()
     assert not held.behind(100.0)
     held.put(Token(5, 7), 2.0)
     assert not held.behind(2.0) and held.behind(3.0)
@@ -31,7 +31,7 @@ def test_a_reader_has_drained_when_a_quarter_is_left() -> None:
     held, drained = filled(8, limit=8 * TOKEN_BYTES), []
     while len(held):
         drained.append(held.drained)
-        held.pop()
+        held.take()
     assert drained == [False] * 6 + [True] * 2 and held.bytes == 0
 
 
@@ -57,7 +57,9 @@ def test_readers_with_a_backlog_take_turns_and_others_run_meanwhile() -> None:
 
         async def read(held: Held) -> None:
             while len(held):
-                await held.take()
+                if not held.ready:
+                    await held.wait()
+                held.take()
                 taken[passes[0]] = taken.get(passes[0], 0) + 1
 
         async def count() -> None:
@@ -83,10 +85,11 @@ def test_a_reader_that_keeps_up_never_waits_for_a_turn() -> None:
     async def main() -> None:
         held, turns = Held(1 << 20, Turns()), 0
         for position in range(100):
-            reading = asyncio.ensure_future(held.take())
+            reading = asyncio.ensure_future(held.wait())
             await asyncio.sleep(0)
             held.put(Token(position, 7), 0.0)
-            token = await reading
+            await reading
+            token = held.take()
             assert isinstance(token, Token) and token.position == position
             turns += 1
         assert turns == 100
