@@ -67,6 +67,13 @@ async def bench(load: DoorLoad) -> dict[str, Any]:
         sample = await runs.open_streams(gateway, 1)
         event_bytes = sample[0].sample_bytes
         await runs.close_streams(gateway, sample)
+        blocks: dict[str, dict[str, float]] = {}
+
+        async def note(phase: str) -> None:
+            facts = await gateway.facts()
+            blocks[phase] = {key: facts[key] for key in ("longest_block_ms", "longest_busy_ms")}
+
+        await note("start")
         bare = await stack.enter_async_context(bare_target(event_bytes))
         for target in (gateway, bare):  # warm-up
             await runs.tokens_per_second(target, load.clients, 0.5)
@@ -78,29 +85,34 @@ async def bench(load: DoorLoad) -> dict[str, Any]:
                 pair[name] = await runs.tokens_per_second(target, load.clients, load.seconds)
             speeds.append((pair["gateway"], pair["bare"]))
             progress.update(bar, advance=1, description=f"{pair['gateway']:.0f} of {pair['bare']:.0f} tokens/s")
+        await note("throughput")
         half = median(speed for speed, _ in speeds) / 2
         for _ in range(load.turns):
             one = await runs.first_tokens(gateway, load.clients, half, load.requests, random)
             two = await runs.first_tokens(bare, load.clients, half, load.requests, random)
             firsts.append((one, two))
             progress.update(bar, advance=1, description=f"first token after {median(one) * 1000:.2f} ms")
+        await note("first tokens")
         for number in range(load.turns):
             both = {}
             for stalled in (0, 1) if number % 2 else (1, 0):
                 both[stalled] = await runs.gap_p99(gateway, load.clients, half, load.seconds, stalled=stalled)
             gaps.append(both[1] / both[0])
             progress.update(bar, advance=1, description=f"gaps {gaps[-1]:.2f} with a slow reader")
+        await note("slow reader")
         await runs.unread_and_closed(gateway, 20, 200)
+        await note("unread and closed")
         progress.update(bar, advance=1, description="connections dropped in mid-request")
         await runs.dropped(gateway, min(WARM_DROPS, load.drops), random)
         await gateway.idle()
-        before = await gateway.facts()
+        before = (await gateway.facts())["rss_bytes"]
         await runs.dropped(gateway, load.drops, random)
         left = await gateway.idle()
-        after = await gateway.facts()
+        await note("connections dropped")
+        after = (await gateway.facts())["rss_bytes"]
         progress.update(bar, advance=1)
-    block = max(before["longest_block_ms"], after["longest_block_ms"])
-    return summary(load, speeds, firsts, gaps, block, left, after["rss_bytes"] / before["rss_bytes"] - 1, event_bytes)
+    del blocks["start"]
+    return summary(load, speeds, firsts, gaps, blocks, left, after / before - 1, event_bytes)
 
 
 def summary(
@@ -108,7 +120,7 @@ def summary(
     speeds: list[tuple[float, float]],
     firsts: list[tuple[list[float], list[float]]],
     gaps: list[float],
-    block_ms: float,
+    blocks: dict[str, dict[str, float]],
     left: int,
     growth: float,
     event_bytes: int,
@@ -125,11 +137,12 @@ def summary(
     for name, spread in added.items():
         say(f"first token, {name} added {spread} ms")
     say(f"gaps with a slow reader {slow}")
-    say(f"longest block {block_ms:.1f} ms, {left} requests left, memory {growth:+.1%}")
+    block_ms = max(each["longest_block_ms"] for each in blocks.values())
     passed = ratio.median >= TARGETS["tokens_ratio_to_bare"] and slow.median <= TARGETS["slow_reader"]
     passed &= (
         added["p50"].median <= TARGETS["ttft_added_p50_ms"] and added["p99"].median <= TARGETS["ttft_added_p99_ms"]
     )
+    say(f"longest block {block_ms:.1f} ms, {left} requests left, memory {growth:+.1%}")
     passed &= block_ms <= LONGEST_BLOCK_MS and left == 0 and growth <= MEMORY_GROWTH
     return {
         "tokens_ratio_to_bare": ratio.median,
@@ -139,6 +152,7 @@ def summary(
         "slow_reader_itl_ratio": slow.median,
         "slow_reader_spread": [slow.low, slow.high],
         "longest_block_ms": block_ms,
+        "blocks": blocks,
         "tokens_per_second": median(speed for speed, _ in speeds),
         "bare_tokens_per_second": median(speed for _, speed in speeds),
         "dropped": load.drops,

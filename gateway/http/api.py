@@ -33,6 +33,7 @@ from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE, encode
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
+from gateway.turns import Turns
 from gateway.validation import is_request_id, validate, validate_model, validate_request_id
 from mesh import semconv
 from mesh.errors import BatonError, Cancelled, brief
@@ -61,7 +62,7 @@ class HttpApi:
         pages = {"/v1/models", "/health"} | {route.path for route in also if isinstance(route, Route)}
         self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
         self._created, self.count_error = int(clock()), core.count_error
-        self.keep_alive_seconds = keep_alive_seconds
+        self.keep_alive_seconds, self.turns = keep_alive_seconds, Turns()
         routed = Starlette(
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
@@ -171,14 +172,16 @@ class _Generate:
 
     async def _answer(self, out: HttpOut, caller: HttpCaller, scope: Scope, receive: Receive) -> None:
         try:
-            reply = await self._begin(await read_body(scope, receive), caller)
+            body = await read_body(scope, receive)
+            await self._api.turns.next()  # requests that come together are parsed one in each pass of the loop
+            reply = await self._begin(body, caller)
         except ClientGone:
             return
         except Exception as error:
             await out.error(client_error(error, caller.request_id))
             return
         out.request_id = reply.request_id
-        watch = asyncio.create_task(_watch(receive, reply))
+        watch = asyncio.create_task(_watch(receive, reply, self._api.turns))
         try:
             if reply.stream:
                 out.keep_alive(self._api.keep_alive_seconds)
@@ -200,9 +203,10 @@ class _Generate:
             watch.cancel()
 
 
-async def _watch(receive: Receive, reply: Reply) -> None:
+async def _watch(receive: Receive, reply: Reply, turns: Turns) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    await turns.next()
     reply.cancel()
 
 

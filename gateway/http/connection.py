@@ -27,6 +27,11 @@ class ClientConnection(HttpToolsProtocol):
         self._left = self._looks = 0  # bytes left at the last look, looks since the client last took something
 
     @property
+    def closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return self.transport.is_closing()
+
+    @property
     def behind(self) -> bool:
         """Whether the answer waits for the client to read."""
         return self.flow.write_paused

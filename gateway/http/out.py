@@ -59,6 +59,8 @@ class HttpOut:
         else:  # past the layers of the application, which have nothing to do with an event
             if connection.behind:
                 await connection.room()
+            if connection.closing:
+                raise _gone(connection)
             connection.write_chunk(data)
         if connection is not None and connection.lost:
             raise _gone(connection)
