@@ -33,12 +33,21 @@ class Held:
         self._taken = 0  # items taken since the reader last waited
         self._waiting: asyncio.Future[None] | None = None  # what the reader waits for
 
-    def put(self, item: Token | BatonError, now: float) -> None:
-        self._items.append(item)
-        self.bytes += size_of(item)
+    def put(self, token: Token, now: float) -> None:
+        self._items.append(token)
+        self.bytes += TOKEN_BYTES + TOP_BYTES * len(token.top_ids)
         if self.bytes > self._limit_bytes and self._over_since is None:
             self._over_since = now
-        waiting = self._waiting
+        if self._waiting is not None:
+            self._wake()
+
+    def fail(self, error: BatonError) -> None:
+        """The error that ended the request; the reader gets it behind what is held."""
+        self._items.append(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
@@ -54,16 +63,16 @@ class Held:
         while not self._items:
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
-        self._waiting = None
         self._taken = 0
 
     def take(self) -> Token | BatonError:
         """The oldest item; there is one."""
         self._taken += 1
         item = self._items.popleft()
-        self.bytes -= size_of(item)
-        if self._over_since is not None and self.bytes <= self._limit_bytes:
-            self._over_since = None
+        if isinstance(item, Token):
+            self.bytes -= TOKEN_BYTES + TOP_BYTES * len(item.top_ids)
+            if self._over_since is not None and self.bytes <= self._limit_bytes:
+                self._over_since = None
         return item
 
     def drop(self) -> None:
@@ -85,10 +94,3 @@ class Held:
 def share(reader_bytes: int, choices: int) -> int:
     """What one of so many choices of a request may hold."""
     return max(LEAST_BYTES, reader_bytes // choices)
-
-
-def size_of(item: Token | BatonError) -> int:
-    """About how many bytes an item takes, in memory and on its way to the client."""
-    if isinstance(item, Token):
-        return TOKEN_BYTES + TOP_BYTES * len(item.top_ids) if item.top_ids else TOKEN_BYTES
-    return 0

@@ -98,7 +98,7 @@ class GatewayRequest:
     def is_next(self, token: Token) -> bool:
         """Rule [position]: only the next position is shown. Prefill and decode send the same positions over two
         streams, so without this rule the client would see a token twice or miss one."""
-        return token.position == self.next_position
+        return token.position == len(self.choice.emitted) + len(self.shown)
 
     @property
     def next_position(self) -> int:

@@ -268,7 +268,7 @@ class Sequencer:
         if isinstance(error, Cancelled):
             request.held.drop()
         if error is not None:
-            request.held.put(error, request.ended_seconds)
+            request.held.fail(error)
         finish = stopped.value if error else request.last_end.value
         request.trace.ends(request.ended_seconds, finish, lambda: request.emitted)
         self.observer.ended(request, error)

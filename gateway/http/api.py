@@ -185,10 +185,8 @@ class _Generate:
         try:
             if reply.stream:
                 out.keep_alive(self._api.keep_alive_seconds)
-                async with aclosing(reply.frames()) as frames:
-                    async for data in frames:
-                        await out.event(data)
-                await out.event(DONE, last=True)
+                # A task of its own: each token wakes it alone, and not every layer of the application around it.
+                await asyncio.create_task(_stream(reply, out))
             else:
                 await out.whole(200, encode(await reply.whole()), [JSON])
         except Cancelled as error:
@@ -201,6 +199,13 @@ class _Generate:
         finally:
             reply.cancel()
             watch.cancel()
+
+
+async def _stream(reply: Reply, out: HttpOut) -> None:
+    async with aclosing(reply.frames()) as frames:
+        async for data in frames:
+            await out.event(data)
+    await out.event(DONE, last=True)
 
 
 async def _watch(receive: Receive, reply: Reply, turns: Turns) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.held import AT_A_TIME, BEHIND_SECONDS, LEAST_BYTES, TOKEN_BYTES, TOP_BYTES, Held, share, size_of
+from gateway.held import AT_A_TIME, BEHIND_SECONDS, LEAST_BYTES, TOKEN_BYTES, TOP_BYTES, Held, share
 from gateway.turns import Turns
 from mesh.errors import Unavailable
 from mesh.messages import Token
@@ -36,8 +36,12 @@ def test_a_reader_has_drained_when_a_quarter_is_left() -> None:
 
 
 def test_likeliest_tokens_count_and_an_error_counts_nothing() -> None:
-    assert size_of(Token(0, 1, top_ids=(1, 2), top_logprobs=(0.0, 0.0))) == TOKEN_BYTES + 2 * TOP_BYTES
-    assert size_of(Unavailable("x")) == 0
+    held = filled(0)
+    held.put(Token(0, 1, top_ids=(1, 2), top_logprobs=(0.0, 0.0)), 0.0)
+    held.fail(Unavailable("x"))
+    assert held.bytes == TOKEN_BYTES + 2 * TOP_BYTES
+    held.take()
+    assert held.bytes == 0 and isinstance(held.take(), Unavailable)
 
 
 def test_choices_share_the_limit_of_their_request() -> None:
