@@ -17,7 +17,7 @@ def ignore(client: StreamClient, count: int) -> None:
 
 
 async def open_streams(target: Target, count: int) -> list[StreamClient]:
-    """So many streams, each with its first token."""
+    """Open so many streams; return when each has its first token."""
     clients = [await connect(target.port, ignore) for _ in range(count)]
     for client in clients:
         client.ask(request_bytes(MOST_TOKENS, target.port))
@@ -37,7 +37,7 @@ async def close_streams(target: Target, clients: list[StreamClient]) -> None:
 
 
 async def tokens_per_second(target: Target, count: int, seconds: float) -> float:
-    """As fast as it goes: the next step comes when all but the last few have reached every client."""
+    """Measure as fast as it goes: the next step comes when all but the last few have reached every client."""
     loop = asyncio.get_running_loop()
     clients, done = await open_streams(target, count), loop.create_future()
     received, sent, began = 0, 0, loop.time()

@@ -92,5 +92,5 @@ class Held:
 
 
 def share(reader_bytes: int, choices: int) -> int:
-    """What one of so many choices of a request may hold."""
+    """Limit in bytes of each of so many choices of a request."""
     return max(LEAST_BYTES, reader_bytes // choices)

@@ -192,8 +192,8 @@ class _Generate:
         except Cancelled as error:
             if not watch.done():  # the client is still there: the gateway cancelled
                 await out.error(error)
-        except OSError:  # the client is gone
-            return
+        except OSError:  # the client is gone; of many that leave together one ends in each pass of the loop
+            await self._api.turns.next()
         except Exception as error:
             await out.error(client_error(error, reply.request_id))
         finally:

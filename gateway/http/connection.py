@@ -53,7 +53,8 @@ class ClientConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {EXTENSION: self}
+        extensions: dict[str, Any] = {EXTENSION: self}
+        self.scope["extensions"] = extensions
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True

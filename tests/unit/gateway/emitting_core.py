@@ -78,7 +78,7 @@ async def send_request(address: str, body: dict[str, Any], path: str = "/v1/comp
 
 
 async def read_raw(connection: socket.socket, until: bytes = b"\r\n0\r\n\r\n") -> bytes:
-    """What comes up to the end of the answer, or to `until`."""
+    """Read up to the end of the answer, or to `until`."""
     loop, raw = asyncio.get_running_loop(), b""
     while until not in raw:
         more = await loop.sock_recv(connection, 1 << 16)

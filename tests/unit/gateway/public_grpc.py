@@ -18,9 +18,9 @@ from mesh.messages import Register
 CLASS = pb.NumericsClass(name="path=fp32", fingerprint="f00d")
 
 
-async def serve(core: Any, assets: Any) -> GrpcListening:
+async def serve(core: Any, assets: Any, *, reader_seconds: float = 0.0) -> GrpcListening:
     registered: list[Register] = []
-    network = GrpcNetwork(also=grpc_api.services(core, assets, random=random.Random(3)))
+    network = GrpcNetwork(also=grpc_api.services(core, assets, random=random.Random(3), reader_seconds=reader_seconds))
     return await network.listen("127.0.0.1:0", {}, registered.append)
 
 
