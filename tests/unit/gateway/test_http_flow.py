@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -148,6 +149,25 @@ async def test_a_stream_that_moves_gets_no_comment(assets: Assets) -> None:
         core.mesh.sequencer.end(core.requests[0], Unavailable("enough"))
         assert not any(chunk.startswith(b":") for chunk in await read_chunks(connection))
         connection.close()
+
+
+async def test_connections_dropped_in_mid_request_leave_nothing_running(assets: Assets) -> None:
+    core, random = EmittingCore(), Random(1)
+    async with http_of(core, assets) as address:
+        for _ in range(10):
+            connections = [await send_request(address, BODY | {"n": 1 + number % 3}) for number in range(20)]
+            for connection in connections:
+                if random.random() < 0.5:
+                    core.emit()
+                    await asyncio.sleep(0)
+                connection.close()
+        await within(60, lambda: len(core.requests) > 0 and not core.running)
+        tasks = [task for task in asyncio.all_tasks() if "_stream" in repr(task) or "_watch" in repr(task)]
+        assert not tasks and not core.mesh.sequencer.requests
+        connection = await send_request(address, BODY)
+        await within(20, lambda: bool(core.running))
+        connection.close()
+        await within(20, lambda: not core.running)
 
 
 def test_what_waits_for_a_client_below_the_gateway_is_small_too() -> None:
