@@ -12,6 +12,7 @@ from gateway.core import ChoiceRequest, Core, Timings, TokenStream
 from gateway.text.stops import StopStrings
 from gateway.text.tokenizer import Detokenizer, ModelTokenizer
 from gateway.text.tool_calls import ParsedPiece, ToolCall, ToolCallReader
+from gateway.turns import Turns
 from gateway.validation import ValidRequest
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
 from mesh.messages import End, Token
@@ -68,15 +69,15 @@ class Answer:
             raise
 
     @classmethod
-    async def begin(cls, valid: ValidRequest, core: Core, tokenizer: ModelTokenizer) -> "Answer":
-        """Submit every choice; many long ones take time, so others have their turn between them."""
+    async def begin(cls, valid: ValidRequest, core: Core, tokenizer: ModelTokenizer, turns: Turns) -> "Answer":
+        """Submit every choice; many long ones take time, so that is done in turns."""
         streams, clock = dict[int, TokenStream](), asyncio.get_running_loop().time
         turn_ends = clock() + TURN_SECONDS
         try:
             for choice in valid.choices:
                 streams[choice.sampling.choice] = core.submit(choice)
                 if clock() > turn_ends:
-                    await asyncio.sleep(0)
+                    await turns.next()
                     turn_ends = clock() + TURN_SECONDS
         except BaseException:
             for stream in streams.values():
@@ -186,21 +187,22 @@ def _check_class(choice: ChoiceRequest, stream: TokenStream) -> None:
         )
 
 
-async def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
-    """Yield the items of all streams as they come; the first error ends them all. A single stream takes no detour."""
-    if len(streams) == 1:
-        async for event in streams[0]:
-            yield event
-        return
-    queue: asyncio.Queue[tuple[Item | None, Exception | None]] = asyncio.Queue()
+def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
+    """The items of all streams as they come; the first error ends them all. A single stream takes no detour."""
+    return streams[0] if len(streams) == 1 else _merge(streams)
+
+
+async def _merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
+    # Bounded, so that a client that does not read holds back the streams themselves.
+    queue: asyncio.Queue[tuple[Item | None, Exception | None]] = asyncio.Queue(2 * len(streams))
 
     async def pump(stream: AsyncIterator[Item]) -> None:
         try:
             async for event in stream:
-                queue.put_nowait((event, None))
-            queue.put_nowait((None, None))
+                await queue.put((event, None))
+            await queue.put((None, None))
         except Exception as error:
-            queue.put_nowait((None, error))
+            await queue.put((None, error))
 
     tasks = [asyncio.create_task(pump(stream)) for stream in streams]
     try:

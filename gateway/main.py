@@ -17,6 +17,7 @@ from gateway.http.api import HttpApi
 from gateway.http.hosts import KnownHosts, accepts_any_host
 from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
+from gateway.leaving import serve_until_left
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
 from gateway.observability.limits import Limits
@@ -43,7 +44,7 @@ SWITCH_SECONDS = 0.001  # for which a thread that renders or parses may keep Pyt
 
 
 async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
-    """Serve until cancelled."""
+    """Serve until cancelled, or until SIGTERM has come and running answers have ended (gateway/leaving.py)."""
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
     random, metrics = SystemRandom(), GatewayMetrics() if config.metrics else None
@@ -95,7 +96,8 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
-        await run_together(report_health(gateway, listening), *watch)
+        serving = run_together(report_health(gateway, listening), *watch)
+        await serve_until_left(gateway, serving, drain_seconds=config.drain_seconds)
     finally:
         ui.close()
         await http.close()

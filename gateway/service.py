@@ -6,12 +6,14 @@ heartbeat."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 from random import Random
 
 from gateway.core import ChoiceRequest
 from gateway.lacking import no_worker
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.observability.traces import RecentTraces
+from gateway.requests import GatewayRequest
 from gateway.router import Local
 from gateway.sequencer import Sequencer
 from gateway.streams import RequestStream
@@ -65,20 +67,22 @@ class Gateway:
     ) -> None:
         self.workers = Workers()
         self.changed = asyncio.Event()  # set when a worker attaches, drains or leaves
+        self.limits = limits or DoorConfig()
         self.sequencer = Sequencer(
             self.workers,
             rules=rules,
             random=random,
             local=local,
             patience_seconds=patience_seconds,
+            reader_bytes=self.limits.reader_bytes,
             observer=observer,
         )
         self.observer = observer
         self.traces = traces or RecentTraces(Silent(), random=random)
         self._network, self._rules, self._model, self._local = network, rules, model, local
-        self.limits = limits or DoorConfig()
         self._max_waiting = max_waiting
         self._alone_since: float | None = None  # since when no worker is attached; None: one is
+        self.draining = False
         self._reach_log = ReachLog(log)
         self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,6 +90,8 @@ class Gateway:
     # ---- what the front doors use
 
     def admit(self, choices: int) -> None:
+        if self.draining:
+            raise Unavailable("this gateway shuts down and takes no new requests; call another one, or try again later")
         now, tally = asyncio.get_running_loop().time(), self.sequencer.tally
         if self._alone_since is not None and now - self._alone_since >= WITHOUT_WORKERS_SECONDS:
             raise no_worker(now - self._alone_since)
@@ -125,13 +131,29 @@ class Gateway:
         return max((w.load.total_pages * w.hello.page_tokens for w in self.workers.tier(Tier.DECODE)), default=0)
 
     def healthy(self) -> bool:
-        """Whether a decode worker is attached, alone or with a prefill worker of its class."""
+        """Whether a decode worker is attached, alone or with a prefill worker of its class, and the gateway stays."""
+        if self.draining:
+            return False
         decodes, prefills = self.workers.tier(Tier.DECODE), self.workers.tier(Tier.PREFILL)
         alone = self._local is not Local.NEVER
         return any(alone or any(p.numerics == d.numerics for p in prefills) for d in decodes)
 
     def tiers(self) -> dict[str, int]:
         return {tier.value: len(self.workers.tier(tier)) for tier in Tier}
+
+    # ---- the gateway leaves
+
+    def drain(self) -> None:
+        """Take no new requests; those that run go on."""
+        self.draining = True
+        self.changed.set()
+
+    def end_all(self, error: Callable[[GatewayRequest], BatonError]) -> int:
+        """End every request that still runs with an error of its own; returns their number."""
+        running = list(self.sequencer.requests.values())
+        for request in running:
+            self.sequencer.end(request, error(request))
+        return len(running)
 
     # ---- workers register, attach, report and leave
 

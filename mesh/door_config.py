@@ -23,6 +23,10 @@ class DoorConfig:
     header_seconds: float = 10.0  # from the first byte of a request, or of a connection, to the end of its headers
     body_seconds: float = 60.0  # from the end of the headers to the end of the body
     connections: int = 4096  # open HTTP connections
+    reader_kib: int = 256  # tokens held for the client of one request, about; with more its generation pauses
+    reader_seconds: float = 60.0  # a client that takes nothing for so long is disconnected
+    keep_alive_seconds: float = 15.0  # an idle stream gets a comment after so long; 0: never
+    drain_seconds: float = 30.0  # time between SIGTERM and the end of streams that still run
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API; "*": all
     http_tls_certificate: Path | None = None  # PEM: what HTTP clients are shown; None, as the next: plain HTTP
     http_tls_key: Path | None = None  # PEM: the certificate's private key
@@ -35,9 +39,13 @@ class DoorConfig:
         check_range("body_mib", self.body_mib, 1, 1024)
         check_range("header_kib", self.header_kib, 1, 1024)
         check_range("connections", self.connections, 1, 1_000_000)
-        for key, seconds in (("header_seconds", self.header_seconds), ("body_seconds", self.body_seconds)):
-            if not 0.0 < seconds <= MAX_SECONDS:
+        check_range("reader_kib", self.reader_kib, 4, 1 << 20)
+        for key in ("header_seconds", "body_seconds", "reader_seconds"):
+            if not 0.0 < (seconds := getattr(self, key)) <= MAX_SECONDS:
                 raise ConfigError(f"{key}: {seconds} is not above 0 and at most {MAX_SECONDS:g}")
+        for key in ("keep_alive_seconds", "drain_seconds"):
+            if not 0.0 <= (seconds := getattr(self, key)) <= MAX_SECONDS:
+                raise ConfigError(f"{key}: {seconds} is not between 0 and {MAX_SECONDS:g}")
         for origin in self.cors_origins:
             if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s,]+", origin):
                 raise ConfigError(
@@ -50,6 +58,10 @@ class DoorConfig:
     @property
     def body_bytes(self) -> int:
         return self.body_mib * 2**20
+
+    @property
+    def reader_bytes(self) -> int:
+        return self.reader_kib * 1024
 
     @property
     def header_bytes(self) -> int:

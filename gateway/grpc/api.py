@@ -3,7 +3,8 @@
 Steps 1 and 8 of a request's life. A deadline is gRPC's own and reaches the workers; a cancelled call cancels all its
 choices. Protobuf types stop here."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from random import Random
 from typing import Any
@@ -18,12 +19,14 @@ from gateway.errors import client_error
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.conversation import tool_call
 from gateway.grpc.request import class_of, parse_request
+from gateway.observability.record import RequestRecord
 from gateway.observability.traces import RecentTraces
+from gateway.readers import ReaderWatch
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest, validate, validate_model, validate_request_id
 from mesh import semconv
-from mesh.errors import Cancelled
+from mesh.errors import BatonError, Cancelled
 from mesh.grpc_network import AddServices
 from mesh.messages import End
 from mesh.telemetry import Silent
@@ -31,7 +34,13 @@ from mesh.telemetry import Silent
 _SERVICE = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
 
-def services(core: Core, assets: Assets, *, random: Random, traces: RecentTraces | None = None) -> AddServices:
+def services(
+    core: Core,
+    assets: Assets,
+    *,
+    random: Random,
+    traces: RecentTraces | None = None,
+) -> AddServices:
     """Pass this to GrpcNetwork(also=...) to serve the public API on the port where workers register."""
 
     def add(server: grpc.aio.Server) -> list[str]:
@@ -46,6 +55,7 @@ def services(core: Core, assets: Assets, *, random: Random, traces: RecentTraces
 class _Inference:
     def __init__(self, core: Core, assets: Assets, random: Random, traces: RecentTraces) -> None:
         self._core, self._assets, self._random, self._traces = core, assets, random, traces
+        self._reader_seconds = core.limits.reader_seconds
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
         response = pb.GenerateResponse()
@@ -80,6 +90,7 @@ class _Inference:
         about = {semconv.RPC_SYSTEM: "grpc", semconv.RPC_METHOD: full}
         trace = self._traces.begin(full, metadata.get("traceparent", ""), about, operation=operation)
         trace.request_id, done = request_id, False
+        watch = ReaderWatch(self._reader_seconds, self._cut_off(trace))
         try:
             if given := request.request_id or metadata.get("x-request-id"):
                 trace.request_id = request_id = validate_request_id(given)
@@ -93,7 +104,7 @@ class _Inference:
             )
             valid = validate(parsed, self._core, self._assets, self._random)
             async with aclosing(_stream(parsed, Answer(valid, self._core, self._assets.tokenizer))) as events:
-                async for event in events:
+                async for event in watch.over(events):
                     yield event
             done, trace.attributes[semconv.RPC_STATUS] = True, grpc.StatusCode.OK.name
         except Exception as error:
@@ -103,7 +114,20 @@ class _Inference:
             done, trace.attributes[semconv.RPC_STATUS] = not isinstance(known, Cancelled), known.grpc_status.name
             await grpc_errors.abort(context, known, request_id)
         finally:
-            trace.ends(cancelled=not done)
+            watch.close()
+            trace.ends(cancelled=not (done or watch.stalled))
+
+    def _cut_off(self, trace: RequestRecord) -> Callable[[BatonError], None]:
+        """Ends the call of this task; gRPC gives its client no status, since that takes nothing."""
+        call = asyncio.current_task()
+        assert call is not None, "gRPC runs each call in a task"
+
+        def cut_off(error: BatonError) -> None:
+            self._core.count_error(error)
+            trace.fails(error)
+            call.cancel()
+
+        return cut_off
 
 
 class _Models:

@@ -25,6 +25,7 @@ from gateway.http.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
 from gateway.http.info import InfoPages, defect, http_exception
 from gateway.http.out import JSON, HttpOut
 from gateway.http.read import BodyReader, ClientGone
+from gateway.http.writing import connection_of
 from gateway.observability.traces import RecentTraces
 from gateway.openai.large import BodyParser
 from gateway.openai.limits import count_choices
@@ -33,6 +34,7 @@ from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE, encode
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
+from gateway.turns import Turns
 from gateway.validation import ValidRequest, validate, validate_model, validate_request_id
 from mesh import semconv
 from mesh.errors import Cancelled
@@ -60,6 +62,7 @@ class HttpApi:
         self.count_error, self.bodies = core.count_error, BodyReader(core.limits)
         self._parser = BodyParser(core.limits, self._context_tokens)
         info = InfoPages(core, assets, created=int(clock()), also=also)
+        self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
         routed = Starlette(
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
@@ -80,7 +83,7 @@ class HttpApi:
         self._core.admit(count_choices(body))
         request = await parse_chat(body, self._assets, caller)
         valid = validate(request, self._core, self._assets, self._random)
-        answer = await Answer.begin(valid, self._core, self._assets.tokenizer)
+        answer = await Answer.begin(valid, self._core, self._assets.tokenizer, self.turns)
         return ChatReply(body, [(request, answer)], self._assets, created=int(self._clock()))
 
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
@@ -91,12 +94,12 @@ class HttpApi:
         valid = list[ValidRequest]()
         for request in requests:
             valid.append(validate(request, self._core, self._assets, self._random))
-            await asyncio.sleep(0)  # others have their turn between prompts
+            await self.turns.next()
         answers: list[Answer] = []
         try:
             for each in valid:
-                answers.append(await Answer.begin(each, self._core, self._assets.tokenizer))
-                await asyncio.sleep(0)
+                answers.append(await Answer.begin(each, self._core, self._assets.tokenizer, self.turns))
+                await self.turns.next()
         except BaseException:
             for answer in answers:
                 answer.cancel()
@@ -150,15 +153,17 @@ class _Generate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._api.caller(scope, self._operation)
-        out = HttpOut(send, caller.request_id, caller.trace, self._api.count_error)
+        out = HttpOut(send, caller.request_id, caller.trace, self._api.count_error, connection=connection_of(scope))
         try:
             await self._answer(out, caller, scope, receive)
         finally:
+            out.close()
             caller.trace.ends(cancelled=not out.complete)
 
     async def _answer(self, out: HttpOut, caller: HttpCaller, scope: Scope, receive: Receive) -> None:
         try:
             async with self._api.bodies.read(scope, receive) as raw:
+                await self._api.turns.next()  # requests that come together are parsed one in each pass of the loop
                 reply = await self._begin(raw, caller)
         except ClientGone:
             return
@@ -166,20 +171,19 @@ class _Generate:
             await out.error(spent(client_error(error, caller.request_id), caller.trace))
             return
         out.request_id = reply.request_id
-        watch = asyncio.create_task(_watch(receive, reply))
+        watch = asyncio.create_task(_watch(receive, reply, self._api.turns))
         try:
             if reply.stream:
-                async with aclosing(reply.frames()) as frames:
-                    async for data in frames:
-                        await out.event(data)
-                await out.event(DONE, last=True)
+                out.keep_alive(self._api.keep_alive_seconds)
+                # A task of its own: each token wakes it alone, and not every layer of the application around it.
+                await asyncio.create_task(_stream(reply, out))
             else:
                 await out.whole(200, encode(await reply.whole()), [JSON])
         except Cancelled as error:
             if not watch.done():  # the client is still there: the gateway cancelled
                 await out.error(spent(error, caller.trace))
-        except OSError:  # the client is gone
-            return
+        except OSError:  # the client is gone; of many that leave together one ends in each pass of the loop
+            await self._api.turns.next()
         except Exception as error:
             await out.error(spent(client_error(error, reply.request_id), caller.trace))
         finally:
@@ -187,7 +191,15 @@ class _Generate:
             watch.cancel()
 
 
-async def _watch(receive: Receive, reply: Reply) -> None:
+async def _stream(reply: Reply, out: HttpOut) -> None:
+    async with aclosing(reply.frames()) as frames:
+        async for data in frames:
+            await out.event(data)
+    await out.event(DONE, last=True)
+
+
+async def _watch(receive: Receive, reply: Reply, turns: Turns) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    await turns.next()
     reply.cancel()

@@ -1,35 +1,27 @@
-"""One HTTP connection of a client, with limits: uvicorn's protocol, fed in slices and by the clock.
+"""One HTTP connection of a client, with limits on what comes in: the parser is fed in slices and by the clock.
 
 Bytes reach the parser in small pieces, and after SLICE_SECONDS the event loop serves others first. Headers have a size
 and a time, bodies a time, and requests in a pipeline wait at the socket. When all connections are taken, the oldest one
-that has no complete request gives way, so half-sent requests never lock others out."""
+that has no complete request gives way, so half-sent requests never lock others out. What goes out is bounded in
+gateway/http/writing.py."""
 
 import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
-from http import HTTPStatus
-from itertools import count
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.http import errors as http_errors
-from gateway.openai.sse import encode
+from gateway.http.refusal import refusal
+from gateway.http.writing import BoundedWriting
 from mesh.door_config import DoorConfig
 
 HEAD_PIECE, BODY_PIECE = 4096, 16_384  # bytes that the parser gets at once
 SLICE_SECONDS = 0.002  # time for which one connection may parse before others have a turn
 MAX_HEADERS = 256
 LINGER_SECONDS = 5.0  # a client that has its error may go on sending so long, unread, so that it reads why
-REASONS = {
-    400: "MALFORMED_REQUEST",
-    408: "REQUEST_TIMEOUT",
-    431: "HEADERS_TOO_LARGE",
-    503: "TOO_MANY_CONNECTIONS",
-}
-_numbers = count(1)
 
 
 class Part(Enum):
@@ -75,9 +67,9 @@ class HeldFlow(FlowControl):
             super().resume_reading()
 
 
-class ClientConnection(HttpToolsProtocol):
+class ClientConnection(BoundedWriting):
     def __init__(self, *arguments: Any, open: OpenConnections, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+        super().__init__(*arguments, reader_seconds=open.limits.reader_seconds, **named)
         self._open, self._limits = open, open.limits
         self._part = Part.HEAD
         self._rest = b""  # received and not parsed
@@ -89,6 +81,10 @@ class ClientConnection(HttpToolsProtocol):
         self._timed: Part | None = None  # what the timer is for
         self._counted = False
         self._running: RequestResponseCycle | None = None  # the request whose answer is under way
+
+    @property
+    def closing(self) -> bool:
+        return self._part is Part.REFUSED or super().closing
 
     # ---- the transport
 
@@ -278,23 +274,3 @@ class ClientConnection(HttpToolsProtocol):
             self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         else:
             self.transport.close()
-
-
-def refusal(status: int, message: str) -> bytes:
-    """A whole answer."""
-    error = http_errors.body(status, message, REASONS[status])
-    content = encode(error)
-    head = {
-        "content-type": "application/json",
-        "content-length": str(len(content)),
-        "connection": "close",
-        "cache-control": "no-store",
-        "x-content-type-options": "nosniff",
-        "x-request-id": f"refused-{next(_numbers)}",
-        "x-error-reason": REASONS[status],
-        "x-should-retry": "true" if status in (408, 503) else "false",
-    }
-    if status == 503:
-        head |= {"retry-after": "1", "retry-after-ms": "1000"}
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in head.items())]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content

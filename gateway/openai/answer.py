@@ -4,6 +4,8 @@ gateway/openai/sse.py has the frames of streamed answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from gateway.answer import Delta, Finished
@@ -15,9 +17,16 @@ from mesh.messages import End, Token
 Json = dict[str, Any]
 
 
+@lru_cache(maxsize=1 << 16)  # a model's likeliest tokens come again and again
+def spelled(tokenizer: ModelTokenizer, token: int) -> tuple[str, tuple[int, ...]]:
+    """Text and bytes of one token."""
+    return tokenizer.token_text(token), tuple(tokenizer.token_bytes(token))
+
+
 def chat_logprobs(tokenizer: ModelTokenizer, tokens: Sequence[Token]) -> Json:
     def entry(token: int, logprob: float) -> Json:
-        return {"token": tokenizer.token_text(token), "logprob": logprob, "bytes": list(tokenizer.token_bytes(token))}
+        text, spelling = spelled(tokenizer, token)
+        return {"token": text, "logprob": logprob, "bytes": spelling}
 
     content = [
         entry(token.token, token.logprob)
@@ -29,11 +38,11 @@ def chat_logprobs(tokenizer: ModelTokenizer, tokens: Sequence[Token]) -> Json:
 
 def completion_logprobs(tokenizer: ModelTokenizer, tokens: Sequence[Token], offset: int) -> Json:
     """`offset`: characters of this choice's text before the first of these tokens."""
-    texts = [tokenizer.token_text(token.token) for token in tokens]
-    offsets = [offset + sum(map(len, texts[:index])) for index in range(len(texts))]
+    texts = [spelled(tokenizer, token.token)[0] for token in tokens]
+    offsets = [*accumulate(map(len, texts), initial=offset)][:-1]
     tops: list[dict[str, float] | None] = []
     for token, text in zip(tokens, texts, strict=True):
-        top = {tokenizer.token_text(t): p for t, p in zip(token.top_ids, token.top_logprobs, strict=True)}
+        top = {spelled(tokenizer, t)[0]: p for t, p in zip(token.top_ids, token.top_logprobs, strict=True)}
         tops.append(({text: token.logprob} | top) if top else None)
     return {
         "text_offset": offsets,

@@ -5,6 +5,7 @@ share one numbering."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from gateway.answer import Answer, Delta, Event, merge
@@ -119,8 +120,10 @@ class CompletionReply(_BaseReply):
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
         offsets: dict[int, int] = {}  # characters sent so far, by choice
-        streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
-        async for index, event in merge(streams):
+        first, *others = self._answers
+        more = [_numbered(answer, number * self._choices) for number, answer in enumerate(others, 1)]
+        async for event in merge([first.events(), *more]):
+            index = event.index
             if index not in offsets:
                 echo = self._echo[index // self._choices]
                 offsets[index] = len(echo)
@@ -155,6 +158,7 @@ async def _collect(answer: Answer) -> list[WholeChoice]:
     return [wholes[index] for index in sorted(wholes)]
 
 
-async def _numbered(answer: Answer, first: int) -> AsyncIterator[tuple[int, Event]]:
+async def _numbered(answer: Answer, first: int) -> AsyncIterator[Event]:
+    """The answer's events; its choices count from `first`."""
     async for event in answer.events():
-        yield first + event.index, event
+        yield replace(event, index=first + event.index)
