@@ -83,6 +83,10 @@ start: $(DEV) ## how long a mesh takes to start, and how much memory its host gi
 speculation: $(DEV) ## how much faster drafts make decode, with the same answers
 	@$(BIN)/python -m bench.speculation --json $(ARGS)
 
+.PHONY: door
+door: $(DEV) ## what the front door costs beside a bare server, and what slow readers cost the others
+	@$(BIN)/python -m bench.gateway --json $(ARGS)
+
 .PHONY: faults
 faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand requests
 	$(BIN)/python -m pytest tests/chaos -m chaos $(ARGS)

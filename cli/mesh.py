@@ -14,6 +14,8 @@ from mesh.config import CommonConfig, ConfigError, MeshConfig
 
 Config = TypeVar("Config", bound=CommonConfig)
 
+CLOSE_SECONDS = 5.0  # what a gateway needs behind its drain to close its doors
+
 
 def with_model(config: Config) -> Config:
     """The configuration with a model folder: that of the built-in model, where the configuration names none."""
@@ -39,7 +41,8 @@ def services_of(
     check_free("gateway.worker_address", mesh.gateway.worker_address, "--workers")
     common = dict(overrides) | {"otlp_endpoint": otlp_endpoint}
     config = str(file) if file is not None else None
-    services = [Service(mesh.gateway.name, serve_arguments("gateway", common, config))]
+    arguments, drain_seconds = serve_arguments("gateway", common, config), mesh.gateway.drain_seconds + CLOSE_SECONDS
+    services = [Service(mesh.gateway.name, arguments, drain_seconds=drain_seconds)]
     for tier, worker, count in (
         ("prefill", mesh.prefill, mesh.prefill_workers),
         ("decode", mesh.decode, mesh.decode_workers),

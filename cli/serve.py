@@ -5,6 +5,7 @@ not help: settings, a model folder or a port are wrong, and the last line on std
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -25,6 +26,7 @@ from mesh.settings import Settings, read_settings
 from mesh.telemetry import KeptHere, Silent, Telemetry
 
 Config = TypeVar("Config", bound=CommonConfig)
+COLLECT = (20_000, 20, 20)  # garbage collection looks after so many new objects: tokens come and go by the thousand
 Serve = Callable[[Config], Awaitable[None]]
 
 File = Annotated[Path | None, typer.Option("--config", help="TOML file; docs/configuration.md lists the keys.")]
@@ -112,6 +114,8 @@ def run_service(config: Config, serve: Serve[Config]) -> None:
         from cli.loop import PreciseLoop
 
         config = with_model(config)
+        gc.set_threshold(*COLLECT)
+        gc.freeze()  # what is imported stays: no collection looks at it again and stops the loop meanwhile
         with asyncio.Runner(loop_factory=PreciseLoop) as runner:
             runner.run(_until_signal(serve(config)))
 

@@ -20,7 +20,7 @@ UP = " is up, class "  # in the gateway's line about a worker with which it has 
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 GIVE_UP_STARTS = 3  # starts of a service that was never ready, after which the mesh fails
 STEADY_SECONDS = 30.0  # a process that lived this long starts again after the shortest wait
-DRAIN_SECONDS = 5.0  # time between SIGTERM and SIGKILL
+DRAIN_SECONDS = 5.0  # time between SIGTERM and SIGKILL, besides what a service needs to drain
 
 
 class MeshFailed(Exception):
@@ -44,6 +44,7 @@ class Service:
     name: str  # prefill-0
     arguments: tuple[str, ...]  # arguments of the Python interpreter
     environment: tuple[tuple[str, str], ...] = ()  # variables added to this process's own
+    drain_seconds: float = 0.0  # what the service itself takes to leave, at most
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class Supervisor:
             raise MeshFailed("\n".join(_last_words(running, "is not ready") for running in late)) from None
 
     async def stop(self) -> None:
-        """Stop the first service (the gateway) first, so that no worker gets a request any more."""
+        """Stop the first service (the gateway) first: its workers serve the answers that run until it has left."""
         self._stopping.set()
         for group in (self.running[:1], self.running[1:]):
             await asyncio.gather(*(self._end(running) for running in group))
@@ -158,7 +159,7 @@ class Supervisor:
             return
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), DRAIN_SECONDS)
+            await asyncio.wait_for(process.wait(), running.service.drain_seconds + DRAIN_SECONDS)
         except TimeoutError:
             process.kill()
             await process.wait()

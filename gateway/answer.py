@@ -15,6 +15,7 @@ from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopStrings
 from gateway.text.tokenizer import REPLACEMENT, ModelTokenizer
 from gateway.text.tool_calls import AnswerReader, ParsedPiece, ToolCall
+from gateway.turns import Turns
 from gateway.validation import CompleteChoice, ValidRequest
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
 from mesh.messages import End, Token
@@ -48,20 +49,48 @@ Event = Delta | Finished
 Item = TypeVar("Item")
 
 
+TURN_SECONDS = 0.002  # for which choices are submitted before others have a turn
+
+
 class Answer:
-    def __init__(self, valid: ValidRequest, core: Core, tokenizer: ModelTokenizer) -> None:
-        """Submit every choice at once, or first what computes the prompt's logprobs; raises what the core raises."""
+    def __init__(
+        self,
+        valid: ValidRequest,
+        core: Core,
+        tokenizer: ModelTokenizer,
+        *,
+        streams: dict[int, TokenStream] | None = None,
+    ) -> None:
+        """Submit every choice at once, or first what computes the prompt's logprobs; raises what the core raises.
+        `streams`: those of choices that are submitted already, the first ones."""
         self._valid, self._request, self._tokenizer = valid, valid.request, tokenizer
         self._counts = {choice.sampling.choice: len(choice.emitted) for choice in valid.choices}
         self._counts |= {complete.index: len(complete.emitted) for complete in valid.complete}
         self._core, self._cancelled = core, False
-        self._streams: dict[int, TokenStream] = {}
+        self._streams: dict[int, TokenStream] = {} if streams is None else streams
         self._readers: dict[int, AnswerReader] = {}
         self._shown = tokenizer.ids_of(self._request.reading.marks)
         self._scoring = None if valid.scoring is None else core.examine(valid.scoring)
         self.scores: PromptScores | None = None  # the prompt's logprobs, if they are wanted; there before any event
         if self._scoring is None:
-            self._submit(valid.choices)
+            self._submit(valid.choices[len(self._streams) :])
+
+    @classmethod
+    async def begin(cls, valid: ValidRequest, core: Core, tokenizer: ModelTokenizer, turns: Turns) -> "Answer":
+        """The same; many long choices take time, so they are submitted in turns."""
+        streams, clock = dict[int, TokenStream](), asyncio.get_running_loop().time
+        turn_ends = clock() + TURN_SECONDS
+        try:
+            for choice in valid.choices if valid.scoring is None else ():
+                streams[choice.sampling.choice] = core.submit(choice)
+                if clock() > turn_ends:
+                    await turns.next()
+                    turn_ends = clock() + TURN_SECONDS
+        except BaseException:
+            for stream in streams.values():
+                stream.cancel()
+            raise
+        return cls(valid, core, tokenizer, streams=streams)
 
     def _submit(self, choices: Sequence[ChoiceRequest]) -> None:
         try:
@@ -276,21 +305,22 @@ async def best(events: AsyncIterator[Event], count: int) -> AsyncGenerator[Event
             yield replace(event, index=number)
 
 
-async def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
-    """Yield the items of all streams as they come; the first error ends them all. A single stream takes no detour."""
-    if len(streams) == 1:
-        async for event in streams[0]:
-            yield event
-        return
-    queue: asyncio.Queue[tuple[Item | None, Exception | None]] = asyncio.Queue()
+def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
+    """The items of all streams as they come; the first error ends them all. A single stream takes no detour."""
+    return streams[0] if len(streams) == 1 else _merge(streams)
+
+
+async def _merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
+    # Bounded, so that a client that does not read holds back the streams themselves.
+    queue: asyncio.Queue[tuple[Item | None, Exception | None]] = asyncio.Queue(2 * len(streams))
 
     async def pump(stream: AsyncIterator[Item]) -> None:
         try:
             async for event in stream:
-                queue.put_nowait((event, None))
-            queue.put_nowait((None, None))
+                await queue.put((event, None))
+            await queue.put((None, None))
         except Exception as error:
-            queue.put_nowait((None, error))
+            await queue.put((None, error))
 
     tasks = [asyncio.create_task(pump(stream)) for stream in streams]
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.observability.record import RequestRecord, unrecorded
+from mesh.door_config import DoorConfig
 from mesh.errors import BatonError
 from mesh.messages import Examination, Sampling, Scored, Token
 
@@ -35,6 +36,8 @@ class ChoiceRequest:
     prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it
     max_tokens_field: str = "max_tokens"
     grammar_field: str = "structured_outputs"
+    # Block hashes of the prompt by class and page size; choices of one prompt share them.
+    hashes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         assert self.prompt, "validation refuses empty prompts"
@@ -134,6 +137,16 @@ class ExaminationStream(Protocol):
 
 
 class Core(Protocol):
+    @property
+    def limits(self) -> DoorConfig:
+        """Limits of one request."""
+
+    def admit(self, choices: int) -> None:
+        """Raise one of mesh.errors if so many choices of one request cannot be accepted now."""
+
+    def load(self) -> Mapping[str, int]:
+        """Number of accepted choices that run, and that wait for their first token."""
+
     def models(self) -> tuple[str, ...]:
         """Names that clients may put into `model`."""
 

@@ -8,6 +8,7 @@ from gateway.workers import AttachedWorker, Workers
 from mesh.errors import Unavailable
 from mesh.messages import FullKind, Tier
 
+NO_WORKER_RETRY_SECONDS = 5.0
 DECODE_WORKER, PREFILL_WORKER, ROOM = "decode worker", "prefill worker", "room"
 
 
@@ -20,10 +21,11 @@ def lacking(workers: Workers, local: Local) -> str:
     return ROOM
 
 
-def gave_up(what: str, seconds: float) -> Unavailable:
-    """The error of a request that waited for this."""
+def gave_up(what: str, seconds: float, retry: float = 1.0) -> Unavailable:
+    """The error of a request that waited for this. `retry`: seconds after which a new try makes sense."""
     if what == ROOM:
-        return Unavailable(f"no worker had room for this request for {seconds:g} s; try again later")
+        message = f"no worker had room for this request for {seconds:g} s; try again later"
+        return Unavailable(message, retry_after_seconds=retry)
     waited = f"this request waited {seconds:g} s for one"
     return Unavailable(f"no {what} is attached, and {waited}: start one, or try again later")
 
@@ -31,3 +33,9 @@ def gave_up(what: str, seconds: float) -> Unavailable:
 def all_refuse_for_ever(request: GatewayRequest, workers: Sequence[AttachedWorker]) -> bool:
     """Does the request need more than the whole pool of each of these workers? False without workers."""
     return bool(workers) and all(request.refused.get(w.incarnation) is FullKind.EVER for w in workers)
+
+
+def no_worker(seconds: float) -> Unavailable:
+    """The error of a request that does not wait, because no worker has been there for so long."""
+    message = f"no worker has been attached for {seconds:.0f} s: start one, or try again later"
+    return Unavailable(message, retry_after_seconds=NO_WORKER_RETRY_SECONDS)

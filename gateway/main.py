@@ -2,7 +2,9 @@
 a port each."""
 
 import asyncio
+import gc
 import logging
+import sys
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import datetime
@@ -18,6 +20,8 @@ from gateway.grpc.server import serve_grpc
 from gateway.http.api import HttpApi
 from gateway.http.hosts import KnownHosts, accepts_any_host
 from gateway.http.server import serve_http
+from gateway.http.tls import http_tls
+from gateway.leaving import serve_until_left
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
 from gateway.observability.limits import Limits
@@ -40,9 +44,11 @@ from mesh.tls import tls_files
 
 log = logging.getLogger("baton.gateway")
 
+SWITCH_SECONDS = 0.001  # for which a thread that renders or parses may keep Python's lock from the event loop
+
 
 async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
-    """Serve until cancelled."""
+    """Serve until cancelled, or until SIGTERM has come and running answers have ended (gateway/leaving.py)."""
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
     random, metrics = SystemRandom(), GatewayMetrics() if config.metrics else None
@@ -75,6 +81,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         model=config.model_name,
         local=Local(config.local),
         max_waiting=config.max_waiting,
+        limits=config,
         observer=metrics or UNOBSERVED,
         rules=rules,
     )
@@ -96,15 +103,20 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     pages += ui.routes() if config.ui else ()
     api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
     app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
-    http = await serve_http(app, config.http_address, setting="gateway.http_address")
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.freeze()  # what lives as long as the gateway is no work for the collector
+    tls = http_tls(config)
+    http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)
     public = services(gateway, assets, random=random, traces=traces, load=lambda: load_of(gateway))
     listening = await serve_grpc(config, public, serving=gateway.healthy())
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:
-        await run_together(report_health(gateway, listening, registry), *watch)
+        serving = run_together(report_health(gateway, listening, registry), *watch)
+        await serve_until_left(gateway, serving, drain_seconds=config.drain_seconds)
     finally:
         ui.close()
         await asyncio.gather(http.close(), listening.close())
+        await api.aclose()
         await gateway.aclose()
         await registry.close()
 

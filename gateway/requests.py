@@ -4,20 +4,24 @@ The moves are those of the table "Request at the gateway" in docs/protocol.md. T
 `shown` is law: a token that the client has seen is never taken back, and every later attempt begins after it."""
 
 import asyncio
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 
 from gateway.core import ChoiceRequest
+from gateway.held import Held
 from gateway.observability.record import ChoiceRecord
 from gateway.workers import AttachedWorker
-from mesh.errors import BatonError
 from mesh.hashing import block_hashes
 from mesh.messages import Embedded, End, FullKind, Job, Prefilled, Scored, Ticket, Token
+
+READER_BEHIND = "reader_behind"  # why an attempt is left when its request pauses, in traces and metrics
 
 
 class RequestPhase(Enum):
     WAITING = "waiting"  # no usable worker: the request waits for a worker or for room
     OPEN = "open"  # a decode worker has it, and a prefill worker unless decode prefills; an examination has one worker
+    PAUSED = "paused"  # its reader is behind: no worker has it until the reader has taken what is held
     DONE = "done"  # the client has the last token
     CANCELLED = "cancelled"  # the client left, or has enough
     ERROR = "error"  # the client got an error instead of further tokens
@@ -28,10 +32,12 @@ MOVES = {
     RequestPhase.OPEN: {
         RequestPhase.OPEN,  # the next attempt
         RequestPhase.WAITING,
+        RequestPhase.PAUSED,
         RequestPhase.DONE,
         RequestPhase.CANCELLED,
         RequestPhase.ERROR,
     },
+    RequestPhase.PAUSED: {RequestPhase.OPEN, RequestPhase.WAITING, RequestPhase.CANCELLED, RequestPhase.ERROR},
     RequestPhase.DONE: set(),
     RequestPhase.CANCELLED: set(),
     RequestPhase.ERROR: set(),
@@ -44,10 +50,11 @@ class GatewayRequest:
     id: int
     accepted_seconds: float
     trace: ChoiceRecord
-    events: asyncio.Queue[Token | BatonError] = field(default_factory=asyncio.Queue)
+    held: Held  # what the front door has not taken yet
     phase: RequestPhase = RequestPhase.WAITING
     ticket: Ticket | None = None  # ticket of the current attempt; None before the first attempt
-    shown: list[Token] = field(default_factory=list)  # tokens sent to the client, after `choice.emitted`
+    shown: "array[int]" = field(default_factory=lambda: array("I"))  # ids sent to the client, after `choice.emitted`
+    last_end: End = End.NONE  # of the last token of `shown`
     prefill: int | None = None  # incarnation of the prefill worker; None: decode prefills itself
     decode: int | None = None  # incarnation of the decode worker
     handed: bool = False  # decode has sent a token of this attempt, so it has the pages
@@ -66,7 +73,6 @@ class GatewayRequest:
     over: asyncio.Event = field(default_factory=asyncio.Event)  # set at its end
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None  # ends the wait for a worker
-    hashes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)  # block hashes by class and page size
 
     def enter(self, phase: RequestPhase) -> None:
         if phase not in MOVES[self.phase]:
@@ -94,7 +100,7 @@ class GatewayRequest:
     def is_next(self, token: Token) -> bool:
         """Rule [position]: only the next position is shown. Prefill and decode send the same positions over two
         streams, so without this rule the client would see a token twice or miss one."""
-        return token.position == self.next_position
+        return token.position == len(self.choice.emitted) + len(self.shown)
 
     @property
     def next_position(self) -> int:
@@ -103,12 +109,12 @@ class GatewayRequest:
     @property
     def emitted(self) -> tuple[int, ...]:
         """Every token that the client has, those that it brought along included."""
-        return self.choice.emitted + tuple(token.token for token in self.shown)
+        return self.choice.emitted + tuple(self.shown)
 
     @property
     def finish(self) -> str:
         """How it ended, if it ended well; an examination stops at the end of its prompt."""
-        return self.shown[-1].end.value if self.shown else End.STOP.value
+        return self.last_end.value if self.shown else End.STOP.value
 
     def seniority(self, priority_seconds: float) -> tuple[float, int]:
         """Smaller is older. A step of priority is worth `priority_seconds` of waiting."""
@@ -138,9 +144,9 @@ class GatewayRequest:
         if not worker.prefix:
             return 0
         numerics, page_tokens = key = (worker.hello.numerics, worker.hello.page_tokens)
-        if key not in self.hashes:
-            self.hashes[key] = block_hashes(
+        if key not in self.choice.hashes:
+            self.choice.hashes[key] = block_hashes(
                 self.choice.prompt, page_tokens=page_tokens, numerics=numerics, salt=self.choice.salt
             )
-        hashes = self.hashes[key]
+        hashes = self.choice.hashes[key]
         return next((i for i, block in enumerate(hashes) if block not in worker.prefix), len(hashes)) * page_tokens

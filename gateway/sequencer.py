@@ -11,24 +11,20 @@ from dataclasses import replace
 from random import Random
 
 from gateway.affinity import Affinities
+from gateway.candidates import choose, hopeless
 from gateway.core import ChoiceRequest
 from gateway.examining import Examining
-from gateway.lacking import all_refuse_for_ever, gave_up, lacking
+from gateway.held import Held, share
+from gateway.lacking import gave_up, lacking
 from gateway.observability.attributes import route_attributes
 from gateway.observability.observer import UNOBSERVED, RequestObserver
-from gateway.requests import GatewayRequest, RequestPhase
-from gateway.router import Local, Need, Route, RouteDecision, route
+from gateway.requests import READER_BEHIND, GatewayRequest, RequestPhase
+from gateway.retries import Retries
+from gateway.router import Local, Route, RouteDecision
 from gateway.tally import Tally
+from gateway.turns import Turns
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import (
-    BatonError,
-    Cancelled,
-    ClassUnavailable,
-    DeadlineExceeded,
-    InvalidRequest,
-    PoolTooSmall,
-    WorkersDied,
-)
+from mesh.errors import BatonError, Cancelled, DeadlineExceeded, InvalidRequest, WorkersDied
 from mesh.messages import (
     Cancel,
     End,
@@ -58,14 +54,16 @@ class Sequencer:
         random: Random,
         local: Local,
         patience_seconds: float,
+        reader_bytes: int,  # tokens of one client request that its reader may leave
         observer: RequestObserver = UNOBSERVED,
     ) -> None:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
         self.tally, self._affinities = Tally(), Affinities()
         self._rules, self._random, self._local = rules, random, local
-        self._patience_seconds = patience_seconds
         self.examining = Examining(self, workers, local=local, observer=observer)
+        self._patience_seconds, self._reader_bytes, self._turns = patience_seconds, reader_bytes, Turns()
+        self._retries = Retries(lambda: self._in_seniority(RequestPhase.WAITING), self.raise_attempt)
 
     # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
@@ -74,8 +72,10 @@ class Sequencer:
         now = loop.time()
         examined = choice.examination is not None
         trace = choice.trace.choice(now, choice.prompt, choice.sampling, examined=examined)
-        request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, numerics=choice.numerics)
+        held = Held(share(self._reader_bytes, choice.choices), self._turns)
+        request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, held, numerics=choice.numerics)
         self.requests[request.id] = request
+        self.tally.accepted()
         self.observer.accepted(request)
         if choice.deadline_seconds is not None:
             late = DeadlineExceeded(f"the deadline of {choice.deadline_seconds:.3f} s passed")
@@ -89,7 +89,8 @@ class Sequencer:
             return self.examining.raise_attempt(request)
         clock = asyncio.get_running_loop().time
         began = clock()
-        chosen = self._route(request, decode_lost)
+        preferred = self._affinities.preferred(request.choice)
+        chosen = choose(request, self.workers, self._local, decode_lost=decode_lost, preferred=preferred)
         self.observer.routed(chosen.decision if chosen else RouteDecision.WAIT, clock() - began)
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self.leave(request, {request.decode, request.prefill} - kept)
@@ -97,32 +98,6 @@ class Sequencer:
             self._wait_or_fail(request)
         else:
             self._open(request, chosen, began)
-
-    def _route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
-        chosen = self._try_route(request, decode_lost)
-        if chosen is None and request.failed:
-            request.failed.clear()  # every usable pair has failed: try them again
-            chosen = self._try_route(request, decode_lost)
-        return chosen
-
-    def _try_route(self, request: GatewayRequest, decode_lost: bool) -> Route | None:
-        for numerics in (request.numerics, "") if request.choice.allow_class_change else (request.numerics,):
-            chosen = route(
-                Need(len(request.choice.prompt) + request.next_position, numerics),
-                decodes=self.workers.able(Tier.DECODE, request.choice.sampling),
-                prefills=self.workers.able(Tier.PREFILL, request.choice.sampling),
-                cached=request.cached_tokens,
-                local=self._local,
-                keep=request.decode,
-                last=None if decode_lost else request.prefill,
-                first=request.prefill if decode_lost else None,
-                refused=request.refused,
-                failed=request.failed,
-                preferred=self._affinities.preferred(request.choice),
-            )
-            if chosen is not None:
-                return chosen
-        return None
 
     def _open(self, request: GatewayRequest, chosen: Route, began: float) -> None:
         """Begin the next attempt: decode gets Open and prefill gets Prefill, both with the same new ticket."""
@@ -155,18 +130,9 @@ class Sequencer:
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
         """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
-        choice, decodes = request.choice, self.workers.tier(Tier.DECODE)
-        classes = sorted({decode.numerics for decode in decodes})
-        if request.numerics and classes and request.numerics not in classes:
-            began = f"the answer began in class {request.numerics}; the decode workers left are of {', '.join(classes)}"
-            self.end(request, ClassUnavailable(f"{began}. Start a worker of that class, or set allow_class_change"))
-        elif all_refuse_for_ever(request, decodes):
-            needed = len(choice.prompt) + choice.sampling.max_tokens
-            what = f"prompt and {choice.max_tokens_field} need {needed} tokens; no decode worker's pool holds so many"
-            self.end(request, PoolTooSmall(choice.max_tokens_field, what))
-        elif self._local is Local.NEVER and all_refuse_for_ever(request, self.workers.tier(Tier.PREFILL)):
-            what = f"the prompt has {len(choice.prompt)} tokens; no prefill worker's pool holds so many"
-            self.end(request, PoolTooSmall(choice.prompt_field, what))
+        error = hopeless(request, self.workers, self._local)
+        if error is not None:
+            self.end(request, error)
         else:
             request.prefill = request.decode = None
             self.wait(request, lambda: lacking(self.workers, self._local))
@@ -178,7 +144,12 @@ class Sequencer:
         if request.phase is not RequestPhase.WAITING:
             request.enter(RequestPhase.WAITING)
         if request.patience is None:
-            request.patience = loop.call_later(seconds, lambda: self.end(request, gave_up(lacks(), seconds)))
+            request.patience = loop.call_later(seconds, self._give_up, request, lacks)
+
+    def _give_up(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
+        """The request has waited long enough for a worker."""
+        retry = self.tally.wait_seconds(asyncio.get_running_loop().time())
+        self.end(request, gave_up(lacks(), self._patience_seconds, retry))
 
     # ---- steps 5 and 8: tokens on their way to the client
 
@@ -189,19 +160,21 @@ class Sequencer:
             self.observer.prefilled(request, prefilled)
 
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
-        now = asyncio.get_running_loop().time()
+        """One message carries the tokens of a whole step, so this loop is the gateway's busiest."""
+        now, tier, numerics = asyncio.get_running_loop().time(), worker.tier, worker.numerics
         for item in tokens.items:
             request = self.current(item.ticket)
             if request is None:
                 continue
-            if worker.tier is Tier.DECODE and not request.handed:
+            if tier is Tier.DECODE and not request.handed:
                 request.handed = True
-                request.trace.hears(now, worker.tier)
+                request.trace.hears(now, tier)
                 if request.handed_seconds is None:
                     request.handed_seconds = now
                     self.observer.handed(request, now)
             if request.is_next(item.token):
-                self._show(request, worker, item.token, now)
+                request.numerics = numerics
+                self._show(request, tier, item.token, now)
 
     def current(self, ticket: Ticket) -> GatewayRequest | None:
         """The open request whose current attempt has this ticket."""
@@ -210,19 +183,37 @@ class Sequencer:
             return None
         return request
 
-    def _show(self, request: GatewayRequest, worker: AttachedWorker, token: Token, now: float) -> None:
+    def _show(self, request: GatewayRequest, tier: Tier, token: Token, now: float) -> None:
         if request.first_token_seconds is None:
             request.first_token_seconds = now
+            self.tally.started(now)
             self.observer.first_token(request, now)
         elif now != request.shown_seconds:  # tokens of one message count once
             self.observer.next_tokens(request, now - request.shown_seconds, now)
         request.shown_seconds = now
-        request.trace.token(now, worker.tier)
-        request.shown.append(token)
-        request.numerics = worker.numerics
-        request.events.put_nowait(token)
+        request.trace.token(now, tier)
+        request.shown.append(token.token)
+        request.last_end = token.end
+        request.held.put(token, now)
         if token.end is not End.NONE:
             self.end(request)
+        elif request.held.behind(now):
+            self._pause(request, now)
+
+    # ---- a reader that is behind
+
+    def _pause(self, request: GatewayRequest, now: float) -> None:
+        """The reader is behind: the workers forget the request and give its place to others."""
+        log.debug("request %s: its reader is behind, it pauses", request.choice.request_id)
+        request.enter(RequestPhase.PAUSED)
+        request.trace.leaves(now, READER_BEHIND)
+        self.leave(request, {request.decode, request.prefill})
+        request.prefill = request.decode = None
+
+    def on_drained(self, request: GatewayRequest) -> None:
+        """The reader of a paused request has taken what was held: another attempt begins behind it."""
+        self.observer.resumed(READER_BEHIND)
+        self.raise_attempt(request)
 
     # ---- reports that raise an attempt
 
@@ -256,8 +247,7 @@ class Sequencer:
         for request in self.requests.values():
             if request.refused.get(worker.incarnation) is FullKind.NOW:
                 del request.refused[worker.incarnation]
-        for request in self._in_seniority(RequestPhase.WAITING):
-            self.raise_attempt(request)
+        self._retries.start()
 
     def on_session_end(self, worker: AttachedWorker) -> None:
         """The session with a worker ended: every request that needs this worker gets another, the oldest first."""
@@ -297,8 +287,10 @@ class Sequencer:
             if timer is not None:
                 timer.cancel()
         self.leave(request, {request.decode, request.prefill})
+        if isinstance(error, Cancelled):
+            request.held.drop()
         if error is not None:
-            request.events.put_nowait(error)
+            request.held.fail(error)
         finish = stopped.value if error else request.finish
         request.error = error
         request.over.set()

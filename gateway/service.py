@@ -6,18 +6,21 @@ heartbeat."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 from random import Random
 
 from gateway.changes import Changes
 from gateway.core import ChoiceRequest
 from gateway.examining import ExaminationReply
+from gateway.lacking import no_worker
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.observability.traces import RecentTraces
-from gateway.requests import GatewayRequest, RequestPhase
+from gateway.requests import GatewayRequest
 from gateway.router import Local
 from gateway.sequencer import Sequencer
 from gateway.streams import RequestStream
 from gateway.workers import AttachedWorker, Workers
+from mesh.door_config import DoorConfig
 from mesh.errors import BatonError, Unavailable
 from mesh.messages import (
     ClockReading,
@@ -46,6 +49,8 @@ from mesh.telemetry import Silent
 
 log = logging.getLogger("baton.gateway")
 
+WITHOUT_WORKERS_SECONDS = 10.0  # after this time without any worker, requests no longer wait for one
+
 
 class Gateway:
     """The product's Core."""
@@ -59,29 +64,48 @@ class Gateway:
         traces: RecentTraces | None = None,
         local: Local = Local.AUTO,
         max_waiting: int = 1024,
+        limits: DoorConfig | None = None,
         patience_seconds: float = 30.0,
         observer: RequestObserver = UNOBSERVED,
         rules: Rules = RULES,
     ) -> None:
         self.workers = Workers()
         self.changed = Changes()  # set when a worker attaches, drains or leaves
+        self.limits = limits or DoorConfig()
         self.sequencer = Sequencer(
             self.workers,
             rules=rules,
             random=random,
             local=local,
             patience_seconds=patience_seconds,
+            reader_bytes=self.limits.reader_bytes,
             observer=observer,
         )
         self.observer = observer
         self.traces = traces or RecentTraces(Silent(), random=random)
         self._network, self._rules, self._model, self._local = network, rules, model, local
         self._max_waiting = max_waiting
+        self._alone_since: float | None = None  # since when no worker is attached; None: one is
+        self.draining = False
         self._reach_log = ReachLog(log)
         self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- what the front doors use
+
+    def admit(self, choices: int) -> None:
+        if self.draining:
+            raise Unavailable("this gateway shuts down and takes no new requests; call another one, or try again later")
+        now, tally = asyncio.get_running_loop().time(), self.sequencer.tally
+        if self._alone_since is not None and now - self._alone_since >= WITHOUT_WORKERS_SECONDS:
+            raise no_worker(now - self._alone_since)
+        if tally.waiting + choices > self._max_waiting:
+            more = f"this request has {choices} more; " if choices > 1 else ""
+            raise Unavailable(
+                f"{tally.waiting} choices wait for their first token already; {more}the gateway takes at most "
+                f"{self._max_waiting} (max_waiting): try again later",
+                retry_after_seconds=tally.wait_seconds(now),
+            )
 
     def submit(self, choice: ChoiceRequest) -> RequestStream:
         return RequestStream(self.sequencer, self._accept(choice))
@@ -90,10 +114,12 @@ class Gateway:
         return ExaminationReply(self.sequencer, self._accept(choice))
 
     def _accept(self, choice: ChoiceRequest) -> GatewayRequest:
-        waiting = sum(request.phase is RequestPhase.WAITING for request in self.sequencer.requests.values())
-        if waiting >= self._max_waiting:
-            raise Unavailable(f"{waiting} requests are waiting for a worker already; try again later")
+        self.admit(1)
         return self.sequencer.accept(choice)
+
+    def load(self) -> dict[str, int]:
+        waiting = self.sequencer.tally.waiting
+        return {"running": len(self.sequencer.requests) - waiting, "waiting": waiting}
 
     def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         self.observer.refused(error)
@@ -120,7 +146,9 @@ class Gateway:
         return all(any(tier) or not tier for tier in tiers)
 
     def healthy(self) -> bool:
-        """Whether a decode worker is attached, alone or with a prefill worker of its class."""
+        """Whether a decode worker is attached, alone or with a prefill worker of its class, and the gateway stays."""
+        if self.draining:
+            return False
         decodes, prefills = self.workers.tier(Tier.DECODE), self.workers.tier(Tier.PREFILL)
         alone = self._local is not Local.NEVER
         return any(alone or any(p.numerics == d.numerics for p in prefills) for d in decodes)
@@ -128,9 +156,24 @@ class Gateway:
     def tiers(self) -> dict[str, int]:
         return {tier.value: len(self.workers.tier(tier)) for tier in Tier}
 
+    # ---- the gateway leaves
+
+    def drain(self) -> None:
+        """Take no new requests; those that run go on."""
+        self.draining = True
+        self.changed.set()
+
+    def end_all(self, error: Callable[[GatewayRequest], BatonError]) -> int:
+        """End every request that still runs with an error of its own; returns their number."""
+        running = list(self.sequencer.requests.values())
+        for request in running:
+            self.sequencer.end(request, error(request))
+        return len(running)
+
     # ---- workers register, attach, report and leave
 
     async def listen(self, address: str) -> Listening:
+        self._alone_since = asyncio.get_running_loop().time()
         return await self._network.listen(address, {}, self.on_register)
 
     def on_register(self, register: Register) -> None:
@@ -172,6 +215,7 @@ class Gateway:
         worker = AttachedWorker(hello, session, hello.load)
         worker.change(hello.prefix)
         self.workers.add(worker)
+        self._alone_since = None
         self._dialing.discard(worker.incarnation)
         self.changed.set()
         if self.traces.records_phases:
@@ -219,6 +263,7 @@ class Gateway:
         worker.clock.stop()
         if self.workers.get(worker.incarnation) is worker:
             self.workers.remove(worker)
+            self._alone_since = None if self.workers else asyncio.get_running_loop().time()
             self.changed.set()
             log.warning("%s is gone", worker.session.name)
             self.observer.gone(worker)

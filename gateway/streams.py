@@ -1,14 +1,15 @@
 """The tokens of one choice on their way from the sequencer to a front door: step 8 of a request's life.
 
-The sequencer puts tokens, or the error that ended the request, into a queue; the front door reads them here."""
+The sequencer puts tokens, or the error that ended the request, into `GatewayRequest.held`; the front door reads them
+here. A reader that was behind and has caught up lets its request go on."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 from gateway.core import Timings
-from gateway.requests import GatewayRequest
+from gateway.requests import GatewayRequest, RequestPhase
 from gateway.sequencer import Sequencer
-from mesh.errors import BatonError, Cancelled
+from mesh.errors import Cancelled
 from mesh.messages import End, Token
 
 
@@ -21,15 +22,20 @@ class RequestStream:
         self._in_a_row = 0  # accepted drafts since the last token that was none
 
     async def events(self) -> AsyncIterator[Token]:
+        request, held, taken = self._request, self._request.held, self._observer.taken
         while True:
-            event = await self._request.events.get()
-            if isinstance(event, BatonError):
+            if not held.ready:
+                await held.wait()
+            event = held.take()
+            if not isinstance(event, Token):
                 raise event
+            if request.phase is RequestPhase.PAUSED and held.drained:
+                self._sequencer.on_drained(request)
             self._read += 1
             self._drafted += event.drafted
             self._accepted += event.accepted
             self._in_a_row = self._in_a_row + 1 if event.accepted else 0
-            self._observer.taken(event, self._in_a_row)
+            taken(event, self._in_a_row)
             yield event
             if event.end is not End.NONE:
                 return
@@ -58,5 +64,6 @@ class RequestStream:
         )
 
     def cancel(self, *, complete: bool = False) -> None:
-        self._request.complete |= complete and not self._request.ended
-        self._sequencer.end(self._request, Cancelled("the client went away"))
+        request = self._request
+        request.complete |= complete and not request.ended
+        self._sequencer.end(request, Cancelled("the client went away"))

@@ -1,4 +1,5 @@
 """Counts the requests that have ended, by the way they took, and keeps the last ones for those who look at the mesh.
+It also counts those that wait for their first token, and estimates how long a new one would wait.
 
 Step 9 of a request's life ends here. A record holds no prompt and no answer."""
 
@@ -9,6 +10,8 @@ from gateway.requests import GatewayRequest
 from mesh.errors import BatonError, Cancelled
 
 KEPT = 32  # requests that ended last
+STARTS = 64  # first tokens from which the rate of starts is measured
+SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.25, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,29 @@ class Tally:
         self.statuses: Counter[str] = Counter()
         self.refused = 0  # requests that ended before a choice of theirs was accepted; in no other counter
         self.tokens = 0  # of ended requests
+        self.waiting = 0  # accepted choices without their first token
+        self._starts: deque[float] = deque(maxlen=STARTS)  # when first tokens came
+
+    def accepted(self) -> None:
+        self.waiting += 1
+
+    def started(self, now: float) -> None:
+        """The first token of a choice came."""
+        self.waiting -= 1
+        self._starts.append(now)
+
+    def wait_seconds(self, now: float) -> float:
+        """How long a choice that came now would wait for its first token: the queue divided by the rate of starts."""
+        if len(self._starts) < 2 or now <= self._starts[0]:
+            return 1.0
+        rate = len(self._starts) / (now - self._starts[0])
+        return min(max(self.waiting / rate, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
         assert request.ended_seconds is not None, "only an ended request is counted"
         first, handed, attempts = request.first_token_seconds, request.handed_seconds, attempts_of(request)
         status = "ok" if error is None else "cancelled" if isinstance(error, Cancelled) else "error"
+        self.waiting -= first is None
         self.statuses[status] += 1
         self.paths[request.path] += 1
         self.tokens += len(request.shown)

@@ -13,9 +13,11 @@ from typing import Any
 from gateway.adjustments import adjusting_field, leaves_none
 from gateway.core import ChoiceRequest, Core
 from gateway.fields import Fields
+from gateway.lengths import validate_prompt_length
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
 from gateway.text.tool_calls import PLAIN, AnswerFormat
+from mesh.door_config import DoorConfig
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages import Adjustments, Examination, Sampling
 
@@ -23,8 +25,8 @@ MAX_CHOICES = 128
 MAX_AFFINITY_CHARACTERS = 256
 GREEDY_BELOW = 1e-5  # a lower temperature is served as 0: the largest logit always wins, and dividing by it overflows
 MAX_TOP_LOGPROBS = 20
-MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
+MAX_STOP_IDS = 4096
 MAX_SALT_CHARACTERS = 128
 MAX_PRIORITY = 600
 SIXTY_FOUR_BITS = 2**64 - 1
@@ -120,33 +122,28 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     if not request.prompt:
         raise InvalidRequest(prompt_field, f"{prompt_field} is empty; it needs at least one token")
     fields.token_ids("prompt", request.prompt, assets.vocabulary)
-    validate_length(prompt_field, len(request.prompt), context, answer=request.max_tokens != 0)
-    _validate_stops(request, fields, assets)
+    validate_prompt_length(prompt_field, len(request.prompt), core.limits, context, answer=request.max_tokens != 0)
+    _validate_stops(request, fields, assets, core.limits)
     max_tokens = _max_tokens(request, fields, context, core.largest_pool_tokens)
     eos = () if request.ignore_eos else assets.eos_ids
     sampling = _sampling(request, fields, assets, random, max_tokens=max_tokens, eos=eos)
     if request.adjustments is not None and not core.adjusts_logits:
         name = adjusting_field(request.adjustments)
         raise fields.invalid(name, "cannot be honoured: the attached workers, which run on GPUs, do not adjust logits")
-    return _per_choice(request, fields, model, assets, sampling, frozenset(eos) - set(request.stop_token_ids))
+    return _per_choice(
+        request, fields, model, assets, core.limits, sampling, frozenset(eos) - set(request.stop_token_ids)
+    )
 
 
-def validate_length(field: str, tokens: int, context: int, *, answer: bool = True) -> None:
-    """`answer`: at least one token follows."""
-    if tokens + answer > context:
-        included = ", the answer included" if answer else ""
-        limit = f"the model's maximum context length is {context} tokens{included}"
-        what = f"{limit}; {field} has {tokens} tokens: shorten it"
-        raise ContextTooLong(field, what)
-
-
-def _validate_stops(request: ClientRequest, fields: Fields, assets: Assets) -> None:
-    stop = request.stop
-    if len(stop) > MAX_STOP_STRINGS:
-        raise fields.invalid("stop", f"has {len(stop)} strings; at most {MAX_STOP_STRINGS} are allowed")
+def _validate_stops(request: ClientRequest, fields: Fields, assets: Assets, limits: DoorConfig) -> None:
+    stop, ids = request.stop, request.stop_token_ids
+    if len(stop) > limits.stop_strings:
+        raise fields.invalid("stop", f"has {len(stop)} strings; at most {limits.stop_strings} are allowed")
+    if len(ids) > MAX_STOP_IDS:
+        raise fields.invalid("stop_token_ids", f"has {len(ids)} ids; at most {MAX_STOP_IDS} are allowed")
     if any(not string or len(string) > MAX_STOP_CHARACTERS for string in stop):
         raise fields.invalid("stop", f"holds a string that is empty or longer than {MAX_STOP_CHARACTERS} characters")
-    fields.token_ids("stop_token_ids", request.stop_token_ids, assets.vocabulary)
+    fields.token_ids("stop_token_ids", ids, assets.vocabulary)
 
 
 def _max_tokens(request: ClientRequest, fields: Fields, context: int, pool: int) -> int:
@@ -228,14 +225,16 @@ def _per_choice(
     fields: Fields,
     model: str,
     assets: Assets,
+    limits: DoorConfig,
     sampling: dict[str, Any],
     eos: frozenset[int],
 ) -> ValidRequest:
-    count = fields.integer("n", 1 if request.n is None else request.n, 1, MAX_CHOICES)
+    most = min(MAX_CHOICES, limits.choices)
+    count = fields.integer("n", 1 if request.n is None else request.n, 1, most)
     if request.best_of is not None:
         if request.emitted:
             raise fields.invalid("best_of", "has no meaning for an answer that is continued: name n alone")
-        count = fields.integer("best_of", request.best_of, count, MAX_CHOICES)
+        count = fields.integer("best_of", request.best_of, count, most)
     priority = fields.integer("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
     if any(index >= count for index in request.emitted):
         raise fields.invalid("emitted", f"names choice {max(request.emitted)}; the choices are 0 to {count - 1}")
@@ -248,6 +247,7 @@ def _per_choice(
     salt = hashlib.blake2b(request.salt.encode(), digest_size=16).digest() if request.salt else b""
     choices: list[ChoiceRequest] = []
     complete: list[CompleteChoice] = []
+    hashes: dict[tuple[str, int], list[bytes]] = {}
     for index in range(count):
         emitted = request.emitted.get(index, ())
         fields.token_ids("emitted", emitted, assets.vocabulary)
@@ -273,6 +273,7 @@ def _per_choice(
                 prompt_field=fields.name("prompt"),
                 max_tokens_field=fields.name("max_tokens"),
                 grammar_field=fields.name("grammar"),
+                hashes=hashes,
             )
         )
     scoring = _scoring(request, fields, model, sampling, salt, priority)

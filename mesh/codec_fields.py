@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -115,6 +116,7 @@ def _value(hint: Any, descriptor: Any) -> Codec | None:
     raise TypeError(f"{descriptor.full_name}: a protobuf field cannot carry {hint}")
 
 
+@lru_cache(maxsize=4096)  # every token carries its ticket
 def unpack_ticket(raw: bytes) -> Ticket:
     try:
         return Ticket.unpack(raw)

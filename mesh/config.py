@@ -21,6 +21,7 @@ from mesh.config_checks import (
     is_loopback,
     split_address,
 )
+from mesh.door_config import DoorConfig
 from mesh.model_folder import why_no_model
 
 __all__ = ["ConfigError", "split_address"]  # of mesh/config_checks.py, for everyone who reads settings
@@ -93,7 +94,7 @@ class CommonConfig(TlsConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewayConfig(CommonConfig):
+class GatewayConfig(DoorConfig, CommonConfig):
     name: str = "gateway"
     http_address: str = "127.0.0.1:8000"
     http_hosts: tuple[str, ...] = ()  # names that the HTTP API answers to; empty: see gateway/http/hosts.py
@@ -102,7 +103,7 @@ class GatewayConfig(CommonConfig):
     grpc_message_bytes: int = 4 * 1024 * 1024  # largest message of a client; a larger one is refused unread
     grpc_streams: int = 1024  # calls of one connection at a time; further ones wait in the client
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
-    max_waiting: int = 256  # requests without a worker; one more is refused at once
+    max_waiting: int = 1024  # choices without their first token; a request that brings more is refused at once
     ui: bool = True  # serve the page /ui, which shows the mesh at work
     metrics_compat: str = "vllm"  # vllm: /metrics has the names of vLLM besides our own | none
     tracing: bool = True  # record a trace of each request; false: nothing is recorded
@@ -115,7 +116,8 @@ class GatewayConfig(CommonConfig):
     client_templates: bool = True  # render chat templates that clients send, each in a process of its own
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        DoorConfig.__post_init__(self)
+        CommonConfig.__post_init__(self)
         check_address("http_address", self.http_address)
         check_address("grpc_address", self.grpc_address)
         check_address("worker_address", self.worker_address)

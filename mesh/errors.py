@@ -140,6 +140,14 @@ class Unavailable(BatonError):
         super().__init__(message, retry_after_seconds=retry_after_seconds)
 
 
+class ReaderStalled(BatonError):
+    """The client has taken nothing of its answer for too long."""
+
+    grpc_status = grpc.StatusCode.ABORTED
+    http_status = 408
+    reason = "READER_STALLED"
+
+
 class WorkersDied(BatonError):
     """Several workers died while they ran this request: it may be what kills them."""
 

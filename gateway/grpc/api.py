@@ -3,6 +3,7 @@
 Steps 1 and 8 of a request's life. A deadline is gRPC's own and reaches the workers; a cancelled call cancels all its
 choices. Protobuf types stop here."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from random import Random
@@ -23,12 +24,15 @@ from gateway.grpc.request import NAMES, Names, parse_request
 from gateway.grpc.tokens import Tokenizing
 from gateway.grpc.vllm import SERVICE as VLLM
 from gateway.grpc.vllm import vllm_handlers
+from gateway.observability.record import RequestRecord
 from gateway.observability.traces import RecentTraces
+from gateway.readers import ReaderWatch
 from gateway.text.assets import Assets
+from gateway.turns import Turns
 from gateway.usage import usage_of
 from gateway.validation import validate, validate_model, validate_request_id
 from mesh import semconv
-from mesh.errors import Cancelled
+from mesh.errors import BatonError, Cancelled
 from mesh.grpc_network import AddServices
 from mesh.telemetry import Silent
 
@@ -67,6 +71,7 @@ class Generating:
         self, core: Core, assets: Assets, random: Random, traces: RecentTraces, load: Callable[[], MeshLoad] | None
     ) -> None:
         self._core, self._assets, self._random, self._traces, self._load = core, assets, random, traces, load
+        self._turns = Turns()
 
     async def events(
         self, raw: bytes, context: Any, method: str, read: ReadRequest, names: Names = NAMES
@@ -76,6 +81,7 @@ class Generating:
         about = {semconv.RPC_SYSTEM: "grpc", semconv.RPC_METHOD: method}
         trace = self._traces.begin(method, str(call.metadata.get("traceparent", "")), about)
         trace.request_id, trace.operation, done = call.request_id, semconv.TEXT_COMPLETION, False
+        watch = ReaderWatch(self._core.limits.reader_seconds, self._cut_off(trace))
         try:
             request = await read(call)
             if request.WhichOneof("prompt") == "chat":
@@ -92,9 +98,10 @@ class Generating:
                 names=names,
             )
             valid = validate(parsed, self._core, self._assets, self._random)
-            answer = Answer(valid, self._core, self._assets.tokenizer)
+            self._core.admit(len(valid.choices))
+            answer = await Answer.begin(valid, self._core, self._assets.tokenizer, self._turns)
             async with aclosing(messages(parsed, answer)) as events:
-                async for event in events:
+                async for event in watch.over(events):
                     yield event
             context.set_trailing_metadata(self._trailers(call.request_id, answer))
             done, trace.attributes[semconv.RPC_STATUS] = True, grpc.StatusCode.OK.name
@@ -105,7 +112,20 @@ class Generating:
             done, trace.attributes[semconv.RPC_STATUS] = not isinstance(known, Cancelled), known.grpc_status.name
             await grpc_errors.abort(context, known, call.request_id)
         finally:
-            trace.ends(cancelled=not done)
+            watch.close()
+            trace.ends(cancelled=not (done or watch.stalled))
+
+    def _cut_off(self, trace: RequestRecord) -> Callable[[BatonError], None]:
+        """Ends the call of this task; gRPC gives its client no status, since that takes nothing."""
+        call = asyncio.current_task()
+        assert call is not None, "gRPC runs each call in a task"
+
+        def cut_off(error: BatonError) -> None:
+            self._core.count_error(error)
+            trace.fails(error)
+            call.cancel()
+
+        return cut_off
 
     def _trailers(self, request_id: str, answer: Answer) -> tuple[tuple[str, str | bytes], ...]:
         name = ("x-request-id", request_id)

@@ -7,14 +7,12 @@ all its choices."""
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from http import HTTPStatus
+from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
@@ -22,25 +20,30 @@ from gateway.answer import Answer
 from gateway.core import Core
 from gateway.embedding import Embeddings, validate_embed
 from gateway.errors import client_error
-from gateway.http import errors as http_errors
-from gateway.http.headers import SafeHeaders
+from gateway.http.cors import Cors
+from gateway.http.errors import shown_names, spent
+from gateway.http.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
+from gateway.http.info import InfoPages, defect, http_exception
 from gateway.http.out import JSON, HttpOut
-from gateway.http.read import ClientGone, read_body
+from gateway.http.read import BodyReader, ClientGone
+from gateway.http.writing import connection_of
 from gateway.observability.traces import RecentTraces
-from gateway.openai.body import parse_body
 from gateway.openai.embeddings import EmbeddingReply, parse_embedding
+from gateway.openai.large import BodyParser
+from gateway.openai.limits import count_choices
 from gateway.openai.pieces import encode_pieces
 from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
-from gateway.openai.sse import DONE, encode
+from gateway.openai.sse import DONE
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.text.assets import Assets
-from gateway.validation import is_request_id, validate, validate_model, validate_request_id
+from gateway.turns import Turns
+from gateway.validation import ValidRequest, validate, validate_model, validate_request_id
 from mesh import semconv
-from mesh.errors import BatonError, Cancelled, brief
+from mesh.errors import Cancelled
 from mesh.telemetry import Silent
 
-UI = "/ui"  # where the page is, if it is on
+Body = TypeVar("Body", bound=CommonRequest)
 Clock = Callable[[], float]  # seconds since 1970, for `created`
 
 
@@ -59,9 +62,10 @@ class HttpApi:
     ) -> None:
         self._core, self._assets, self._random, self._clock = core, assets, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
-        pages = {"/v1/models", "/health"} | {route.path for route in also if isinstance(route, Route)}
-        self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
-        self._created, self.count_error = int(clock()), core.count_error
+        self.count_error, self.bodies = core.count_error, BodyReader(core.limits)
+        self._parser = BodyParser(core.limits, self._context_tokens)
+        info = InfoPages(core, assets, created=int(clock()), also=also)
+        self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
         routed = Starlette(
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
@@ -73,28 +77,37 @@ class HttpApi:
                 Route("/", self._front, methods=["GET"]),
                 *also,
             ],
-            exception_handlers={HTTPException: _http_exception},
+            exception_handlers={HTTPException: http_exception, Exception: defect},
         )
-        self.app = SafeHeaders(routed)
+        self.app = CommonHeaders(routed, draw_id=self._draw_id, cors=Cors(core.limits.cors_origins))
+
+    async def aclose(self) -> None:
+        await self._parser.aclose()
 
     async def _chat(self, raw: bytes, caller: HttpCaller) -> Reply:
-        body = parse_body(raw, ChatRequest)
+        body = await self._parse(raw, ChatRequest, caller)
         caller = self._known(caller, body)
+        self._core.admit(count_choices(body))
         request = await parse_chat(body, self._assets, caller)
         valid = validate(request, self._core, self._assets, self._random)
-        answer = Answer(valid, self._core, self._assets.tokenizer)
+        answer = await Answer.begin(valid, self._core, self._assets.tokenizer, self.turns)
         return ChatReply(body, [(request, answer)], self._assets, created=int(self._clock()))
 
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
-        body = parse_body(raw, CompletionRequest)
+        body = await self._parse(raw, CompletionRequest, caller)
         caller = self._known(caller, body)
+        self._core.admit(count_choices(body))
         requests = await parse_completion(body, self._assets, caller)
-        valid = [validate(request, self._core, self._assets, self._random) for request in requests]
+        valid = list[ValidRequest]()
+        for request in requests:
+            valid.append(validate(request, self._core, self._assets, self._random))
+            await self.turns.next()
         answers: list[Answer] = []
         try:
             for each in valid:
-                answers.append(Answer(each, self._core, self._assets.tokenizer))
-        except BatonError:
+                answers.append(await Answer.begin(each, self._core, self._assets.tokenizer, self.turns))
+                await self.turns.next()
+        except BaseException:
             for answer in answers:
                 answer.cancel()
             raise
@@ -102,11 +115,25 @@ class HttpApi:
         return CompletionReply(body, pairs, self._assets, created=int(self._clock()))
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
-        body = parse_body(raw, EmbeddingRequest)
+        body = await self._parse(raw, EmbeddingRequest, caller)
         caller = self._known(caller, body)
         request = await parse_embedding(body, self._assets, caller)
         embeddings = Embeddings(self._core, validate_embed(request, self._core, self._assets))
         return EmbeddingReply(body, embeddings, caller, model=body.model or self._assets.name)
+
+    async def _parse(self, raw: bytes, kind: type[Body], caller: HttpCaller) -> Body:
+        """The parsed body; the answer names its fields without effect."""
+        ignored = list[str]()
+        body = await self._parser.parse(raw, kind, ignored)
+        if ignored:
+            caller.headers.append((b"x-baton-ignored", shown_names(ignored)))
+        return body
+
+    def _context_tokens(self) -> int:
+        return min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
+
+    def _draw_id(self) -> str:
+        return f"{self._random.getrandbits(128):032x}"
 
     def _known(self, caller: HttpCaller, body: CommonRequest | EmbeddingRequest) -> HttpCaller:
         """The caller, named by the body's request id where there is one; raises where the model is unknown."""
@@ -115,13 +142,11 @@ class HttpApi:
             trace.request_id = validate_request_id(body.request_id)
         trace.model = validate_model(self._core, body.model)
         trace.asked[semconv.REQUEST_STREAM] = isinstance(body, CommonRequest) and bool(body.stream)
-        return HttpCaller(trace.request_id, trace)
+        return replace(caller, request_id=trace.request_id)
 
     def caller(self, scope: Scope, operation: str) -> HttpCaller:
         """The head of a request: its trace begins."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        given = headers.get(b"x-request-id", "")
-        request_id = given if is_request_id(given) else f"{self._random.getrandbits(128):032x}"
         about = {
             semconv.HTTP_METHOD: scope["method"],
             semconv.HTTP_ROUTE: scope["path"],
@@ -130,36 +155,8 @@ class HttpApi:
         }
         server = f"{scope['method']} {scope['path']}"
         trace = self._traces.begin(server, headers.get(b"traceparent", ""), about, operation=operation)
-        trace.request_id = request_id
-        return HttpCaller(request_id, trace)
-
-    async def _models(self, request: Request) -> Response:
-        name = request.path_params.get("name")
-        try:
-            served = self._core.models() if name is None else (validate_model(self._core, name),)
-        except BatonError as error:
-            return Response(encode(http_errors.error_body(error)), error.http_status, media_type="application/json")
-        context = min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
-        entries = [
-            {"id": each, "object": "model", "created": self._created, "owned_by": "baton", "max_model_len": context}
-            for each in served
-        ]
-        answer = {"object": "list", "data": entries} if name is None else entries[0]
-        return Response(encode(answer), media_type="application/json")
-
-    async def _front(self, request: Request) -> Response:
-        """Browsers go on to the page; programs read what there is to ask for."""
-        if UI in self._shown and "text/html" in request.headers.get("accept", ""):
-            return RedirectResponse(UI, 307)
-        content = http_errors.body(404, f"this gateway has nothing at /; try {', '.join(self._shown)}", "NOT_FOUND")
-        return Response(encode(content), 404, media_type="application/json")
-
-    async def _health(self, request: Request) -> Response:
-        healthy = self._core.healthy()
-        status = "ok" if healthy else "no worker can take a request"
-        return Response(
-            encode({"status": status, **self._core.tiers()}), 200 if healthy else 503, media_type="application/json"
-        )
+        trace.request_id = scope[REQUEST_ID]
+        return HttpCaller(trace.request_id, trace, scope[MORE_HEADERS])
 
 
 class _Generate:
@@ -170,54 +167,53 @@ class _Generate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._api.caller(scope, self._operation)
-        out = HttpOut(send, caller.request_id, caller.trace, self._api.count_error)
+        out = HttpOut(send, caller.request_id, caller.trace, self._api.count_error, connection=connection_of(scope))
         try:
             await self._answer(out, caller, scope, receive)
         finally:
+            out.close()
             caller.trace.ends(cancelled=not out.complete)
 
     async def _answer(self, out: HttpOut, caller: HttpCaller, scope: Scope, receive: Receive) -> None:
         try:
-            reply = await self._begin(await read_body(scope, receive), caller)
+            async with self._api.bodies.read(scope, receive) as raw:
+                await self._api.turns.next()  # requests that come together are parsed one in each pass of the loop
+                reply = await self._begin(raw, caller)
         except ClientGone:
             return
         except Exception as error:
-            await out.error(client_error(error, caller.request_id))
+            await out.error(spent(client_error(error, caller.request_id), caller.trace))
             return
         out.request_id = reply.request_id
-        watch = asyncio.create_task(_watch(receive, reply))
+        watch = asyncio.create_task(_watch(receive, reply, self._api.turns))
         try:
             if reply.stream:
-                async with aclosing(reply.frames()) as frames:
-                    async for data in frames:
-                        await out.event(data)
-                await out.event(DONE, last=True)
+                out.keep_alive(self._api.keep_alive_seconds)
+                # A task of its own: each token wakes it alone, and not every layer of the application around it.
+                await asyncio.create_task(_stream(reply, out))
             else:
                 await out.whole(200, encode_pieces(await reply.whole()), [JSON])
         except Cancelled as error:
             if not watch.done():  # the client is still there: the gateway cancelled
-                await out.error(error)
-        except OSError:  # the client is gone
-            return
+                await out.error(spent(error, caller.trace))
+        except OSError:  # the client is gone; of many that leave together one ends in each pass of the loop
+            await self._api.turns.next()
         except Exception as error:
-            await out.error(client_error(error, reply.request_id))
+            await out.error(spent(client_error(error, reply.request_id), caller.trace))
         finally:
             reply.cancel()
             watch.cancel()
 
 
-async def _watch(receive: Receive, reply: Reply) -> None:
+async def _stream(reply: Reply, out: HttpOut) -> None:
+    async with aclosing(reply.frames()) as frames:
+        async for data in frames:
+            await out.event(data)
+    await out.event(DONE, last=True)
+
+
+async def _watch(receive: Receive, reply: Reply, turns: Turns) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    await turns.next()
     reply.cancel()
-
-
-async def _http_exception(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    what = {
-        404: f"this gateway has no {brief(request.url.path)}",
-        405: f"{brief(request.url.path)} does not support {request.method}",
-    }
-    message = what.get(error.status_code, error.detail)
-    content: Any = http_errors.body(error.status_code, message, HTTPStatus(error.status_code).name)
-    return Response(encode(content), error.status_code, headers=error.headers, media_type="application/json")

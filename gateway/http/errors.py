@@ -1,19 +1,31 @@
 """Errors as HTTP answers: a nested object that names the wrong field where there is one, and the headers by which
-clients decide whether to try again."""
+clients decide whether to try again.
 
+An error that another try may cure says what the failed one has cost: the tokens that were generated for it."""
+
+import math
+import re
+from collections.abc import Sequence
 from typing import Any
 
+from gateway.observability.record import RequestRecord
 from mesh.errors import BatonError
+
+SPENT = "tokens_spent"  # key of an error's details
+MOST_NAMES = 16  # fields that a header names
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "timeout_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
     421: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     499: "cancelled",
     503: "overloaded_error",
     504: "timeout_error",
@@ -38,6 +50,22 @@ def headers(error: BatonError) -> list[tuple[bytes, bytes]]:
     retry = error.retry_after_seconds
     found = [(b"x-error-reason", error.reason.encode()), (b"x-should-retry", b"false" if retry is None else b"true")]
     if retry is not None:
-        found.append((b"retry-after", str(max(1, round(retry))).encode()))
+        found.append((b"retry-after", str(max(1, math.ceil(retry))).encode()))
         found.append((b"retry-after-ms", str(round(retry * 1000)).encode()))
+    if SPENT in error.details:
+        found.append((b"x-baton-tokens-spent", error.details[SPENT].encode()))
     return found
+
+
+def spent(error: BatonError, trace: RequestRecord) -> BatonError:
+    """The error, with the tokens that the request has cost so far."""
+    if error.http_status >= 429:
+        error.details.setdefault(SPENT, str(sum(choice.tokens for choice in trace.choices)))
+    return error
+
+
+def shown_names(names: Sequence[str]) -> bytes:
+    """Names of fields as the value of a header, whatever a client called them."""
+    shown = [name for name in dict.fromkeys(names) if _NAME.fullmatch(name)][:MOST_NAMES]
+    rest = len(set(names)) - len(shown)
+    return ", ".join([*shown, *([f"{rest} more"] if rest else [])]).encode()

@@ -5,6 +5,7 @@ A browser lets a page read what its own host name answers. Whoever owns a name c
 
 import ipaddress
 import re
+from itertools import count
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,6 +20,7 @@ _HEADERS = [
     *((b"content-type", b"application/json"), (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")),
     *((b"x-error-reason", REASON.encode()), (b"x-should-retry", b"false")),
 ]
+_numbers = count(1)
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]@/]+)(?::[0-9]{0,5})?")
 
 
@@ -44,7 +46,8 @@ class KnownHosts:
             "add the name to the setting gateway.http_hosts"
         )
         content = encode(http_errors.body(421, message, REASON))
-        headers = [*_HEADERS, (b"content-length", str(len(content)).encode())]
+        named = (b"x-request-id", b"refused-host-%d" % next(_numbers))
+        headers = [*_HEADERS, named, (b"content-length", str(len(content)).encode())]
         await send({"type": "http.response.start", "status": 421, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 

@@ -3,16 +3,24 @@ loop, so that an idle front door does nothing at all."""
 
 import asyncio
 import contextlib
+import resource
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
 
+from gateway.http.connection import ClientConnection, OpenConnections
 from mesh.config import split_address
+from mesh.door_config import DoorConfig
 from mesh.grpc_network import AddressError
 
 CLOSE_SECONDS = 5  # answers under way get so long when the server closes
+HANDSHAKE_SECONDS = 10.0  # a client that takes longer for its TLS handshake is dropped
+BACKLOG = 2048  # connections that the system holds until the event loop accepts them
+OTHER_FILES = 256  # descriptors that the process needs besides its HTTP connections
 
 
 class HttpServer:
@@ -28,9 +36,17 @@ class HttpServer:
             each.close()
 
 
-async def serve_http(app: Any, address: str, *, setting: str = "http_address") -> HttpServer:
+async def serve_http(
+    app: Any,
+    address: str,
+    *,
+    setting: str = "http_address",
+    limits: DoorConfig | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> HttpServer:
     """Raises AddressError when the server cannot listen at the address."""
     host, port = split_address(address)
+    limits = limits or DoorConfig()
     try:
         family, kind, protocol, _, where = (
             await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -46,9 +62,10 @@ async def serve_http(app: Any, address: str, *, setting: str = "http_address") -
             f"{setting} = {address!r}: cannot listen there ({error}); the port is in use or the host is not an "
             "address of this machine. Choose another one, or find the process that holds the port with `ss -ltnp`"
         ) from error
+    allow_files(limits.connections + OTHER_FILES)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=ClientConnection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -58,13 +75,40 @@ async def serve_http(app: Any, address: str, *, setting: str = "http_address") -
         timeout_graceful_shutdown=CLOSE_SECONDS,
     )
     config.load()
+    connections = OpenConnections(limits)
     server = _Server(config)
     server.lifespan = config.lifespan_class(config)
-    await server.startup(sockets=[listener])
+    await server.listen(listener, partial(ClientConnection, open=connections), tls)
     return HttpServer(server, [listener], f"{address.rpartition(':')[0]}:{listener.getsockname()[1]}")
 
 
+def allow_files(wanted: int) -> None:
+    """Raise the number of descriptors that the process may open, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+
+
 class _Server(uvicorn.Server):
+    async def listen(
+        self, listener: socket.socket, connect: Callable[..., ClientConnection], tls: ssl.SSLContext | None
+    ) -> None:
+        """Serve as uvicorn's own `startup` does, with a time limit for TLS handshakes."""
+
+        def protocol() -> ClientConnection:
+            return connect(config=self.config, server_state=self.server_state, app_state={})
+
+        serving = await asyncio.get_running_loop().create_server(
+            protocol,
+            sock=listener,
+            ssl=tls,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
+        )
+        self.servers = [serving]
+        self.started = True
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield

@@ -10,7 +10,7 @@ from itertools import product
 
 from gateway.core import ChoiceRequest
 from gateway.observability.histograms import HistogramFamily
-from gateway.requests import GatewayRequest
+from gateway.requests import READER_BEHIND, GatewayRequest
 from gateway.router import RouteDecision
 from gateway.workers import AttachedWorker
 from mesh.buckets import (
@@ -33,7 +33,10 @@ from mesh.telemetry import TraceContext
 # Each counter shows all of its series from the start, so that the first event is a rise and not a new series.
 PATHS, STATUSES = ("remote", "local", "resumed", "none"), ("ok", "error", "cancelled")
 TIERS = tuple(tier.value for tier in Tier)
-RESUMES = (*(reason.value for reason in Reason), "full_ever", "full_now", "decode_gone", "prefill_gone")
+RESUMES = (
+    *(reason.value for reason in Reason),
+    *("full_ever", "full_now", "decode_gone", "prefill_gone", READER_BEHIND),
+)
 
 
 class GatewayMetrics:

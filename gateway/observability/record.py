@@ -72,6 +72,7 @@ class ChoiceRecord:
     prompt: tuple[int, ...] = ()  # kept only where the log shows content, as the next
     output: tuple[int, ...] = ()
     attempts: list[AttemptAtWorker] = field(default_factory=list)
+    heard: AttemptAtWorker | None = None  # the attempt that the latest token came from, if none began since
     stopped: list[AttemptAtWorker] = field(default_factory=list)  # by a death, and no token has come since
     routes: list[RouteRecord] = field(default_factory=list)
     waits: list["Wait"] = field(default_factory=list)  # for a worker
@@ -107,6 +108,7 @@ class ChoiceRecord:
         span_id = attempt_id(ticket, tier)
         attempt = AttemptAtWorker(ticket, tier, worker, span_id, now)
         self.attempts.append(attempt)
+        self.heard = None
         if not self.request.recorded:
             return ""
         self.request.expect(attempt)
@@ -134,7 +136,9 @@ class ChoiceRecord:
 
     def hears(self, now: float, tier: Tier, tokens: int = 0) -> None:
         """The worker of this tier has sent tokens of the current attempt, and so many of them are new."""
-        attempt = next((each for each in reversed(self.attempts) if each.tier is tier), None)
+        attempt = self.heard
+        if attempt is None or attempt.tier is not tier:
+            self.heard = attempt = next((each for each in reversed(self.attempts) if each.tier is tier), None)
         if attempt is not None:
             if attempt.first_token_seconds is None:
                 attempt.first_token_seconds = now

@@ -37,7 +37,8 @@ NUMBERED = NumberedTokens()
 
 def chat_logprobs(tokenizer: TokenNames, tokens: Sequence[Token]) -> Json:
     def entry(token: int, logprob: float) -> Json:
-        return {"token": tokenizer.token_text(token), "logprob": logprob, "bytes": list(tokenizer.token_bytes(token))}
+        text, spelling = spelled(tokenizer, token)
+        return {"token": text, "logprob": logprob, "bytes": spelling}
 
     content = [
         entry(token.token, token.logprob)
@@ -52,7 +53,7 @@ def completion_logprobs(tokenizer: TokenNames, tokens: Sequence[Token], offsets:
     texts = [tokenizer.token_text(token.token) for token in tokens]
     tops: list[dict[str, float] | None] = []
     for token, text in zip(tokens, texts, strict=True):
-        top = {tokenizer.token_text(t): p for t, p in zip(token.top_ids, token.top_logprobs, strict=True)}
+        top = {spelled(tokenizer, t)[0]: p for t, p in zip(token.top_ids, token.top_logprobs, strict=True)}
         tops.append(({text: token.logprob} | top) if top else None)
     return {
         "text_offset": list(offsets),

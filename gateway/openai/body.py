@@ -1,9 +1,9 @@
-"""Parses an OpenAI request body, and refuses by name every field that the gateway cannot honour.
+"""Parses an OpenAI request body, and refuses by name every field that would change the answer and is not supported.
 
 Silence would be worse: a client whose grammar or penalty is ignored gets wrong answers that look right. Fields that are
-not in gateway/openai/types.py are of three kinds: hints that never change an answer are dropped, known settings that
-are not supported are refused unless their value is neutral, and all others are refused as unknown, with the nearest
-name."""
+not in gateway/openai/types.py are of three kinds. Known settings that are not supported are refused unless their value
+is neutral. Hints that never change an answer are ignored, and the answer names them in a header. So are fields that no
+endpoint knows, unless the setting `strict_fields` refuses them with the nearest name."""
 
 import re
 from difflib import get_close_matches
@@ -11,11 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gateway.openai.types import ChatRequest, CompletionRequest
 from mesh.errors import InvalidRequest, brief
 
 HINTS = frozenset(
-    "user metadata store service_tier safety_identifier prompt_cache_retention kv_transfer_params".split()
+    "user metadata store service_tier safety_identifier prompt_cache_retention verbosity prediction kv_transfer_params "
+    "stream_interval".split()
 )
+MAX_DEPTH = 128  # objects and lists within each other
 # Known settings that are not supported, with the values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
@@ -26,14 +29,11 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True, False),
     "modalities": (["text"],),
     "audio": (),
-    "prediction": (),
-    "verbosity": ("medium",),
     "web_search_options": (),
     "moderation": (),
     "thinking_token_budget": (),
     "logprob_token_ids": (),
     "spaces_between_special_tokens": (True, False),
-    "stream_interval": (1,),
     "mm_processor_kwargs": (),
     "vllm_xargs": (),
     "echo": (False,),
@@ -47,33 +47,58 @@ REMOVED = {
     ),
 }
 
+LISTED = frozenset((*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__))
+
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
-def parse_body(raw: bytes, kind: type[Body]) -> Body:
+def parse_body(raw: bytes, kind: type[Body], *, strict: bool = False, ignored: list[str] | None = None) -> Body:
+    """`strict`: refuse fields that no endpoint knows. `ignored` gets the names of the fields without effect."""
     try:
         fields = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidRequest(None, f"the body is not valid JSON: {error}") from error
     if not isinstance(fields, dict):
         raise InvalidRequest(None, "the body must be a JSON object")
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:  # else it cannot be nested deeper
+        for name, value in fields.items():
+            if is_deeper(value, MAX_DEPTH - 1):
+                name = brief(name)
+                raise InvalidRequest(name, f"{name} is nested deeper than {MAX_DEPTH} levels")
     known = kind.__struct_fields__
     for name in [name for name in fields if name not in known]:
-        _check_unlisted(name, fields.pop(name), known)
+        if not _check_unlisted(name, fields.pop(name), known, strict) and ignored is not None:
+            ignored.append(name)
     try:
         return msgspec.convert(fields, kind, strict=True)
     except msgspec.ValidationError as error:
         raise _type_error(str(error)) from error
 
 
-def _check_unlisted(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if name in HINTS or (name in NEUTRAL and (value is None or _is_neutral(value, NEUTRAL[name]))):
-        return
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether the value has more lists and objects within each other."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [child for children in inner for child in children if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return bool(level)
+
+
+def _check_unlisted(name: str, value: Any, known: tuple[str, ...], strict: bool) -> bool:
+    """Whether the field is honoured; False: it has no effect. Raises where the answer would not be what it asks for."""
+    if name in HINTS:
+        return False
+    if name in NEUTRAL and (value is None or _is_neutral(value, NEUTRAL[name])):
+        return True
     name = brief(name)
     if name in REMOVED:
         raise InvalidRequest(name, f"{name} is not supported: it {REMOVED[name]}")
     if name in NEUTRAL:
         raise InvalidRequest(name, f"{name} is not supported: leave it out")
+    if not strict and name not in LISTED:
+        return False
     near = get_close_matches(name, (*known, *NEUTRAL), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise InvalidRequest(name, f"{name} is no field of this endpoint{hint}")

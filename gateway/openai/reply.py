@@ -5,6 +5,7 @@ share one numbering."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import msgspec
@@ -160,7 +161,8 @@ class CompletionReply(_BaseReply):
         bases: dict[int, int] = {}  # characters of the echoed prompt, by choice
         begun = set[int]()  # prompts whose token ids were sent
         streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
-        async for index, event in merge(streams):
+        async for event in merge(streams):
+            index = event.index
             if index not in bases:
                 number, bases[index] = index // self._choices, 0
                 if self._echo_top is None and (echo := self._echo[number]):
@@ -224,6 +226,7 @@ async def _collect(answer: Answer) -> list[WholeChoice]:
     return [wholes[index] for index in sorted(wholes)]
 
 
-async def _numbered(answer: Answer, first: int) -> AsyncIterator[tuple[int, Event]]:
+async def _numbered(answer: Answer, first: int) -> AsyncIterator[Event]:
+    """The answer's events; its choices count from `first`."""
     async for event in answer.events():
-        yield first + event.index, event
+        yield replace(event, index=first + event.index)

@@ -2,12 +2,14 @@
 
 Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway/validation.py."""
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from gateway.adjustments import AdjustmentFields, find_adjustments
 from gateway.fields import Fields
+from gateway.lengths import validate_length
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.structured.calls import call_form
@@ -17,7 +19,7 @@ from gateway.text.formats import HERMES
 from gateway.text.prompt import ChatPrompt, encode_chat
 from gateway.text.tools import ChatFields
 from gateway.text.truncation import Truncation, encode_cut
-from gateway.validation import MAX_TOP_LOGPROBS, ClientRequest, validate_length
+from gateway.validation import MAX_TOP_LOGPROBS, ClientRequest
 from mesh.errors import InvalidRequest
 from mesh.messages import Adjustments
 
@@ -39,6 +41,7 @@ class HttpCaller:
 
     request_id: str
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list, compare=False)  # that the answer gets besides
 
 
 async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> ClientRequest:
@@ -106,6 +109,7 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
             ids = await encode_cut(assets, prompt, cut, field="prompt", special=special)
         else:
             ids = tuple(prompt) if cut is None else cut.cut(tuple(prompt))
+        await asyncio.sleep(0)  # others have their turn between prompts
         validate_length("prompt", len(ids), assets.context_tokens, answer=answer)  # before the next one is tokenized
         request = _client_request(
             body,
@@ -146,8 +150,6 @@ def _prompts(prompt: str | list[str | int | list[int]] | None, context: int | No
         if context is not None:
             validate_length("prompt", len(prompt), context)
         return [prompt]
-    if len(prompt) > MAX_PROMPTS:
-        raise InvalidRequest("prompt", f"prompt has {len(prompt)} entries; at most {MAX_PROMPTS} are allowed")
     return list(prompt)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gateway.lengths import validate_length
 from gateway.text.assets import Assets
 from gateway.text.chat import ChatTemplate
 from gateway.text.conversation import ValidChat, render_chat, render_own, too_long
@@ -25,12 +26,13 @@ from gateway.text.tools import (
     validate_tool_results,
     validate_tools,
 )
-from gateway.validation import validate_length
-from mesh.errors import InvalidRequest, brief
+from mesh.errors import ContextTooLong, InvalidRequest, brief
 
 Json = dict[str, Any]
-LONG_CHARACTERS = 16_384  # tokenizing these takes some milliseconds
+LONG_CHARACTERS = 4096  # tokenizing or rendering these takes some milliseconds
 LONG_CHAT = 64  # rendering a chat of so many messages takes some milliseconds
+DENSE = 8  # most texts have fewer characters for each token
+MARGIN = 64  # tokens that may change where a text is cut
 ROLES = ("system", "developer", "user", "assistant", "tool")
 RESERVED = {"messages", "add_generation_prompt", "tools", "documents"}  # template variables that are set here
 _UNTHINKING = ("none", "minimal")  # values of reasoning_effort with which a model that can choose does not think
@@ -124,7 +126,20 @@ async def encode_text(assets: Assets, text: str, *, field: str, special: bool) -
         raise too_long(assets, len(text), field)
     if len(text) < LONG_CHARACTERS:
         return assets.tokenizer.encode(text, special=special)
-    return await asyncio.to_thread(assets.tokenizer.encode, text, special=special)
+    return await asyncio.to_thread(_encode_long, assets, text, field=field, special=special)
+
+
+def _encode_long(assets: Assets, text: str, *, field: str, special: bool) -> tuple[int, ...]:
+    """Tokenize the text, or only its beginning where that is longer than the context already."""
+    first, context = DENSE * assets.context_tokens, assets.context_tokens
+    while first < len(text):
+        tokens = len(assets.tokenizer.encode(text[:first], special=special)) - MARGIN
+        if tokens > context:
+            what = f"the first {first} characters of {field} alone have about {tokens} tokens"
+            limit = f"the model's maximum context length is {context} tokens, the answer included"
+            raise ContextTooLong(field, f"{limit}; {what}: shorten it")
+        first *= 4
+    return assets.tokenizer.encode(text, special=special)
 
 
 def _template(assets: Assets, chat: ChatPrompt, use: OfferedTools, fields: ChatFields) -> ChatTemplate | None:

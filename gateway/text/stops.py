@@ -29,6 +29,8 @@ class StopStrings:
     def push(self, token: Token, text: str, *, active: bool = True) -> TextPiece:
         """Take a token with its text, return what may leave now. `matched` is set when a stop string ends the answer
         here; without `active` this text cannot match."""
+        if not self._strings:
+            return TextPiece((token,), text)
         self._tokens.append(token)
         self._text += text
         self._ends.append(len(self._text))

@@ -35,7 +35,11 @@ async def gateway(orders: Orders) -> None:
     write_fact("ready", address=config.grpc_address)
     telemetry = telemetry_of(config)
     try:
-        await run_together(serve(config, telemetry, rules=orders.changed_rules()), Window({}).run())
+        window = asyncio.ensure_future(Window({}).run())
+        try:
+            await serve(config, telemetry, rules=orders.changed_rules())  # returns when the gateway has left
+        finally:
+            window.cancel()
     finally:
         telemetry.close()
 

@@ -10,7 +10,7 @@ TRANSPORTS = ("shm", "rdma", "tcp")  # shm and rdma are one-sided: they write in
 FAULTS = (
     "prefill crashes", "prefill stops", "decode crashes", "decode stops", "gateway-prefill stream breaks",
     "gateway-decode stream breaks", "kv stream breaks", "cancel", "no progress", "damage", "frame lost",
-    "gateway restarts", "restart", "replacement",
+    "gateway restarts", "restart", "replacement", "client is behind",
 )  # fmt: skip
 
 
@@ -131,6 +131,15 @@ SMALL = [
     *(
         Configuration("the gateway restarts", ONE, transport=t, faults=("gateway restarts",), budget=1)
         for t in ("shm", "tcp")
+    ),
+    *over_transports("a client is behind", ONE, ("client is behind",), budget=2, prefills=1),
+    Configuration(
+        "a client is behind, and another fault",
+        ONE,
+        prefills=1,
+        pool_pages=1,
+        faults=("client is behind", "cancel", "decode crashes"),
+        budget=2,
     ),
     Configuration("together they exceed the pool", (LOCAL, Wanted(pages=2), Wanted(pages=2, prefill=2))),
     Configuration("two requests, frames", TWO, transport="tcp", pool_pages=1),

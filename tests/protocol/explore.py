@@ -113,6 +113,8 @@ def worker_steps(world: World) -> Iterator[tuple[Label, Callable[..., None], tup
         decodes = world.setting.decodes
         if at.phase == "waiting" and all(not world.up(d) or at.refused >> d & 1 for d in decodes):
             yield ("deadline", request), gateway.end, (request, "expired")
+        if at.phase == "paused":
+            yield ("client has read on", request), gateway.raise_attempt, (request,)
 
 
 def clean(setting: Setting, state: State) -> bool:

@@ -97,6 +97,8 @@ def offered(world: World) -> Iterator[Fault]:
     for request, at in enumerate(world.requests):
         if at.phase in gateway.OPEN_PHASES:
             yield "cancel", "CANCEL", gateway.end, (request, "cancelled")
+        if at.phase == "open" and at.shown:
+            yield "client is behind", "CLIENT IS BEHIND", gateway.pause, (request,)
     for decode in world.setting.decodes:
         if world.up(decode):
             for request, at in world.landings[decode]:

@@ -5,7 +5,7 @@ reaches the client."""
 
 from tests.protocol.world import BROKEN, GATEWAY, Message, Violation, World, replaced
 
-OPEN_PHASES = ("open", "waiting")
+OPEN_PHASES = ("open", "waiting", "paused")
 
 
 def set_request(world: World, request: int, **changes: object) -> None:
@@ -72,6 +72,15 @@ def choose_prefill(world: World, request: int, decode: int, same_prefill: bool) 
     if world.configuration.local_retry:
         return 0
     return min(usable, key=lambda p: ((p == at.prefill) != same_prefill, p < at.prefill), default=0)
+
+
+def pause(world: World, request: int) -> None:
+    """The client is behind: the workers forget the request until it has read on."""
+    at = world.requests[request]
+    for worker in (at.prefill, at.decode):
+        if worker and world.usable[worker]:
+            cancel(world, worker, request)
+    set_request(world, request, phase="paused", prefill=0, decode=0)
 
 
 def receive(world: World, worker: int, message: Message) -> None:

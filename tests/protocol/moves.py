@@ -10,6 +10,7 @@ Move = tuple[str, str, str]  # tier, phase before, phase after
 GATEWAY_PHASES = {
     "waiting": "waiting",
     "open": "open",
+    "paused": "paused",
     "done": "done",
     "cancelled": "cancelled",
     "error": "error",

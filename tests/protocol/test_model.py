@@ -35,6 +35,7 @@ STATES = {
     ("any stream breaks", "rdma"): 6262,
     ("the gateway restarts", "shm"): 9129,
     ("a worker crashes and restarts", "shm"): 10037,
+    ("a client is behind, and another fault", "shm"): 3918,
 }
 SLOW = {"retire", "one_ready", "whole", "lost"}  # removals that take seconds to find; `make model` shows them
 QUICK = [name for name in PROTECTIONS if name not in COST_ONLY | SLOW]
@@ -104,12 +105,16 @@ def test_every_move_of_the_model_is_a_move_of_the_code() -> None:
 
 
 def test_the_model_makes_every_move_of_the_code() -> None:
-    """Two moves need a cancel in a world that is not explored here: a deep one makes them."""
+    """One move needs a cancel in a world that is not explored here: a deep one makes it. The other is the deadline of
+    a client that never reads on: in the model every client does."""
     model = moves_of_the_model()
     model |= {
         ("prefill", source, "stopping") for tier, source, target in model if (tier, target) == ("prefill", "ended")
     }
-    assert moves_of_the_code() - model == {("decode", "local", "ended"), ("gateway", "waiting", "cancelled")}
+    assert moves_of_the_code() - model == {
+        ("decode", "local", "ended"),
+        ("gateway", "paused", "error"),
+    }
 
 
 def test_the_models_messages_are_the_codes() -> None:

@@ -27,7 +27,7 @@ class Violation(Exception):
 class RequestAt(NamedTuple):
     """A request at the gateway. `shown` names the attempt that produced each token the client has."""
 
-    phase: str  # waiting, open, done, cancelled, expired, error
+    phase: str  # waiting, open, paused, done, cancelled, expired, error
     attempt: int
     base: int
     prefill: int

@@ -4,7 +4,7 @@ Everything but the loop, the network, the transports and the runner is the produ
 killed, restarted, frozen and cut off; what clients saw is compared with the reference text, and pages are counted."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 
@@ -22,6 +22,7 @@ from gateway.router import Local
 from gateway.service import Gateway
 from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport, Write
 from kvtransfer.transfer import PageShape
+from mesh.door_config import DoorConfig
 from mesh.errors import BatonError, Cancelled
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Hello, KvHello, Load, PrefixChange, Sampling, Ticket, Tier
@@ -61,6 +62,7 @@ class SimClient:
     ended: bool = False
     may_fail: bool = False
     task: asyncio.Task[None] | None = None
+    reads: Callable[[], Awaitable[None]] | None = None
 
 
 class Cluster:
@@ -92,6 +94,7 @@ class Cluster:
         limits: Limits | None = None,
         masker: Callable[[], Masker] | None = None,  # makes each worker's masks; None: no request has a grammar
         bans: Callable[[Sampling, list[int]], Collection[int]] = lambda sampling, text: (),  # those of the reference
+        reader_kib: int = 256,
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
@@ -100,8 +103,8 @@ class Cluster:
         self.patience_seconds, self.max_batch = patience_seconds, max_batch
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
         self.acceptance, self.ahead, self.trace_steps = acceptance, ahead, trace_steps
-        self.limits = limits or Limits()
         self.masker, self.bans = masker, bans
+        self.limits, self.door = limits or Limits(), DoorConfig(reader_kib=reader_kib)
         self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is DraftSource.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
@@ -122,6 +125,7 @@ class Cluster:
             model="sim",
             local=self.local,
             patience_seconds=self.patience_seconds,
+            limits=self.door,
             rules=self.rules,
         )
 
@@ -325,6 +329,7 @@ class Cluster:
         emitted: tuple[int, ...] = (),
         allow_class_change: bool = False,
         numerics: str = "",
+        reads: Callable[[], Awaitable[None]] | None = None,  # the client waits for this before it takes a token
     ) -> SimClient:
         name = f"r{len(self.clients)}"
         trace = self.gateway.traces.begin("sim", "", {}, operation="chat")
@@ -332,7 +337,7 @@ class Cluster:
         spec = ChoiceRequest(
             name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics, trace
         )
-        client = SimClient(spec, self.gateway.submit(spec))
+        client = SimClient(spec, self.gateway.submit(spec), reads=reads)
         client.task = asyncio.ensure_future(self._listen(client))
         self.clients.append(client)
         return client
@@ -348,6 +353,8 @@ class Cluster:
             async for token in client.handle.events():
                 client.positions.append(token.position)
                 client.seen.append(token.token)
+                if client.reads is not None:
+                    await client.reads()
         except BatonError as error:
             client.error = error
             client.spec.trace.fails(error)

@@ -40,6 +40,7 @@ SOCKET_FILES = {
     "cli/probe.py": "`baton health` dials the service beside it",
     "gateway/grpc/api.py": "the public gRPC server",
     "gateway/http/server.py": "the public HTTP server",
+    "gateway/http/writing.py": "an option of the server's connections",
     "mesh/grpc_network.py": "the real network",
     "mesh/tls.py": "opens encrypted channels",
     "mesh/grpc_server.py": "the real network",

@@ -50,6 +50,7 @@ def test_every_service_gets_a_name_a_port_and_the_gateway(model: Path) -> None:
     assert decode.model == model
     gateway = read_settings(overrides=settings_in(services[0].arguments)).gateway()
     assert gateway.http_address == overrides["gateway.http_address"]
+    assert services[0].drain_seconds > gateway.drain_seconds and not any(s.drain_seconds for s in services[1:])
 
 
 def test_a_worker_that_listens_on_an_ipv6_address_keeps_its_brackets(model: Path) -> None:

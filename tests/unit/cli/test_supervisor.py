@@ -127,6 +127,29 @@ async def test_a_service_that_ignores_sigterm_is_killed(monkeypatch: pytest.Monk
     assert process is not None and process.returncode == -signal.SIGKILL
 
 
+async def test_the_first_service_drains_as_long_as_it_may_and_the_others_outlive_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervisor, "DRAIN_SECONDS", 0.2)
+    drains = (
+        "import pathlib, signal, sys, time\n"
+        "def leave(*_):\n"
+        "    time.sleep(1.0)\n"
+        f"    pathlib.Path({str(tmp_path / 'left')!r}).touch()\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+    )
+    mesh = Supervisor([Service("a", ("-c", drains + READY), drain_seconds=60.0), service("b", READY)], quiet)
+    mesh.start()
+    await mesh.all_ready(PATIENCE_SECONDS)
+    first, second = [running.process for running in mesh.running]
+    assert first is not None and second is not None
+    stopping = asyncio.ensure_future(mesh.stop())
+    await until(lambda: first.returncode is not None or second.returncode is not None)
+    assert (first.returncode, (tmp_path / "left").exists()) == (0, True)
+    await stopping
+
+
 async def test_stopping_during_the_start_leaves_nothing_behind() -> None:
     mesh = Supervisor([service(name, READY) for name in "abc"], quiet)
     mesh.start()

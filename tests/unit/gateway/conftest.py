@@ -22,6 +22,7 @@ from gateway.core import ChoiceRequest, PromptScores, Timings
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.text.assets import Assets, load_assets
+from mesh.door_config import DoorConfig
 from mesh.errors import BatonError, Cancelled
 from mesh.grpc_network import GrpcListening
 from mesh.messages import End, Scored, Ticket, Token
@@ -144,11 +145,18 @@ class FakeCore:
     model_hash: str = ""
     streams: list[FakeStream] = field(default_factory=list)
     examinations: list["FakeExamination"] = field(default_factory=list)
+    limits: DoorConfig = field(default_factory=DoorConfig)
     errors: list[str] = field(default_factory=list)  # reasons of the errors that clients got
     refused: int = 0  # those before the first choice
 
     def models(self) -> tuple[str, ...]:
         return ("tiny",)
+
+    def admit(self, choices: int) -> None:
+        pass
+
+    def load(self) -> dict[str, int]:
+        return {"running": len(self.streams), "waiting": 0}
 
     def healthy(self) -> bool:
         return self.up
@@ -235,9 +243,10 @@ def core() -> FakeCore:
 @pytest.fixture
 async def url(core: FakeCore, assets: Assets) -> AsyncIterator[str]:
     api = HttpApi(core, assets, random=random.Random(7), clock=lambda: 1_700_000_000.0)
-    server = await serve_http(api.app, "127.0.0.1:0")
+    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
     yield f"http://{server.address}"
     await server.close()
+    await api.aclose()
 
 
 @pytest.fixture

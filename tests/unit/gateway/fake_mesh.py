@@ -11,6 +11,7 @@ from gateway.requests import GatewayRequest
 from gateway.router import Local
 from gateway.sequencer import Sequencer
 from gateway.workers import AttachedWorker, Workers
+from mesh.door_config import DoorConfig
 from mesh.errors import BatonError
 from mesh.messages import (
     End,
@@ -80,7 +81,7 @@ class SequencerMesh:
         return names[request.prefill], names[request.decode]
 
 
-def mesh(observer: RequestObserver = UNOBSERVED) -> SequencerMesh:
+def mesh(observer: RequestObserver = UNOBSERVED, *, reader_bytes: int = DoorConfig().reader_bytes) -> SequencerMesh:
     workers, named = Workers(), {}
     for incarnation, name in enumerate(("p1", "p2", "d1", "d2"), 1):
         load = Load(free_pages=64, total_pages=64)
@@ -94,6 +95,7 @@ def mesh(observer: RequestObserver = UNOBSERVED) -> SequencerMesh:
         random=Random(1),
         local=Local.NEVER,
         patience_seconds=30.0,
+        reader_bytes=reader_bytes,
         observer=observer,
     )
     return SequencerMesh(sequencer, named)
@@ -102,7 +104,7 @@ def mesh(observer: RequestObserver = UNOBSERVED) -> SequencerMesh:
 def error_of(request: GatewayRequest) -> BatonError:
     """The error that ended the request, behind its tokens."""
     while True:
-        event = request.events.get_nowait()
+        event = request.held.take()
         if isinstance(event, BatonError):
             return event
 

@@ -87,7 +87,7 @@ async def test_redirects_name_a_path_and_no_host(folder: Path) -> None:
 
 async def test_what_a_client_wrote_is_repeated_in_brief(folder: Path) -> None:
     long = "x" * 60_000
-    async with serving(folder) as client:
+    async with serving(folder, strict_fields=True) as client:
         answers = [
             await client.get(f"/debug/requests/{long}"),
             await client.get(f"/{long}"),

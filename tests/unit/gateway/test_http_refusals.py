@@ -160,7 +160,6 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         # removed, unknown
         (with_chat(guided_json={"type": "object"}), "guided_json"),
         (with_chat(functions=[]), "functions"),
-        (with_chat(temprature=1), "temprature"),
         (with_text(messages=[]), "messages"),
         # no such model
         (with_text(model="other"), "model"),
@@ -194,7 +193,18 @@ async def test_neutral_values_and_hints_are_accepted(url: str, fields: dict[str,
     assert (await post(url, *with_text(**fields))).status_code == 200
 
 
-async def test_an_unknown_field_is_answered_with_the_nearest_name(url: str) -> None:
+async def test_a_field_that_no_endpoint_knows_is_named_in_a_header(url: str) -> None:
+    answer = await post(url, *with_text(max_token=3, user="me", verbosity="low", store=False, **{"a b\r\n": 1}))
+    assert answer.status_code == 200
+    assert answer.headers["x-baton-ignored"] == "max_token, user, verbosity, store, 1 more"
+    assert "x-baton-ignored" not in (await post(url, *with_text(max_tokens=3))).headers
+    many = await post(url, *with_text(**{f"field_{n}": n for n in range(5000)}))
+    assert many.headers["x-baton-ignored"].endswith("field_15, 4984 more")
+
+
+async def test_with_strict_fields_an_unknown_field_is_answered_with_the_nearest_name(url: str, core: Any) -> None:
+    object.__setattr__(core.limits, "strict_fields", True)
+    assert (await post(url, *with_text(user="me"))).status_code == 200, "hints are known"
     answer = await post(url, *with_text(max_token=3))
     assert "did you mean max_tokens?" in answer.json()["error"]["message"]
 
@@ -208,7 +218,7 @@ async def test_a_body_that_is_no_json_object_is_refused(url: str, body: bytes) -
 
 @pytest.mark.parametrize(
     ("header", "value"),
-    [("content-type", "text/plain"), ("content-encoding", "gzip"), ("content-encoding", "GZIP, br")],
+    [("content-type", "text/plain"), ("content-encoding", "br"), ("content-encoding", "GZIP, br")],
 )
 async def test_a_body_in_another_form_is_refused_with_the_headers_name(
     url: str, core: Any, header: str, value: str
@@ -222,17 +232,12 @@ async def test_a_body_in_another_form_is_refused_with_the_headers_name(
     assert (await post(url, "/v1/completions", body, **fine)).status_code == 200
 
 
-async def test_an_endless_body_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.http.read.BODY_BYTES", 1000)
-    assert (await post(url, *with_text(prompt="x" * 2000))).status_code == 413
-
-
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
         (with_text(prompt="x" * 3_000_000), "prompt"),
         (with_chat(messages=[{"role": "user", "content": "x" * 3_000_000}]), "messages"),
-        (with_chat(messages=[{"role": "user", "content": "x"}] * 100_000), "messages"),
+        (with_chat(messages=[{"role": "user", "content": "x"}] * 20_000), "messages"),
         (with_text(prompt=[5] * 100_000), "prompt"),
     ],
 )

@@ -1,12 +1,13 @@
 """A request at the gateway: its legal moves, its guards, and the job of each attempt."""
 
-import asyncio
 from itertools import product
 
 import pytest
 
 from gateway.core import ChoiceRequest
+from gateway.held import Held
 from gateway.requests import GatewayRequest, RequestPhase
+from gateway.turns import Turns
 from mesh.messages import Sampling, Ticket, Token
 
 EXPECTED = {
@@ -18,13 +19,20 @@ EXPECTED = {
     ("open", "done"),
     ("open", "cancelled"),
     ("open", "error"),
+    ("open", "paused"),
+    ("paused", "open"),
+    ("paused", "waiting"),
+    ("paused", "cancelled"),
+    ("paused", "error"),
 }
 
 
 def request(*, deadline_seconds: float | None = None, priority: int = 0) -> GatewayRequest:
     sampling = Sampling(max_tokens=9)
     choice = ChoiceRequest("r", "m", (1, 2), (7,), sampling, deadline_seconds, priority=priority)
-    return GatewayRequest(choice, 5, 100.0, choice.trace.choice(100.0, choice.prompt, choice.sampling), asyncio.Queue())
+    return GatewayRequest(
+        choice, 5, 100.0, choice.trace.choice(100.0, choice.prompt, choice.sampling), Held(1 << 20, Turns())
+    )
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(RequestPhase, RequestPhase)))
@@ -59,7 +67,7 @@ def test_only_the_current_ticket_counts(other: Ticket) -> None:
 def test_the_next_position_follows_what_the_client_brought_and_was_shown() -> None:
     one = request()
     assert [position for position in range(4) if one.is_next(Token(position, 3))] == [1]
-    one.shown.append(Token(1, 3))
+    one.shown.append(3)
     assert [position for position in range(4) if one.is_next(Token(position, 3))] == [2]
     assert one.emitted == (7, 3)
 

@@ -46,7 +46,7 @@ def test_only_the_next_position_of_the_current_ticket_is_shown() -> None:
     m.token(prefill, Ticket(ticket.request, ticket.attempt, bytes(16)), 2)
     m.token(prefill, Ticket(ticket.request, ticket.attempt + 1, ticket.nonce), 2)
     m.token(prefill, Ticket(ticket.request + 1, ticket.attempt, ticket.nonce), 2)
-    assert [token.position for token in request.shown] == [0, 1]
+    assert list(request.shown) == [100, 101]
 
 
 @virtual

@@ -1,0 +1,98 @@
+"""What bench/gateway.py measures side by side: the gateway over a worker that emits at will, and a bare server.
+
+Both get the same requests from the same clients, and one token for each of them per `step`."""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bench.gateway_worker import EmittingWorker
+from cli.health import speaks_http
+from cli.ports import free_address
+
+
+class Target(Protocol):
+    port: int
+
+    def step(self) -> None:
+        """One more token for every client."""
+
+
+@dataclass(slots=True)
+class GatewayTarget:
+    port: int
+    worker: EmittingWorker
+    process: Process
+
+    def step(self) -> None:
+        self.worker.step()
+
+    async def facts(self) -> dict[str, Any]:
+        """Longest block of its loop since the last question, and its memory."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(b"\n")
+        found: dict[str, Any] = json.loads(await self.process.stdout.readline())
+        return found
+
+    async def idle(self, seconds: float = 30.0) -> int:
+        """Wait until no request runs; returns how many do all the same."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.worker.open and loop.time() < end:
+            await asyncio.sleep(0.02)
+        return len(self.worker.open)
+
+
+@dataclass(slots=True)
+class BareTarget:
+    port: int
+    process: Process
+
+    def step(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+
+
+@asynccontextmanager
+async def gateway_target(**settings: str) -> AsyncIterator[GatewayTarget]:
+    grpc, http = free_address(), free_address()
+    pairs = {f"gateway.{key}": value for key, value in settings.items()}
+    pairs |= {"gateway.grpc_address": grpc, "gateway.http_address": http}
+    arguments = [f"{key}={value}" for key, value in pairs.items()]
+    process = await _start("bench.gateway_served", *arguments)
+    worker = EmittingWorker()
+    try:
+        while not await speaks_http(http):
+            if process.returncode is not None:
+                raise RuntimeError("the gateway did not start; its log stands above")
+            await asyncio.sleep(0.05)
+        await worker.start(grpc)
+        yield GatewayTarget(int(http.rpartition(":")[2]), worker, process)
+    finally:
+        await worker.close()
+        await _end(process)
+
+
+@asynccontextmanager
+async def bare_target(event_bytes: int) -> AsyncIterator[BareTarget]:
+    process = await _start("bench.gateway_bare", str(event_bytes))
+    try:
+        assert process.stdout is not None
+        yield BareTarget(int(await process.stdout.readline()), process)
+    finally:
+        await _end(process)
+
+
+async def _start(module: str, *arguments: str) -> Process:
+    return await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, stdin=PIPE, stdout=PIPE)
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()

@@ -1,0 +1,118 @@
+"""A decode worker that emits at will, for bench/gateway.py: it speaks the real protocol and computes nothing.
+
+It registers with the gateway as every worker does. A request gets its first token as soon as it is there, and one more
+whenever `step` is called: all of them in one message, as an engine's step sends them."""
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+
+from mesh.grpc_network import GrpcNetwork
+from mesh.messages import (
+    Cancel,
+    ClockProbe,
+    ClockReading,
+    End,
+    Hello,
+    Load,
+    Message,
+    Open,
+    PrefixChange,
+    Register,
+    Ticket,
+    Tier,
+    Token,
+    TokenOf,
+    Tokens,
+)
+from mesh.network import Channel, Listening, Stream
+from mesh.rules import RULES
+from mesh.session import Session
+
+PAGES = 1 << 20
+FIRST_WORD, WORDS = 300, 1000  # ids of ordinary words of the built-in vocabulary
+
+
+@dataclass(slots=True)
+class OpenRequest:
+    ticket: Ticket
+    position: int
+    last: int  # position of the last token
+
+
+class EmittingWorker:
+    def __init__(self) -> None:
+        self.open: dict[int, OpenRequest] = {}  # requests that get tokens, by id
+        self.opened = 0  # Opens so far
+        self._network = GrpcNetwork(setting="worker.address")
+        self._incarnation = Random().getrandbits(63)
+        self._session: Session | None = None
+        self._listening: Listening | None = None
+
+    async def start(self, gateway: str) -> None:
+        """Return when the gateway has attached this worker."""
+        self._listening = await self._network.listen("127.0.0.1:0", {Channel.ATTACH: self._accept})
+        await self._network.register(gateway, Register(self._listening.address, Tier.DECODE, self._incarnation))
+        while self._session is None:
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        if self._listening is not None:
+            await self._listening.close()
+
+    def step(self) -> int:
+        """One token for every open request; returns how many."""
+        items = [self._token(request) for request in self.open.values()]
+        self._send(items)
+        return len(items)
+
+    async def _accept(self, stream: Stream) -> None:
+        assert self._listening is not None
+        session, load = Session(stream, rules=RULES, name="gateway"), Load(free_pages=PAGES, total_pages=PAGES)
+        session.send(
+            Hello(
+                Tier.DECODE,
+                self._incarnation,
+                self._listening.address,
+                "bench",
+                "none",
+                "bench",
+                "0",
+                page_tokens=32,
+                context_tokens=1 << 20,
+                load=load,
+                prefix=PrefixChange(0),
+                name="bench",
+            )
+        )
+        self._session = session
+        await session.run(lambda message: self._receive(session, message))
+        self.open.clear()
+
+    def _receive(self, session: Session, message: Message) -> None:
+        if isinstance(message, Open):
+            job, self.opened = message.job, self.opened + 1
+            request = OpenRequest(job.ticket, job.base, job.sampling.max_tokens - 1)
+            self.open[job.ticket.request] = request
+            self._send([self._token(request)])
+        elif isinstance(message, Cancel):
+            known = self.open.get(message.request)
+            if known is not None and known.ticket.attempt <= message.attempt:
+                del self.open[message.request]
+        elif isinstance(message, ClockProbe):
+            session.send(ClockReading(message.number, asyncio.get_running_loop().time()))
+
+    def _token(self, request: OpenRequest) -> TokenOf:
+        position = request.position
+        request.position += 1
+        end = End.LENGTH if position >= request.last else End.NONE
+        return TokenOf(request.ticket, Token(position, FIRST_WORD + position % WORDS, -0.5, end=end))
+
+    def _send(self, items: list[TokenOf]) -> None:
+        if items and self._session is not None:
+            self._session.send(Tokens(tuple(items)))
+            for item in items:
+                if item.token.end is not End.NONE:
+                    self.open.pop(item.ticket.request, None)

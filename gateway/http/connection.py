@@ -1,0 +1,276 @@
+"""One HTTP connection of a client, with limits on what comes in: the parser is fed in slices and by the clock.
+
+Bytes reach the parser in small pieces, and after SLICE_SECONDS the event loop serves others first. Headers have a size
+and a time, bodies a time, and requests in a pipeline wait at the socket. When all connections are taken, the oldest one
+that has no complete request gives way, so half-sent requests never lock others out. What goes out is bounded in
+gateway/http/writing.py."""
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from gateway.http.refusal import refusal
+from gateway.http.writing import BoundedWriting
+from mesh.door_config import DoorConfig
+
+HEAD_PIECE, BODY_PIECE = 4096, 16_384  # bytes that the parser gets at once
+SLICE_SECONDS = 0.002  # time for which one connection may parse before others have a turn
+MAX_HEADERS = 256
+LINGER_SECONDS = 5.0  # a client that has its error may go on sending so long, unread, so that it reads why
+
+
+class Part(Enum):
+    HEAD = "head"  # the headers of a request are not complete; so is a new connection
+    BODY = "body"  # the headers are complete, the body is not
+    DONE = "done"  # the request is complete: its answer is under way, or the next one has not begun
+    REFUSED = "refused"  # an error is sent; what the client still sends is dropped
+
+
+@dataclass(slots=True)
+class OpenConnections:
+    """All connections of one server."""
+
+    limits: DoorConfig
+    count: int = 0
+    without_request: dict["ClientConnection", None] = field(default_factory=dict)  # the oldest first
+
+    def make_room(self) -> bool:
+        """Whether a new connection has room; one that waits for a request may have to go for it."""
+        if self.count < self.limits.connections:
+            return True
+        oldest = next(iter(self.without_request), None)
+        if oldest is not None:
+            oldest.drop()
+        return oldest is not None
+
+
+class HeldFlow(FlowControl):
+    """Reading stays paused while the connection holds bytes that the parser has not had."""
+
+    held = False
+
+    def hold(self) -> None:
+        self.held = True
+        self.pause_reading()
+
+    def release(self) -> None:
+        self.held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
+
+
+class ClientConnection(BoundedWriting):
+    def __init__(self, *arguments: Any, open: OpenConnections, **named: Any) -> None:
+        super().__init__(*arguments, reader_seconds=open.limits.reader_seconds, **named)
+        self._open, self._limits = open, open.limits
+        self._part = Part.HEAD
+        self._rest = b""  # received and not parsed
+        self._at = 0  # where the rest begins
+        self._unseen = 0  # bytes parsed since the parser last had something to show
+        self._progress = False  # the piece had something to show
+        self._refusal = 400  # status if the parser fails
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed: Part | None = None  # what the timer is for
+        self._counted = False
+        self._running: RequestResponseCycle | None = None  # the request whose answer is under way
+
+    @property
+    def closing(self) -> bool:
+        return self._part is Part.REFUSED or super().closing
+
+    # ---- the transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        has_room = self._open.make_room()
+        super().connection_made(transport)
+        self.flow = HeldFlow(transport)
+        self._open.count += 1
+        self._counted = True
+        if has_room:
+            self._open.without_request[self] = None
+            self._set_timer()
+        else:
+            self._refuse(503, f"all {self._limits.connections} connections of this gateway are in use; try again later")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open.count -= self._counted
+        self._counted = False
+        self._open.without_request.pop(self, None)
+        self._stop_timer()
+        self._unset_keepalive_if_required()
+        self._rest, self._at = b"", 0
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._part is Part.REFUSED:
+            return
+        self._unset_keepalive_if_required()
+        self._rest = self._rest[self._at :] + data if self._rest else data
+        self._at = 0
+        if not self._held.held:
+            self._feed()
+
+    def drop(self) -> None:
+        """End the connection at once, to make room for another one."""
+        self._open.without_request.pop(self, None)
+        self._open.count -= self._counted
+        self._counted = False
+        self.transport.abort()
+
+    # ---- feeding the parser
+
+    @property
+    def _held(self) -> HeldFlow:
+        assert isinstance(self.flow, HeldFlow)
+        return self.flow
+
+    def _feed(self) -> None:
+        """Parse what has come; leave the rest for later while a pipelined request waits or after a slice of time."""
+        ends = self.loop.time() + SLICE_SECONDS
+        while self._at < len(self._rest) and self.parser is not None and not self.transport.is_closing():
+            late = self.loop.time() > ends
+            if self.pipeline or late:
+                self._held.hold()
+                if not self.pipeline:
+                    self.loop.call_soon(self._feed)
+                return
+            size = BODY_PIECE if self._part is Part.BODY else HEAD_PIECE
+            piece = self._rest[self._at : self._at + size]
+            self._at += len(piece)
+            if not self._parse(piece):
+                return
+        self._rest, self._at = b"", 0
+        if self._held.held and self.parser is not None:
+            self._held.release()
+        self._set_timer()
+
+    def _parse(self, piece: bytes) -> bool:
+        """False: the request is refused."""
+        self._progress = False
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            if self.cycle is not None:
+                self.cycle.keep_alive = False  # the parser is done with this connection
+        except httptools.HttpParserError:
+            message = "this is no HTTP request that the gateway can read"
+            if self._refusal == 431:
+                message = f"the request has more than {MAX_HEADERS} headers"
+            self._refuse(self._refusal, message)
+            return False
+        self._unseen = 0 if self._progress else self._unseen + len(piece)
+        if self._unseen > self._limits.header_bytes:
+            self._refuse(431, f"request line and headers are larger than {self._limits.header_kib} KiB")
+            return False
+        return True
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._part = Part.HEAD
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part is Part.BODY:  # a trailer
+            return
+        if len(self.headers) >= MAX_HEADERS:
+            self._refusal = 431
+            raise ValueError("too many headers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._part, self._progress = Part.BODY, True
+        self._open.without_request.pop(self, None)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._progress = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._part, self._progress = Part.DONE, True
+        super().on_message_complete()
+        if self.cycle is not None and self.cycle.response_complete:
+            self._open.without_request[self] = None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self._running = None
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if self._part is Part.DONE and not self.pipeline:
+            self._open.without_request[self] = None
+        if self._part is Part.BODY:  # answered before the body was complete
+            self._stop_timer()
+            self._timed, self._timer = Part.BODY, self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        if self._at < len(self._rest):
+            self.loop.call_soon(self._feed)
+        else:
+            self._set_timer()
+
+    # ---- time
+
+    def _set_timer(self) -> None:
+        """Keep a timer for the part that is under way; a complete request has none."""
+        part = self._part
+        if self.transport.is_closing() or part is Part.REFUSED:
+            return
+        if part is Part.DONE and self._unseen and (self.cycle is None or self.cycle.response_complete):
+            part = Part.HEAD  # empty lines before the next request
+        wanted = part if part in (Part.HEAD, Part.BODY) and not self.pipeline else None
+        if wanted is self._timed:
+            return
+        self._stop_timer()
+        if wanted is not None:
+            limits = self._limits
+            seconds = limits.header_seconds if wanted is Part.HEAD else limits.body_seconds
+            self._timed, self._timer = wanted, self.loop.call_later(seconds, self._late, wanted)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._timed = None
+
+    def _late(self, part: Part) -> None:
+        self._timer = self._timed = None
+        if part is Part.HEAD and self._unseen == 0 and not self._rest:
+            self.transport.close()  # a client that has sent nothing expects no answer
+        elif part is Part.HEAD:
+            self._refuse(408, f"the headers of a request did not come within {self._limits.header_seconds:g} s")
+        else:
+            self._refuse(408, f"the body of the request did not come within {self._limits.body_seconds:g} s")
+
+    # ---- refusing
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer with an error that no application sees, and end the connection."""
+        open_cycles = [each for each in (self._running, self.cycle) if each is not None and not each.response_complete]
+        begun = any(each.response_started for each in open_cycles)
+        self._part, self._rest, self._at = Part.REFUSED, b"", 0
+        self._open.without_request.pop(self, None)
+        self._stop_timer()
+        self._unset_keepalive_if_required()
+        self.pipeline.clear()
+        for each in open_cycles:
+            each.disconnected = True
+            each.message_event.set()
+        if begun or self.transport.is_closing():
+            self.transport.close()
+            return
+        self.transport.write(refusal(status, message))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._held.release()
+            self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        else:
+            self.transport.close()

@@ -1,0 +1,106 @@
+"""What the HTTP API says about itself: models, health, load, version, and errors for paths and methods it lacks."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from gateway.core import Core
+from gateway.errors import client_error
+from gateway.http import errors as http_errors
+from gateway.http.headers import REQUEST_ID
+from gateway.openai.sse import encode
+from gateway.text.assets import Assets
+from gateway.validation import validate_model
+from mesh.errors import BatonError, brief
+
+UI = "/ui"  # where the page is, if it is on
+
+
+class InfoPages:
+    def __init__(self, core: Core, assets: Assets, *, created: int, also: Sequence[BaseRoute]) -> None:
+        self._core, self._assets, self._created = core, assets, created
+        pages = {"/v1/models", "/health"} | {route.path for route in also if isinstance(route, Route)}
+        self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
+
+    def routes(self) -> list[BaseRoute]:
+        pages = {
+            "/v1/models": self._models,
+            "/v1/models/{name:path}": self._models,
+            "/health": self._health,
+            "/v1/health": self._health,
+            "/load": self._load,
+            "/version": self._version,
+            "/": self._front,
+        }
+        return [Route(path, page, methods=["GET"]) for path, page in pages.items()]
+
+    async def _models(self, request: Request) -> Response:
+        name = request.path_params.get("name")
+        try:
+            served = self._core.models() if name is None else (validate_model(self._core, name),)
+        except BatonError as error:
+            return _json(http_errors.error_body(error), error.http_status)
+        context = min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
+        entries = [
+            {"id": each, "object": "model", "created": self._created, "owned_by": "baton", "max_model_len": context}
+            for each in served
+        ]
+        return _json({"object": "list", "data": entries} if name is None else entries[0])
+
+    async def _health(self, request: Request) -> Response:
+        healthy = self._core.healthy()
+        status = "ok" if healthy else "no worker can take a request"
+        return _json({"status": status, **self._core.tiers()}, 200 if healthy else 503)
+
+    async def _load(self, request: Request) -> Response:
+        load = self._core.load()
+        return _json({"server_load": sum(load.values()), **load})
+
+    async def _version(self, request: Request) -> Response:
+        return _json({"version": package_version()})
+
+    async def _front(self, request: Request) -> Response:
+        """Browsers go on to the page; programs read what there is to ask for."""
+        if UI in self._shown and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(UI, 307)
+        return _json(
+            http_errors.body(404, f"this gateway has nothing at /; try {', '.join(self._shown)}", "NOT_FOUND"), 404
+        )
+
+
+def package_version() -> str:
+    try:
+        return version("baton")
+    except PackageNotFoundError:  # run from a folder that is not installed
+        return "0+unknown"
+
+
+async def http_exception(request: Request, error: Exception) -> Response:
+    """A path or a method that nothing serves; what a path allows is no error."""
+    assert isinstance(error, HTTPException)
+    allowed = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
+    if error.status_code == 405 and request.method == "OPTIONS" and allowed:
+        return Response(status_code=204, headers={"allow": f"{allowed}, OPTIONS"})
+    what = {
+        404: f"this gateway has no {brief(request.url.path)}",
+        405: f"{brief(request.url.path)} does not support {request.method}",
+    }
+    message = what.get(error.status_code, error.detail)
+    content = http_errors.body(error.status_code, message, HTTPStatus(error.status_code).name)
+    return _json(content, error.status_code, error.headers)
+
+
+async def defect(request: Request, error: Exception) -> Response:
+    """A page that failed in a way that nobody foresaw."""
+    found = client_error(error, request.scope[REQUEST_ID])
+    return _json(http_errors.error_body(found), found.http_status)
+
+
+def _json(content: Any, status: int = 200, headers: Any = None) -> Response:
+    return Response(encode(content), status, headers=headers, media_type="application/json")

@@ -1,0 +1,98 @@
+"""What goes out on one HTTP connection: uvicorn's protocol, with an eye on clients that do not read.
+
+What is written and not yet sent is bounded, here and in the kernel: uvicorn's `send` waits while the transport has more
+than WRITE_BYTES, so a client that is behind holds back its own answer (gateway/held.py) and costs no memory. A client
+that takes nothing for `reader_seconds` is disconnected. The application finds this object in its scope.
+gateway/http/connection.py adds what comes in."""
+
+import asyncio
+import socket
+from typing import Any
+
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+WRITE_BYTES = 32 * 1024  # in the transport; with more the answer waits
+UNSENT_BYTES = 32 * 1024  # in the kernel and not yet sent, likewise
+LOOKS = 4  # how often in `reader_seconds` the connection looks whether the client has taken something
+EXTENSION = "baton.connection"  # key of this object in scope["extensions"]
+
+
+class BoundedWriting(HttpToolsProtocol):
+    def __init__(self, *arguments: Any, reader_seconds: float, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.lost = False  # the client has gone, or was disconnected
+        self.stalled = False  # it was disconnected because it took nothing for `reader_seconds`
+        self.reader_seconds = reader_seconds
+        self._look: asyncio.TimerHandle | None = None
+        self._left = self._looks = 0  # bytes left at the last look, looks since the client last took something
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return self.transport.is_closing()
+
+    @property
+    def behind(self) -> bool:
+        """Whether the answer waits for the client to read."""
+        return self.flow.write_paused
+
+    async def room(self) -> None:
+        """Returns when the client has read on, or is gone."""
+        await self.flow.drain()
+
+    def write_chunk(self, data: bytes) -> None:
+        """One chunk of a body whose head went out without a length, so that uvicorn sends it in chunks."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WRITE_BYTES)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        extensions: dict[str, Any] = {EXTENSION: self}
+        self.scope["extensions"] = extensions
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self._stop_looking()
+        super().connection_lost(exc)
+
+    # ---- a client that does not read
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._left, self._looks = self.transport.get_write_buffer_size(), 0
+        self._look_later()
+
+    def resume_writing(self) -> None:
+        self._stop_looking()
+        super().resume_writing()
+
+    def _look_later(self) -> None:
+        self._look = self.loop.call_later(self.reader_seconds / LOOKS, self._look_at_client)
+
+    def _look_at_client(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._looks = 0 if left < self._left else self._looks + 1
+        self._left = left
+        if self._looks < LOOKS:
+            self._look_later()
+            return
+        self.stalled = True
+        self.transport.abort()
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+
+def connection_of(scope: Scope) -> BoundedWriting | None:
+    """The client's connection; None under another server than ours."""
+    found = scope.get("extensions", {}).get(EXTENSION)
+    return found if isinstance(found, BoundedWriting) else None

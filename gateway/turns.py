@@ -1,0 +1,33 @@
+"""Whoever has much to do at once does it in turns: one piece in each pass of the event loop, whatever waits besides.
+
+A piece is what a front door makes of a few tokens. Without turns, a hundred readers that find a backlog at the same
+moment would all work in one pass, and nothing else would run meanwhile."""
+
+import asyncio
+from collections import deque
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._given = False  # a turn is given in the next pass
+
+    async def next(self) -> None:
+        """Returns when it is the caller's turn. Turns go round in the order of the calls."""
+        loop = asyncio.get_running_loop()
+        mine = loop.create_future()
+        self._waiting.append(mine)
+        if not self._given:
+            self._given = True
+            loop.call_soon(self._give)
+        await mine
+
+    def _give(self) -> None:
+        while self._waiting:
+            mine = self._waiting.popleft()
+            if not mine.done():  # else its task was cancelled
+                mine.set_result(None)
+                break
+        self._given = bool(self._waiting)
+        if self._given:
+            asyncio.get_running_loop().call_soon(self._give)

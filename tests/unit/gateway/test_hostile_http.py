@@ -1,0 +1,327 @@
+"""Requests that are meant to jam the gateway: each is refused with its status, and none blocks the event loop."""
+
+import asyncio
+import gzip
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from gateway.http.connection import MAX_HEADERS
+from gateway.openai import large
+from tests.harness.blocks import MOST_SECONDS, exchange, http, status_of, talk, watching
+
+ATTEMPTS = 3
+TEXT = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+
+async def served(url: str, data: bytes, status: int) -> Any:
+    """The error object of the answer. The loop serves others meanwhile; the best of some attempts counts."""
+    answer, blocks = b"", list[float]()
+    for _ in range(ATTEMPTS):
+        async with watching() as watch:
+            answer = await exchange(url.removeprefix("http://"), data)
+        assert status_of(answer) == status, answer[:400]
+        blocks.append(watch.longest_seconds)
+        if blocks[-1] < MOST_SECONDS:
+            break
+    assert min(blocks) < MOST_SECONDS, blocks
+    assert b"x-request-id: " in answer
+    return json.loads(answer.partition(b"\r\n\r\n")[2]).get("error")
+
+
+def set_limits(core: Any, **limits: Any) -> None:
+    for name, value in limits.items():
+        object.__setattr__(core.limits, name, value)
+
+
+async def test_choices_times_prompts_have_a_limit_before_anything_runs(url: str, core: Any) -> None:
+    body = json.dumps({"prompt": ["a"] * 256, "n": 128, "max_tokens": 1}).encode()
+    error = await served(url, http(TEXT, body), 400)
+    assert error["param"] == "prompt" and "32768 choices" in error["message"] and "at most 256" in error["message"]
+    assert core.streams == []
+    set_limits(core, choices=4)
+    error = await served(url, http(CHAT, b'{"messages": [{"role": "user", "content": "x"}], "n": 5}'), 400)
+    assert error["param"] == "n" and "at most 4" in error["message"] and core.streams == []
+    assert await served(url, http(TEXT, b'{"prompt": ["a", "b"], "n": 2, "max_tokens": 1}'), 200) is None
+    assert len(core.streams) == 4, "negative control: as many as the limit allows"
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "item", "tail", "param"),
+    [
+        (TEXT, b'{"prompt": [', b"[5],", b"[5]]}", None),
+        (TEXT, b'{"prompt": [', b"5,", b"5]}", "prompt"),
+        (TEXT, b'{"prompt": [[', b"123,", b"5]]}", "prompt"),
+        (TEXT, b'{"prompt": "', b"\\u00e9", b'"}', "prompt"),
+        (TEXT, b'{"prompt": "x", "stop": [', b'"a",', b'"b"]}', "stop"),
+        (TEXT, b'{"prompt": "x", "stop_token_ids": [', b"7,", b"5]}", "stop_token_ids"),
+        (CHAT, b'{"messages": [', b"{},", b"{}]}", None),
+        (CHAT, b'{"messages": [{"role": "user", "content": [', b"1,", b"1]}]}", "messages"),
+        (CHAT, b'{"messages": [{"role": "user", "content": "', "é".encode(), b'"}]}', "messages"),
+        (CHAT, b'{"messages": [], "chat_template_kwargs": {"a": [', b"{},", b"{}]}}", None),
+    ],
+)
+async def test_megabytes_of_json_are_refused_without_a_block(
+    url: str, core: Any, path: str, head: bytes, item: bytes, tail: bytes, param: str | None
+) -> None:
+    size = 22_000_000 if param in (None, "prompt") and path == TEXT else 4_000_000
+    body = head + item * (size // len(item)) + tail
+    error = await served(url, http(path, body), 400)
+    assert error["param"] == param and core.streams == []
+
+
+async def test_parsing_such_a_body_in_this_process_would_block_the_loop(url: str, monkeypatch: Any) -> None:
+    """Negative control of the tests above."""
+    monkeypatch.setattr(large, "is_costly", lambda raw: False)
+    async with watching() as watch:
+        answer = await exchange(url.removeprefix("http://"), http(TEXT, b'{"prompt": [' + b"[5]," * 500_000 + b"5]}"))
+    assert status_of(answer) == 400 and watch.longest_seconds > MOST_SECONDS
+
+
+async def test_bodies_that_are_just_small_enough_are_parsed_here_without_a_block(url: str, core: Any) -> None:
+    for fields in (
+        ",".join(f'"f{n}":1' for n in range(6000)),
+        '"metadata":[' + "[]," * 21_000 + "1]",
+        '"user":"' + "\\u00e9" * 150_000 + '"',
+    ):
+        body = f'{{{fields},"prompt":"x","max_tokens":1}}'.encode()
+        assert not large.is_costly(body) and len(body) > 50_000
+        await served(url, http(TEXT, body), 200)
+
+
+async def test_a_large_body_means_the_same_as_a_small_one(url: str, core: Any) -> None:
+    fields = {
+        "max_tokens": 3,
+        "stream": False,
+        "stop": ["zz"],
+        "user": "x" * 300_000,
+        "odd": 1,
+        "prompt": [[65] * 99] * 2,
+    }
+    answer = await exchange(url.removeprefix("http://"), http(TEXT, json.dumps(fields).encode()))
+    assert status_of(answer) == 200 and b"x-baton-ignored: user, odd" in answer
+    assert [stream.choice.prompt for stream in core.streams] == [(65,) * 99] * 2
+    error = await served(url, http(TEXT, json.dumps(fields | {"logit_bias": {"5": 1}}).encode()), 400)
+    assert error["param"] == "logit_bias"
+
+
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read(url: str, core: Any) -> None:
+    set_limits(core, body_mib=1)
+    head = http(TEXT, b"").replace(b"content-length: 0", b"content-length: 22000000")
+    error = await served(url, head, 413)
+    assert "1 MiB" in error["message"] and "body_mib" in error["message"]
+    head = http(TEXT, b"", "transfer-encoding: chunked").replace(b"content-length: 0\r\n", b"")
+    chunk = b"10000\r\n" + b" " * 65_536 + b"\r\n"
+    await served(url, head + chunk * 40, 413)
+    assert (await served(url, head + chunk + b"12\r\n" + b'{"prompt": "xyzw"}' + b"\r\n0\r\n\r\n", 200)) is None
+
+
+async def test_a_gzip_body_is_read_and_a_bomb_is_not(url: str, core: Any) -> None:
+    coded = gzip.compress(b'{"prompt": "x"}')
+    assert await served(url, http(TEXT, coded, "content-encoding: gzip"), 200) is None
+    bomb = gzip.compress(b" " * 200_000_000, 9)
+    error = await served(url, http(TEXT, bomb, "content-encoding: gzip"), 413)
+    assert "32 MiB" in error["message"] and len(bomb) < 250_000
+    for broken in (coded[:-3], coded + b"x", b"no gzip", b""):
+        error = await served(url, http(TEXT, broken, "content-encoding: gzip"), 400)
+        assert "gzip" in error["message"]
+
+
+async def test_a_header_of_150_megabytes_is_refused_and_not_read(url: str) -> None:
+    for data in (
+        b"GET / HTTP/1.1\r\nx: " + b"a" * 150_000_000,
+        b"GET /" + b"a" * 10_000_000 + b" HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1_000_000,
+        b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: " + b"a" * 10_000_000,
+        b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;" + b"a" * 10_000_000,
+    ):
+        assert (await served(url, data, 431))["reason"] == "HEADERS_TOO_LARGE"
+    headers = [f"a{n}: b" for n in range(MAX_HEADERS - 10)]
+    assert await served(url, http("/health", b"", *headers, method="GET"), 200) is None, "negative control"
+
+
+@pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"\x00" * 5000, b"GET / HTTP/9.9\r\n\r\n"])
+async def test_what_is_no_http_gets_a_json_error(url: str, data: bytes) -> None:
+    assert (await served(url, data, 400))["reason"] == "MALFORMED_REQUEST"
+
+
+# ---- slow clients
+
+
+async def slow(url: str, *parts: bytes, every: float = 0.1) -> tuple[bytes, float]:
+    """Send the parts slowly; what came back, and how long the connection lasted."""
+
+    def say(connection: socket.socket) -> None:
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(every)
+
+    began = time.monotonic()
+    answer = await asyncio.to_thread(talk, url.removeprefix("http://"), say)
+    return answer, time.monotonic() - began
+
+
+async def test_slow_headers_and_slow_bodies_end(url: str, core: Any) -> None:
+    set_limits(core, header_seconds=0.3, body_seconds=0.3)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900\r\n"
+    for parts in (
+        [b"GET /", *[b"x"] * 8],
+        [head, *[b"a: b\r\n"] * 8],
+        [head + b"\r\n", *[b" "] * 8],
+        [*[b"\r\n"] * 8],
+    ):
+        answer, seconds = await slow(url, *parts)
+        assert status_of(answer) == 408 and b"x-should-retry: true" in answer and seconds < 10
+    answer, seconds = await slow(url)
+    assert answer == b"" and seconds < 10, "a client that sends nothing gets nothing"
+    assert core.streams == []
+    set_limits(core, header_seconds=20.0, body_seconds=20.0)
+    whole = http(TEXT, b'{"prompt": "x"}')
+    answer, _ = await slow(url, whole[:20], whole[20:-5], whole[-5:])
+    assert status_of(answer) == 200, "negative control"
+
+
+async def test_half_sent_requests_give_way_when_connections_run_out(url: str, core: Any) -> None:
+    set_limits(core, connections=20)
+    where = url.removeprefix("http://").rpartition(":")
+    half = list[socket.socket]()
+    try:
+        for _ in range(60):
+            half.append(await asyncio.to_thread(socket.create_connection, (where[0], int(where[2]))))
+            half[-1].sendall(b"GET /health HT")
+        assert await served(url, http("/health", b"", method="GET"), 200) is None
+    finally:
+        for each in half:
+            each.close()
+
+
+async def test_with_all_connections_busy_another_one_gets_503(url: str, core: Any) -> None:
+    core.ends = False
+    set_limits(core, connections=2)
+    async with httpx.AsyncClient(timeout=20) as client:
+        body = {"prompt": "x", "stream": True}
+        async with client.stream("POST", f"{url}{TEXT}", json=body), client.stream("POST", f"{url}{TEXT}", json=body):
+            answer = await exchange(url.removeprefix("http://"), http("/health", b"", method="GET"))
+            assert status_of(answer) == 503 and b"retry-after: 1" in answer and b"TOO_MANY_CONNECTIONS" in answer
+    async with asyncio.timeout(20):
+        while status_of(await exchange(url.removeprefix("http://"), http("/health", b"", method="GET"))) != 200:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_pipeline_of_requests_waits_at_the_socket(url: str, core: Any) -> None:
+    one = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    last = http("/health", b"", method="GET")
+    blocks = list[float]()
+    for _ in range(ATTEMPTS):
+        async with watching() as watch:
+            answer = await exchange(url.removeprefix("http://"), one * 3000 + last)
+        assert answer.count(b"HTTP/1.1 200 OK") == 3001
+        blocks.append(watch.longest_seconds)
+    assert min(blocks) < MOST_SECONDS, blocks
+
+
+async def test_rubbish_behind_a_request_ends_the_connection_and_the_request(
+    url: str, core: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    core.ends = False
+    body = b'{"prompt": "x", "stream": %s}'
+    for stream in (b"true", b"false"):
+        whole = http(TEXT, body % stream).replace(b"connection: close\r\n", b"")
+        for rubbish in (b"\x00\x00", whole + b"\x00\x00"):
+            answer, seconds = await slow(url, whole, rubbish, every=0.2)
+            assert seconds < 10 and b"[DONE]" not in answer
+    async with asyncio.timeout(20):
+        while not all(stream.cancelled for stream in core.streams):
+            await asyncio.sleep(0.02)
+    assert "Exception" not in caplog.text and len(core.streams) == 4
+
+
+async def test_a_body_of_tiny_chunks_leaves_others_their_turn(url: str, core: Any) -> None:
+    head = http(TEXT, b"", "transfer-encoding: chunked").replace(b"content-length: 0\r\n", b"")
+    await served(url, head + b"1\r\n \r\n" * 300_000 + b"0\r\n\r\n", 400)
+
+
+# ---- odd JSON
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": "x", "seed": ' + b"9" * 200_000 + b"}",
+        b'{"prompt": "x", "temperature": 1e999}',
+        b'{"prompt": "x", "temperature": NaN}',
+        b'{"prompt": "x", "temperature": -Infinity}',
+        b'{"prompt": "x", "n": 1.0e0000000000000000000001}',
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": ["\\udfff"]}',
+        b'{"prompt": "x", "stop": "\\ud800"}',
+        b'{"prompt": "\xed\xa0\x80"}',
+        b'{"prompt": "x", "max_tokens": -0}',
+        b'{"prompt": [5.0]}',
+        b'{"prompt": [null]}',
+        b'{"prompt": [[null]]}',
+        b'{"prompt": [[5], "x"]}',
+        b'{"prompt": [' + b"9" * 400 + b"]}",
+        b'{"prompt": "x", "chat": ' + b"[" * 200 + b"]" * 200 + b"}",
+        b'{"prompt": "x", "metadata": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+        b'{"prompt": "x"} {}',
+        b'{"prompt": "x",}',
+        b"\xef\xbb\xbf{}",
+        b"\x00" * 1000,
+        b"null",
+        b"1" * 100_000,
+    ],
+    ids=lambda body: repr(body[:40]),
+)
+async def test_odd_json_is_an_error_of_the_client(url: str, core: Any, body: bytes) -> None:
+    assert (await served(url, http(TEXT, body), 400))["type"] == "invalid_request_error"
+    assert core.streams == []
+
+
+async def test_nulls_and_repeated_keys_are_what_json_says(url: str, core: Any) -> None:
+    body = b'{"prompt": "y", "prompt": "x", "n": null, "stop": null, "seed": null, "user": null, "stream": null}'
+    assert await served(url, http(TEXT, body), 200) is None
+    assert core.streams[0].choice.prompt == (ord("x"),)
+
+
+async def test_a_large_chat_renders_and_tokenizes_beside_the_loop(url: str, core: Any, assets: Any) -> None:
+    object.__setattr__(assets, "context_tokens", 2_000_000)
+    for count, size in ((64, 4000), (20_000, 8)):
+        message = {"role": "user", "content": "word " * (size // 5)}
+        body = json.dumps({"messages": [message] * count, "max_tokens": 1}).encode()
+        await served(url, http(CHAT, body), 200)
+
+
+async def test_others_are_served_while_a_template_computes(url: str, core: Any, assets: Any) -> None:
+    from gateway.text.chat import ChatTemplate
+
+    slow_template = "{% for m in messages %}{% for x in range(90000) %}{% endfor %}{{ m.content }}{% endfor %}"
+    object.__setattr__(assets, "template", ChatTemplate(slow_template, {}))
+    message = {"role": "user", "content": "x" * 3000}
+    body = json.dumps({"messages": [message] * 8, "max_tokens": 1}).encode()
+    object.__setattr__(assets, "context_tokens", 100_000)
+    await served(url, http(CHAT, body), 200)
+
+
+def test_the_parser_of_large_bodies_refuses_what_is_no_message() -> None:
+    """Each kind of error keeps its class on the way between the processes."""
+    from gateway.openai.parsing import ParseOrder, answer_to
+
+    def error(raw: bytes, **fields: Any) -> tuple[str, str | None]:
+        order = ParseOrder("gateway.openai.types", "CompletionRequest", len(raw), False, 10, 256, 0)
+        answer = answer_to(order, raw)
+        return answer.error, answer.param
+
+    check: Callable[..., Any] = error
+    assert check(b"{") == ("InvalidRequest", None)
+    assert check(json.dumps({"prompt": [5] * 99}).encode()) == ("ContextTooLong", "prompt")
+    assert check(b'{"prompt": "x", "echo": 1}') == ("InvalidRequest", "echo")
+    assert check(b'{"prompt": "x"}') == ("", None)
+    assert check(b'{"prompt": "' + b'[\\"[{' * 200_000 + b'"}') == ("", None), "brackets in a text are text"
+    assert check(b'{"prompt": "", "user": [' + b'["\\\\"],' * 200_000 + b"0]}") == ("InvalidRequest", None)
