@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.core import ChoiceRequest, Core, ExaminationStream
+from gateway.lengths import validate_length
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
-from gateway.validation import MAX_PRIORITY, MAX_SALT_CHARACTERS, validate_length, validate_model
+from gateway.validation import MAX_PRIORITY, MAX_SALT_CHARACTERS, validate_model
 from mesh.errors import Cancelled, InvalidRequest
 from mesh.messages import Examination, Sampling
 

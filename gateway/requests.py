@@ -12,6 +12,7 @@ from gateway.core import ChoiceRequest
 from gateway.held import Held
 from gateway.observability.record import ChoiceRecord
 from gateway.workers import AttachedWorker
+from mesh.errors import BatonError
 from mesh.hashing import block_hashes
 from mesh.messages import Embedded, End, FullKind, Job, Prefilled, Scored, Ticket, Token
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
+from gateway.lengths import validate_length
 from gateway.text.prompt import ChatPrompt
 from gateway.text.tool_calls import ToolCall
 from gateway.text.tools import MAX_TOOLS, ChatFields
-from gateway.validation import validate_length
 from mesh.errors import InvalidRequest
 
 Json = dict[str, Any]

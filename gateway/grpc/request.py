@@ -16,15 +16,17 @@ from gateway.fields import Fields
 from gateway.grpc.calls import Call
 from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.grpc.options import SAMPLING_FIELDS, adjustment_fields
+from gateway.lengths import validate_length
 from gateway.observability.record import RequestRecord
 from gateway.structured.forms import Form, parse_structured_outputs
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_chat, encode_text
 from gateway.text.tool_calls import PLAIN, AnswerFormat
-from gateway.validation import MAX_CHOICES, MAX_STOP_STRINGS, ClientRequest, validate_length
+from gateway.validation import MAX_CHOICES, ClientRequest
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
+MOST_STOPS = 1024  # stop strings that are converted; gateway/validation.py has the setting's limit
 _SLICE = 16_384  # ids that are converted in one piece
 
 
@@ -66,7 +68,7 @@ async def parse_request(
     names: Names = NAMES,
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
-    _limit(names.others["stop"], stop.strings, MAX_STOP_STRINGS)
+    _limit(names.others["stop"], stop.strings, MOST_STOPS)
     _limit(names.others["stop_token_ids"], stop.token_ids, assets.vocabulary)
     has_form = request.HasField("structured_output")
     form = await assets.grammars.built(partial(_form, request, assets)) if has_form else None

@@ -11,6 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
@@ -43,7 +44,7 @@ from mesh import semconv
 from mesh.errors import Cancelled
 from mesh.telemetry import Silent
 
-Body = TypeVar("Body", bound=CommonRequest)
+Body = TypeVar("Body", bound=msgspec.Struct)
 Clock = Callable[[], float]  # seconds since 1970, for `created`
 
 
@@ -71,10 +72,7 @@ class HttpApi:
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
                 Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
                 Route("/v1/embeddings", _Generate(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
-                Route("/v1/models", self._models, methods=["GET"]),
-                Route("/v1/models/{name:path}", self._models, methods=["GET"]),
-                Route("/health", self._health, methods=["GET"]),
-                Route("/", self._front, methods=["GET"]),
+                *info.routes(),
                 *also,
             ],
             exception_handlers={HTTPException: http_exception, Exception: defect},

@@ -4,6 +4,7 @@ gateway/openai/sse.py has the frames of streamed answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from gateway.answer import Delta, Finished
@@ -21,6 +22,8 @@ class TokenNames(Protocol):
 
     def token_bytes(self, token: int) -> bytes: ...
 
+    def __hash__(self) -> int: ...
+
 
 class NumberedTokens:
     """Names that are distinct for distinct tokens, unlike texts; clients ask for them by return_tokens_as_token_ids."""
@@ -33,6 +36,12 @@ class NumberedTokens:
 
 
 NUMBERED = NumberedTokens()
+
+
+@lru_cache(maxsize=1 << 16)  # a model's likeliest tokens come again and again
+def spelled(names: TokenNames, token: int) -> tuple[str, tuple[int, ...]]:
+    """Text and bytes of one token."""
+    return names.token_text(token), tuple(names.token_bytes(token))
 
 
 def chat_logprobs(tokenizer: TokenNames, tokens: Sequence[Token]) -> Json:
@@ -50,7 +59,7 @@ def chat_logprobs(tokenizer: TokenNames, tokens: Sequence[Token]) -> Json:
 
 def completion_logprobs(tokenizer: TokenNames, tokens: Sequence[Token], offsets: Sequence[int]) -> Json:
     """`offsets`: where the text of each token begins in the text of its choice."""
-    texts = [tokenizer.token_text(token.token) for token in tokens]
+    texts = [spelled(tokenizer, token.token)[0] for token in tokens]
     tops: list[dict[str, float] | None] = []
     for token, text in zip(tokens, texts, strict=True):
         top = {spelled(tokenizer, t)[0]: p for t, p in zip(token.top_ids, token.top_logprobs, strict=True)}

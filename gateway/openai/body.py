@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gateway.openai.types import ChatRequest, CompletionRequest
+from gateway.openai.types import ChatRequest, CompletionRequest, EmbeddingRequest
 from mesh.errors import InvalidRequest, brief
 
 HINTS = frozenset(
@@ -47,7 +47,9 @@ REMOVED = {
     ),
 }
 
-LISTED = frozenset((*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__))
+LISTED = frozenset(
+    (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__, *EmbeddingRequest.__struct_fields__)
+)
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

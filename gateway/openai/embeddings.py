@@ -6,6 +6,7 @@ import struct
 from collections.abc import AsyncGenerator
 
 from gateway.embedding import Embeddings, EmbedRequest, check_count
+from gateway.lengths import validate_length
 from gateway.openai.answer import Json, fingerprint_of
 from gateway.openai.pieces import JsonPieces
 from gateway.openai.request import HttpCaller
@@ -13,7 +14,6 @@ from gateway.openai.sse import encode
 from gateway.openai.types import EmbeddingRequest
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_text
-from gateway.validation import validate_length
 from mesh.errors import InvalidRequest, brief
 
 FORMATS = ("float", "base64")

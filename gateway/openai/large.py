@@ -24,7 +24,6 @@ import msgspec
 from gateway.openai.body import parse_body
 from gateway.openai.limits import check_limits
 from gateway.openai.parsing import IDS, TOO_MUCH_MEMORY, Parsed, ParseOrder
-from gateway.openai.types import CommonRequest
 from mesh.door_config import DoorConfig
 from mesh.errors import BodyTooLarge, ContextTooLong, InvalidRequest
 
@@ -35,7 +34,7 @@ TRIM_SECONDS = 2.0  # after the last large body, its memory goes back to the sys
 PARSE_SECONDS = 30.0
 TEXT_PIECE = 256 * 1024
 
-Body = TypeVar("Body", bound=CommonRequest)
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class BodyParser:

@@ -19,7 +19,9 @@ def count_prompts(body: CommonRequest) -> int:
     return 1 if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int) else len(prompt)
 
 
-def check_limits(body: CommonRequest, limits: DoorConfig, context_tokens: int) -> None:
+def check_limits(body: object, limits: DoorConfig, context_tokens: int) -> None:
+    if not isinstance(body, CommonRequest):
+        return
     prompts, choices = count_prompts(body), count_choices(body)
     if choices > limits.choices:
         name, each = ("best_of", body.best_of) if (body.best_of or 0) > (body.n or 1) else ("n", body.n or 1)
