@@ -23,7 +23,7 @@ import msgspec
 
 from gateway.openai.body import parse_body
 from gateway.openai.limits import check_limits
-from gateway.openai.parsing import IDS, TOO_MUCH_MEMORY, Parsed, ParseOrder
+from gateway.openai.parsing import IDS, TOO_MUCH_MEMORY, ParsedBody, ParseOrder
 from mesh.door_config import DoorConfig
 from mesh.errors import BodyTooLarge, ContextTooLong, InvalidRequest
 
@@ -133,14 +133,14 @@ class BodyParser:
 
     # ---- in the thread
 
-    def _exchange(self, order: ParseOrder, raw: bytes) -> Parsed:
+    def _exchange(self, order: ParseOrder, raw: bytes) -> ParsedBody:
         used = self._process is not None
         answer = self._ask(order, raw)
         if not answer and used:  # the process ended after its last body
             answer = self._ask(order, raw)
         if not answer:
-            return Parsed(error=BodyTooLarge.__name__, message=TOO_MUCH_MEMORY)
-        return msgspec.msgpack.decode(answer, type=Parsed, ext_hook=unpack)
+            return ParsedBody(error=BodyTooLarge.__name__, message=TOO_MUCH_MEMORY)
+        return msgspec.msgpack.decode(answer, type=ParsedBody, ext_hook=unpack)
 
     def _ask(self, order: ParseOrder, raw: bytes) -> bytes:
         """Empty: the process ended over this body."""
@@ -204,7 +204,7 @@ def unpack(code: int, data: memoryview) -> Any:
     return "".join(pieces)
 
 
-def _error(parsed: Parsed) -> InvalidRequest | ContextTooLong | BodyTooLarge:
+def _error(parsed: ParsedBody) -> InvalidRequest | ContextTooLong | BodyTooLarge:
     if parsed.error == ContextTooLong.__name__:
         return ContextTooLong(parsed.param or "", parsed.message)
     if parsed.error == BodyTooLarge.__name__:

@@ -37,7 +37,7 @@ class ParseOrder(msgspec.Struct):
     prompt_tokens: int
 
 
-class Parsed(msgspec.Struct):
+class ParsedBody(msgspec.Struct):
     """The answer of the process: either the fields, or the error's class, field and message."""
 
     fields: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def main(source: BinaryIO, target: BinaryIO) -> None:
             return
 
 
-def answer_to(order: ParseOrder, raw: bytes) -> Parsed:
+def answer_to(order: ParseOrder, raw: bytes) -> ParsedBody:
     try:
         kind = getattr(import_module(order.module), order.kind)
         limits, ignored = DoorConfig(choices=order.choices, prompt_tokens=order.prompt_tokens), list[str]()
@@ -79,11 +79,11 @@ def answer_to(order: ParseOrder, raw: bytes) -> Parsed:
         plain = {name: msgspec.to_builtins(value) for name, value in values.items()}
         whole = {name: _pack(value) for name, value in plain.items() if value == values[name]}
         rest = {name: value for name, value in plain.items() if name not in whole}
-        return Parsed(fields=rest, whole=whole, ignored=ignored[:MAX_VALUES])
+        return ParsedBody(fields=rest, whole=whole, ignored=ignored[:MAX_VALUES])
     except MemoryError:
-        return Parsed(error=BodyTooLarge.__name__, message=TOO_MUCH_MEMORY)
+        return ParsedBody(error=BodyTooLarge.__name__, message=TOO_MUCH_MEMORY)
     except BatonError as error:
-        return Parsed(error=type(error).__name__, param=error.field, message=error.message)
+        return ParsedBody(error=type(error).__name__, param=error.field, message=error.message)
 
 
 def count_containers(raw: bytes) -> int:

@@ -165,9 +165,6 @@ def _client_request(
 ) -> ClientRequest:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options needs stream = true")
-    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
-        name = "stream_options.continuous_usage_stats"
-        raise InvalidRequest(name, f"{name} is not supported: leave it out")
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("prompt_logprobs", "prompt_logprobs are not available when stream=true")
     if body.prompt_logprobs is not None and not 0 <= body.prompt_logprobs <= MAX_TOP_LOGPROBS:

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CallMarks:
-    """What stands around the JSON objects of calls."""
+    """The text around the JSON objects of calls."""
 
     opening: str  # before the first call
     begin: str  # before each call

@@ -75,7 +75,7 @@ async def test_the_examination_has_the_models_pooling_and_the_wanted_dimensions(
         ({"input": ["a", ""]}, "input[1]", "empty"),
         ({"input": ["a", 1]}, "input", "not mixed"),
         ({"input": [999]}, "input", "unknown token id"),
-        ({"input": [1] * 513}, "input", "context is 512"),
+        ({"input": [1] * 513}, "input", "context length is 512"),
         ({"input": [[1]] * 2049}, "input", "at most 2048"),
         ({"input": "a", "dimensions": 17}, "dimensions", "16, 32, 64"),
         ({"input": "a", "dimensions": 0}, "dimensions", "16, 32, 64"),

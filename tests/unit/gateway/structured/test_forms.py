@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from engine.builtin.tokenizer import END, VOCAB, write_tokenizer
-from gateway.structured.calls import CallFormat, call_form, parse_tool_choice
+from gateway.structured.calls import call_form as call_form_of
 from gateway.structured.check import GrammarCheck
-from gateway.structured.forms import parse_response_format, parse_structured_outputs, pieces
+from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs, pieces
 from gateway.structured.schema import SUPPORTED, json_grammar
+from gateway.text.formats import HERMES, LLAMA3, MISTRAL, ToolFormat
+from gateway.text.tool_choice import OfferedTools, parse_tool_choice
 from mesh.errors import InvalidRequest
 from mesh.grammar import GrammarFault, Grammars
 
@@ -164,55 +166,66 @@ def test_a_named_added_token_is_written_by_its_id() -> None:
     assert pieces("<call>", NONE) == ['"<call>"']
 
 
+def call_form(tools: Any, choice: Any, *, parallel: bool = True, written: ToolFormat = HERMES) -> Form | None:
+    parsed = parse_tool_choice(choice, [each["function"]["name"] for each in tools], "tools")
+    allowed = tuple(each for each in tools if parsed.allows(each["function"]["name"]))
+    offered = OfferedTools(allowed, parsed.mode, parallel and not parsed.named)
+    return call_form_of(tools, offered, NONE, written)
+
+
 def test_calls_are_written_as_the_template_writes_them(grammars: Grammars) -> None:
     tools = [tool("add", True, type="object", properties={"a": {"type": "integer"}}, required=["a"]), tool("stop")]
-    names = ["add", "stop"]
-    one = call_form(tools, parse_tool_choice("required", names), NONE, parallel=False)
-    many = call_form(tools, parse_tool_choice("required", names), NONE)
+    one = call_form(tools, "required", parallel=False)
+    many = call_form(tools, "required")
     call, other = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>', "<tool_call>\n{}\n</tool_call>"
     assert one is not None and many is not None
     assert follows(grammars, one.whole, call) and not follows(grammars, one.whole, f"{call}\n{call}")
     assert follows(grammars, many.whole, f"{call}\n{call}") and not follows(grammars, many.whole, other)
     assert not follows(grammars, many.whole, call.replace("1", '"one"')) and not follows(grammars, many.whole, "Hi")
-    stop = parse_tool_choice({"type": "function", "function": {"name": "stop"}}, names)
-    named = call_form(tools, stop, NONE)
+    named = call_form(tools, {"type": "function", "function": {"name": "stop"}})
     assert named is not None and not follows(grammars, named.whole, call)
     assert follows(grammars, named.whole, '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>')
 
 
 def test_other_formats_are_tables(grammars: Grammars) -> None:
-    mistral = CallFormat(opening="[TOOL_CALLS][", begin="", end="", between=", ", closing="]")
-    llama = CallFormat(begin="", end="", arguments="parameters", between="; ")
-    tools, choice = [tool("f")], parse_tool_choice("required", ["f"])
-    first = call_form(tools, choice, NONE, call_format=mistral)
-    second = call_form(tools, choice, NONE, call_format=llama)
+    tools = [tool("f")]
+    first, second = call_form(tools, "required", written=MISTRAL), call_form(tools, "required", written=LLAMA3)
     assert first is not None and second is not None
     call = '{"name": "f", "arguments": {}}'
-    assert follows(grammars, first.whole, f"[TOOL_CALLS][{call}, {call}]")
+    assert follows(grammars, first.whole, f"[TOOL_CALLS] [{call}, {call}]")
     assert follows(grammars, second.whole, call.replace("arguments", "parameters"))
 
 
+def test_a_strict_call_without_a_mark_is_told_from_text_by_its_brace(grammars: Grammars) -> None:
+    tools = [tool("f", True, type="object", properties={}, additionalProperties=False)]
+    form = call_form(tools, "auto", written=LLAMA3)
+    assert form is not None and follows(grammars, form.whole, "Hello {there}.\n")
+    assert follows(grammars, form.whole, '{"name": "f", "parameters": {}}')
+    assert not follows(grammars, form.whole, '{"name": "f", "parameters": {"x": 1}}')
+
+
 def test_with_auto_only_strict_or_restricted_tools_bind_the_model(grammars: Grammars) -> None:
-    auto = parse_tool_choice("auto", ["f", "g"])
-    assert call_form([tool("f"), tool("g")], auto, NONE) is None
-    form = call_form([tool("f", True, type="object", properties={}, additionalProperties=False), tool("g")], auto, NONE)
+    assert call_form([tool("f"), tool("g")], "auto") is None
+    form = call_form([tool("f", True, type="object", properties={}, additionalProperties=False), tool("g")], "auto")
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     assert form is not None and follows(grammars, form.whole, "Hello there.")
     assert follows(grammars, form.whole, f"Let me see: {call} Done.")
     assert not follows(grammars, form.whole, call.replace("{}", '{"x": 1}'))
-    only = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": "g"}}]}}
-    restricted = call_form([tool("f"), tool("g")], parse_tool_choice(only, ["f", "g"]), NONE)
+    only = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "g"}}]},
+    }
+    restricted = call_form([tool("f"), tool("g")], only)
     assert restricted is not None and not follows(grammars, restricted.whole, call)
     assert follows(grammars, restricted.whole, call.replace('"f"', '"g"'))
 
 
 def test_a_strict_tool_with_an_unsupported_schema_is_refused_and_a_free_one_is_not() -> None:
-    choice = parse_tool_choice("required", ["f"])
     schema: Any = {"type": "object", "properties": {"a": {"not": {}}}}
     with pytest.raises(InvalidRequest) as refused:
-        call_form([tool("f", True, **schema)], choice, NONE)
+        call_form([tool("f", True, **schema)], "required")
     assert refused.value.field == "tools[0].function.parameters.properties.a.not"
-    assert call_form([tool("f", **schema)], choice, NONE) is not None
+    assert call_form([tool("f", **schema)], "required") is not None
 
 
 def test_the_model_file_may_carry_truncation_and_padding(definition: str) -> None:
