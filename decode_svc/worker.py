@@ -287,16 +287,10 @@ class DecodeWorker:
 
     def counts(self) -> dict[str, int]:
         """Counters of all parts since the start, and the number of pages in each state now."""
-        return {
-            **self.landings.counts(),
-            "admitted_local": self._intake.admitted_local,
-            **self._planning.counts(),
-            **self._speculation.counts(),
-            **self._examinations.counts(),
-            **{f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()},
-            **self.sessions.counts(),
-            **self.attachments.counts(),
-        }
+        pages = {f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()}
+        parts = self.landings, self._planning, self._speculation, self._examinations, self.sessions, self.attachments
+        found = {name: count for part in parts for name, count in part.counts().items()}
+        return {**found, **pages, "admitted_local": self._intake.admitted_local}
 
     async def aclose(self) -> None:
         self.sessions.close()

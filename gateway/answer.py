@@ -5,49 +5,21 @@ are cancelled."""
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
 
 from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream
+from gateway.events import Delta, Event, Finished, best, merge
 from gateway.text.detokenizer import Detokenizer
+from gateway.text.places import TokenPlaces
 from gateway.text.stops import StopStrings
 from gateway.text.tokenizer import REPLACEMENT, ModelTokenizer
-from gateway.text.tool_calls import AnswerReader, ParsedPiece, ToolCall
+from gateway.text.tool_calls import AnswerReader, ParsedPiece
 from gateway.turns import Turns
 from gateway.validation import CompleteChoice, ValidRequest
 from mesh.errors import BatonError, Cancelled, ClassUnavailable
-from mesh.messages import End, Token
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """New tokens of one choice, and the text and tool calls that they complete."""
-
-    index: int  # number of the choice
-    tokens: tuple[Token, ...]
-    text: str
-    numerics: str  # numerics class of the last of these tokens
-    calls: tuple[ToolCall, ...] = ()
-    reasoning: str = ""
-    offsets: tuple[int, ...] = ()  # characters of the choice before each token; empty without logprobs
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The end of one choice. STOP has a stop id, a stop string, or neither at the model's own end of sequence."""
-
-    index: int
-    reason: End
-    stop_id: int | None = None
-    stop_string: str | None = None
-    called: bool = False  # the choice ends so that the client can run the tools that it called
-
-
-Event = Delta | Finished
-Item = TypeVar("Item")
-
+from mesh.messages import End
 
 TURN_SECONDS = 0.002  # for which choices are submitted before others have a turn
 
@@ -186,7 +158,7 @@ class Answer:
         stops = StopStrings(request.stop, include=request.include_stop)
         reader, places = (
             self._reader(index, choice.emitted),
-            _Places(self._tokenizer if request.top_logprobs is not None else None),
+            TokenPlaces(self._tokenizer if request.top_logprobs is not None else None),
         )
         one_call = not request.reading.use.parallel
         async for token in stream.events():
@@ -255,27 +227,7 @@ class Answer:
         return Finished(index, End.STOP, called=called)
 
 
-class _Places:
-    """Where the text of each token begins in its choice, for logprobs; tokens of one character share its place."""
-
-    def __init__(self, tokenizer: ModelTokenizer | None) -> None:
-        """Without a tokenizer no places are noted."""
-        self._tokenizer = tokenizer
-        self._characters = 0
-        self._starts: dict[int, int] = {}  # by position
-
-    def add(self, token: Token, text: str) -> None:
-        if self._tokenizer is not None:
-            own = self._tokenizer.token_text(token.token)
-            before = len(text) - len(own) if text.endswith(own) else 0  # text of tokens before it that waited
-            self._starts[token.position] = self._characters + before
-            self._characters += len(text)
-
-    def of(self, tokens: tuple[Token, ...]) -> tuple[int, ...]:
-        return tuple(self._starts.pop(token.position) for token in tokens) if self._tokenizer is not None else ()
-
-
-def _delta(index: int, parsed: ParsedPiece, stream: TokenStream, places: _Places) -> Delta:
+def _delta(index: int, parsed: ParsedPiece, stream: TokenStream, places: TokenPlaces) -> Delta:
     tokens = parsed.piece.tokens
     return Delta(index, tokens, parsed.piece.text, stream.numerics, parsed.calls, parsed.reasoning, places.of(tokens))
 
@@ -287,53 +239,3 @@ def _check_class(choice: ChoiceRequest, stream: TokenStream) -> None:
             f"the answer began in class {choice.numerics}; this gateway's workers are of class {stream.numerics}. "
             "Continue at a gateway with workers of the first class, or set allow_class_change"
         )
-
-
-async def best(events: AsyncIterator[Event], count: int) -> AsyncGenerator[Event, None]:
-    """The events of the `count` choices with the highest mean logprob, best first and numbered from 0, once all choices
-    have ended. Of equal ones the first is better."""
-    kept: dict[int, list[Event]] = {}
-    async for event in events:
-        kept.setdefault(event.index, []).append(event)
-
-    def mean_logprob(index: int) -> float:
-        tokens = [token.logprob for event in kept[index] if isinstance(event, Delta) for token in event.tokens]
-        return sum(tokens) / max(1, len(tokens))
-
-    for number, index in enumerate(sorted(sorted(kept), key=mean_logprob, reverse=True)[:count]):
-        for event in kept[index]:
-            yield replace(event, index=number)
-
-
-def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
-    """The items of all streams as they come; the first error ends them all. A single stream takes no detour."""
-    return streams[0] if len(streams) == 1 else _merge(streams)
-
-
-async def _merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:
-    # Bounded, so that a client that does not read holds back the streams themselves.
-    queue: asyncio.Queue[tuple[Item | None, Exception | None]] = asyncio.Queue(2 * len(streams))
-
-    async def pump(stream: AsyncIterator[Item]) -> None:
-        try:
-            async for event in stream:
-                await queue.put((event, None))
-            await queue.put((None, None))
-        except Exception as error:
-            await queue.put((None, error))
-
-    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
-    try:
-        left = len(streams)
-        while left:
-            item, error = await queue.get()
-            if error is not None:
-                raise error
-            if item is None:
-                left -= 1
-            else:
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 
 from gateway.turns import Turns
-from mesh.errors import BatonError
+from mesh.errors import BatonError, Cancelled
 from mesh.messages import Token
 
 TOKEN_BYTES = 256  # of a plain token, here and as an event of a stream
@@ -40,6 +40,13 @@ class Held:
             self._over_since = now
         if self._waiting is not None:
             self._wake()
+
+    def end(self, error: BatonError | None) -> None:
+        """The request is over; a client that left takes nothing more."""
+        if isinstance(error, Cancelled):
+            self.drop()
+        if error is not None:
+            self.fail(error)
 
     def fail(self, error: BatonError) -> None:
         """The error that ended the request; the reader gets it behind what is held."""

@@ -75,6 +75,11 @@ class GatewayRequest:
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None  # ends the wait for a worker
 
+    def stop_waiting(self) -> None:
+        if self.patience is not None:
+            self.patience.cancel()
+            self.patience = None
+
     def enter(self, phase: RequestPhase) -> None:
         if phase not in MOVES[self.phase]:
             raise ValueError(f"request {self.id}: no move from {self.phase.value} to {phase.value}")

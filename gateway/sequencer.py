@@ -123,9 +123,7 @@ class Sequencer:
         self.observer.attempted()
         request.ticket = request.next_ticket(self._random.randbytes(16))
         request.handed = False
-        if request.patience is not None:
-            request.patience.cancel()
-            request.patience = None
+        request.stop_waiting()
         return asyncio.get_running_loop().time()
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
@@ -283,14 +281,11 @@ class Sequencer:
         request.ended_seconds = asyncio.get_running_loop().time()
         self.requests.pop(request.id, None)
         self.tally.ended(request, error)
-        for timer in (request.deadline, request.patience):
-            if timer is not None:
-                timer.cancel()
+        request.stop_waiting()
+        if request.deadline is not None:
+            request.deadline.cancel()
         self.leave(request, {request.decode, request.prefill})
-        if isinstance(error, Cancelled):
-            request.held.drop()
-        if error is not None:
-            request.held.fail(error)
+        request.held.end(error)
         finish = stopped.value if error else request.finish
         request.error = error
         request.over.set()

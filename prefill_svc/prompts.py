@@ -13,8 +13,8 @@ from enum import Enum
 
 from engine.batch import Chunk, prompt_piece
 from engine.masks import StepMasks
-from engine.plan import Drafting, Piece
-from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token
+from engine.plan import Drafting, Piece, Sampled
+from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token, TokenOf, Tokens
 from mesh.session import Session
 from prefill_svc.links import Links, PrefillHost
 from prefill_svc.measures import PrefillMeasures
@@ -106,6 +106,15 @@ class Prompt:
         if self.compute_seconds is None:
             self.compute_seconds = now
             self.record.step_begins(now)
+
+    def show_first(self, position: int, best: Sampled, now: float) -> None:
+        """The gateway gets the first token at once."""
+        end = self.job.sampling.end(position, best.token)
+        self.first = Token(position, best.token, best.logprob, best.top_ids, best.top_logprobs, end)
+        self.first_seconds, self.bytes_before_first = now, self.bytes_written
+        self.record.first_token(now, self.total, self.own.cached)
+        self.gateway.send(self.prefilled())
+        self.gateway.send(Tokens((TokenOf(self.ticket, self.first),)))
 
     def prefilled(self) -> Prefilled:
         """The message that goes to the gateway beside the first token."""

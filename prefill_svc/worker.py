@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 
-from engine.batch import Remaining, chunks
 from engine.constraint import NO_MASKS, Masker
 from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
-from engine.plan import Piece, Plan, Result, Runner
+from engine.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Transport
 from mesh.attach import Attachments
 from mesh.legs import Outbox, StepSampler
@@ -32,9 +31,6 @@ from mesh.messages import (
     PrefixChange,
     Reason,
     Tier,
-    Token,
-    TokenOf,
-    Tokens,
 )
 from mesh.network import Network
 from mesh.rules import RULES, Rules
@@ -45,6 +41,7 @@ from prefill_svc.links import DecodeLink, Links
 from prefill_svc.measures import PrefillMeasures
 from prefill_svc.observed import PromptRecord
 from prefill_svc.pages import PrefillPages
+from prefill_svc.planning import PrefillPlanning
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
 from prefill_svc.pushing import Pushing
 
@@ -74,8 +71,7 @@ class PrefillWorker:
     ) -> None:
         self.pages, self.pool, self.runner = pages, pool, runner
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the log of plans puts a list here
-        self._hello, self._page_tokens, self._drafts = hello, hello.page_tokens, drafts
-        self._chunk_tokens, self._step_tokens = chunk_tokens, step_tokens
+        self._hello = hello
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._keys, self._steps, self._speed = 0, 0, Speed()
         self._measures = PrefillMeasures(step_tokens=step_tokens)
@@ -121,6 +117,14 @@ class PrefillWorker:
             page_tokens=hello.page_tokens,
             report_seconds=rules.progress_seconds / 8,
             speed=self._speed,
+        )
+        self._planning = PrefillPlanning(
+            self.prompts,
+            self._examinations,
+            page_tokens=hello.page_tokens,
+            chunk_tokens=chunk_tokens,
+            step_tokens=step_tokens,
+            drafts=drafts,
         )
         self._handoff = HandOff(
             self,
@@ -181,12 +185,10 @@ class PrefillWorker:
         prompt = Prompt(
             self._keys, job, gateway, message.decode_address, message.decode_incarnation, now, record=record
         )
-        if self._own.needed(prompt.total) > self._own.total:
-            gateway.send(Lost(job.ticket, Reason.TOO_LARGE))
-            record.stopped(now, 0)
-            return
-        if job.sampling.grammar and self._masker is None:
-            gateway.send(Lost(job.ticket, Reason.GRAMMAR, NO_MASKS))
+        too_large = self._own.needed(prompt.total) > self._own.total
+        if too_large or (job.sampling.grammar and self._masker is None):
+            why = (Reason.TOO_LARGE, "") if too_large else (Reason.GRAMMAR, NO_MASKS)
+            gateway.send(Lost(job.ticket, *why))
             record.stopped(now, 0)
             return
         self.prompts.add(prompt)
@@ -227,24 +229,10 @@ class PrefillWorker:
     # ---- the parts of the loop
 
     def plan(self) -> Plan:
-        """Chunks of the prompts that have landed or are examined, the most senior first, within the step's budget of
-        tokens."""
         self._examinations.admit(self._own.available - self.prompts.promised, elder=self._handoff.starved)
-        computing = {p.key: p for p in self.prompts if p.computing}
-        landed = [(self.prompts.seniority(p), Remaining(p.key, p.total, p.done)) for p in computing.values()]
-        waiting = [each for _, each in sorted([*landed, *self._examinations.remaining()], key=lambda pair: pair[0])]
-        pieces, copies = list[Piece](), list[tuple[int, int]]()
-        for chunk in chunks(waiting, budget=self._step_tokens, chunk=self._chunk_tokens):
-            if chunk.key in self._examinations:
-                pieces.append(self._examinations.piece(chunk))
-                continue
-            prompt = computing[chunk.key]
-            if chunk.last and prompt.masks is not None and prompt.masks.late:
-                continue  # its last rows wait for what its grammar allows; other prompts do not
-            copies.extend(prompt.own.copies)
-            pieces.append(prompt.piece(chunk, page_tokens=self._page_tokens, drafts=self._drafts))
+        pieces, copies = self._planning.pieces()
         self._steps += bool(pieces)
-        return Plan(self._steps, tuple(pieces), tuple(copies))
+        return Plan(self._steps, pieces, copies)
 
     async def step(self, plan: Plan) -> Result:
         if self.plans is not None:
@@ -270,13 +258,7 @@ class PrefillWorker:
             self._own.copied(prompt.own)
             self._own.publish(prompt.own, prompt.done)
             if sampled and prompt.phase is PromptPhase.PUSHING:
-                best = sampled[0]
-                end = prompt.job.sampling.end(piece.position, best.token)
-                prompt.first = Token(piece.position, best.token, best.logprob, best.top_ids, best.top_logprobs, end)
-                prompt.first_seconds, prompt.bytes_before_first = self._loop.time(), prompt.bytes_written
-                prompt.record.first_token(prompt.first_seconds, prompt.total, prompt.own.cached)
-                prompt.gateway.send(prompt.prefilled())
-                prompt.gateway.send(Tokens((TokenOf(prompt.ticket, prompt.first),)))
+                prompt.show_first(piece.position, sampled[0], self._loop.time())
                 self._pushing.commit(prompt)
         self._examinations.step_ends(plan, result)
 

@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.answer import Answer, Delta, Finished
+from gateway.answer import Answer
+from gateway.events import Delta, Finished
 from gateway.grpc.conversation import tool_call
 from gateway.grpc.request import class_of
 from gateway.usage import timings_of, usage_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
-from gateway.answer import Delta, Finished
+from gateway.events import Delta, Finished
 from gateway.text.tool_calls import ToolCall
 from gateway.usage import TokenUsage
 from mesh.messages import End, Token

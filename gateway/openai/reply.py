@@ -10,7 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.answer import Answer, Delta, Event, merge
+from gateway.answer import Answer
+from gateway.events import Delta, Event, merge
 from gateway.openai.answer import (
     NUMBERED,
     Json,

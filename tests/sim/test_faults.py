@@ -289,12 +289,12 @@ def test_a_worker_that_registers_twice_is_dialed_once() -> None:
         process = await cluster.add(Tier.DECODE, "decode0")
         await asyncio.sleep(0.1)
         for _ in range(3):
-            cluster.gateway.on_register(Register("decode0", Tier.DECODE, process.incarnation))
+            cluster.gateway.attaching.on_register(Register("decode0", Tier.DECODE, process.incarnation))
             await asyncio.sleep(0.1)
         assert len(process.worker.attachments.sessions) == 1
         hello()
         await asyncio.sleep(0.1)
-        cluster.gateway.on_register(Register("decode0", Tier.DECODE, process.incarnation))
+        cluster.gateway.attaching.on_register(Register("decode0", Tier.DECODE, process.incarnation))
         await asyncio.sleep(0.1)
         assert len(process.worker.attachments.sessions) == 1 == len(cluster.gateway.workers)
 

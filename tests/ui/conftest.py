@@ -57,13 +57,13 @@ class MadeUpMesh:
         name = name or f"{tier.value}-{self._made}"
         hello = Hello(tier, self._made, address, "class", "print", "made-up", "0", 32, 512, load, prefix, name=name)
         session = SimpleNamespace(send=lambda message: None, name=name, close=lambda: None)
-        worker = self.gateway._on_hello(cast(Any, session), hello)
+        worker = self.gateway.attaching.on_hello(cast(Any, session), hello)
         worker.page_map = PageMap(
             1, bytes((2, 1, 3, 4, 0)), (pages // 4, pages // 4, 6, 2, pages - 2 * (pages // 4) - 8)
         )
 
     def remove(self, name: str) -> None:
-        self.gateway._on_session_end(next(worker for worker in self.gateway.workers if worker.name == name))
+        self.gateway.attaching.on_session_end(next(worker for worker in self.gateway.workers if worker.name == name))
 
     @asynccontextmanager
     async def served(self, address: str = "127.0.0.1:0", also: list[BaseRoute] | None = None) -> AsyncIterator[str]:

@@ -16,7 +16,7 @@ def test_a_worker_at_a_wrong_address_is_logged_with_the_settings_to_check(caplog
         network = MemoryNetwork(Random(1)).host("gateway")
         gateway = Gateway(network, random=Random(1), model="m")
         for _ in range(10):
-            gateway.on_register(Register("nowhere:7001", Tier.DECODE, 1))
+            gateway.attaching.on_register(Register("nowhere:7001", Tier.DECODE, 1))
             await asyncio.sleep(1.0)
         await gateway.aclose()
 

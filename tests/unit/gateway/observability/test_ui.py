@@ -45,7 +45,7 @@ def add_worker(gateway: Gateway, tier: Tier, incarnation: int) -> list[Any]:
         PrefixChange(0, (), (), True),
     )
     session = SimpleNamespace(send=sent.append, name=f"{tier.value} {incarnation}", close=lambda: None)
-    gateway._on_hello(cast(Any, session), hello)
+    gateway.attaching.on_hello(cast(Any, session), hello)
     return sent
 
 
@@ -162,7 +162,7 @@ async def test_the_stream_sends_the_state_then_what_changes_and_asks_workers_for
         assert {topic for topic, _ in await read_events(lines, 2)} == {"state", "maps"}
         assert sent == [Watch(seconds=6)]
         (worker,) = gateway.workers
-        gateway._on_report(worker, PageMap(1, bytes((0, 2)), (60, 4)))
+        gateway.attaching.on_report(worker, PageMap(1, bytes((0, 2)), (60, 4)))
         ((topic, maps),) = await read_events(lines, 1)
         assert (topic, maps) == ("maps", {f"{2:016x}": "1:f60u4"})
         add_worker(gateway, Tier.PREFILL, 3)

@@ -1,0 +1,161 @@
+"""Workers on their way in and out: they register, the gateway attaches to them, they report, and their sessions end.
+
+Every message of a worker arrives here and goes on to the part that it concerns."""
+
+import asyncio
+import logging
+
+from gateway.changes import Changes
+from gateway.observability.observer import RequestObserver
+from gateway.observability.traces import RecentTraces
+from gateway.sequencer import Sequencer
+from gateway.workers import AttachedWorker, Workers
+from mesh.messages import (
+    ClockReading,
+    Drain,
+    Embedded,
+    Full,
+    Hello,
+    Load,
+    Lost,
+    Measures,
+    Message,
+    PageMap,
+    Phases,
+    Prefilled,
+    PrefixChange,
+    Register,
+    Scored,
+    Tier,
+    Tokens,
+)
+from mesh.network import Channel, Listening, Network, StreamClosed
+from mesh.reach_log import ReachLog
+from mesh.rules import Rules
+from mesh.session import Session
+
+log = logging.getLogger("baton.gateway")
+
+
+class Attaching:
+    def __init__(
+        self,
+        network: Network,
+        workers: Workers,
+        sequencer: Sequencer,
+        *,
+        changed: Changes,
+        traces: RecentTraces,
+        observer: RequestObserver,
+        rules: Rules,
+    ) -> None:
+        self._network, self._workers, self._sequencer, self._changed = network, workers, sequencer, changed
+        self._traces, self._observer, self._rules = traces, observer, rules
+        self.alone_since: float | None = None  # since when no worker is attached; None: one is
+        self._reach_log = ReachLog(log)
+        self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, address: str) -> Listening:
+        self.alone_since = asyncio.get_running_loop().time()
+        return await self._network.listen(address, {}, self.on_register)
+
+    def on_register(self, register: Register) -> None:
+        if register.incarnation not in self._dialing and self._workers.get(register.incarnation) is None:
+            self._dialing.add(register.incarnation)
+            task = asyncio.get_running_loop().create_task(self._attach(register))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _attach(self, register: Register) -> None:
+        """Dial a worker and handle its messages until the session ends."""
+        try:
+            stream = await self._network.dial(register.address, Channel.ATTACH)
+        except StreamClosed as error:
+            self._dialing.discard(register.incarnation)
+            problem = (
+                f"{error}. It registered with this address: check its `address`, `advertise_host` and `advertise_port`"
+            )
+            self._reach_log.failed(f"{register.tier.value} {register.address}", problem)
+            return
+        self._reach_log.reached(f"{register.tier.value} {register.address}")
+        session = Session(stream, rules=self._rules, name=f"{register.tier.value} {register.address}")
+        attached: list[AttachedWorker] = []  # empty until the first message, Hello
+
+        def on_message(message: Message) -> None:
+            if isinstance(message, Hello):
+                attached.append(self.on_hello(session, message))
+            elif attached:
+                self.on_report(attached[0], message)
+
+        await session.run(on_message)
+        if session.expired:
+            self._observer.lease_expired(register.tier)
+        self._dialing.discard(register.incarnation)
+        for worker in attached:
+            self.on_session_end(worker)
+
+    def on_hello(self, session: Session, hello: Hello) -> AttachedWorker:
+        worker = AttachedWorker(hello, session, hello.load)
+        worker.change(hello.prefix)
+        self._workers.add(worker)
+        self.alone_since = None
+        self._dialing.discard(worker.incarnation)
+        self._changed.set()
+        if self._traces.records_phases:
+            worker.clock.start()
+        log.info("%s is up, class %s", session.name, worker.numerics)
+        self._sequencer.on_room(worker)
+        return worker
+
+    def on_report(self, worker: AttachedWorker, message: Message) -> None:
+        match message:
+            case Tokens():
+                self._sequencer.on_tokens(worker, message)
+            case Prefilled():
+                self._sequencer.on_prefilled(message)
+            case Scored():
+                self._sequencer.examining.on_scored(worker, message)
+            case Embedded():
+                self._sequencer.examining.on_embedded(worker, message)
+            case Lost():
+                self._sequencer.on_lost(worker, message)
+            case Full():
+                self._sequencer.on_full(worker, message)
+            case Load():
+                worker.report(message)
+                if worker.tier is Tier.DECODE and message.free_pages:
+                    self._sequencer.on_room(worker)
+            case PrefixChange():
+                worker.change(message)
+            case Measures():
+                worker.measure(message, asyncio.get_running_loop().time())
+                self._observer.measured(worker)
+            case Phases():
+                self._traces.on_phases(worker.name, message, worker.clock.offset_seconds)
+            case ClockReading():
+                worker.clock.read(message)
+            case Drain():
+                worker.draining = True
+                self._changed.set()
+            case PageMap():
+                worker.page_map = message
+            case _:
+                raise TypeError(f"{type(message).__name__} is no message of a worker")
+
+    def on_session_end(self, worker: AttachedWorker) -> None:
+        worker.clock.stop()
+        if self._workers.get(worker.incarnation) is worker:
+            self._workers.remove(worker)
+            self.alone_since = None if self._workers else asyncio.get_running_loop().time()
+            self._changed.set()
+            log.warning("%s is gone", worker.session.name)
+            self._observer.gone(worker)
+            self._sequencer.on_session_end(worker)
+
+    async def aclose(self) -> None:
+        for worker in list(self._workers):
+            worker.session.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

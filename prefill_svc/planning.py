@@ -1,0 +1,41 @@
+"""The rows of the next step: chunks of prompts that have landed, and of those that are examined.
+
+Step 4 of a request's life."""
+
+from engine.batch import Remaining, chunks
+from engine.examinations import Examinations
+from engine.plan import Piece
+from prefill_svc.prompts import Prompts
+
+
+class PrefillPlanning:
+    def __init__(
+        self,
+        prompts: Prompts,
+        examinations: Examinations,
+        *,
+        page_tokens: int,
+        chunk_tokens: int,
+        step_tokens: int,
+        drafts: bool,
+    ) -> None:
+        self._prompts, self._examinations = prompts, examinations
+        self._page_tokens, self._chunk_tokens, self._step_tokens = page_tokens, chunk_tokens, step_tokens
+        self._drafts = drafts
+
+    def pieces(self) -> tuple[tuple[Piece, ...], tuple[tuple[int, int], ...]]:
+        """The most senior first, within the step's budget of tokens; and pages that are copied before."""
+        computing = {p.key: p for p in self._prompts if p.computing}
+        landed = [(self._prompts.seniority(p), Remaining(p.key, p.total, p.done)) for p in computing.values()]
+        waiting = [each for _, each in sorted([*landed, *self._examinations.remaining()], key=lambda pair: pair[0])]
+        pieces, copies = list[Piece](), list[tuple[int, int]]()
+        for chunk in chunks(waiting, budget=self._step_tokens, chunk=self._chunk_tokens):
+            if chunk.key in self._examinations:
+                pieces.append(self._examinations.piece(chunk))
+                continue
+            prompt = computing[chunk.key]
+            if chunk.last and prompt.masks is not None and prompt.masks.late:
+                continue  # its last rows wait for what its grammar allows; other prompts do not
+            copies.extend(prompt.own.copies)
+            pieces.append(prompt.piece(chunk, page_tokens=self._page_tokens, drafts=self._drafts))
+        return tuple(pieces), tuple(copies)
