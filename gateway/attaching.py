@@ -50,7 +50,7 @@ class Attaching:
         rules: Rules,
     ) -> None:
         self._network, self._workers, self._sequencer, self._changed = network, workers, sequencer, changed
-        self._traces, self._observer, self._rules = traces, observer, rules
+        self.traces, self._observer, self._rules = traces, observer, rules
         self.alone_since: float | None = None  # since when no worker is attached; None: one is
         self._reach_log = ReachLog(log)
         self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet
@@ -102,7 +102,7 @@ class Attaching:
         self.alone_since = None
         self._dialing.discard(worker.incarnation)
         self._changed.set()
-        if self._traces.records_phases:
+        if self.traces.records_phases:
             worker.clock.start()
         log.info("%s is up, class %s", session.name, worker.numerics)
         self._sequencer.on_room(worker)
@@ -132,7 +132,7 @@ class Attaching:
                 worker.measure(message, asyncio.get_running_loop().time())
                 self._observer.measured(worker)
             case Phases():
-                self._traces.on_phases(worker.name, message, worker.clock.offset_seconds)
+                self.traces.on_phases(worker.name, message, worker.clock.offset_seconds)
             case ClockReading():
                 worker.clock.read(message)
             case Drain():

@@ -31,7 +31,8 @@ async def served(start: StartMesh) -> AsyncIterator[tuple[RealMesh, openai.Async
     async with start(observer=metrics) as mesh:
         await mesh.add("prefill", trace_steps=1)
         await mesh.add("decode")
-        mesh.gateway.traces = traces = RecentTraces(KeptHere(), random=Random(4))
+        traces = RecentTraces(KeptHere(), random=Random(4))
+        mesh.gateway.traces = mesh.gateway.attaching.traces = traces
         assets = load_assets(mesh.model, "tiny")
         api = HttpApi(mesh.gateway, assets, random=Random(3), clock=lambda: 1.0, traces=traces)
         server = await serve_http(api.app, "127.0.0.1:0")
@@ -96,7 +97,7 @@ async def test_the_trace_of_an_embedding_shows_its_worker_and_its_stages(real_me
 
         def complete() -> bool:
             found[:] = [span for record in traces.latest(5) for span in traces.spans(record)]
-            return any(span.name == semconv.COMPUTE for span in found)
+            return {semconv.COMPUTE, semconv.DELIVER} <= {span.name for span in found}
 
         await mesh.until(complete)
         names = [span.name for span in found]

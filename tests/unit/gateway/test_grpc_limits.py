@@ -155,12 +155,15 @@ async def test_calls_beyond_the_streams_of_a_connection_wait_for_their_turn(core
     core.ends = False
     server = await serve(core, assets, grpc_streams=2)
     async with grpc.aio.insecure_channel(server.address) as channel:
-        calls: list[Any] = [channel.unary_unary(METHOD)(ask().SerializeToString()) for _ in range(3)]
+        calls: list[Any] = [channel.unary_unary(METHOD)(ask().SerializeToString()) for _ in range(2)]
         await within(20, lambda: len(core.streams) == 2)
-        await asyncio.sleep(0.1)
-        assert len(core.streams) == 2
-        calls[0].cancel()
-        await within(20, lambda: len(core.streams) == 3)
-        for call in calls:
-            call.cancel()
-    await server.close()
+        calls.append(channel.unary_unary(METHOD)(ask().SerializeToString()))  # this one waits
+        try:
+            await asyncio.sleep(0.1)
+            assert len(core.streams) == 2
+            calls[0].cancel()
+            await within(20, lambda: len(core.streams) == 3)
+        finally:
+            for call in calls:
+                call.cancel()
+            await server.close()
