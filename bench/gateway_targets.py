@@ -1,4 +1,4 @@
-"""What bench/gateway.py measures side by side: the gateway over a worker that emits at will, and a bare server.
+"""The two sides that bench/gateway.py compares: the gateway over a worker that emits at will, and a bare server.
 
 Both get the same requests from the same clients, and one token for each of them per `step`."""
 

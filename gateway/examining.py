@@ -123,8 +123,8 @@ class Examining:
 
 
 def begin_anew(request: GatewayRequest) -> None:
-    """What an earlier attempt has reported is dropped: the next worker may cut the prompt into other chunks, and it may
-    be of another numerics class."""
+    """Drop the reports of an earlier attempt: the next worker may cut the prompt into other chunks, and it may be of
+    another numerics class."""
     request.findings.clear()
 
 

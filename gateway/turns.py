@@ -1,4 +1,4 @@
-"""Whoever has much to do at once does it in turns: one piece in each pass of the event loop, whatever waits besides.
+"""Turns on the event loop: work that comes in a heap runs one piece in each pass, and others run between the pieces.
 
 A piece is what a front door makes of a few tokens. Without turns, a hundred readers that find a backlog at the same
 moment would all work in one pass, and nothing else would run meanwhile."""

@@ -178,7 +178,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What a worker reports of a prompt that it computes alone: with `pooling` an embedding, else logprobs."""
+    """The report wanted of a prompt that a worker computes alone: with `pooling` an embedding, else logprobs."""
 
     top: int = 0  # beside the logprobs of the tokens, those of so many likeliest ones at each position
     pooling: Pooling | None = None  # how the embedding is made

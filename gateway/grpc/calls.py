@@ -1,4 +1,4 @@
-"""What all methods of the public gRPC API share: bytes become messages, exceptions become statuses.
+"""The frame of every method of the public gRPC API: bytes become messages, exceptions become statuses.
 
 Handlers take raw bytes. gRPC's own deserializer answers bytes that are no message with UNKNOWN, and writes a traceback
 into the log; here they are an error of the closed list. Large messages are weighed before they are parsed."""

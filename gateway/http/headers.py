@@ -1,4 +1,4 @@
-"""What every answer of the HTTP API has in common: a request id, headers for browsers, compression, JSON errors.
+"""The layer around every answer of the HTTP API: a request id, headers for browsers, compression, JSON errors.
 
 Answers show operations; a page of another site may not embed them, and no browser may guess another type or keep them.
 What an answer sets itself stays. A redirect names a path only, never the host that the client wrote. Between the two

@@ -1,4 +1,4 @@
-"""What the HTTP API says about itself: models, health, load, version, and errors for paths and methods it lacks."""
+"""Pages of the HTTP API about itself: models, health, load, version, and errors for paths and methods it lacks."""
 
 from collections.abc import Sequence
 from http import HTTPStatus

@@ -1,4 +1,4 @@
-"""What goes out on one HTTP connection: uvicorn's protocol, with an eye on clients that do not read.
+"""The writing side of one HTTP connection: it bounds the bytes that wait for a client, and ends one that never reads.
 
 What is written and not yet sent is bounded, here and in the kernel: uvicorn's `send` waits while the transport has more
 than WRITE_BYTES, so a client that is behind holds back its own answer (gateway/held.py) and costs no memory. A client

@@ -63,6 +63,7 @@ async def url(envoys: EnvoyMesh, core: Any, assets: Any, monkeypatch: pytest.Mon
             await asyncio.sleep(0.01)
     yield envoys.url
     await server.close()
+    await api.aclose()
 
 
 @pytest.fixture
