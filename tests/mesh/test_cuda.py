@@ -1,4 +1,6 @@
-"""A mesh "on cuda" without a GPU: each file of tests/mesh/cuda runs in a process of its own, which is one test here."""
+"""A mesh "on cuda" without a GPU: each file of tests/mesh/cuda runs in a process of its own, which is one test here.
+
+They take minutes of a core, so `make gpu-emulated` runs them and `make test` keeps to the runner and the kernels."""
 
 import importlib.util
 import os
@@ -12,7 +14,7 @@ import pytest
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed: pip install '.[gpu]'", allow_module_level=True)
 
-pytestmark = pytest.mark.mesh
+pytestmark = [pytest.mark.mesh, pytest.mark.emulated]
 FOLDER = Path(__file__).parent / "cuda"
 ROOT = FOLDER.parents[2]
 
@@ -22,7 +24,6 @@ def test_a_mesh_whose_workers_have_a_gpu_is_exact_in_the_interpreter() -> None:
     assert passed("test_mesh.py") >= 5
 
 
-@pytest.mark.emulated
 @pytest.mark.timeout(900)
 def test_cells_of_verify_are_equal_on_an_emulated_gpu_and_notice_damage() -> None:
     assert passed("test_verify.py") >= 4
