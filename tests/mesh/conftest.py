@@ -60,7 +60,12 @@ class RealMesh:
 
     async def add(self, tier: str, *, pace: DraftLengths | None = None, **settings: Any) -> Any:
         defaults = {"page_tokens": 16, "pool_pages": 512, "threads": 1, "chunk_tokens": 64}
-        common = {"model": self.model, "cache_folder": self.folder, "gateways": (self.address,)}
+        common = {
+            "model": self.model,
+            "cache_folder": self.folder,
+            "gateways": (self.address,),
+            "served_name": ("tiny",),
+        }
         started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
