@@ -32,8 +32,8 @@ def up(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Hugging Face model folder, or ORG/NAME on the hub; without one, the built-in model. Several: --model A "
-            "--model NAME=B, each with workers of its own."
+            help="Hugging Face model folder, or ORG/NAME on the hub; without one, the built-in model. Several, each "
+            "with workers of its own: --model A --model NAME=B."
         ),
     ] = None,
     draft: Annotated[
