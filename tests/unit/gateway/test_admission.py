@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from gateway.core import ChoiceRequest
 from gateway.attaching import WITHOUT_WORKERS_SECONDS
+from gateway.core import ChoiceRequest
 from gateway.service import Gateway
 from gateway.tally import LONGEST_WAIT_SECONDS, Tally
 from mesh.errors import Unavailable
