@@ -177,7 +177,7 @@ class Core(Protocol):
         """The first of the names of the model that has this name too: requests carry it."""
 
     def facts(self, name: str) -> ModelFacts:
-        """What the attached workers of the model with this name can do."""
+        """The abilities of the attached workers of the model with this name."""
 
     def refused_workers(self) -> tuple[str, ...]:
         """Workers of models that are not served, in words; they get no requests."""

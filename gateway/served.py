@@ -45,7 +45,7 @@ class ServedModels:
 
 
 def facts_of(root: str, workers: Workers, local: Local) -> ModelFacts:
-    """What the workers of this model can do."""
+    """The abilities of the attached workers of this model."""
     mine = workers.of(root)
     tiers = {tier: mine.tier(tier) for tier in Tier}
     decodes, prefills = tiers[Tier.DECODE], tiers[Tier.PREFILL]

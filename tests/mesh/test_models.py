@@ -1,4 +1,4 @@
-"""Two real models at one gateway: their answers are those that each gives alone, over HTTP and through all processes."""
+"""Two real models at one gateway: their answers are those that each gives alone, over HTTP and as processes."""
 
 import asyncio
 import os
