@@ -115,11 +115,10 @@ class Attaching:
     def on_hello(self, session: Session, hello: Hello) -> AttachedWorker | None:
         """The worker, attached from now on; None: it is refused. Then its session stays, without any request, so that
         it does not register again and again."""
-        root = self._served.of_worker(hello)
-        if root is None:
-            served = ", ".join(self._served.names)
-            self.refused[hello.incarnation] = f"{hello.name or session.name} at {hello.address} has {hello.model}"
-            log.error("%s is refused: it has model %s, served are %s", session.name, hello.model, served)
+        root, why_not = self._served.of_worker(hello)
+        if why_not:
+            self.refused[hello.incarnation] = f"{hello.name or session.name} at {hello.address}: {why_not}"
+            log.error("%s is refused: %s", session.name, why_not)
             return None
         worker = AttachedWorker(hello, session, hello.load, root)
         worker.change(hello.prefix)

@@ -75,7 +75,9 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         GrpcNetwork(tls=tls_files(config), sidecar=config.sidecar, setting="gateway.worker_address", also=add_admin),
         random=random,
         traces=traces,
-        model=ServedModels(ServedModel(each.names, each.folder_name) for each in served),
+        model=ServedModels(
+            ServedModel(each.names, each.folder_name, one.vocabulary) for each, one in zip(served, loaded, strict=True)
+        ),
         local=Local(config.local),
         max_waiting=config.max_waiting,
         limits=config,

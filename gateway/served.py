@@ -16,32 +16,37 @@ from mesh.messages import Hello, Tier
 class ServedModel:
     names: tuple[str, ...]  # what clients may write into `model`; the first is the root
     folder_name: str = ""  # under which workers may present it too
+    vocabulary: int = 0  # token ids of its tokenizer here; 0: not known
 
     @property
     def root(self) -> str:
         return self.names[0]
 
-    def is_presented_by(self, hello: Hello) -> bool:
-        return hello.model in (*self.names, self.folder_name)
-
 
 class ServedModels:
     def __init__(self, models: Iterable[ServedModel]) -> None:
         self._models = tuple(models)
-        self._roots = {name: model.root for model in self._models for name in model.names}
+        self._by_name = {name: model for model in self._models for name in model.names}
         self.roots = tuple(model.root for model in self._models)
-        self.names = tuple(self._roots)
+        self.names = tuple(self._by_name)
 
     def root(self, name: str) -> str:
         """The root of the model with this name. KeyError: no model has it."""
-        return self._roots[name]
+        return self._by_name[name].root
 
-    def of_worker(self, hello: Hello) -> str | None:
-        """The root of the model that a worker presents; None: this gateway does not serve it. A served name counts
-        more than a folder's."""
-        if hello.model in self._roots:
-            return self._roots[hello.model]
-        return next((model.root for model in self._models if model.is_presented_by(hello)), None)
+    def of_worker(self, hello: Hello) -> tuple[str, str]:
+        """The root of the model that a worker presents, and why it is refused: one of both is empty. A served name
+        counts more than the name of a folder, which several models may share."""
+        named = self._by_name.get(hello.model)
+        found = [named] if named else [model for model in self._models if model.folder_name == hello.model]
+        if len(found) != 1:
+            several = ", which is the name of several folders" if found else ""
+            return "", f"it has model {hello.model}{several}, served are {', '.join(self.names)}"
+        (model,) = found
+        if model.vocabulary and hello.vocabulary and model.vocabulary != hello.vocabulary:
+            theirs, ours = f"{hello.vocabulary} token ids", f"{model.vocabulary} in the gateway's folder"
+            return "", f"it has model {hello.model} with {theirs}, and there are {ours}: they are different models"
+        return model.root, ""
 
 
 def facts_of(root: str, workers: Workers, local: Local) -> ModelFacts:

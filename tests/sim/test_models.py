@@ -104,7 +104,7 @@ def test_a_worker_of_a_model_that_is_not_served_is_refused_by_name_and_gets_no_r
         await cluster.start(1, 1)
         await cluster.add(Tier.DECODE, "decode9")
         await asyncio.sleep(60.0)
-        assert cluster.gateway.refused_workers() == ("decode9 at decode9 has stranger",)
+        assert cluster.gateway.refused_workers() == ("decode9 at decode9: it has model stranger, served are sim",)
         for _ in range(8):
             cluster.ask(PROMPT, SAMPLING)
         assert await cluster.finish() == []

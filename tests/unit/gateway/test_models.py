@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -219,9 +219,23 @@ def gateway_of(*models: ServedModel) -> Gateway:
 
 
 def test_a_worker_may_present_its_model_by_any_name_or_its_folder_s() -> None:
-    served = ServedModels([ServedModel(("a", "b"), "qwen"), ServedModel(("qwen",), "llama")])
-    workers = (attached(name, 1).hello for name in ("a", "b", "qwen", "llama", "c"))
-    assert [served.of_worker(hello) for hello in workers] == ["a", "a", "qwen", "qwen", None]
+    served = ServedModels(
+        [ServedModel(("a", "b"), "qwen"), ServedModel(("qwen",), "llama"), ServedModel(("c",), "llama")]
+    )
+    found = {name: served.of_worker(attached(name, 1).hello) for name in ("a", "b", "qwen", "llama", "d")}
+    assert [found[name] for name in ("a", "b", "qwen")] == [("a", ""), ("a", ""), ("qwen", "")]
+    assert found["llama"][1].startswith("it has model llama, which is the name of several folders, served are a, b")
+    assert found["d"] == ("", "it has model d, served are a, b, qwen, c")
+
+
+def test_a_worker_whose_model_has_other_tokens_than_the_gateway_s_folder_is_refused() -> None:
+    served = ServedModels([ServedModel(("a",), vocabulary=100)])
+    for vocabulary, root in ((100, "a"), (0, "a"), (101, "")):
+        assert served.of_worker(replace(attached("a", 1).hello, vocabulary=vocabulary))[0] == root
+    _, why = served.of_worker(replace(attached("a", 1).hello, vocabulary=101))
+    assert (
+        why == "it has model a with 101 token ids, and there are 100 in the gateway's folder: they are different models"
+    )
 
 
 def test_facts_are_those_of_one_model_s_workers() -> None:
