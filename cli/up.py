@@ -101,7 +101,7 @@ async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], *,
         http, grpc = dialable(mesh.gateway.http_address), dialable(mesh.gateway.grpc_address)
         say(f"\nThe mesh serves {names} after {time.monotonic() - begun:.1f} s. Ctrl-C stops it.")
         say(f"  HTTP   curl http://{http}/v1/models")
-        tls = tls_arguments(mesh.gateway)
+        tls = tls_arguments(mesh.gateway) + (f" --model {names.partition(',')[0]}" if mesh.further else "")
         say(f"  gRPC   baton generate --address {grpc}{tls} 'Once upon a time'")
         say(f"  chat   baton chat --address {grpc}{tls}")
         say(f"  look   http://{http}/ui\n" if mesh.gateway.ui else "")
