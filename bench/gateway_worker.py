@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import dataclass
 from random import Random
 
+from mesh.config import BUILTIN_NAME
 from mesh.grpc_network import GrpcNetwork
 from mesh.messages import (
     Cancel,
@@ -78,7 +79,7 @@ class EmittingWorker:
                 self._listening.address,
                 "bench",
                 "none",
-                "bench",
+                BUILTIN_NAME,
                 "0",
                 page_tokens=32,
                 context_tokens=1 << 20,

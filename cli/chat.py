@@ -16,7 +16,7 @@ from baton.inference.v1 import inference_pb2 as pb
 from cli.client import sampling, stream
 from cli.errors import MeshError, readable_errors
 from cli.example_tools import MESH_STATUS, run_tool
-from cli.generate import Address, MaxTokens, Seed, Temperature
+from cli.generate import Address, MaxTokens, Model, Seed, Temperature
 from cli.output import err, say, write
 from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
 from mesh.tls import TlsFiles, tls_files
@@ -34,6 +34,7 @@ def chat(
     max_tokens: MaxTokens = 256,
     temperature: Temperature = None,
     seed: Seed = None,
+    model: Model = None,
     config: ConfigFile = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -49,7 +50,8 @@ def chat(
     """
     with readable_errors():
         tls = tls_files(client_config(config, tls_certificate, tls_key, tls_ca, tls_name))
-    conversation = Conversation(address, http, tls, max_tokens, temperature, seed, tools=[MESH_STATUS] if tool else [])
+    tools = [MESH_STATUS] if tool else []
+    conversation = Conversation(address, http, tls, max_tokens, temperature, seed, tools, model)
     if system:
         conversation.messages.append(pb.ChatMessage(role="system", content=system))
     read = _reader()
@@ -86,6 +88,7 @@ class Conversation:
     temperature: float | None
     seed: int | None
     tools: list[pb.Tool]
+    model: str | None = None
     messages: list[pb.ChatMessage] = field(default_factory=list)
     answered: bool = False  # the mesh has answered in this conversation
 
@@ -154,7 +157,7 @@ class Conversation:
 
     async def _answer(self) -> list[pb.ToolCall]:
         """The answer grows as a message of the conversation, which therefore keeps an interrupted answer too."""
-        request = pb.GenerateRequest(chat=pb.Chat(messages=self.messages, tools=self.tools))
+        request = pb.GenerateRequest(model=self.model, chat=pb.Chat(messages=self.messages, tools=self.tools))
         sampling(request, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed)
         answer = pb.ChatMessage(role="assistant", content="")
         self.messages.append(answer)

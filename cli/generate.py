@@ -19,6 +19,7 @@ Temperature = Annotated[
     float | None, typer.Option(min=0.0, help="Sampling temperature: 0 is greedy; the default is the model's own.")
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling: equal seeds give equal answers.")]
+Model = Annotated[str | None, typer.Option(help="Name of the model; needed where the gateway serves several.")]
 
 
 def generate(
@@ -27,6 +28,7 @@ def generate(
     max_tokens: MaxTokens = 64,
     temperature: Temperature = None,
     seed: Seed = None,
+    model: Model = None,
     config: ConfigFile = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -44,6 +46,8 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     request = chat_request([("user", text)]) if chat else inference_pb2.GenerateRequest(text=text)
     sampling(request, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    if model is not None:
+        request.model = model
     with readable_errors():
         tls = tls_files(client_config(config, tls_certificate, tls_key, tls_ca, tls_name))
         answer = asyncio.run(_collect(address, request, tls, show=not json))

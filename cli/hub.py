@@ -19,7 +19,8 @@ from cli.errors import MeshError
 from cli.output import say
 from mesh.config import ConfigError
 from mesh.model_folder import is_hub_id
-from mesh.settings import Settings, SettingValue
+from mesh.setting_value import SettingValue
+from mesh.settings import Settings
 
 KEYS = ("model", "draft")
 _SMALL = re.compile(r"[\w.-]+\.json|chat_template\.jinja|additional_chat_templates/[\w.-]+\.jinja|LICENSE[\w.]*")
@@ -46,7 +47,7 @@ def with_models(settings: Settings, *, download: bool = True, tell: Callable[[st
     """The settings with a folder for each model of the hub that they name; what the cache lacks is downloaded. Clients
     call the model by its name on the hub, unless the settings name it otherwise. `tell`: gets the commit of each."""
     values = list[SettingValue]()
-    for value in settings.values:
+    for value in settings.chosen().values:
         if value.key not in KEYS or not _is_of_hub(value):
             values.append(value)
             continue

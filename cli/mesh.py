@@ -5,12 +5,13 @@ port, gateway) and those of the command line travel as `--set key=value`."""
 
 import dataclasses
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
 from cli.ports import check_free, dialable
 from cli.supervisor import Service, serve_arguments
-from mesh.config import CommonConfig, ConfigError, MeshConfig
+from mesh.config import BUILTIN_NAME, CommonConfig, ConfigError, MeshConfig
 
 Config = TypeVar("Config", bound=CommonConfig)
 
@@ -23,7 +24,8 @@ def with_model(config: Config) -> Config:
         return config
     from engine.builtin import DRAFT, MODEL  # imports numpy, which only services need
 
-    return dataclasses.replace(config, model=MODEL, draft=config.draft or DRAFT, served_name=config.model_name)
+    names = config.served_name or (BUILTIN_NAME,)
+    return dataclasses.replace(config, model=MODEL, draft=config.draft or DRAFT, served_name=names)
 
 
 def services_of(
@@ -43,12 +45,11 @@ def services_of(
     config = str(file) if file is not None else None
     arguments, drain_seconds = serve_arguments("gateway", common, config), mesh.gateway.drain_seconds + CLOSE_SECONDS
     services = [Service(mesh.gateway.name, arguments, drain_seconds=drain_seconds)]
-    for tier, worker, count in (
-        ("prefill", mesh.prefill, mesh.prefill_workers),
-        ("decode", mesh.decode, mesh.decode_workers),
-    ):
+    models = (mesh, *mesh.further)
+    for model, tier in product(models, ("prefill", "decode")):
+        worker = model.prefill if tier == "prefill" else model.decode
         host = worker.address.rpartition(":")[0]  # in brackets if it is an IPv6 address
-        for number in range(count):
+        for number in range(model.prefill_workers if tier == "prefill" else model.decode_workers):
             own = {
                 f"{tier}.name": f"{worker.name}-{number}",
                 f"{tier}.address": f"{host}:0",  # workers of one host cannot share a port
@@ -56,6 +57,9 @@ def services_of(
                 f"{tier}.workers_on_host": str(mesh.workers),
                 f"{tier}.worker_on_host": str(len(services) - 1),  # the gateway came first and computes nothing
             }
+            if mesh.further:
+                short = worker.model_name.rpartition("/")[2]
+                own |= {"model": worker.model_name, f"{tier}.name": f"{worker.name}-{short}-{number}"}
             services.append(Service(own[f"{tier}.name"], serve_arguments(tier, common | own, config)))
     return services
 

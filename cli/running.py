@@ -30,17 +30,14 @@ async def running_mesh(
 async def complete(mesh: MeshConfig, timeout_seconds: float | None) -> None:
     """Wait until the gateway has attached every worker; MeshFailed after `timeout_seconds`."""
     address = dialable(mesh.gateway.http_address)
-    seen = None
+    seen, wanted = None, (mesh.all_prefill_workers, mesh.all_decode_workers)
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
                 seen = await health(address)
-                if seen is not None and (seen.get("prefill"), seen.get("decode")) == (
-                    mesh.prefill_workers,
-                    mesh.decode_workers,
-                ):
+                if seen is not None and (seen.get("prefill"), seen.get("decode")) == wanted:
                     return
                 await asyncio.sleep(LOOK_SECONDS)
     except TimeoutError:
-        wanted = f"{mesh.prefill_workers} prefill and {mesh.decode_workers} decode workers"
-        raise MeshFailed(f"the gateway does not see {wanted}; GET http://{address}/health says {seen}") from None
+        what = f"{wanted[0]} prefill and {wanted[1]} decode workers"
+        raise MeshFailed(f"the gateway does not see {what}; GET http://{address}/health says {seen}") from None

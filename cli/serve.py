@@ -101,7 +101,7 @@ def begin(
     models: list[str] = []
     with readable_errors():
         read = read_settings(file, os.environ, parse_settings(pairs or []))
-        config = build(with_models(read, tell=models.append))
+        config = build(with_models(read if build is Settings.gateway else read.for_worker(), tell=models.append))
     if config.log_format == "json":
         log_json(config.name)
     for model in models:

@@ -20,18 +20,21 @@ from cli.running import running_mesh
 from cli.supervisor import brief
 from cli.timeline import draw
 from cli.tls_options import tls_arguments
-from mesh.config import MeshConfig
+from mesh.config import ConfigError, MeshConfig
 from mesh.settings import read_settings
 
-Prefills = Annotated[int | None, typer.Option(min=0, help="Number of prefill workers; the default is 2.")]
-Decodes = Annotated[int | None, typer.Option(min=0, help="Number of decode workers; the default is 2.")]
+Prefills = Annotated[int | None, typer.Option(min=0, help="Number of prefill workers of each model; the default is 2.")]
+Decodes = Annotated[int | None, typer.Option(min=0, help="Number of decode workers of each model; the default is 2.")]
 
 
 def up(
     config: Annotated[Path | None, typer.Option(help="TOML file; docs/configuration.md lists the keys.")] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="Hugging Face model folder, or ORG/NAME on the hub; without one, the built-in model."),
+        list[str] | None,
+        typer.Option(
+            help="Hugging Face model folder, or ORG/NAME on the hub; without one, the built-in model. Several, each "
+            "with workers of its own: --model A --model NAME=B."
+        ),
     ] = None,
     draft: Annotated[
         str | None,
@@ -63,8 +66,10 @@ def up(
     Example: baton up --model ~/models/qwen2.5-0.5b --prefill 1 --decode 2 --set decode.max_batch=16
     """
     overrides = parse_settings(settings or [])
+    models = model or []
     flags = {
-        "model": model,
+        "model": models[0] if len(models) == 1 and "=" not in models[0] else None,
+        "models": ",".join(models) if len(models) > 1 or any("=" in each for each in models) else None,
         "draft": draft,
         "worker.speculation": speculation,
         "mesh.prefill_workers": prefill,
@@ -75,6 +80,8 @@ def up(
     }
     overrides |= {key: str(value) for key, value in flags.items() if value is not None}
     with readable_errors():
+        if draft is not None and len(models) > 1:
+            raise ConfigError("--draft: belongs to one model; write a table [[models]] for each model into the file")
         mesh = with_models(read_settings(config, os.environ, overrides)).mesh()
         run_until_signal(_up(mesh, config, overrides, trace=trace, verbose=verbose))
 
@@ -90,10 +97,11 @@ async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], *,
         say(line if as_json else f"{name:<{width}}  {line if verbose else brief(line)}")
 
     async with running_mesh(mesh, services, show):
+        names = ", ".join(each.names[0] for each in mesh.gateway.served)
         http, grpc = dialable(mesh.gateway.http_address), dialable(mesh.gateway.grpc_address)
-        say(f"\nThe mesh serves {mesh.gateway.model_name} after {time.monotonic() - begun:.1f} s. Ctrl-C stops it.")
+        say(f"\nThe mesh serves {names} after {time.monotonic() - begun:.1f} s. Ctrl-C stops it.")
         say(f"  HTTP   curl http://{http}/v1/models")
-        tls = tls_arguments(mesh.gateway)
+        tls = tls_arguments(mesh.gateway) + (f" --model {names.partition(',')[0]}" if mesh.further else "")
         say(f"  gRPC   baton generate --address {grpc}{tls} 'Once upon a time'")
         say(f"  chat   baton chat --address {grpc}{tls}")
         say(f"  look   http://{http}/ui\n" if mesh.gateway.ui else "")

@@ -73,6 +73,7 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         name=config.name,
         examines=config.device == "cpu",
         adjusts_logits=config.device != "cuda",
+        vocabulary=read_config(config.model).vocab if config.model is not None else 0,
     )
 
 

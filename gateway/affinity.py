@@ -14,15 +14,16 @@ NOWHERE: frozenset[int] = frozenset()
 class Affinities:
     def __init__(self, most: int = MOST_KEYS) -> None:
         self._most = most
-        self._workers: OrderedDict[tuple[bytes, str], frozenset[int]] = OrderedDict()
+        self._workers: OrderedDict[tuple[str, bytes, str], frozenset[int]] = OrderedDict()
 
     def preferred(self, choice: ChoiceRequest) -> frozenset[int]:
-        """Incarnations of the workers that the last request with this key and salt went to."""
-        return self._workers.get((choice.salt, choice.affinity), NOWHERE) if choice.affinity else NOWHERE
+        """Incarnations of the workers that the last request to this model with this key and salt went to."""
+        key = choice.model, choice.salt, choice.affinity
+        return self._workers.get(key, NOWHERE) if choice.affinity else NOWHERE
 
     def remember(self, choice: ChoiceRequest, *workers: int | None) -> None:
         if choice.affinity:
-            key = choice.salt, choice.affinity
+            key = choice.model, choice.salt, choice.affinity
             self._workers[key] = frozenset(worker for worker in workers if worker is not None)
             self._workers.move_to_end(key)
             if len(self._workers) > self._most:

@@ -6,9 +6,11 @@ import asyncio
 import logging
 
 from gateway.changes import Changes
+from gateway.lacking import no_worker
 from gateway.observability.observer import RequestObserver
 from gateway.observability.traces import RecentTraces
 from gateway.sequencer import Sequencer
+from gateway.served import ServedModels
 from gateway.workers import AttachedWorker, Workers
 from mesh.messages import (
     ClockReading,
@@ -36,6 +38,8 @@ from mesh.session import Session
 
 log = logging.getLogger("baton.gateway")
 
+WITHOUT_WORKERS_SECONDS = 10.0  # after this time without any worker, requests no longer wait for one
+
 
 class Attaching:
     def __init__(
@@ -43,6 +47,7 @@ class Attaching:
         network: Network,
         workers: Workers,
         sequencer: Sequencer,
+        served: ServedModels,
         *,
         changed: Changes,
         traces: RecentTraces,
@@ -51,14 +56,24 @@ class Attaching:
     ) -> None:
         self._network, self._workers, self._sequencer, self._changed = network, workers, sequencer, changed
         self.traces, self._observer, self._rules = traces, observer, rules
-        self.alone_since: float | None = None  # since when no worker is attached; None: one is
+        self._served = served
+        self._alone: dict[str, float] = {}  # models without a worker, and since when
+        self.refused: dict[int, str] = {}  # workers of models that are not served, by incarnation: who they are
         self._reach_log = ReachLog(log)
-        self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet
+        self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet, or that are refused
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, address: str) -> Listening:
-        self.alone_since = asyncio.get_running_loop().time()
+        self._alone = dict.fromkeys(self._served.roots, asyncio.get_running_loop().time())
         return await self._network.listen(address, {}, self.on_register)
+
+    def check_workers(self, now: float, model: str | None = None) -> None:
+        """Raise Unavailable if no worker of the model has been there for a while; without a model, if none of any."""
+        since = self._alone.get(model) if model is not None else None
+        if model is None and len(self._alone) == len(self._served.roots):
+            since = max(self._alone.values())
+        if since is not None and now - since >= WITHOUT_WORKERS_SECONDS:
+            raise no_worker(now - since, model if len(self._served.roots) > 1 else None)
 
     def on_register(self, register: Register) -> None:
         if register.incarnation not in self._dialing and self._workers.get(register.incarnation) is None:
@@ -84,7 +99,8 @@ class Attaching:
 
         def on_message(message: Message) -> None:
             if isinstance(message, Hello):
-                attached.append(self.on_hello(session, message))
+                worker = self.on_hello(session, message)
+                attached.extend([worker] if worker is not None else [])
             elif attached:
                 self.on_report(attached[0], message)
 
@@ -92,14 +108,22 @@ class Attaching:
         if session.expired:
             self._observer.lease_expired(register.tier)
         self._dialing.discard(register.incarnation)
+        self.refused.pop(register.incarnation, None)
         for worker in attached:
             self.on_session_end(worker)
 
-    def on_hello(self, session: Session, hello: Hello) -> AttachedWorker:
-        worker = AttachedWorker(hello, session, hello.load)
+    def on_hello(self, session: Session, hello: Hello) -> AttachedWorker | None:
+        """The worker, attached from now on; None: it is refused. Then its session stays, without any request, so that
+        it does not register again and again."""
+        root, why_not = self._served.of_worker(hello)
+        if why_not:
+            self.refused[hello.incarnation] = f"{hello.name or session.name} at {hello.address}: {why_not}"
+            log.error("%s is refused: %s", session.name, why_not)
+            return None
+        worker = AttachedWorker(hello, session, hello.load, root)
         worker.change(hello.prefix)
         self._workers.add(worker)
-        self.alone_since = None
+        self._alone.pop(root, None)
         self._dialing.discard(worker.incarnation)
         self._changed.set()
         if self.traces.records_phases:
@@ -147,7 +171,8 @@ class Attaching:
         worker.clock.stop()
         if self._workers.get(worker.incarnation) is worker:
             self._workers.remove(worker)
-            self.alone_since = None if self._workers else asyncio.get_running_loop().time()
+            if not self._workers.of(worker.model):
+                self._alone[worker.model] = asyncio.get_running_loop().time()
             self._changed.set()
             log.warning("%s is gone", worker.session.name)
             self._observer.gone(worker)

@@ -26,6 +26,7 @@ def choose(
 def _try(
     request: GatewayRequest, workers: Workers, local: Local, decode_lost: bool, preferred: frozenset[int]
 ) -> Route | None:
+    workers = workers.of(request.choice.model)  # the tokens of another model mean nothing to these
     for numerics in (request.numerics, "") if request.choice.allow_class_change else (request.numerics,):
         chosen = route(
             Need(len(request.choice.prompt) + request.next_position, numerics),
@@ -47,7 +48,7 @@ def _try(
 
 def hopeless(request: GatewayRequest, workers: Workers, local: Local) -> BatonError | None:
     """Why no worker that is attached will ever take the request; None: it may wait for room, or for a worker."""
-    choice = request.choice
+    choice, workers = request.choice, workers.of(request.choice.model)
     classes = sorted({decode.numerics for decode in workers.tier(Tier.DECODE)})
     if request.numerics and classes and request.numerics not in classes:
         began = f"the answer began in class {request.numerics}; the decode workers left are of {', '.join(classes)}"

@@ -20,7 +20,7 @@ class ChoiceRequest:
     """One choice of one client request; complete and valid."""
 
     request_id: str  # name of the request in logs and traces; choices of one request share it
-    model: str
+    model: str  # the root of the model's names, see Core.root
     prompt: tuple[int, ...]  # token ids
     emitted: tuple[int, ...]  # tokens of this choice that the client already has
     sampling: Sampling  # max_tokens and min_tokens count `emitted` too
@@ -136,6 +136,23 @@ class ExaminationStream(Protocol):
         """Free everything behind it; idempotent, also after the end."""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """One served model, as the workers that are attached now have it."""
+
+    root: str  # the first of its names
+    model_hash: str  # of its weights; empty while no worker is attached
+    context_tokens: int  # smallest context of its workers; 0 while none is attached
+    largest_pool_tokens: int  # tokens that the largest decode pool holds; 0 while no decode worker is attached
+    adjusts_logits: bool  # False: workers are attached, and none of a tier honours Sampling.adjustments
+    healthy: bool  # a request can be served now
+    tiers: Mapping[str, int]  # number of its workers of each tier
+
+    def context(self, allowed: int) -> int:
+        """The context of a request, where the model itself allows so many tokens."""
+        return min(allowed, self.context_tokens or allowed)
+
+
 class Core(Protocol):
     @property
     def limits(self) -> DoorConfig:
@@ -151,26 +168,19 @@ class Core(Protocol):
         """Names that clients may put into `model`."""
 
     def healthy(self) -> bool:
-        """Whether a request can be served now."""
+        """Whether a request of some model can be served now."""
 
     def tiers(self) -> Mapping[str, int]:
         """Number of attached workers of each tier."""
 
-    @property
-    def model_hash(self) -> str:
-        """Hash of the model's weights; empty while no worker is attached."""
+    def root(self, name: str) -> str:
+        """The first of the names of the model that has this name too: requests carry it."""
 
-    @property
-    def context_tokens(self) -> int:
-        """Smallest context of the attached workers; 0 while no worker is attached."""
+    def facts(self, name: str) -> ModelFacts:
+        """The abilities of the attached workers of the model with this name."""
 
-    @property
-    def largest_pool_tokens(self) -> int:
-        """Tokens that the largest decode pool holds; 0 while no decode worker is attached."""
-
-    @property
-    def adjusts_logits(self) -> bool:
-        """False: workers are attached, and none of a tier honours Sampling.adjustments."""
+    def refused_workers(self) -> tuple[str, ...]:
+        """Workers of models that are not served, in words; they get no requests."""
 
     def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         """A front door sends this error to a client. `refused`: no choice of the request was submitted."""

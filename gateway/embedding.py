@@ -40,9 +40,10 @@ class EmbedRequest:
 
 def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[ChoiceRequest]:
     """One valid examination for each input, or an error that names the field."""
-    model, settings = validate_model(core, request.model), assets.embedding
+    facts, settings = core.facts(validate_model(core, request.model)), assets.embedding
+    assert assets.name == facts.root, "these assets are of another model"
     if settings.why_not:
-        raise InvalidRequest("model", f"model {model!r} makes no embeddings here: {settings.why_not}")
+        raise InvalidRequest("model", f"model {facts.root!r} makes no embeddings here: {settings.why_not}")
     if not request.inputs:
         raise InvalidRequest(request.field, f"{request.field} is empty; it needs at least one text")
     check_count(request.field, len(request.inputs))
@@ -52,7 +53,7 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
     if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
         what = f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {request.priority}"
         raise InvalidRequest("priority", what)
-    context = min(assets.context_tokens, core.context_tokens or assets.context_tokens)
+    context = facts.context(assets.context_tokens)
     for index, ids in enumerate(request.inputs):
         name = f"{request.field}[{index}]" if len(request.inputs) > 1 else request.field
         if not ids:
@@ -66,7 +67,7 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
     return [
         ChoiceRequest(
             request_id=request.request_id,
-            model=model,
+            model=facts.root,
             prompt=ids,
             emitted=(),
             sampling=Sampling(max_tokens=0),

@@ -77,8 +77,9 @@ class Examining:
     def _usable(self, request: GatewayRequest) -> Iterator[AttachedWorker]:
         """Prefill workers if one can take it, else decode workers, unless the setting `local` forbids that. Where
         tokens follow, prefill workers of a class that decode has too go first: the answer is of one class."""
-        decodes = self._workers.tier(Tier.DECODE)
-        prefills = [worker for worker in self._workers.tier(Tier.PREFILL) if takes(worker, request)]
+        workers = self._workers.of(request.choice.model)
+        decodes = workers.tier(Tier.DECODE)
+        prefills = [worker for worker in workers.tier(Tier.PREFILL) if takes(worker, request)]
         if request.choice.sampling.max_tokens:
             classes = {decode.numerics for decode in decodes}
             prefills = [worker for worker in prefills if worker.numerics in classes] or prefills
@@ -89,7 +90,8 @@ class Examining:
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
         tiers = (Tier.PREFILL,) if self._local is Local.NEVER else (Tier.PREFILL, Tier.DECODE)
-        workers = [worker for tier in tiers for worker in self._workers.tier(tier)]
+        mine = self._workers.of(request.choice.model)
+        workers = [worker for tier in tiers for worker in mine.tier(tier)]
         able = [worker for worker in workers if worker.hello.examines]
         if workers and not able:
             what = "the attached workers run on GPUs, which neither compute embeddings nor logprobs of prompts"

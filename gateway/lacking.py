@@ -35,7 +35,9 @@ def all_refuse_for_ever(request: GatewayRequest, workers: Sequence[AttachedWorke
     return bool(workers) and all(request.refused.get(w.incarnation) is FullKind.EVER for w in workers)
 
 
-def no_worker(seconds: float) -> Unavailable:
-    """The error of a request that does not wait, because no worker has been there for so long."""
-    message = f"no worker has been attached for {seconds:.0f} s: start one, or try again later"
+def no_worker(seconds: float, model: str | None = None) -> Unavailable:
+    """The error of a request that does not wait, because no worker has been there for so long. `model`: its model, if
+    there are several."""
+    which = f"no worker of model {model!r}" if model is not None else "no worker"
+    message = f"{which} has been attached for {seconds:.0f} s: start one, or try again later"
     return Unavailable(message, retry_after_seconds=NO_WORKER_RETRY_SECONDS)

@@ -22,20 +22,23 @@ from gateway.http.hosts import KnownHosts, accepts_any_host
 from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
 from gateway.leaving import serve_until_left
+from gateway.observability.by_model import MetricsByModel
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
 from gateway.observability.limits import Limits
-from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import metrics_routes
 from gateway.observability.observer import UNOBSERVED
 from gateway.observability.traces import RecentTraces
 from gateway.observability.ui import Ui
 from gateway.router import Local
+from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
-from gateway.text.assets import load_assets
+from gateway.text.assets import Assets, load_assets
+from gateway.text.by_model import AssetsByName
 from mesh.config import ConfigError, GatewayConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.loop_delay import watch_delay
+from mesh.model_config import ServedModelConfig
 from mesh.network import Listening
 from mesh.rules import RULES, Rules
 from mesh.serving import run_together
@@ -51,17 +54,11 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     """Serve until cancelled, or until SIGTERM has come and running answers have ended (gateway/leaving.py)."""
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
-    random, metrics = SystemRandom(), GatewayMetrics() if config.metrics else None
-    assets = await asyncio.to_thread(
-        load_assets,
-        config.model,
-        config.model_name,
-        datetime.now,
-        context_tokens=config.context_tokens,
-        tool_format=config.tool_format,
-        reasoning=config.reasoning_format,
-        client_templates=config.client_templates,
-    )
+    random, served = SystemRandom(), config.served
+    loaded = [await asyncio.to_thread(_load, config, each) for each in served]
+    models = AssetsByName({name: one for each, one in zip(served, loaded, strict=True) for name in each.names})
+    contexts = {one.name: one.context_tokens for one in loaded}
+    metrics = MetricsByModel(contexts) if config.metrics else None
 
     def add_admin(server: Any) -> Sequence[str]:
         return admin(gateway, random)(server)
@@ -73,16 +70,18 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
     )
     if config.log_content:
-        traces.show_content(assets.tokenizer.decode)
+        traces.show_content(lambda ids, model: models.of(model).tokenizer.decode(ids))
     gateway = Gateway(
         GrpcNetwork(tls=tls_files(config), sidecar=config.sidecar, setting="gateway.worker_address", also=add_admin),
         random=random,
         traces=traces,
-        model=config.model_name,
+        model=ServedModels(
+            ServedModel(each.names, each.folder_name, one.vocabulary) for each, one in zip(served, loaded, strict=True)
+        ),
         local=Local(config.local),
         max_waiting=config.max_waiting,
         limits=config,
-        observer=metrics or UNOBSERVED,
+        observer=metrics.observer if metrics is not None else UNOBSERVED,
         rules=rules,
     )
     registry = await gateway.listen(config.worker_address)
@@ -93,23 +92,23 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
             gateway,
             metrics,
             name=config.name,
-            context_tokens=assets.context_tokens,
             vllm=config.metrics_compat == "vllm",
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: telemetry.counts().get("spans_dropped", 0),
         )
         pages += metrics_routes(collector, wall=time.time)
-        watch.append(watch_delay(metrics.loop_delay.of().observe))
+        watch.append(watch_delay(metrics.all.loop_delay.of().observe))
     pages += ui.routes() if config.ui else ()
-    api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
+    api = HttpApi(gateway, models, random=random, clock=time.time, traces=traces, also=pages)
     app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what lives as long as the gateway is no work for the collector
     tls = http_tls(config)
     http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)
-    public = services(gateway, assets, random=random, traces=traces, load=lambda: load_of(gateway))
+    public = services(gateway, models, random=random, traces=traces, load=lambda: load_of(gateway))
     listening = await serve_grpc(config, public, serving=gateway.healthy())
-    log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
+    names = ", ".join(gateway.models())
+    log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, names)
     try:
         serving = run_together(report_health(gateway, listening, registry), *watch)
         await serve_until_left(gateway, serving, drain_seconds=config.drain_seconds)
@@ -119,6 +118,19 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         await api.aclose()
         await gateway.aclose()
         await registry.close()
+
+
+def _load(config: GatewayConfig, model: ServedModelConfig) -> Assets:
+    assert model.model is not None, "the configuration names a folder for each model"
+    return load_assets(
+        model.model,
+        model.names[0],
+        datetime.now,
+        context_tokens=model.context_tokens,
+        tool_format=model.tool_format,
+        reasoning=model.reasoning_format,
+        client_templates=config.client_templates,
+    )
 
 
 async def report_health(gateway: Gateway, *ports: Listening) -> None:

@@ -133,7 +133,7 @@ class Sequencer:
             self.end(request, error)
         else:
             request.prefill = request.decode = None
-            self.wait(request, lambda: lacking(self.workers, self._local))
+            self.wait(request, lambda: lacking(self.workers.of(request.choice.model), self._local))
 
     def wait(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
         """The request waits for a worker; `lacks` says what keeps it waiting. After a while it ends."""
@@ -210,7 +210,7 @@ class Sequencer:
 
     def on_drained(self, request: GatewayRequest) -> None:
         """The reader of a paused request has taken what was held: another attempt begins behind it."""
-        self.observer.resumed(READER_BEHIND)
+        self.observer.resumed(READER_BEHIND, request.choice.model)
         self.raise_attempt(request)
 
     # ---- reports that raise an attempt
@@ -228,7 +228,7 @@ class Sequencer:
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:
             pair = worker.incarnation, request.decode
             request.failed[pair] = request.failed.get(pair, 0) + 1
-        self.observer.resumed(lost.reason.value)
+        self.observer.resumed(lost.reason.value, request.choice.model)
         request.trace.leaves(asyncio.get_running_loop().time(), lost.reason.value, worker.tier)
         self.raise_attempt(request, decode_lost=lost.reason is Reason.PREEMPTED)
 
@@ -236,7 +236,7 @@ class Sequencer:
         request = self.current(full.ticket)
         if request is not None:
             request.refused[worker.incarnation] = full.kind
-            self.observer.resumed(f"full_{full.kind.value}")
+            self.observer.resumed(f"full_{full.kind.value}", request.choice.model)
             request.trace.leaves(asyncio.get_running_loop().time(), f"full_{full.kind.value}", worker.tier)
             self.raise_attempt(request, decode_lost=True)
 
@@ -258,7 +258,7 @@ class Sequencer:
                 if request.deaths >= self._rules.deaths:
                     self.end(request, WorkersDied(f"{request.deaths} workers ended while they served this request"))
                 else:
-                    self.observer.resumed("decode_gone" if decode_lost else "prefill_gone")
+                    self.observer.resumed("decode_gone" if decode_lost else "prefill_gone", request.choice.model)
                     self.raise_attempt(request, decode_lost=decode_lost)
 
     def _in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:

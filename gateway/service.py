@@ -5,29 +5,26 @@ stream of tokens. Nothing here outlives the process: a gateway that restarts kno
 heartbeat."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 from gateway.attaching import Attaching
 from gateway.changes import Changes
-from gateway.core import ChoiceRequest
+from gateway.core import ChoiceRequest, ModelFacts
 from gateway.examining import ExaminationReply
-from gateway.lacking import no_worker
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.observability.traces import RecentTraces
 from gateway.requests import GatewayRequest
 from gateway.router import Local
 from gateway.sequencer import Sequencer
+from gateway.served import ServedModels, facts_of, numbers, one_or_many
 from gateway.streams import RequestStream
 from gateway.workers import Workers
 from mesh.door_config import DoorConfig
 from mesh.errors import BatonError, Unavailable
-from mesh.messages import Tier
 from mesh.network import Listening, Network
 from mesh.rules import RULES, Rules
 from mesh.telemetry import Silent
-
-WITHOUT_WORKERS_SECONDS = 10.0  # after this time without any worker, requests no longer wait for one
 
 
 class Gateway:
@@ -38,7 +35,7 @@ class Gateway:
         network: Network,
         *,
         random: Random,
-        model: str,
+        model: str | ServedModels,  # a name alone: one model of this name
         traces: RecentTraces | None = None,
         local: Local = Local.AUTO,
         max_waiting: int = 1024,
@@ -61,12 +58,13 @@ class Gateway:
         )
         self.observer = observer
         self.traces = traces or RecentTraces(Silent(), random=random)
-        self._model, self._local, self._max_waiting = model, local, max_waiting
+        self.served, self._local, self._max_waiting = one_or_many(model), local, max_waiting
         self.draining = False
         self.attaching = Attaching(
             network,
             self.workers,
             self.sequencer,
+            self.served,
             changed=self.changed,
             traces=self.traces,
             observer=observer,
@@ -79,9 +77,7 @@ class Gateway:
         if self.draining:
             raise Unavailable("this gateway shuts down and takes no new requests; call another one, or try again later")
         now, tally = asyncio.get_running_loop().time(), self.sequencer.tally
-        alone_since = self.attaching.alone_since
-        if alone_since is not None and now - alone_since >= WITHOUT_WORKERS_SECONDS:
-            raise no_worker(now - alone_since)
+        self.attaching.check_workers(now)
         if tally.waiting + choices > self._max_waiting:
             more = f"this request has {choices} more; " if choices > 1 else ""
             raise Unavailable(
@@ -98,6 +94,7 @@ class Gateway:
 
     def _accept(self, choice: ChoiceRequest) -> GatewayRequest:
         self.admit(1)
+        self.attaching.check_workers(asyncio.get_running_loop().time(), choice.model)
         return self.sequencer.accept(choice)
 
     def load(self) -> dict[str, int]:
@@ -109,35 +106,23 @@ class Gateway:
         self.sequencer.tally.refused += refused
 
     def models(self) -> tuple[str, ...]:
-        return (self._model,)
+        return self.served.names
 
-    @property
-    def model_hash(self) -> str:
-        return next((worker.hello.model_hash for worker in self.workers), "")
+    def root(self, name: str) -> str:
+        return self.served.root(name)
 
-    @property
-    def context_tokens(self) -> int:
-        return min((worker.hello.context_tokens for worker in self.workers), default=0)
-
-    @property
-    def largest_pool_tokens(self) -> int:
-        return max((w.load.total_pages * w.hello.page_tokens for w in self.workers.tier(Tier.DECODE)), default=0)
-
-    @property
-    def adjusts_logits(self) -> bool:
-        tiers = [[worker.hello.adjusts_logits for worker in self.workers.tier(tier)] for tier in Tier]
-        return all(any(tier) or not tier for tier in tiers)
+    def facts(self, name: str) -> ModelFacts:
+        return facts_of(self.root(name), self.workers, self._local)
 
     def healthy(self) -> bool:
         """Whether a decode worker is attached, alone or with a prefill worker of its class, and the gateway stays."""
-        if self.draining:
-            return False
-        decodes, prefills = self.workers.tier(Tier.DECODE), self.workers.tier(Tier.PREFILL)
-        alone = self._local is not Local.NEVER
-        return any(alone or any(p.numerics == d.numerics for p in prefills) for d in decodes)
+        return not self.draining and any(self.facts(root).healthy for root in self.served.roots)
 
-    def tiers(self) -> dict[str, int]:
-        return {tier.value: len(self.workers.tier(tier)) for tier in Tier}
+    def tiers(self) -> Mapping[str, int]:
+        return numbers(self.workers)
+
+    def refused_workers(self) -> tuple[str, ...]:
+        return tuple(self.attaching.refused.values())
 
     # ---- the gateway leaves
 

@@ -23,6 +23,7 @@ class RequestStream:
 
     async def events(self) -> AsyncIterator[Token]:
         request, held, taken = self._request, self._request.held, self._observer.taken
+        model = request.choice.model
         while True:
             if not held.ready:
                 await held.wait()
@@ -35,7 +36,7 @@ class RequestStream:
             self._drafted += event.drafted
             self._accepted += event.accepted
             self._in_a_row = self._in_a_row + 1 if event.accepted else 0
-            taken(event, self._in_a_row)
+            taken(event, self._in_a_row, model)
             yield event
             if event.end is not End.NONE:
                 return

@@ -105,33 +105,37 @@ def is_request_id(text: str) -> bool:
 
 
 def validate_model(core: Core, name: str | None) -> str:
-    """The name of a served model; without a name, the only served model."""
+    """The name of a served model; without a name, the first name of the only served model."""
     served = core.models()
-    if not name and len(served) == 1:
+    if not name:
+        if len({core.root(each) for each in served}) > 1:
+            what = f"model is missing, and several models are served: name one of {', '.join(map(repr, served))}"
+            raise InvalidRequest("model", what)
         return served[0]
     if name not in served:
-        raise UnknownModel(name or "", served)
+        raise UnknownModel(name, served)
     return name
 
 
 def validate(request: ClientRequest, core: Core, assets: Assets, random: Random) -> ValidRequest:
     fields = Fields(request.field_names)
-    model = validate_model(core, request.model)
-    context = min(assets.context_tokens, core.context_tokens or assets.context_tokens)
+    facts = core.facts(validate_model(core, request.model))
+    assert assets.name == facts.root, "these assets are of another model"
+    context = facts.context(assets.context_tokens)
     prompt_field = fields.name("prompt")
     if not request.prompt:
         raise InvalidRequest(prompt_field, f"{prompt_field} is empty; it needs at least one token")
     fields.token_ids("prompt", request.prompt, assets.vocabulary)
     validate_prompt_length(prompt_field, len(request.prompt), core.limits, context, answer=request.max_tokens != 0)
     _validate_stops(request, fields, assets, core.limits)
-    max_tokens = _max_tokens(request, fields, context, core.largest_pool_tokens)
+    max_tokens = _max_tokens(request, fields, context, facts.largest_pool_tokens)
     eos = () if request.ignore_eos else assets.eos_ids
     sampling = _sampling(request, fields, assets, random, max_tokens=max_tokens, eos=eos)
-    if request.adjustments is not None and not core.adjusts_logits:
+    if request.adjustments is not None and not facts.adjusts_logits:
         name = adjusting_field(request.adjustments)
         raise fields.invalid(name, "cannot be honoured: the attached workers, which run on GPUs, do not adjust logits")
     return _per_choice(
-        request, fields, model, assets, core.limits, sampling, frozenset(eos) - set(request.stop_token_ids)
+        request, fields, facts.root, assets, core.limits, sampling, frozenset(eos) - set(request.stop_token_ids)
     )
 
 

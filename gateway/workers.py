@@ -16,6 +16,7 @@ class AttachedWorker:
     hello: Hello
     session: Session
     load: Load = field(default_factory=Load)
+    model: str = ""  # root of the model's names at this gateway; empty: the name that the worker itself gives it
     prefix: set[bytes] = field(default_factory=set)  # block hashes in its prefix cache
     prefix_sequence: int = 0
     unreported_tokens: int = 0  # prompt tokens sent to it since its last Load
@@ -29,6 +30,7 @@ class AttachedWorker:
 
     def __post_init__(self) -> None:
         self.clock = WorkerClock(self.send)
+        self.model = self.model or self.hello.model
 
     @property
     def name(self) -> str:
@@ -78,16 +80,23 @@ class AttachedWorker:
 
 
 class Workers:
-    """All attached workers, by incarnation."""
+    """Attached workers by incarnation: all, or those of one model."""
 
-    def __init__(self) -> None:
-        self._up: dict[int, AttachedWorker] = {}
+    def __init__(self, up: dict[int, AttachedWorker] | None = None) -> None:
+        self._up: dict[int, AttachedWorker] = {} if up is None else up
+        self._by_model: dict[str, dict[int, AttachedWorker]] = {}
 
     def add(self, worker: AttachedWorker) -> None:
         self._up[worker.incarnation] = worker
+        self._by_model.setdefault(worker.model, {})[worker.incarnation] = worker
 
     def remove(self, worker: AttachedWorker) -> None:
         self._up.pop(worker.incarnation, None)
+        self._by_model.get(worker.model, {}).pop(worker.incarnation, None)
+
+    def of(self, model: str) -> "Workers":
+        """The workers of this model, as they are now."""
+        return Workers(self._by_model.get(model, {}))
 
     def get(self, incarnation: int | None) -> AttachedWorker | None:
         return None if incarnation is None else self._up.get(incarnation)

@@ -22,22 +22,27 @@ from mesh.config_checks import (
     split_address,
 )
 from mesh.door_config import DoorConfig
-from mesh.model_folder import why_no_model
+from mesh.model_config import (
+    BUILTIN_NAME,
+    REASONING_FORMATS,
+    TOOL_FORMATS,
+    ServedModelConfig,
+    check_folder,
+    check_models,
+    names_of,
+)
 
-__all__ = ["ConfigError", "split_address"]  # of mesh/config_checks.py, for everyone who reads settings
+__all__ = ["BUILTIN_NAME", "ConfigError", "split_address"]  # of other files, for everyone who reads settings
 
 LOG_FORMATS = ("text", "json")
 LOCAL_MODES = ("auto", "never", "always")
 METRICS_COMPAT = ("vllm", "none")
-TOOL_FORMATS = ("auto", "none", "hermes", "mistral", "llama3")
-REASONING_FORMATS = ("auto", "none", "think", "mistral")
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
 TRANSPORTS = {"cpu": ("shm", "tcp"), "cuda": ("cuda_ipc", "nccl")}
 UNENCRYPTED = ("nccl",)  # transports between hosts that cannot use TLS
 WILDCARDS = ("0.0.0.0", "::")
-BUILTIN_NAME = "baton-tiny"
 
 
 def default_cache_folder() -> Path:
@@ -67,7 +72,7 @@ class CommonConfig(TlsConfig):
     model: Path | None = None  # Hugging Face folder; None: the built-in pair
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
     context_tokens: int = 0  # tokens of a prompt and its answer, at most; 0: as many as the model allows
-    served_name: str = ""  # the model's name for clients; empty: the folder's name
+    served_name: tuple[str, ...] = ()  # the model's names for clients; empty: the folder's name
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector of the gateway, http://host:4317; empty: traces stay at the gateway
     metrics: bool = True  # workers measure for their gateways; the gateway serves /metrics
@@ -82,15 +87,15 @@ class CommonConfig(TlsConfig):
                     f"sidecar: {self.sidecar} is not on the loopback of this host; calls to the sidecar are plain "
                     "text, so it must listen on 127.0.0.1"
                 )
-        for key, folder in (("model", self.model), ("draft", self.draft)):
-            if folder is not None and (problem := why_no_model(folder)):
-                raise ConfigError(f"{key}: {problem}")
+        check_folder("model", self.model)
+        check_folder("draft", self.draft)
         check_range("context_tokens", self.context_tokens, 0, 1 << 27)
         check_choice("log_format", self.log_format, LOG_FORMATS)
 
     @property
     def model_name(self) -> str:
-        return self.served_name or (self.model.resolve().name if self.model else BUILTIN_NAME)
+        """The model's first name: for logs and metrics, and by which a worker presents it."""
+        return names_of(self.model, self.served_name)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,7 @@ class GatewayConfig(DoorConfig, CommonConfig):
     tool_format: str = "auto"  # how the model writes tool calls: auto | none | hermes | mistral | llama3
     reasoning_format: str = "auto"  # how it marks its reasoning: auto | none | think | mistral
     client_templates: bool = True  # render chat templates that clients send, each in a process of its own
+    models: tuple[ServedModelConfig, ...] = ()  # empty: the one that `model` names; else that is the first of these
 
     def __post_init__(self) -> None:
         DoorConfig.__post_init__(self)
@@ -136,6 +142,12 @@ class GatewayConfig(DoorConfig, CommonConfig):
         check_choice("tool_format", self.tool_format, TOOL_FORMATS)
         check_choice("reasoning_format", self.reasoning_format, REASONING_FORMATS)
         check_range("max_waiting", self.max_waiting, 0, 1_000_000)
+        check_models(self.served)
+
+    @property
+    def served(self) -> tuple[ServedModelConfig, ...]:
+        own = ("model", "served_name", "context_tokens", "tool_format", "reasoning_format")
+        return self.models or (ServedModelConfig(**{key: getattr(self, key) for key in own}),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +292,7 @@ class MeshConfig:
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     prefill: PrefillConfig = field(default_factory=PrefillConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+    further: tuple["MeshConfig", ...] = ()  # the workers of each further model, at the same gateway
 
     def __post_init__(self) -> None:
         check_range("prefill_workers", self.prefill_workers, 0, 256)
@@ -308,5 +321,14 @@ class MeshConfig:
                 )
 
     @property
+    def all_prefill_workers(self) -> int:
+        return self.prefill_workers + sum(each.prefill_workers for each in self.further)
+
+    @property
+    def all_decode_workers(self) -> int:
+        return self.decode_workers + sum(each.decode_workers for each in self.further)
+
+    @property
     def workers(self) -> int:
-        return self.prefill_workers + self.decode_workers
+        """Workers of all models."""
+        return self.all_prefill_workers + self.all_decode_workers

@@ -262,6 +262,7 @@ class Hello:
     name: str = ""  # the configured name; gateways show it in metrics, traces and logs
     examines: bool = True  # it takes Examine; workers on a GPU do not
     adjusts_logits: bool = True  # False: requests with Sampling.adjustments go to other workers
+    vocabulary: int = 0  # number of the model's token ids; 0: not told
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
         """The same worker with its address, load and cached pages of this moment."""

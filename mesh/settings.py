@@ -25,13 +25,15 @@ from mesh.config import (
     TlsConfig,
     WorkerConfig,
 )
+from mesh.model_config import ServedModelConfig
+from mesh.model_tables import MODELS, each_model, highest, model_values, name_of
+from mesh.setting_value import TOP, SettingValue
 
-Config = TypeVar("Config", bound=TlsConfig)
+Config = TypeVar("Config", bound=TlsConfig | ServedModelConfig)
 
-TOP = ""
 SECTIONS: dict[str, tuple[str, ...]] = {
-    TOP: tuple(field.name for field in fields(CommonConfig)),
-    "gateway": tuple(field.name for field in fields(GatewayConfig)),
+    TOP: (*(field.name for field in fields(CommonConfig)), MODELS),
+    "gateway": tuple(field.name for field in fields(GatewayConfig) if field.name != MODELS),
     "worker": tuple(field.name for field in fields(WorkerConfig)),
     "prefill": tuple(field.name for field in fields(PrefillConfig)),
     "decode": tuple(field.name for field in fields(DecodeConfig)),
@@ -40,6 +42,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 # Names of other servers, at top level, with dashes or underscores, and the settings that they set.
 FAMILIAR: dict[str, tuple[tuple[str, str], ...]] = {
     "max_model_len": ((TOP, "context_tokens"),),
+    "served_model_name": ((TOP, "served_name"),),
     "max_num_seqs": (("decode", "max_batch"),),
     "max_num_batched_tokens": (("prefill", "step_tokens"), ("worker", "chunk_tokens")),
     "gpu_memory_utilization": (("worker", "memory_share"),),
@@ -51,37 +54,53 @@ _INJECTED = re.compile(r"BATON_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d
 
 
 @dataclass(frozen=True, slots=True)
-class SettingValue:
-    """One value and its source."""
-
-    section: str
-    key: str
-    raw: Any  # environment and command line: a string
-    origin: str  # the source, for error messages
-    folder: Path  # where a relative path starts
-    rank: int  # rank of the source; the highest wins
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     values: tuple[SettingValue, ...]
 
+    def models(self) -> list["Settings"]:
+        """The settings of each model; these alone, if there is no list of models."""
+        return [Settings(tuple(values)) for values in each_model(self.values)] or [self]
+
+    def chosen(self) -> "Settings":
+        """These settings, without the models that `model` leaves out."""
+        models = self.models()
+        return models[0] if len(models) == 1 else self
+
+    def for_worker(self) -> "Settings":
+        """The settings of the one model that a worker loads."""
+        models = self.models()
+        if len(models) > 1:
+            names = ", ".join(name_of(each.values) for each in models)
+            raise ConfigError(f"model: a worker loads one model, and there are {names}: choose with --set model=NAME")
+        return models[0]
+
     def gateway(self) -> GatewayConfig:
-        return self._build(GatewayConfig, (TOP, "gateway"))
+        sections = (TOP, "gateway", MODELS)
+        models = self.models()
+        first = models[0]._build(GatewayConfig, sections)
+        if len(models) == 1:
+            return first
+        return replace(first, models=tuple(each._build(ServedModelConfig, sections) for each in models))
 
     def prefill(self) -> PrefillConfig:
-        return self._build(PrefillConfig, (TOP, "worker", "prefill"))
+        return self.for_worker()._build(PrefillConfig, (TOP, "worker", "prefill", MODELS))
 
     def decode(self) -> DecodeConfig:
-        return self._build(DecodeConfig, (TOP, "worker", "decode"))
+        return self.for_worker()._build(DecodeConfig, (TOP, "worker", "decode", MODELS))
 
     def client(self) -> TlsConfig:
         """Settings of a client of the gateway. It needs no model, so all other settings are left unread."""
         return self._build(TlsConfig, (TOP, "gateway"))
 
     def mesh(self) -> MeshConfig:
-        counts = {key: _convert(int, value) for key in SECTIONS["mesh"] if (value := self._last(("mesh",), key))}
-        return MeshConfig(gateway=self.gateway(), prefill=self.prefill(), decode=self.decode(), **counts)
+        gateway = self.gateway()
+        first, *further = (each._mesh(gateway) for each in self.models())
+        return replace(first, further=tuple(further))
+
+    def _mesh(self, gateway: GatewayConfig) -> MeshConfig:
+        keys, sections = SECTIONS["mesh"], ("mesh", MODELS)
+        counts = {key: _convert(int, value) for key in keys if (value := self._last(sections, key))}
+        return MeshConfig(gateway=gateway, prefill=self.prefill(), decode=self.decode(), **counts)
 
     def _build(self, kind: type[Config], sections: tuple[str, ...]) -> Config:
         hints = get_type_hints(kind)
@@ -114,7 +133,7 @@ def read_settings(
         value = SettingValue(section, key, text, f"command line, {name}", Path.cwd(), 2)
         found += _checked(value, "command line")
     _refuse_twice(found)
-    return Settings(tuple(found))
+    return Settings(tuple(highest(found)))
 
 
 def _from_file(file: Path) -> Iterator[SettingValue]:
@@ -126,7 +145,7 @@ def _from_file(file: Path) -> Iterator[SettingValue]:
         raise ConfigError(f"{file}: is not TOML: {error}") from None
     folder = file.resolve().parent
     for name, value in content.items():
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or name == MODELS:
             yield from _checked(SettingValue(TOP, name, value, f"{file}, {name}", folder, 0), str(file))
             continue
         if name not in SECTIONS:
@@ -156,6 +175,9 @@ def _checked(value: SettingValue, where: str) -> Iterator[SettingValue]:
     if value.section == TOP and key in FAMILIAR:
         for section, own in FAMILIAR[key]:
             yield replace(value, section=section, key=own)
+        return
+    if value.section == TOP and key == MODELS:
+        yield from model_values(value)
         return
     _check_key(value, where)
     yield value
@@ -200,7 +222,8 @@ def _convert(kind: Any, value: SettingValue) -> Any:
     if kind in (int, str, bool) and type(raw) is kind and not (text and kind is not str):
         return raw
     if kind == tuple[str, ...]:
-        parts = raw.split(",") if text else raw
+        parts = [raw] if isinstance(raw, str) and value.key == "served_name" else raw
+        parts = raw.split(",") if text else parts
         if isinstance(parts, list) and all(isinstance(part, str) for part in parts):
             return tuple(part.strip() for part in parts if part.strip())
     name = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "a string"}.get(

@@ -109,6 +109,7 @@ def _worker(worker: AttachedWorker) -> pb.Worker:
         numerics_class=hello.numerics,
         fingerprint=hello.fingerprint,
         model_hash=hello.model_hash,
+        model=worker.model,
         waiting=worker.load.waiting,
         running=worker.load.running,
     )

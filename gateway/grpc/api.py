@@ -27,7 +27,7 @@ from gateway.grpc.vllm import vllm_handlers
 from gateway.observability.record import RequestRecord
 from gateway.observability.traces import RecentTraces
 from gateway.readers import ReaderWatch
-from gateway.text.assets import Assets
+from gateway.text.by_model import ModelAssets
 from gateway.turns import Turns
 from gateway.usage import usage_of
 from gateway.validation import validate, validate_model, validate_request_id
@@ -42,7 +42,7 @@ ReadRequest = Callable[[Call], Awaitable[pb.GenerateRequest]]
 
 def services(
     core: Core,
-    assets: Assets,
+    models: ModelAssets,
     *,
     random: Random,
     traces: RecentTraces | None = None,
@@ -52,12 +52,12 @@ def services(
 
     def add(server: grpc.aio.Server) -> list[str]:
         own = traces or RecentTraces(Silent(), random=random)
-        generating = Generating(core, assets, random, own, load)
+        generating = Generating(core, models, random, own, load)
         inference = _Inference(
-            generating, Tokenizing(core, assets, random), EmbedCall(core, assets, random=random, traces=own)
+            generating, Tokenizing(core, models, random), EmbedCall(core, models, random=random, traces=own)
         )
-        models = _Models(core, assets, random)
-        own_services = handlers(_INFERENCE, inference), handlers(_MODELS, models)
+        listing = _Models(core, models, random)
+        own_services = handlers(_INFERENCE, inference), handlers(_MODELS, listing)
         server.add_generic_rpc_handlers((*own_services, vllm_handlers(generating)))
         return [_INFERENCE.full_name, _MODELS.full_name, VLLM.full_name]
 
@@ -68,9 +68,9 @@ class Generating:
     """Answers a request of this API, or of an API that was turned into it."""
 
     def __init__(
-        self, core: Core, assets: Assets, random: Random, traces: RecentTraces, load: Callable[[], MeshLoad] | None
+        self, core: Core, models: ModelAssets, random: Random, traces: RecentTraces, load: Callable[[], MeshLoad] | None
     ) -> None:
-        self._core, self._assets, self._random, self._traces, self._load = core, assets, random, traces, load
+        self._core, self._models, self._random, self._traces, self._load = core, models, random, traces, load
         self._turns = Turns()
 
     async def events(
@@ -89,17 +89,18 @@ class Generating:
             if given := request.request_id or call.metadata.get("x-request-id"):
                 trace.request_id = call.request_id = validate_request_id(str(given))
             trace.model = validate_model(self._core, request.model)
+            assets = self._models.of(trace.model)
             parsed = await parse_request(
                 request,
-                self._assets,
+                assets,
                 call=call,
                 trace=trace,
                 time_left=context.time_remaining,
                 names=names,
             )
-            valid = validate(parsed, self._core, self._assets, self._random)
+            valid = validate(parsed, self._core, assets, self._random)
             self._core.admit(len(valid.choices))
-            answer = await Answer.begin(valid, self._core, self._assets.tokenizer, self._turns)
+            answer = await Answer.begin(valid, self._core, assets.tokenizer, self._turns)
             async with aclosing(messages(parsed, answer)) as events:
                 async for event in watch.over(events):
                     yield event
@@ -153,19 +154,18 @@ class _Inference:
 
 
 class _Models:
-    def __init__(self, core: Core, assets: Assets, random: Random) -> None:
-        self._core, self._assets, self._random = core, assets, random
+    def __init__(self, core: Core, models: ModelAssets, random: Random) -> None:
+        self._core, self._models, self._random = core, models, random
 
     async def ListModels(self, raw: bytes, context: Any) -> pb.ListModelsResponse:
         async with answered(raw, context, self._core, self._random) as call:
             await call.message(pb.ListModelsRequest)
-        context_tokens = min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
-        return pb.ListModelsResponse(
-            models=[
-                pb.Model(name=name, context_tokens=context_tokens, model_hash=self._core.model_hash or None)
-                for name in self._core.models()
-            ]
-        )
+        return pb.ListModelsResponse(models=map(self._model, self._core.models()))
+
+    def _model(self, name: str) -> pb.Model:
+        facts = self._core.facts(name)
+        context_tokens = facts.context(self._models.of(name).context_tokens)
+        return pb.Model(name=name, context_tokens=context_tokens, model_hash=facts.model_hash or None, root=facts.root)
 
 
 async def whole(events: AsyncIterator[pb.StreamGenerateResponse]) -> pb.GenerateResponse:

@@ -16,6 +16,7 @@ from gateway.grpc.calls import begin
 from gateway.grpc.request import class_of
 from gateway.observability.traces import RecentTraces
 from gateway.text.assets import Assets
+from gateway.text.by_model import ModelAssets
 from gateway.text.prompt import encode_text
 from gateway.validation import validate_model, validate_request_id
 from mesh import semconv
@@ -27,8 +28,8 @@ _METHOD = f"{pb.DESCRIPTOR.services_by_name['InferenceService'].full_name}/Embed
 class EmbedCall:
     """The method, as the service's class calls it."""
 
-    def __init__(self, core: Core, assets: Assets, *, random: Random, traces: RecentTraces) -> None:
-        self._core, self._assets, self._random, self._traces = core, assets, random, traces
+    def __init__(self, core: Core, models: ModelAssets, *, random: Random, traces: RecentTraces) -> None:
+        self._core, self._models, self._random, self._traces = core, models, random, traces
 
     async def answer(self, raw: bytes, context: Any) -> pb.EmbedResponse:
         call = begin(raw, context, self._random)
@@ -42,9 +43,10 @@ class EmbedCall:
             if given := request.request_id or call.metadata.get("x-request-id"):
                 trace.request_id = call.request_id = validate_request_id(str(given))
             trace.model = validate_model(self._core, request.model)
+            assets = self._models.of(trace.model)
             parsed = EmbedRequest(
                 call.request_id,
-                await _inputs(request, self._assets),
+                await _inputs(request, assets),
                 request.model,
                 request.dimensions if request.HasField("dimensions") else None,
                 request.cache_salt,
@@ -53,7 +55,7 @@ class EmbedCall:
                 trace,
                 field="inputs",
             )
-            response = await self._response(Embeddings(self._core, validate_embed(parsed, self._core, self._assets)))
+            response = await self._response(Embeddings(self._core, validate_embed(parsed, self._core, assets)))
             response.request_id = call.request_id
             done, trace.attributes[semconv.RPC_STATUS] = True, grpc.StatusCode.OK.name
             return response

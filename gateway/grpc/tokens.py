@@ -10,56 +10,59 @@ from gateway.core import Core
 from gateway.grpc.calls import answered
 from gateway.grpc.conversation import CHAT_FIELDS
 from gateway.grpc.request import encode_message, ids_of
-from gateway.text.assets import Assets
+from gateway.text.by_model import ModelAssets
 from gateway.text.prompt import LONG_CHARACTERS, encode_text
 from gateway.validation import validate_model
 from mesh.errors import InvalidRequest
 
 
 class Tokenizing:
-    def __init__(self, core: Core, assets: Assets, random: Any) -> None:
-        self._core, self._assets, self._random = core, assets, random
+    def __init__(self, core: Core, models: ModelAssets, random: Any) -> None:
+        self._core, self._models, self._random = core, models, random
 
     async def count(self, raw: bytes, context: Any) -> pb.CountTokensResponse:
         async with answered(raw, context, self._core, self._random) as call:
-            ids = await self._ids(await call.message(pb.CountTokensRequest))
-        return pb.CountTokensResponse(tokens=len(ids), context_tokens=self._context_tokens())
+            request = await call.message(pb.CountTokensRequest)
+            ids = await self._ids(request)
+        return pb.CountTokensResponse(tokens=len(ids), context_tokens=self._context_tokens(request.model))
 
     async def encode(self, raw: bytes, context: Any) -> pb.TokenizeResponse:
         async with answered(raw, context, self._core, self._random) as call:
-            ids = await self._ids(await call.message(pb.TokenizeRequest))
-        return pb.TokenizeResponse(token_ids=ids, context_tokens=self._context_tokens())
+            request = await call.message(pb.TokenizeRequest)
+            ids = await self._ids(request)
+        return pb.TokenizeResponse(token_ids=ids, context_tokens=self._context_tokens(request.model))
 
     async def decode(self, raw: bytes, context: Any) -> pb.DetokenizeResponse:
         async with answered(raw, context, self._core, self._random) as call:
             request = await call.message(pb.DetokenizeRequest)
-            validate_model(self._core, request.model)
             text = await self._text(request)
         return pb.DetokenizeResponse(text=text)
 
     async def _ids(self, request: pb.CountTokensRequest | pb.TokenizeRequest) -> tuple[int, ...]:
-        validate_model(self._core, request.model)
+        assets = self._models.of(validate_model(self._core, request.model))
         kind = request.WhichOneof("input")
         if kind == "text":
             special = request.add_special_tokens if request.HasField("add_special_tokens") else True
-            return await encode_text(self._assets, request.text, field="text", special=special)
+            return await encode_text(assets, request.text, field="text", special=special)
         if kind == "chat":
             if request.HasField("add_special_tokens"):
                 what = "add_special_tokens goes with text; a chat's template decides about its special tokens"
                 raise InvalidRequest("add_special_tokens", what)
-            return (await encode_message(request.chat, self._assets))[0]
+            return (await encode_message(request.chat, assets))[0]
         raise InvalidRequest("input", f"input is missing: set text or {CHAT_FIELDS.messages.partition('.')[0]}")
 
     async def _text(self, request: pb.DetokenizeRequest) -> str:
-        ids = await ids_of("token_ids", request.token_ids, self._assets.context_tokens)
-        vocabulary = self._assets.vocabulary
+        assets = self._models.of(validate_model(self._core, request.model))
+        ids = await ids_of("token_ids", request.token_ids, assets.context_tokens)
+        vocabulary = assets.vocabulary
         if ids and max(ids) >= vocabulary:
             what = f"token_ids holds token id {max(ids)}; the vocabulary has ids 0 to {vocabulary - 1}"
             raise InvalidRequest("token_ids", what)
-        decode = self._assets.tokenizer.decode
+        decode = assets.tokenizer.decode
         if len(ids) < LONG_CHARACTERS:
             return decode(ids, skip_special=request.skip_special_tokens)
         return await asyncio.to_thread(decode, ids, skip_special=request.skip_special_tokens)
 
-    def _context_tokens(self) -> int:
-        return min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
+    def _context_tokens(self, model: str) -> int:
+        name = validate_model(self._core, model)
+        return self._core.facts(name).context(self._models.of(name).context_tokens)

@@ -38,6 +38,7 @@ from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.text.assets import Assets
+from gateway.text.by_model import ModelAssets
 from gateway.turns import Turns
 from gateway.validation import ValidRequest, validate, validate_model, validate_request_id
 from mesh import semconv
@@ -54,18 +55,18 @@ class HttpApi:
     def __init__(
         self,
         core: Core,
-        assets: Assets,
+        models: ModelAssets,
         *,
         random: Random,
         clock: Clock,
         traces: RecentTraces | None = None,
         also: Sequence[BaseRoute] = (),
     ) -> None:
-        self._core, self._assets, self._random, self._clock = core, assets, random, clock
+        self._core, self._models, self._random, self._clock = core, models, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
         self.count_error, self.bodies = core.count_error, BodyReader(core.limits)
         self._parser = BodyParser(core.limits, self._context_tokens)
-        info = InfoPages(core, assets, created=int(clock()), also=also)
+        info = InfoPages(core, models, created=int(clock()), also=also)
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
         routed = Starlette(
             routes=[
@@ -84,40 +85,40 @@ class HttpApi:
 
     async def _chat(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, ChatRequest, caller)
-        caller = self._known(caller, body)
+        caller, assets = self._known(caller, body)
         self._core.admit(count_choices(body))
-        request = await parse_chat(body, self._assets, caller)
-        valid = validate(request, self._core, self._assets, self._random)
-        answer = await Answer.begin(valid, self._core, self._assets.tokenizer, self.turns)
-        return ChatReply(body, [(request, answer)], self._assets, created=int(self._clock()))
+        request = await parse_chat(body, assets, caller)
+        valid = validate(request, self._core, assets, self._random)
+        answer = await Answer.begin(valid, self._core, assets.tokenizer, self.turns)
+        return ChatReply(body, [(request, answer)], assets, created=int(self._clock()))
 
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, CompletionRequest, caller)
-        caller = self._known(caller, body)
+        caller, assets = self._known(caller, body)
         self._core.admit(count_choices(body))
-        requests = await parse_completion(body, self._assets, caller)
+        requests = await parse_completion(body, assets, caller)
         valid = list[ValidRequest]()
         for request in requests:
-            valid.append(validate(request, self._core, self._assets, self._random))
+            valid.append(validate(request, self._core, assets, self._random))
             await self.turns.next()
         answers: list[Answer] = []
         try:
             for each in valid:
-                answers.append(await Answer.begin(each, self._core, self._assets.tokenizer, self.turns))
+                answers.append(await Answer.begin(each, self._core, assets.tokenizer, self.turns))
                 await self.turns.next()
         except BaseException:
             for answer in answers:
                 answer.cancel()
             raise
         pairs = list(zip(requests, answers, strict=True))
-        return CompletionReply(body, pairs, self._assets, created=int(self._clock()))
+        return CompletionReply(body, pairs, assets, created=int(self._clock()))
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, EmbeddingRequest, caller)
-        caller = self._known(caller, body)
-        request = await parse_embedding(body, self._assets, caller)
-        embeddings = Embeddings(self._core, validate_embed(request, self._core, self._assets))
-        return EmbeddingReply(body, embeddings, caller, model=body.model or self._assets.name)
+        caller, assets = self._known(caller, body)
+        request = await parse_embedding(body, assets, caller)
+        embeddings = Embeddings(self._core, validate_embed(request, self._core, assets))
+        return EmbeddingReply(body, embeddings, caller, model=body.model or assets.name)
 
     async def _parse(self, raw: bytes, kind: type[Body], caller: HttpCaller) -> Body:
         """The parsed body; the answer names its fields without effect."""
@@ -128,19 +129,22 @@ class HttpApi:
         return body
 
     def _context_tokens(self) -> int:
-        return min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
+        """The largest context of all models: a longer prompt fits none of them."""
+        roots = {self._core.root(name) for name in self._core.models()}
+        return max(self._core.facts(root).context(self._models.of(root).context_tokens) for root in roots)
 
     def _draw_id(self) -> str:
         return f"{self._random.getrandbits(128):032x}"
 
-    def _known(self, caller: HttpCaller, body: CommonRequest | EmbeddingRequest) -> HttpCaller:
-        """The caller, named by the body's request id where there is one; raises where the model is unknown."""
+    def _known(self, caller: HttpCaller, body: CommonRequest | EmbeddingRequest) -> tuple[HttpCaller, Assets]:
+        """The caller, named by the body's request id where there is one, and the assets of the model; raises where the
+        model is unknown."""
         trace = caller.trace
         if body.request_id is not None:
             trace.request_id = validate_request_id(body.request_id)
         trace.model = validate_model(self._core, body.model)
         trace.asked[semconv.REQUEST_STREAM] = isinstance(body, CommonRequest) and bool(body.stream)
-        return replace(caller, request_id=trace.request_id)
+        return replace(caller, request_id=trace.request_id), self._models.of(trace.model)
 
     def caller(self, scope: Scope, operation: str) -> HttpCaller:
         """The head of a request: its trace begins."""

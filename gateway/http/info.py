@@ -15,23 +15,24 @@ from gateway.errors import client_error
 from gateway.http import errors as http_errors
 from gateway.http.headers import REQUEST_ID
 from gateway.openai.sse import encode
-from gateway.text.assets import Assets
+from gateway.text.by_model import ModelAssets
 from gateway.validation import validate_model
 from mesh.errors import BatonError, brief
 
 UI = "/ui"  # where the page is, if it is on
+OK, NOT_OK = "ok", "no worker can take a request"
 
 
 class InfoPages:
-    def __init__(self, core: Core, assets: Assets, *, created: int, also: Sequence[BaseRoute]) -> None:
-        self._core, self._assets, self._created = core, assets, created
+    def __init__(self, core: Core, models: ModelAssets, *, created: int, also: Sequence[BaseRoute]) -> None:
+        self._core, self._models, self._created = core, models, created
         pages = {"/v1/models", "/health"} | {route.path for route in also if isinstance(route, Route)}
         self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
 
     def routes(self) -> list[BaseRoute]:
         pages = {
-            "/v1/models": self._models,
-            "/v1/models/{name:path}": self._models,
+            "/v1/models": self._listed,
+            "/v1/models/{name:path}": self._listed,
             "/health": self._health,
             "/v1/health": self._health,
             "/load": self._load,
@@ -40,23 +41,30 @@ class InfoPages:
         }
         return [Route(path, page, methods=["GET"]) for path, page in pages.items()]
 
-    async def _models(self, request: Request) -> Response:
+    async def _listed(self, request: Request) -> Response:
         name = request.path_params.get("name")
         try:
             served = self._core.models() if name is None else (validate_model(self._core, name),)
         except BatonError as error:
             return _json(http_errors.error_body(error), error.http_status)
-        context = min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
-        entries = [
-            {"id": each, "object": "model", "created": self._created, "owned_by": "baton", "max_model_len": context}
-            for each in served
-        ]
+        entries = [self._entry(each) for each in served]
         return _json({"object": "list", "data": entries} if name is None else entries[0])
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        facts = self._core.facts(name)
+        context = facts.context(self._models.of(name).context_tokens)
+        about = {"id": name, "object": "model", "created": self._created, "owned_by": "baton"}
+        return about | {"root": facts.root, "max_model_len": context}
 
     async def _health(self, request: Request) -> Response:
         healthy = self._core.healthy()
-        status = "ok" if healthy else "no worker can take a request"
-        return _json({"status": status, **self._core.tiers()}, 200 if healthy else 503)
+        found: dict[str, Any] = {"status": OK if healthy else NOT_OK, **self._core.tiers()}
+        facts = [self._core.facts(root) for root in dict.fromkeys(map(self._core.root, self._core.models()))]
+        if len(facts) > 1:
+            found["models"] = {one.root: {"status": OK if one.healthy else NOT_OK, **one.tiers} for one in facts}
+        if refused := self._core.refused_workers():
+            found["refused_workers"] = refused
+        return _json(found, 200 if healthy else 503)
 
     async def _load(self, request: Request) -> Response:
         load = self._core.load()

@@ -5,8 +5,10 @@ that table, sources and docs/metrics.md name the same metrics."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from typing import Any
 
+from gateway.observability.by_model import MetricsByModel
 from gateway.observability.histograms import HistogramFamily
 from gateway.observability.metric_names import BATON, OTEL, TABLE, VLLM, MetricSpec
 from gateway.observability.metrics import GatewayMetrics
@@ -28,19 +30,18 @@ class MeshCollector:
     def __init__(
         self,
         gateway: Gateway,
-        metrics: GatewayMetrics,
+        metrics: MetricsByModel,
         *,
         name: str,
-        context_tokens: int,
         vllm: bool,
         clock: Callable[[], float],  # the event loop's
         spans_dropped: Callable[[], int],
     ) -> None:
-        self._gateway, self._metrics, self._clock, self._dropped = gateway, metrics, clock, spans_dropped
-        self._own, self._context_tokens = (name, GATEWAY), context_tokens
-        self._model = (gateway.models()[0], ENGINE)
+        self._gateway, self._metrics, self._clock, self._dropped = gateway, metrics.all, clock, spans_dropped
+        self._own, self._contexts = (name, GATEWAY), metrics.contexts
         self._specs = (*BATON, *(VLLM if vllm else ()), *OTEL)
-        self._sources = {**self._baton(), **self._vllm(), **self._gen_ai()}
+        each = [self._vllm(root, counted) | gen_ai(root, counted) for root, counted in metrics.of.items()]
+        self._sources = self._baton() | {name: joined([one[name] for one in each]) for name in each[0]}
 
     @property
     def names(self) -> frozenset[str]:
@@ -91,6 +92,7 @@ class MeshCollector:
             "baton_measures_age_seconds": self._ages,
             "baton_build_info": lambda _: [MetricSeries((_version(),), 1)],
             "baton_model_info": self._model_info,
+            "baton_worker_info": self._worker_info,
         }
 
     def _waiting(self, _: MetricSpec) -> Iterator[MetricSeries]:
@@ -126,26 +128,31 @@ class MeshCollector:
                 yield MetricSeries(names[worker.incarnation], max(0.0, now - worker.measured_seconds))
 
     def _model_info(self, _: MetricSpec) -> Iterator[MetricSeries]:
-        kinds = {(w.hello.model_hash, w.hello.numerics, w.hello.page_tokens) for w in self._gateway.workers}
-        for model_hash, numerics, page_tokens in sorted(kinds):
-            yield MetricSeries((self._model[0], model_hash, numerics, str(page_tokens), str(self._context_tokens)), 1)
+        kinds = {(w.model, w.hello.model_hash, w.hello.numerics, w.hello.page_tokens) for w in self._gateway.workers}
+        for model, model_hash, numerics, page_tokens in sorted(kinds):
+            yield MetricSeries((model, model_hash, numerics, str(page_tokens), str(self._contexts[model])), 1)
+
+    def _worker_info(self, _: MetricSpec) -> Iterator[MetricSeries]:
+        names = labels_of(self._gateway.workers)
+        for worker in self._gateway.workers:
+            yield MetricSeries((*names[worker.incarnation], worker.model), 1)
 
     # ---- vLLM's names
 
-    def _vllm(self) -> dict[str, Source]:
-        counted, model = self._metrics, self._model
+    def _vllm(self, root: str, counted: GatewayMetrics) -> dict[str, Source]:
+        model, context = (root, ENGINE), self._contexts[root]
 
         def one(number: Callable[[], float]) -> Source:
             return lambda _: [MetricSeries(model, number())]
 
         def seen(family: HistogramFamily, **labels: str) -> Source:
-            return views(family, constant=model, where=labels, most=self._context_tokens)
+            return views(family, constant=model, where=labels, most=context)
 
         return {
-            "vllm:num_requests_running": one(lambda: self._shares()[0]),
-            "vllm:num_requests_waiting": one(lambda: self._shares()[1]),
-            "vllm:kv_cache_usage_perc": one(self._kv_usage),
-            "vllm:cache_config_info": self._cache_config,
+            "vllm:num_requests_running": one(lambda: self._shares(root)[0]),
+            "vllm:num_requests_waiting": one(lambda: self._shares(root)[1]),
+            "vllm:kv_cache_usage_perc": one(lambda: self._kv_usage(root)),
+            "vllm:cache_config_info": lambda _: self._cache_config(root),
             "vllm:num_preemptions_total": one(lambda: counted.resumes["preempted"]),
             "vllm:prompt_tokens_total": one(lambda: counted.prompt_tokens),
             "vllm:generation_tokens_total": one(lambda: counted.generated),
@@ -177,10 +184,11 @@ class MeshCollector:
             "vllm:iteration_tokens_total": seen(counted.step_tokens),
         }
 
-    def _shares(self) -> tuple[int, int]:
-        """(running, waiting) requests of this gateway; together they are all that have not ended. Of those without a
-        token, as many run as the workers say that they compute."""
-        requests, workers = self._gateway.sequencer.requests.values(), self._gateway.workers
+    def _shares(self, root: str) -> tuple[int, int]:
+        """(running, waiting) requests of this gateway and model; together they are all that have not ended. Of those
+        without a token, as many run as the workers say that they compute."""
+        requests = [r for r in self._gateway.sequencer.requests.values() if r.choice.model == root]
+        workers = self._gateway.workers.of(root)
         opened = [r for r in requests if r.phase is RequestPhase.OPEN]
         decoding = sum(r.first_token_seconds is not None for r in opened)
         remote = sum(r.first_token_seconds is None and r.prefill is not None for r in opened)
@@ -190,28 +198,31 @@ class MeshCollector:
         running = decoding + computing + local - queued
         return running, len(requests) - running
 
-    def _kv_usage(self) -> float:
-        loads = [w.load for w in self._gateway.workers if w.tier is Tier.DECODE]
+    def _kv_usage(self, root: str) -> float:
+        loads = [w.load for w in self._gateway.workers.of(root) if w.tier is Tier.DECODE]
         total = sum(load.total_pages for load in loads)
         return 1 - sum(load.free_pages for load in loads) / total if total else 0.0
 
-    def _cache_config(self, _: MetricSpec) -> Iterator[MetricSeries]:
-        decodes = [w for w in self._gateway.workers if w.tier is Tier.DECODE]
+    def _cache_config(self, root: str) -> Iterator[MetricSeries]:
+        decodes = [w for w in self._gateway.workers.of(root) if w.tier is Tier.DECODE]
         if decodes:
             pages = sum(w.load.total_pages for w in decodes)
-            yield MetricSeries((*self._model, str(decodes[0].hello.page_tokens), str(pages)), 1)
+            yield MetricSeries((root, ENGINE, str(decodes[0].hello.page_tokens), str(pages)), 1)
 
-    # ---- OpenTelemetry's names
 
-    def _gen_ai(self) -> dict[str, Source]:
-        counted, named = self._metrics, (PROVIDER, self._model[0], self._model[0])
-        return {
-            "gen_ai_server_request_duration_seconds": views(
-                counted.durations, by=("operation", "error"), between=named
-            ),
-            "gen_ai_server_time_to_first_token_seconds": views(counted.first_tokens, by=("operation",), between=named),
-            "gen_ai_server_time_per_output_token_seconds": views(counted.per_token, by=("operation",), between=named),
-        }
+def gen_ai(root: str, counted: GatewayMetrics) -> dict[str, Source]:
+    """OpenTelemetry's names."""
+    named = (PROVIDER, root, root)
+    return {
+        "gen_ai_server_request_duration_seconds": views(counted.durations, by=("operation", "error"), between=named),
+        "gen_ai_server_time_to_first_token_seconds": views(counted.first_tokens, by=("operation",), between=named),
+        "gen_ai_server_time_per_output_token_seconds": views(counted.per_token, by=("operation",), between=named),
+    }
+
+
+def joined(sources: list[Source]) -> Source:
+    """The series of all models."""
+    return lambda spec: chain.from_iterable(source(spec) for source in sources)
 
 
 def _nothing(_: MetricSpec) -> Iterable[MetricSeries]:

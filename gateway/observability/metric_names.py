@@ -179,6 +179,11 @@ BATON = (
         "1; what is served: name, hash of the weights, numerics class, tokens of a page, context length",
         ("model_name", "model_hash", "numerics", "page_tokens", "context_tokens"),
     ),
+    _gauge(
+        "baton_worker_info",
+        "1; which model the worker serves: join it to other metrics of workers",
+        (*WORKER, "model_name"),
+    ),
 )
 
 VLLM = (

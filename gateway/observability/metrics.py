@@ -93,7 +93,7 @@ class GatewayMetrics:
     def attempted(self) -> None:
         self.attempts += 1
 
-    def resumed(self, reason: str) -> None:
+    def resumed(self, reason: str, model: str = "") -> None:
         self.resumes[reason] += 1
 
     def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
@@ -122,7 +122,7 @@ class GatewayMetrics:
             seconds = now - request.first_token_seconds
             self.handoffs.of().observe(seconds, trace_of(request), now)
 
-    def taken(self, token: Token, in_a_row: int) -> None:
+    def taken(self, token: Token, in_a_row: int, model: str = "") -> None:
         self.generated += 1
         if token.drafted:
             self.draft_steps += 1

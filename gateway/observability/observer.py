@@ -22,8 +22,8 @@ class RequestObserver(Protocol):
     def attempted(self) -> None:
         """An attempt begins."""
 
-    def resumed(self, reason: str) -> None:
-        """An attempt has failed for this reason; the next one begins."""
+    def resumed(self, reason: str, model: str = "") -> None:
+        """An attempt has failed for this reason; the next one begins. `model`: the root of the request's model."""
 
     def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
         """The request's prompt is computed."""
@@ -39,7 +39,7 @@ class RequestObserver(Protocol):
     def handed(self, request: GatewayRequest, now: float) -> None:
         """Decode has sent its first tokens of this request: the first hand-off, not that of a resumption."""
 
-    def taken(self, token: Token, in_a_row: int) -> None:
+    def taken(self, token: Token, in_a_row: int, model: str = "") -> None:
         """A front door took a token for its client. `in_a_row` is 1 for the first accepted draft of a step, 2 for the
         second, and so on; 0 for any other token."""
 
@@ -70,7 +70,7 @@ class Unobserved:
     def attempted(self) -> None:
         pass
 
-    def resumed(self, reason: str) -> None:
+    def resumed(self, reason: str, model: str = "") -> None:
         pass
 
     def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
@@ -88,7 +88,7 @@ class Unobserved:
     def handed(self, request: GatewayRequest, now: float) -> None:
         pass
 
-    def taken(self, token: Token, in_a_row: int) -> None:
+    def taken(self, token: Token, in_a_row: int, model: str = "") -> None:
         pass
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:

@@ -192,7 +192,9 @@ class RequestRecord:
     http_status: int = 200  # that the error has over HTTP
     server_error: bool = False  # the error is ours, not the client's
     complete: bool = False  # every worker has reported, or had its time
-    decode: Callable[[Sequence[int]], str] | None = None  # makes text of tokens; None: the log shows no content
+    decode: Callable[[Sequence[int], str], str] | None = (
+        None  # makes text of a model's tokens; None: no content is shown
+    )
     blocked: tuple[tuple[float, float], ...] = ()  # when the gateway's event loop stood still meanwhile
 
     def choice(

@@ -23,8 +23,8 @@ def log_request(record: RequestRecord) -> None:
         "seconds": round(record.seconds, 6),
     }
     if record.decode is not None:
-        fields["prompts"] = [record.decode(choice.prompt) for choice in record.choices]
-        fields["outputs"] = [record.decode(choice.output) for choice in record.choices]
+        fields["prompts"] = [record.decode(choice.prompt, record.model) for choice in record.choices]
+        fields["outputs"] = [record.decode(choice.output, record.model) for choice in record.choices]
     log.info(
         "request %s trace %s %s%s %s %d+%d tokens, first after %s, %.3f s%s",
         record.request_id,

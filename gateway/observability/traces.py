@@ -19,7 +19,7 @@ from mesh.telemetry import Attributes, KeptHere, SpanRecord, Telemetry, TraceCon
 KEPT_REQUESTS = 512
 SETTLE_SECONDS = 2.0  # so long after a request's end a worker's report still belongs to its trace
 
-Decode = Callable[[Sequence[int]], str]
+Decode = Callable[[Sequence[int], str], str]
 
 
 class RecentTraces:
@@ -39,7 +39,8 @@ class RecentTraces:
         self._awaited: dict[tuple[Ticket, Tier], tuple[RequestRecord, AttemptAtWorker]] = {}
 
     def show_content(self, decode: Decode) -> None:
-        """The log line of each request shows prompts and outputs from now on; `decode` makes text of tokens."""
+        """The log line of each request shows prompts and outputs from now on; `decode` makes text of the tokens
+        of a model."""
         self._decode = decode
 
     @property

@@ -24,8 +24,10 @@ def state_of(gateway: Gateway) -> State:
     phases = [phase_of(request) for request in requests]
     listed = list(zip(requests, phases, strict=True))[:MOST_REQUESTS]
     return {
-        "model": gateway.models()[0],
-        "context_tokens": gateway.context_tokens,  # 0: unknown
+        "models": [
+            {"name": root, "context_tokens": gateway.facts(root).context_tokens}  # 0: unknown
+            for root in gateway.served.roots
+        ],
         "healthy": gateway.healthy(),
         "workers": [worker_state(worker) for worker in gateway.workers],
         "phases": {phase: phases.count(phase) for phase in ("waiting", "prefill", "local", "handoff", "decode")},
@@ -54,6 +56,7 @@ def worker_state(worker: AttachedWorker) -> State:
         "address": hello.address,
         "class": hello.numerics,
         "fingerprint": hello.fingerprint,
+        "model": worker.model,
         "page_tokens": hello.page_tokens,
         "draining": worker.draining,
         "waiting": load.waiting + (worker.unreported_requests if worker.tier.value == "prefill" else 0),

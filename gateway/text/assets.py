@@ -43,7 +43,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Assets:
-    name: str  # name that clients put into `model`
+    name: str  # the first of the names that clients put into `model`
     tokenizer: ModelTokenizer
     template: ChatTemplate | None  # None: the model cannot chat
     why_no_tools: str | None  # reason to refuse tools; None: the template supports them
@@ -58,6 +58,10 @@ class Assets:
     reasoning: ReasoningFormat | None = None  # form of its reasoning; None: it has none
     client_templates: ClientTemplates | None = None  # None: templates of clients are refused
     special: Mapping[str, str] = field(default_factory=dict)  # bos_token and others, as templates name them
+
+    def of(self, name: str) -> "Assets":
+        """These assets, for every name of a gateway of one model (gateway/text/by_model.py)."""
+        return self
 
     @cached_property
     def grammars(self) -> GrammarCheck:

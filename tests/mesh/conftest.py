@@ -20,6 +20,7 @@ from engine.builtin.model import tiny
 from gateway.core import ChoiceRequest, TokenStream
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.router import Local
+from gateway.served import ServedModels
 from gateway.service import Gateway
 from mesh.config import DecodeConfig, PrefillConfig
 from mesh.grpc_network import GrpcNetwork
@@ -60,7 +61,12 @@ class RealMesh:
 
     async def add(self, tier: str, *, pace: DraftLengths | None = None, **settings: Any) -> Any:
         defaults = {"page_tokens": 16, "pool_pages": 512, "threads": 1, "chunk_tokens": 64}
-        common = {"model": self.model, "cache_folder": self.folder, "gateways": (self.address,)}
+        common = {
+            "model": self.model,
+            "cache_folder": self.folder,
+            "gateways": (self.address,),
+            "served_name": ("tiny",),
+        }
         started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
@@ -109,11 +115,15 @@ class RealMesh:
 def real_mesh(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[RealMesh]]:
     @asynccontextmanager
     async def start(
-        *, local: Local = Local.NEVER, dtype: str = "bf16", observer: RequestObserver = UNOBSERVED
+        *,
+        local: Local = Local.NEVER,
+        dtype: str = "bf16",
+        observer: RequestObserver = UNOBSERVED,
+        served: str | ServedModels = "tiny",
     ) -> AsyncIterator[RealMesh]:
         model = tiny(tmp_path / "model", "llama3", dtype=dtype, context=8192)
         network = GrpcNetwork(setting="gateway.worker_address")
-        gateway = Gateway(network, random=Random(1), model="tiny", local=local, observer=observer)
+        gateway = Gateway(network, random=Random(1), model=served, local=local, observer=observer)
         listening = await gateway.listen("127.0.0.1:0")
         mesh = RealMesh(tmp_path, model, gateway, listening.address)
         try:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
+from gateway.observability.by_model import MetricsByModel
 from gateway.observability.export import MeshCollector
 from gateway.observability.metric_names import TABLE, MetricKind
 from gateway.observability.metrics import GatewayMetrics
@@ -52,17 +53,17 @@ class ScrapedPage:
 
 
 async def test_the_page_agrees_with_what_clients_and_workers_saw(real_mesh: Any) -> None:
-    metrics = GatewayMetrics()
-    async with real_mesh(local=Local.AUTO, observer=metrics) as mesh:
+    counted = MetricsByModel({"tiny": 8192})
+    metrics = counted.all
+    async with real_mesh(local=Local.AUTO, observer=counted.observer) as mesh:
         for number in range(2):
             await mesh.add("decode", name=f"decode-{number}")
         await mesh.add("prefill", name="prefill-0")
         assets = load_assets(mesh.model, "tiny")
         collector = MeshCollector(
             mesh.gateway,
-            metrics,
+            counted,
             name="gateway",
-            context_tokens=assets.context_tokens,
             vllm=True,
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: 0,

@@ -19,6 +19,7 @@ from gateway.core import ChoiceRequest, TokenStream
 from gateway.observability.limits import Limits
 from gateway.observability.traces import RecentTraces
 from gateway.router import Local
+from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
 from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport, Write
 from kvtransfer.transfer import PageShape
@@ -77,6 +78,8 @@ class Cluster:
         local: Local = Local.AUTO,
         may_kill: bool = True,
         numerics: dict[str, str] | None = None,
+        models: dict[str, str] | None = None,  # what workers serve, by name; others serve "sim"
+        served: tuple[str, ...] = ("sim",),  # by the gateway
         chunk_tokens: int = 8,
         cache: bool = True,
         gateway_random: Random | None = None,
@@ -99,7 +102,7 @@ class Cluster:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
         self.prefill_pages, self.may_kill, self.chunk_tokens, self.cache = prefill_pages, may_kill, chunk_tokens, cache
-        self.numerics = numerics or {}
+        self.numerics, self.models, self.served = numerics or {}, models or {}, served
         self.patience_seconds, self.max_batch = patience_seconds, max_batch
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
         self.acceptance, self.ahead, self.trace_steps = acceptance, ahead, trace_steps
@@ -122,7 +125,7 @@ class Cluster:
             self.network.host("gateway"),
             random=random,
             traces=RecentTraces(self.telemetry, random=Random(7), limits=self.limits),
-            model="sim",
+            model=ServedModels(ServedModel((name,)) for name in self.served),
             local=self.local,
             patience_seconds=self.patience_seconds,
             limits=self.door,
@@ -157,7 +160,7 @@ class Cluster:
             name,
             numerics,
             f"print-{numerics}",
-            "sim",
+            self.models.get(name, "sim"),
             "0",
             PAGE_TOKENS,
             4096,
@@ -329,13 +332,14 @@ class Cluster:
         emitted: tuple[int, ...] = (),
         allow_class_change: bool = False,
         numerics: str = "",
+        model: str = "sim",
         reads: Callable[[], Awaitable[None]] | None = None,  # the client waits for this before it takes a token
     ) -> SimClient:
         name = f"r{len(self.clients)}"
         trace = self.gateway.traces.begin("sim", "", {}, operation="chat")
-        trace.request_id, trace.model = name, "sim"
+        trace.request_id, trace.model = name, model
         spec = ChoiceRequest(
-            name, "sim", prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics, trace
+            name, model, prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics, trace
         )
         client = SimClient(spec, self.gateway.submit(spec), reads=reads)
         client.task = asyncio.ensure_future(self._listen(client))

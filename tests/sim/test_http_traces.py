@@ -336,7 +336,7 @@ def test_each_request_is_one_line_of_the_log_without_its_content(caplog: pytest.
 def test_prompts_and_outputs_are_logged_only_where_the_setting_asks_for_them(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         mesh = HttpMesh()
-        mesh.cluster.gateway.traces.show_content(assets().tokenizer.decode)
+        mesh.cluster.gateway.traces.show_content(lambda ids, model: assets().tokenizer.decode(ids))
         await mesh.cluster.start(1, 1)
         await mesh.post(HELLO)
 

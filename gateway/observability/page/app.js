@@ -32,8 +32,8 @@ const chat = new Chat((id) => {
 });
 
 store.onChange((state, news, ended) => {
-  chat.serve(state.model, state.context_tokens);
-  setText(byId("model"), state.model);
+  chat.serve(state.models);
+  setText(byId("model"), state.models.map((each) => each.name).join(", "));
   mesh.update(state);
   mesh.setMaps(store.maps);
   figures.update(state);

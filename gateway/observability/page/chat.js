@@ -10,15 +10,16 @@ export class Chat {
     this.onDone = onDone;
     this.messages = [];
     this.running = null;
-    this.model = "";
-    this.context = 0; // tokens; 0: unknown
+    this.contexts = {}; // tokens by model; 0: unknown
+    this.shown = ""; // names of the models, one a line
+    this.model = h("select", { "aria-label": "Model", hidden: true, onchange: () => this.reset() });
     this.log = h("div", { class: "talk", role: "log", "aria-live": "polite", "aria-label": "Conversation", tabindex: "0" });
     this.input = h("textarea", { rows: "2", placeholder: "Ask the mesh something", "aria-label": "Message" });
     this.most = h("input", { type: "number", min: "1", max: "100000", value: "200", "aria-label": "Most tokens of an answer" });
     this.send = h("button", { type: "submit", class: "main", text: "Send" });
     this.stop = h("button", { type: "button", text: "Stop", hidden: true, onclick: () => this.running?.abort() });
     this.clear = h("button", { type: "button", class: "quiet", text: "Clear", onclick: () => this.reset() });
-    const form = h("form", { class: "ask", onsubmit: (event) => this.submit(event) }, this.input, h("div", { class: "tools" }, this.send, this.stop, this.clear, h("label", { class: "most" }, "at most ", this.most, " tokens")));
+    const form = h("form", { class: "ask", onsubmit: (event) => this.submit(event) }, this.input, h("div", { class: "tools" }, this.model, this.send, this.stop, this.clear, h("label", { class: "most" }, "at most ", this.most, " tokens")));
     this.input.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.submit(event);
     });
@@ -26,11 +27,20 @@ export class Chat {
     this.reset();
   }
 
-  /** What the gateway serves; no answer is longer than the model's context. */
-  serve(model, context) {
-    this.model = model;
-    this.context = context;
-    this.most.max = String(context || 100000);
+  /** What the gateway serves; no answer is longer than its model's context. */
+  serve(models) {
+    const names = models.map((each) => each.name);
+    if (names.join("\n") !== this.shown) {
+      this.shown = names.join("\n");
+      this.model.replaceChildren(...names.map((name) => h("option", { value: name, text: name })));
+      this.model.hidden = names.length < 2;
+    }
+    this.contexts = Object.fromEntries(models.map((each) => [each.name, each.context_tokens]));
+    this.most.max = String(this.context || 100000);
+  }
+
+  get context() {
+    return this.contexts[this.model.value] ?? 0;
   }
 
   reset() {
@@ -76,7 +86,7 @@ export class Chat {
   }
 
   async stream(answer, note, measured) {
-    const body = { model: this.model, messages: this.messages, stream: true, stream_options: { include_usage: true }, max_tokens: Number(this.most.value) || 200 };
+    const body = { model: this.model.value, messages: this.messages, stream: true, stream_options: { include_usage: true }, max_tokens: Number(this.most.value) || 200 };
     if (this.context && body.max_tokens >= this.context) delete body.max_tokens; // the gateway gives what fits
     const response = await fetch("/v1/chat/completions", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal: this.running.signal });
     measured.id = response.headers.get("x-request-id");

@@ -142,6 +142,7 @@ function fillDetails(card) {
     ["page", `${worker.page_tokens} tokens`],
     ["address", worker.address],
     ["class", worker.class],
+    ["model", worker.model],
     ["fingerprint", worker.fingerprint],
     ["incarnation", worker.id],
   ];

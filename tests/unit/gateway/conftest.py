@@ -18,7 +18,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway.core import ChoiceRequest, PromptScores, Timings
+from gateway.core import ChoiceRequest, ModelFacts, PromptScores, Timings
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.text.assets import Assets, load_assets
@@ -151,6 +151,23 @@ class FakeCore:
 
     def models(self) -> tuple[str, ...]:
         return ("tiny",)
+
+    def root(self, name: str) -> str:
+        return name
+
+    def facts(self, name: str) -> ModelFacts:
+        return ModelFacts(
+            self.root(name),
+            self.model_hash,
+            self.context_tokens,
+            self.largest_pool_tokens,
+            self.adjusts_logits,
+            self.up,
+            self.tiers(),
+        )
+
+    def refused_workers(self) -> tuple[str, ...]:
+        return ()
 
     def admit(self, choices: int) -> None:
         pass

@@ -5,8 +5,9 @@ from random import Random
 
 import pytest
 
+from gateway.attaching import WITHOUT_WORKERS_SECONDS
 from gateway.core import ChoiceRequest
-from gateway.service import WITHOUT_WORKERS_SECONDS, Gateway
+from gateway.service import Gateway
 from gateway.tally import LONGEST_WAIT_SECONDS, Tally
 from mesh.errors import Unavailable
 from mesh.memory_network import MemoryNetwork

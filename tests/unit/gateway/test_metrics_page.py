@@ -24,7 +24,7 @@ from tests.unit.gateway.conftest import FakeCore
 @asynccontextmanager
 async def serving(folder: Path, **settings: Any) -> AsyncIterator[httpx2.AsyncClient]:
     ports: dict[str, Any] = {f"{port}_address": free_address() for port in ("http", "grpc", "worker")}
-    config = GatewayConfig(model=folder, served_name="tiny", **ports, **settings)
+    config = GatewayConfig(model=folder, served_name=("tiny",), **ports, **settings)
     task = asyncio.ensure_future(serve(config, Silent()))
     try:
         async with httpx2.AsyncClient(base_url=f"http://{config.http_address}") as client, asyncio.timeout(60):

@@ -11,10 +11,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
+from gateway.observability.by_model import MetricsByModel
 from gateway.observability.export import MeshCollector
 from gateway.observability.histograms import HistogramFamily
 from gateway.observability.metric_names import TABLE, VLLM, MetricKind, MetricSpec
-from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import write_page
 from gateway.observability.text import MetricSeries, head, lines, wants_openmetrics
 from gateway.observability.worker_series import WorkerSeries, labels_of
@@ -25,12 +25,15 @@ from mesh.messages import Distribution, Hello, Load, Measure, Measures, PrefixCh
 from mesh.telemetry import TraceContext
 
 ROOT = Path(__file__).resolve().parents[3]
+ONE = {"tiny": 512}  # a gateway of one model: its context
 TRACE = TraceContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
 
 
 def worker(name: str, incarnation: int, tier: Tier = Tier.DECODE) -> AttachedWorker:
     load = Load(1, 2, 30, 40, 64)
-    hello = Hello(tier, incarnation << 32, "a:1", "class", "print", "m", "hash", 16, 512, load, PrefixChange(0), name)
+    hello = Hello(
+        tier, incarnation << 32, "a:1", "class", "print", "tiny", "hash", 16, 512, load, PrefixChange(0), name
+    )
     return AttachedWorker(hello, cast(Any, None), load)
 
 
@@ -41,12 +44,11 @@ def gateway_with(workers: Iterable[AttachedWorker]) -> Gateway:
     return gateway
 
 
-def collector_of(gateway: Gateway, metrics: GatewayMetrics, *, vllm: bool = True) -> MeshCollector:
+def collector_of(gateway: Gateway, metrics: MetricsByModel, *, vllm: bool = True) -> MeshCollector:
     return MeshCollector(
         gateway,
         metrics,
         name="gateway",
-        context_tokens=512,
         vllm=vllm,
         clock=lambda: 5.0,
         spans_dropped=lambda: 3,
@@ -168,7 +170,7 @@ def test_workers_of_one_name_are_told_apart() -> None:
 
 
 async def test_every_metric_has_a_source_and_a_row_in_the_manual() -> None:
-    collector = collector_of(gateway_with([]), GatewayMetrics())
+    collector = collector_of(gateway_with([]), MetricsByModel(ONE))
     assert collector.names == set(TABLE)
     text = (ROOT / "docs/metrics.md").read_text()
     rows = re.findall(r"^\| `([\w:]+)` \| (\w+), [^|]+ \| ([^|]+) \|", text, re.MULTILINE)
@@ -180,14 +182,16 @@ async def test_every_metric_has_a_source_and_a_row_in_the_manual() -> None:
 
 async def test_without_compatibility_no_name_of_vllm_is_shown() -> None:
     page = await write_page(
-        collector_of(gateway_with([worker("d", 1)]), GatewayMetrics(), vllm=False), openmetrics=False, wall_offset=0.0
+        collector_of(gateway_with([worker("d", 1)]), MetricsByModel(ONE), vllm=False),
+        openmetrics=False,
+        wall_offset=0.0,
     )
     assert b"vllm" not in page and b"baton_workers_attached" in page and len(VLLM) > 20
 
 
 async def test_a_large_page_is_written_in_pieces_and_the_loop_runs_in_between() -> None:
     workers = [worker(f"decode-{number}", number) for number in range(1, 41)]
-    collector = collector_of(gateway_with(workers), GatewayMetrics())
+    collector = collector_of(gateway_with(workers), MetricsByModel(ONE))
     turns, writing = 0, asyncio.ensure_future(write_page(collector, openmetrics=True, wall_offset=0.0, slice_seconds=0))
     while not writing.done():
         turns += 1

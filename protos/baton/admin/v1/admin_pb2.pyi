@@ -55,7 +55,7 @@ class Snapshot(_message.Message):
     def __init__(self, workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("name", "tier", "address", "incarnation", "draining", "numerics_class", "fingerprint", "model_hash", "waiting", "running")
+    __slots__ = ("name", "tier", "address", "incarnation", "draining", "numerics_class", "fingerprint", "model_hash", "waiting", "running", "model")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class Worker(_message.Message):
     MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     name: str
     tier: str
     address: str
@@ -76,7 +77,8 @@ class Worker(_message.Message):
     model_hash: str
     waiting: int
     running: int
-    def __init__(self, name: _Optional[str] = ..., tier: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., draining: bool = ..., numerics_class: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model_hash: _Optional[str] = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ...) -> None: ...
+    model: str
+    def __init__(self, name: _Optional[str] = ..., tier: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., draining: bool = ..., numerics_class: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model_hash: _Optional[str] = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("worker",)

@@ -414,14 +414,16 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "context_tokens", "model_hash")
+    __slots__ = ("name", "context_tokens", "model_hash", "root")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
     name: str
     context_tokens: int
     model_hash: str
-    def __init__(self, name: _Optional[str] = ..., context_tokens: _Optional[int] = ..., model_hash: _Optional[str] = ...) -> None: ...
+    root: str
+    def __init__(self, name: _Optional[str] = ..., context_tokens: _Optional[int] = ..., model_hash: _Optional[str] = ..., root: _Optional[str] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("request_id", "model", "inputs", "dimensions", "cache_salt", "priority")

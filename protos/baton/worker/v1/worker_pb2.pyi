@@ -406,7 +406,7 @@ class PrefixChange(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., added: _Optional[_Iterable[bytes]] = ..., removed: _Optional[_Iterable[bytes]] = ..., snapshot: bool = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits")
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary")
     TIER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +421,7 @@ class Hello(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     EXAMINES_FIELD_NUMBER: _ClassVar[int]
     ADJUSTS_LOGITS_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     tier: Tier
     incarnation: int
     address: str
@@ -435,7 +436,8 @@ class Hello(_message.Message):
     name: str
     examines: bool
     adjusts_logits: bool
-    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ...) -> None: ...
+    vocabulary: int
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("tickets", "positions", "tokens", "logprobs", "ends", "top_counts", "top_ids", "top_logprobs", "drafted", "accepted")
