@@ -3,6 +3,7 @@
 `MeshCollector.collect` yields each metric of the table with its series. Every metric has one source here; a test holds
 that table, sources and docs/metrics.md name the same metrics."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -14,6 +15,8 @@ from gateway.observability.text import MetricSeries
 from gateway.observability.worker_series import WorkerSeries, labels_of
 from gateway.requests import RequestPhase
 from gateway.service import Gateway
+from gateway.tenants.limits import TenantUse
+from gateway.tenants.tenants import Tenants
 from mesh.buckets import Buckets
 from mesh.messages import Tier
 
@@ -35,8 +38,10 @@ class MeshCollector:
         vllm: bool,
         clock: Callable[[], float],  # the event loop's
         spans_dropped: Callable[[], int],
+        tenants: Tenants | None = None,
     ) -> None:
         self._gateway, self._metrics, self._clock, self._dropped = gateway, metrics, clock, spans_dropped
+        self._tenants = tenants
         self._own, self._context_tokens = (name, GATEWAY), context_tokens
         self._model = (gateway.models()[0], ENGINE)
         self._specs = (*BATON, *(VLLM if vllm else ()), *OTEL)
@@ -84,6 +89,12 @@ class MeshCollector:
             "baton_leases_expired_total": lambda _: (
                 MetricSeries((*self._own, tier), n) for tier, n in counted.expired.items()
             ),
+            "baton_tenant_requests_total": lambda _: self._by_tenant(lambda use: {(): use.requests}),
+            "baton_tenant_refused_total": lambda _: self._by_tenant(lambda use: by_value(use.refused)),
+            "baton_tenant_tokens_total": lambda _: self._by_tenant(
+                lambda use: {("prompt",): use.prompt_tokens, ("generated",): use.generated_tokens}
+            ),
+            "baton_tenant_choices": lambda _: self._by_tenant(lambda use: {(): use.choices}),
             "baton_event_loop_delay_seconds": views(counted.loop_delay, constant=self._own),
             "baton_spans_dropped_total": lambda _: [MetricSeries(self._own, self._dropped())],
             "baton_workers_attached": lambda _: self._workers(draining_only=False),
@@ -92,6 +103,14 @@ class MeshCollector:
             "baton_build_info": lambda _: [MetricSeries((_version(),), 1)],
             "baton_model_info": self._model_info,
         }
+
+    def _by_tenant(self, numbers: Callable[[TenantUse], Mapping[tuple[str, ...], int]]) -> Iterator[MetricSeries]:
+        """A series for each tenant and each further label."""
+        for name, uses in self._tenants.uses() if self._tenants is not None else ():
+            sums = Counter[tuple[str, ...]]()
+            for use in uses:
+                sums.update(numbers(use))
+            yield from (MetricSeries((name, *labels), number) for labels, number in sums.items())
 
     def _waiting(self, _: MetricSpec) -> Iterator[MetricSeries]:
         waiting = sum(r.phase is RequestPhase.WAITING for r in self._gateway.sequencer.requests.values())
@@ -217,6 +236,10 @@ class MeshCollector:
 def _nothing(_: MetricSpec) -> Iterable[MetricSeries]:
     """Only workers have series of this metric."""
     return ()
+
+
+def by_value(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+    return {(value,): count for value, count in counts.items()}
 
 
 def by_label(counts: Mapping[str, int]) -> Source:
