@@ -42,7 +42,9 @@ async def stream(
     """Yield Started, deltas, ChoiceFinished and Finished; raise MeshError for every failure."""
     async with open_channel(address, tls) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        call = stub.StreamGenerate(inference_pb2.StreamGenerateRequest(request=request), metadata=tuple(api_key_headers().items()))
+        call = stub.StreamGenerate(
+            inference_pb2.StreamGenerateRequest(request=request), metadata=tuple(api_key_headers().items())
+        )
         try:
             async for event in call:
                 yield cast(inference_pb2.StreamGenerateResponse, event)

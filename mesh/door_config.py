@@ -57,8 +57,8 @@ class DoorConfig:
         for path in self.keys_open_paths:
             if not re.fullmatch(r"(/[^/\s?#]+)+", path):
                 raise ConfigError(
-                    f"keys_open_paths: {path!r} is no path; write it as in a URL, with a slash at the beginning and none at "
-                    "the end, for instance /metrics"
+                    f"keys_open_paths: {path!r} is no path; write it as in a URL, with a slash at the beginning "
+                    "and none at the end, for instance /metrics"
                 )
         pair = {"http_tls_certificate": self.http_tls_certificate, "http_tls_key": self.http_tls_key}
         check_tls(**pair if self.http_tls_ca is None else pair | {"http_tls_ca": self.http_tls_ca})

@@ -140,7 +140,11 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[SettingValue]:
     known = {_variable(section, key): (section, key) for section, keys in SECTIONS.items() for key in keys}
     known |= {_variable(TOP, key): (TOP, key) for key in FAMILIAR}
     for name, text in environment.items():
-        if not name.startswith("BATON_") or name in (_FORCED, API_KEY) or (name not in known and _INJECTED.fullmatch(name)):
+        if (
+            not name.startswith("BATON_")
+            or name in (_FORCED, API_KEY)
+            or (name not in known and _INJECTED.fullmatch(name))
+        ):
             continue
         if name not in known:
             raise ConfigError(f"environment: unknown variable {name}{_nearest(name, list(known))}")

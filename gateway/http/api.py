@@ -81,9 +81,7 @@ class HttpApi:
             exception_handlers={HTTPException: http_exception, Exception: defect},
         )
         if tenants is not None:
-            routed = KeyGuard(
-                routed, tenants, open_paths=core.limits.keys_open_paths, count_error=core.count_error
-            )
+            routed = KeyGuard(routed, tenants, open_paths=core.limits.keys_open_paths, count_error=core.count_error)
         self.app = CommonHeaders(routed, draw_id=self._draw_id, cors=Cors(core.limits.cors_origins))
 
     async def aclose(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http import errors as http_errors
-from gateway.http.headers import MORE_HEADERS, REQUEST_ID
+from gateway.http.headers import MORE_HEADERS
 from gateway.http.writing import connection_of
 from gateway.openai.sse import encode
 from gateway.tenants.admission import OPEN, Admission

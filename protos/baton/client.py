@@ -128,8 +128,8 @@ class Client:
     ) -> None:
         """`credentials` are those of grpc.ssl_channel_credentials; None: plain text. `server_name` is the name that the
         gateways' certificates carry (their `tls_name`); empty: each gateway's carries the host of its address.
-        `patience_seconds`: how long a call that makes no progress tries again; 0: each gateway is tried once. `api_key`: the
-        tenant's key, where the gateways ask for one."""
+        `patience_seconds`: how long a call that makes no progress tries again; 0: each gateway is tried once.
+        `api_key`: the tenant's key, where the gateways ask for one."""
         if not addresses:
             raise ValueError("addresses: name at least one gateway as host:port")
         for address in addresses:

@@ -88,9 +88,7 @@ async def guarded_http(core: Any, assets: Assets, file: Path) -> AsyncIterator[G
 
 
 @asynccontextmanager
-async def guarded_grpc(
-    core: Any, assets: Assets, tenants: Tenants, **settings: Any
-) -> AsyncIterator[GrpcListening]:
+async def guarded_grpc(core: Any, assets: Assets, tenants: Tenants, **settings: Any) -> AsyncIterator[GrpcListening]:
     drawn = random.Random(3)
     traces = RecentTraces(KeptHere(), random=drawn, admission=UNKNOWN)
     add = grpc_api.services(core, assets, random=drawn, traces=traces)

@@ -73,7 +73,7 @@ async def test_a_file_that_cannot_be_used_warns_once_and_is_an_error_at_start(
     with caplog.at_level(logging.WARNING):
         await looks(keys, 5)
     assert knows(keys, "alice") and len(caplog.records) == 1
-    with pytest.raises(ConfigError, match="gateway.keys_file: "):
+    with pytest.raises(ConfigError, match=r"gateway\.keys_file: "):
         open_tenants(file, lambda: 0.0)
 
 
