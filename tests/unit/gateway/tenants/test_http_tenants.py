@@ -30,14 +30,8 @@ BODY = {"prompt": "x", "max_tokens": 4}
 
 
 @pytest.fixture
-def limits() -> dict[str, str]:
-    """Rows of the keys file; tests override it."""
-    return {"alice": "", "bob": "", "ops": "operator"}
-
-
-@pytest.fixture
-async def door(core: Any, assets: Assets, tmp_path: Path, limits: dict[str, str]) -> AsyncIterator[GuardedDoor]:
-    async with guarded_http(core, assets, write_keys(tmp_path / "keys", **limits)) as door:
+async def door(core: Any, assets: Assets, tmp_path: Path) -> AsyncIterator[GuardedDoor]:
+    async with guarded_http(core, assets, write_keys(tmp_path / "keys", alice="", bob="", ops="operator")) as door:
         yield door
 
 
