@@ -17,7 +17,7 @@ import typer
 
 from cli.errors import readable_errors
 from cli.output import emit_json, say
-from gateway.tenants.rows import KEY_HASH, OPERATOR, Row, hash_of, parse_table, read_rows
+from gateway.tenants.rows import KEY_HASH, OPERATOR, KeyRow, hash_of, parse_table, read_rows
 from mesh.config import ConfigError
 
 HEADER = "# Tenants of a gateway: name, hash of the key, limits. `baton keys` writes this file.\n"
@@ -142,11 +142,11 @@ def key_id(credential: str) -> str:
     return credential.removeprefix(KEY_HASH)[:SHOWN_DIGITS] if credential.startswith(KEY_HASH) else credential
 
 
-def _id_of(row: Row) -> str:
+def _id_of(row: KeyRow) -> str:
     return key_id(row.credential)
 
 
-def _facts(row: Row) -> dict[str, Any]:
+def _facts(row: KeyRow) -> dict[str, Any]:
     return {"name": row.name, "id": key_id(row.credential), "limits": list(row.limits)}
 
 

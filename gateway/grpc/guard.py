@@ -12,7 +12,7 @@ import grpc
 
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.calls import ADMISSION, begin
-from gateway.tenants.credentials import Credentials, key_in
+from gateway.tenants.credentials import CallerCredentials, key_in
 from gateway.tenants.tenants import Tenants, Work
 from gateway.validation import is_request_id
 from mesh.errors import BatonError
@@ -71,13 +71,13 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         finally:
             admission.close()
 
-    def _credentials(self, context: Any) -> Credentials:
+    def _credentials(self, context: Any) -> CallerCredentials:
         pairs = [(name.encode(), _bytes(value)) for name, value in context.invocation_metadata() or ()]
         key = key_in(pairs)
         if key is not None or not self._tenants.takes_certificates:
-            return Credentials(key)
+            return CallerCredentials(key)
         shown = context.auth_context() or {}
-        return Credentials(None, frozenset(_text(value) for name in NAMES for value in shown.get(name, ())))
+        return CallerCredentials(None, frozenset(_text(value) for name in NAMES for value in shown.get(name, ())))
 
 
 def work_of(method: str) -> Work:

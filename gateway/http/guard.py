@@ -13,7 +13,7 @@ from gateway.http.headers import MORE_HEADERS
 from gateway.http.writing import connection_of
 from gateway.openai.sse import encode
 from gateway.tenants.admission import OPEN, Admission
-from gateway.tenants.credentials import Credentials, key_in, names_in
+from gateway.tenants.credentials import CallerCredentials, key_in, names_in
 from gateway.tenants.tenants import Tenants, Work
 from mesh.errors import BatonError, Unauthenticated
 
@@ -51,13 +51,13 @@ class KeyGuard:
         finally:
             admission.close()
 
-    def _credentials(self, scope: Scope, work: Work) -> Credentials:
+    def _credentials(self, scope: Scope, work: Work) -> CallerCredentials:
         key = key_in(scope["headers"], basic=work is Work.OPERATES)
         if key is not None or not self._tenants.takes_certificates:
-            return Credentials(key)
+            return CallerCredentials(key)
         connection = connection_of(scope)
         shown = None if connection is None else connection.transport.get_extra_info("peercert")
-        return Credentials(None, names_in(shown))
+        return CallerCredentials(None, names_in(shown))
 
     async def _refuse(self, error: BatonError, scope: Scope, work: Work, send: Send) -> None:
         self._count_error(error, refused=True)

@@ -16,7 +16,7 @@ MOST_BYTES = 4096  # of one key
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class CallerCredentials:
     key: bytes | None  # None: the request carries none
     certificate: frozenset[str] = frozenset()  # names in the client's verified certificate
 

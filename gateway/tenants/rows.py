@@ -43,7 +43,7 @@ LIMITS = tuple(each.name for each in fields(Tenant) if each.name not in ("name",
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyRow:
     """One line of the file, well formed."""
 
     name: str
@@ -83,7 +83,7 @@ def hash_of(key: str) -> str:
     return KEY_HASH + hashlib.sha256(key.encode()).hexdigest()
 
 
-def read_rows(text: str, where: str) -> Iterator[Row | None]:
+def read_rows(text: str, where: str) -> Iterator[KeyRow | None]:
     """Each line as a row; None: a comment or an empty line. Errors never repeat a credential: it could be a key."""
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -98,7 +98,7 @@ def read_rows(text: str, where: str) -> Iterator[Row | None]:
                 f"{place}: behind the name stands sha256: with 64 hexadecimal digits, or certificate: with a name; "
                 "`baton keys add` writes such a line"
             )
-        yield Row(words[0], words[1], tuple(words[2:]))
+        yield KeyRow(words[0], words[1], tuple(words[2:]))
 
 
 def parse_table(text: str, where: str) -> KeyTable:
@@ -127,7 +127,7 @@ def parse_table(text: str, where: str) -> KeyTable:
     return KeyTable(tenants, hashes, certificates)
 
 
-def parse_tenant(row: Row, place: str) -> Tenant:
+def parse_tenant(row: KeyRow, place: str) -> Tenant:
     """The tenant whose first row this is."""
     values: Json = {}
     for word in row.limits:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from gateway.tenants.admission import TenantAdmission
-from gateway.tenants.credentials import Credentials
+from gateway.tenants.credentials import CallerCredentials
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.limits import TenantUse
 from gateway.tenants.rows import Tenant
@@ -45,7 +45,7 @@ class Tenants:
     def takes_certificates(self) -> bool:
         return self._keys.table.takes_certificates
 
-    def enter(self, credentials: Credentials, work: Work) -> TenantAdmission:
+    def enter(self, credentials: CallerCredentials, work: Work) -> TenantAdmission:
         """Admit a request, or raise Unauthenticated, Forbidden or RateLimited. Close the admission in the end."""
         tenant = self._tenant_of(credentials)
         if work is Work.OPERATES and not tenant.operator:
@@ -56,7 +56,7 @@ class Tenants:
         return admission
 
     def uses(self) -> Iterator[tuple[str, list[TenantUse]]]:
-        """What is used, by the name under which metrics show it: at most MOST_SHOWN names and OTHERS."""
+        """Uses by the name under which metrics show them: at most MOST_SHOWN names, and OTHERS."""
         self._adopt()
         shown = list(islice(self._table.tenants.values(), MOST_SHOWN))
         for tenant in shown:
@@ -66,7 +66,7 @@ class Tenants:
         if rest:
             yield OTHERS, rest
 
-    def _tenant_of(self, credentials: Credentials) -> Tenant:
+    def _tenant_of(self, credentials: CallerCredentials) -> Tenant:
         table = self._keys.table
         if credentials.key is not None:
             tenant = table.by_key(credentials.key)

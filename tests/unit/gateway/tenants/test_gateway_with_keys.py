@@ -1,4 +1,4 @@
-"""The gateway as a process with a keys file: both doors are guarded, metrics name tenants, a change of the file counts."""
+"""The gateway with a keys file: both doors are guarded, metrics name tenants, a change of the file counts."""
 
 import asyncio
 import base64

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tenants.admission import AHEAD_TOKENS, OPEN, UNKNOWN, TenantAdmission, plain_salt
-from gateway.tenants.credentials import Credentials
+from gateway.tenants.credentials import CallerCredentials
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.limits import TenantUse
 from gateway.tenants.rows import Tenant
@@ -240,7 +240,7 @@ def test_a_changed_row_keeps_a_debt_and_running_choices() -> None:
 
 
 def entering(tenants: Tenants, name: str, work: Work = Work.GENERATES) -> TenantAdmission:
-    return tenants.enter(Credentials(key_of(name).encode()), work)
+    return tenants.enter(CallerCredentials(key_of(name).encode()), work)
 
 
 async def test_a_reload_keeps_what_runs_and_forgets_who_is_gone(tmp_path: Path) -> None:
