@@ -15,7 +15,7 @@ from tests.unit.gateway.tenants.keys_files import bearer, key_of, write_keys
 pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 TOKENS = 192  # six pages
-LIMITED = "tokens_per_minute=3000 burst_tokens=300"
+LIMITED = "tokens_per_minute=60 burst_tokens=200"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -90,11 +90,9 @@ async def test_tokens_of_a_running_mesh_are_counted_and_limited(mesh: ProcessMes
         usage = answer.json()["usage"]
         assert answer.status_code == 200 and usage["total_tokens"] == TOKENS + 3 * 40
         refused = await http.post("/v1/completions", json=body, headers=bearer("carol"))
-        assert refused.status_code == 429 and 0 < int(refused.headers["retry-after-ms"]) <= 12 / 50 * 1000 + 20
-        await asyncio.sleep(int(refused.headers["retry-after-ms"]) / 1000 + 0.05)
-        again = await http.post("/v1/completions", json=body | {"max_tokens": 1, "n": 1}, headers=bearer("carol"))
-        assert again.status_code == 200, again.text
+        assert refused.status_code == 429
+        assert 0 < int(refused.headers["retry-after-ms"]) <= 113_000, "a debt of 112 at one token a second"
         page = (await http.get("/metrics", headers=bearer("ops"))).text
-    assert f'baton_tenant_tokens_total{{tenant="carol",kind="prompt"}} {2 * TOKENS}\n' in page
-    assert 'baton_tenant_tokens_total{tenant="carol",kind="generated"} 121\n' in page
+    assert f'baton_tenant_tokens_total{{tenant="carol",kind="prompt"}} {TOKENS}\n' in page
+    assert 'baton_tenant_tokens_total{tenant="carol",kind="generated"} 120\n' in page
     assert 'baton_tenant_choices{tenant="carol"} 0\n' in page
