@@ -28,7 +28,7 @@ class DoorConfig:
     keep_alive_seconds: float = 15.0  # an idle stream gets a comment after so long; 0: never
     drain_seconds: float = 30.0  # time between SIGTERM and the end of streams that still run
     keys_file: Path | None = None  # keys of the tenants, hashed (gateway/tenants/rows.py); None: every client is served
-    keys_open_paths: tuple[str, ...] = ("/health", "/v1/health", "/version")  # that need no key, with all below them
+    keys_open_paths: tuple[str, ...] = ("/health", "/v1/health", "/version")  # read without a key, with all below
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API; "*": all
     http_tls_certificate: Path | None = None  # PEM: what HTTP clients are shown; None, as the next: plain HTTP
     http_tls_key: Path | None = None  # PEM: the certificate's private key

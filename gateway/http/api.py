@@ -158,7 +158,7 @@ class HttpApi:
         }
         server = f"{scope['method']} {scope['path']}"
         trace = self._traces.begin(server, headers.get(b"traceparent", ""), about, operation=operation)
-        trace.request_id, trace.admission = scope[REQUEST_ID], admission_of(scope)
+        trace.request_id, trace.admission = scope[REQUEST_ID], admission_of(scope, trace.admission)
         return HttpCaller(trace.request_id, trace, scope[MORE_HEADERS])
 
 

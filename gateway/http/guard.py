@@ -12,12 +12,13 @@ from gateway.http import errors as http_errors
 from gateway.http.headers import MORE_HEADERS
 from gateway.http.writing import connection_of
 from gateway.openai.sse import encode
-from gateway.tenants.admission import OPEN, Admission
+from gateway.tenants.admission import Admission
 from gateway.tenants.credentials import CallerCredentials, key_in, names_in
 from gateway.tenants.tenants import Tenants, Work
 from mesh.errors import BatonError, Unauthenticated
 
 ADMISSION = "baton.admission"  # key of a scope
+READS = ("GET", "HEAD")  # what a path that needs no key is open for
 OPERATIONS = ("/ui", "/debug", "/metrics")  # and all below them
 COMPUTES = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")  # no token is generated
 
@@ -36,7 +37,7 @@ class KeyGuard:
         self._app, self._tenants, self._open, self._count_error = app, tenants, tuple(open_paths), count_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_below(scope["path"], self._open):
+        if scope["type"] != "http" or (scope["method"] in READS and is_below(scope["path"], self._open)):
             await self._app(scope, receive, send)
             return
         work = work_of(scope["method"], scope["path"])
@@ -73,9 +74,9 @@ class KeyGuard:
         await send({"type": "http.response.body", "body": content})
 
 
-def admission_of(scope: Scope) -> Admission:
-    """The admission of a request; that of a gateway without keys, where no guard stands."""
-    found: Admission = scope.get(ADMISSION, OPEN)
+def admission_of(scope: Scope, otherwise: Admission) -> Admission:
+    """The admission that the guard has made; `otherwise` where no guard stands."""
+    found: Admission = scope.get(ADMISSION, otherwise)
     return found
 
 

@@ -20,7 +20,9 @@ LIMITED = "tokens_per_minute=60 burst_tokens=200"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProcessMesh]:
-    keys = write_keys(tmp_path_factory.mktemp("keys") / "keys", alice="", bob="", carol=LIMITED, ops="operator")
+    keys = write_keys(
+        tmp_path_factory.mktemp("keys") / "keys", alice="", bob="", carol=LIMITED, dora="", ops="operator"
+    )
     keys.write_text(keys.read_text() + second_key("alice"))
     async with process_mesh(prefills=1, settings={"gateway.keys_file": str(keys), "gateway.local": "never"}) as mesh:
         yield mesh
@@ -96,3 +98,13 @@ async def test_tokens_of_a_running_mesh_are_counted_and_limited(mesh: ProcessMes
     assert f'baton_tenant_tokens_total{{tenant="carol",kind="prompt"}} {TOKENS}\n' in page
     assert 'baton_tenant_tokens_total{tenant="carol",kind="generated"} 120\n' in page
     assert 'baton_tenant_choices{tenant="carol"} 0\n' in page
+
+
+@in_one_loop
+async def test_prompts_that_are_only_scored_are_counted(mesh: ProcessMesh) -> None:
+    body = {"prompt": [prompt(5), prompt(6)], "echo": True, "logprobs": 1, "max_tokens": 0}
+    async with httpx2.AsyncClient(base_url=f"http://{mesh.http}", timeout=60) as http:
+        assert (await http.post("/v1/completions", json=body, headers=bearer("dora"))).status_code == 200
+        page = (await http.get("/metrics", headers=bearer("ops"))).text
+    assert f'baton_tenant_tokens_total{{tenant="dora",kind="prompt"}} {2 * TOKENS}\n' in page
+    assert 'baton_tenant_tokens_total{tenant="dora",kind="generated"} 0\n' in page

@@ -105,3 +105,8 @@ async def soon(condition: Any, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def begun(core: Any, count: int) -> None:
+    """Wait until so many choices have reached the core."""
+    await soon(lambda: len(core.requests) == count)

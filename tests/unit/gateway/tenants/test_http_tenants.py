@@ -20,6 +20,7 @@ from tests.unit.gateway.fake_mesh import mesh
 from tests.unit.gateway.tenants.keys_files import (
     GuardedDoor,
     bearer,
+    begun,
     guarded_http,
     key_of,
     soon,
@@ -204,10 +205,6 @@ async def busy(assets: Assets, tmp_path: Path) -> AsyncIterator[tuple[GuardedDoo
     rows = {"alice": "tokens_per_minute=600 burst_tokens=40", "bob": "concurrent=4"}
     async with guarded_http(core, assets, write_keys(tmp_path / "keys", **rows)) as door:
         yield door, core
-
-
-async def begun(core: EmittingCore, count: int) -> None:
-    await soon(lambda: len(core.requests) == count)
 
 
 async def test_spent_tokens_give_429_with_the_buckets_time(busy: tuple[GuardedDoor, EmittingCore]) -> None:
