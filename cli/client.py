@@ -8,6 +8,7 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
+from cli.api_key import api_key_headers
 from cli.errors import MeshError
 from cli.health import speaks_http
 from mesh.tls import TlsFiles, open_channel
@@ -41,7 +42,9 @@ async def stream(
     """Yield Started, deltas, ChoiceFinished and Finished; raise MeshError for every failure."""
     async with open_channel(address, tls) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        call = stub.StreamGenerate(inference_pb2.StreamGenerateRequest(request=request))
+        call = stub.StreamGenerate(
+            inference_pb2.StreamGenerateRequest(request=request), metadata=tuple(api_key_headers().items())
+        )
         try:
             async for event in call:
                 yield cast(inference_pb2.StreamGenerateResponse, event)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import typer
 
+from cli.api_key import api_key_headers
 from cli.errors import MeshError, readable_errors
 from cli.load.http_url import parse_url
 from cli.load.record import RequestFailed
@@ -50,7 +51,9 @@ def explain(
 
 async def fetch(url: str, request_id: str) -> dict[str, Any]:
     """The request with its spans, from the gateway. MeshError when there is none."""
-    target = LoadTarget(parse_url(url), headers={"connection": "close"}, timeout_seconds=ANSWER_SECONDS)
+    target = LoadTarget(
+        parse_url(url), headers={"connection": "close"} | api_key_headers(), timeout_seconds=ANSWER_SECONDS
+    )
     if not request_id:
         latest = (await _get(target, "/debug/requests?limit=20"))["requests"]
         ended = [each for each in latest if each["status"] != "running"]

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+from cli.api_key import api_key_headers
 from mesh.config import split_address
 
 ANSWER_SECONDS = 2.0
@@ -41,7 +42,8 @@ async def speaks_http(address: str) -> bool:
 async def _get(http_address: str, path: str) -> dict[str, Any] | None:
     reader, writer = await asyncio.open_connection(*split_address(http_address))
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {http_address}\r\nConnection: close\r\n\r\n".encode())
+        also = "".join(f"{name}: {value}\r\n" for name, value in api_key_headers().items())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {http_address}\r\n{also}Connection: close\r\n\r\n".encode())
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()

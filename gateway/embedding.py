@@ -6,7 +6,6 @@ client."""
 
 import asyncio
 import dataclasses
-import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,7 +62,9 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
             what = f"{name} holds an unknown token id; the vocabulary has ids 0 to {assets.vocabulary - 1}"
             raise InvalidRequest(name, what)
     dimensions = _dimensions(request.dimensions, assets)
-    salt = hashlib.blake2b(request.salt.encode(), digest_size=16).digest() if request.salt else b""
+    admission = request.trace.admission
+    priority, salt = admission.priority(request.priority, "priority"), admission.salt(request.salt)
+    admission.adds(prompt_tokens=sum(map(len, request.inputs)), choices=1, max_tokens=0)  # a few run at a time
     return [
         ChoiceRequest(
             request_id=request.request_id,
@@ -74,7 +75,7 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
             deadline_seconds=request.deadline_seconds,
             trace=request.trace,
             salt=salt,
-            priority=request.priority,
+            priority=priority,
             examination=Examination(pooling=settings.pooling, dimensions=dimensions),
             prompt_field=request.field,
         )

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 
 from gateway.grpc.admin import admin
 from gateway.grpc.api import services
+from gateway.grpc.guard import GrpcGuard
 from gateway.grpc.load import load_of
 from gateway.grpc.server import serve_grpc
 from gateway.http.api import HttpApi
@@ -33,6 +34,8 @@ from gateway.observability.ui import Ui
 from gateway.router import Local
 from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
+from gateway.tenants.admission import OPEN, UNKNOWN
+from gateway.tenants.tenants import open_tenants
 from gateway.text.assets import Assets, load_assets
 from gateway.text.by_model import AssetsByName
 from mesh.config import ConfigError, GatewayConfig
@@ -63,11 +66,13 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     def add_admin(server: Any) -> Sequence[str]:
         return admin(gateway, random)(server)
 
+    tenants = open_tenants(config.keys_file, asyncio.get_running_loop().time)
     traces = RecentTraces(
         telemetry,
         random=Random(random.getrandbits(64)),
         service=config.name,
         limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
+        admission=OPEN if tenants is None else UNKNOWN,
     )
     if config.log_content:
         traces.show_content(lambda ids, model: models.of(model).tokenizer.decode(ids))
@@ -95,18 +100,22 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
             vllm=config.metrics_compat == "vllm",
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: telemetry.counts().get("spans_dropped", 0),
+            tenants=tenants,
         )
         pages += metrics_routes(collector, wall=time.time)
         watch.append(watch_delay(metrics.all.loop_delay.of().observe))
     pages += ui.routes() if config.ui else ()
-    api = HttpApi(gateway, models, random=random, clock=time.time, traces=traces, also=pages)
+    if tenants is not None:
+        watch.append(tenants.watch())
+    api = HttpApi(gateway, models, random=random, clock=time.time, traces=traces, also=pages, tenants=tenants)
     app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what lives as long as the gateway is no work for the collector
     tls = http_tls(config)
     http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)
     public = services(gateway, models, random=random, traces=traces, load=lambda: load_of(gateway))
-    listening = await serve_grpc(config, public, serving=gateway.healthy())
+    guards = [GrpcGuard(tenants, count_error=gateway.count_error, random=random)] if tenants else []
+    listening = await serve_grpc(config, public, serving=gateway.healthy(), guards=guards)
     names = ", ".join(gateway.models())
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, names)
     try:

@@ -3,7 +3,6 @@
 Step 1 of a request's life. Both front doors end here, so both refuse the same values in the same words. Errors spell a
 field as the client's front door does; defaults are filled in here and nowhere else."""
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -134,9 +133,11 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     if request.adjustments is not None and not facts.adjusts_logits:
         name = adjusting_field(request.adjustments)
         raise fields.invalid(name, "cannot be honoured: the attached workers, which run on GPUs, do not adjust logits")
-    return _per_choice(
-        request, fields, facts.root, assets, core.limits, sampling, frozenset(eos) - set(request.stop_token_ids)
-    )
+    own_eos = frozenset(eos) - set(request.stop_token_ids)
+    valid = _per_choice(request, fields, facts.root, assets, core.limits, sampling, own_eos)
+    tokens = len(request.prompt) + sum(map(len, request.emitted.values()))
+    request.trace.admission.adds(prompt_tokens=tokens, choices=len(valid.choices), max_tokens=max_tokens)
+    return valid
 
 
 def _validate_stops(request: ClientRequest, fields: Fields, assets: Assets, limits: DoorConfig) -> None:
@@ -240,6 +241,7 @@ def _per_choice(
             raise fields.invalid("best_of", "has no meaning for an answer that is continued: name n alone")
         count = fields.integer("best_of", request.best_of, count, most)
     priority = fields.integer("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
+    priority = request.trace.admission.priority(priority, fields.name("priority"))
     if any(index >= count for index in request.emitted):
         raise fields.invalid("emitted", f"names choice {max(request.emitted)}; the choices are 0 to {count - 1}")
     if request.emitted and request.seed is None and sampling["temperature"] > 0:
@@ -248,7 +250,7 @@ def _per_choice(
         raise fields.invalid("salt", f"has {len(request.salt)} characters; at most {MAX_SALT_CHARACTERS} are allowed")
     if len(request.affinity) > MAX_AFFINITY_CHARACTERS:
         raise fields.invalid("affinity", f"is longer than {MAX_AFFINITY_CHARACTERS} characters")
-    salt = hashlib.blake2b(request.salt.encode(), digest_size=16).digest() if request.salt else b""
+    salt = request.trace.admission.salt(request.salt)
     choices: list[ChoiceRequest] = []
     complete: list[CompleteChoice] = []
     hashes: dict[tuple[str, int], list[bytes]] = {}

@@ -27,6 +27,8 @@ class DoorConfig:
     reader_seconds: float = 60.0  # a client that takes nothing for so long is disconnected
     keep_alive_seconds: float = 15.0  # an idle stream gets a comment after so long; 0: never
     drain_seconds: float = 30.0  # time between SIGTERM and the end of streams that still run
+    keys_file: Path | None = None  # keys of the tenants, hashed (gateway/tenants/rows.py); None: every client is served
+    keys_open_paths: tuple[str, ...] = ("/health", "/v1/health", "/version")  # read without a key, with all below
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API; "*": all
     http_tls_certificate: Path | None = None  # PEM: what HTTP clients are shown; None, as the next: plain HTTP
     http_tls_key: Path | None = None  # PEM: the certificate's private key
@@ -51,6 +53,12 @@ class DoorConfig:
                 raise ConfigError(
                     f"cors_origins: {origin!r} is no origin; write scheme and host as browsers send them, for instance "
                     'https://chat.example.com without a slash at the end, or "*" for every page'
+                )
+        for path in self.keys_open_paths:
+            if not re.fullmatch(r"(/[^/\s?#]+)+", path):
+                raise ConfigError(
+                    f"keys_open_paths: {path!r} is no path; write it as in a URL, with a slash at the beginning "
+                    "and none at the end, for instance /metrics"
                 )
         pair = {"http_tls_certificate": self.http_tls_certificate, "http_tls_key": self.http_tls_key}
         check_tls(**pair if self.http_tls_ca is None else pair | {"http_tls_ca": self.http_tls_ca})

@@ -89,9 +89,29 @@ class UnknownModel(BatonError):
 
 
 class Unauthenticated(BatonError):
+    """The request carries no key, an unknown one, or several."""
+
     grpc_status = grpc.StatusCode.UNAUTHENTICATED
     http_status = 401
     reason = "UNAUTHENTICATED"
+    code = "invalid_api_key"
+
+
+class Forbidden(BatonError):
+    """The key is known, and may not do this."""
+
+    grpc_status = grpc.StatusCode.PERMISSION_DENIED
+    http_status = 403
+    reason = "FORBIDDEN"
+
+
+class RateLimited(BatonError):
+    """The tenant has no tokens left, or runs as many choices as it may; nothing of the request has run."""
+
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    http_status = 429
+    reason = "RATE_LIMITED"
+    code = "rate_limit_exceeded"
 
 
 class PoolTooSmall(BatonError):

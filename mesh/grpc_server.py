@@ -43,11 +43,14 @@ class AddressError(ConfigError):
 class GrpcListening:
     """A server that runs until it is closed."""
 
-    def __init__(self, options: Sequence[tuple[str, Any]] = ()) -> None:
+    def __init__(
+        self, options: Sequence[tuple[str, Any]] = (), interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+    ) -> None:
         """`options` of gRPC override those of this file."""
         self.address = ""
         handshake = ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000))
-        self._server = grpc.aio.server(options=tuple(dict((*OPTIONS, handshake, *options)).items()))
+        every = tuple(dict((*OPTIONS, handshake, *options)).items())
+        self._server = grpc.aio.server(interceptors=interceptors, options=every)
         self._health = HealthService()
         self._services: list[str] = []
         self._steady: set[str] = set()

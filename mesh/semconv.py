@@ -72,6 +72,7 @@ SERVICE_INSTANCE = "service.instance.id"
 REQUEST_ID = "baton.request_id"
 STATUS = "baton.status"  # ok | error | cancelled
 PATH = "baton.path"  # remote | local | resumed
+TENANT = "baton.tenant"  # name of the tenant, where the gateway has keys
 SLO_VIOLATED = "baton.slo.violated"  # the limits that were missed: ttft, itl
 CHOICE = "baton.choice"  # index among the choices of one request
 ATTEMPT = "baton.attempt"

@@ -49,6 +49,7 @@ FAMILIAR: dict[str, tuple[tuple[str, str], ...]] = {
     "memory_utilization": (("worker", "memory_share"),),
 }
 _FORCED = "BATON_PRODUCT_PATH"  # engine/model/paths.py reads it where weights are opened; it wins over the settings
+API_KEY = "BATON_API_KEY"  # cli/api_key.py reads it: what a command shows to a gateway with keys
 # Kubernetes puts such variables into every pod of a namespace that has a service named baton or baton-gateway.
 _INJECTED = re.compile(r"BATON_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
 
@@ -158,7 +159,11 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[SettingValue]:
     known = {_variable(section, key): (section, key) for section, keys in SECTIONS.items() for key in keys}
     known |= {_variable(TOP, key): (TOP, key) for key in FAMILIAR}
     for name, text in environment.items():
-        if not name.startswith("BATON_") or name == _FORCED or (name not in known and _INJECTED.fullmatch(name)):
+        if (
+            not name.startswith("BATON_")
+            or name in (_FORCED, API_KEY)
+            or (name not in known and _INJECTED.fullmatch(name))
+        ):
             continue
         if name not in known:
             raise ConfigError(f"environment: unknown variable {name}{_nearest(name, list(known))}")

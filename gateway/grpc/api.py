@@ -81,6 +81,7 @@ class Generating:
         about = {semconv.RPC_SYSTEM: "grpc", semconv.RPC_METHOD: method}
         trace = self._traces.begin(method, str(call.metadata.get("traceparent", "")), about)
         trace.request_id, trace.operation, done = call.request_id, semconv.TEXT_COMPLETION, False
+        trace.admission = call.admission
         watch = ReaderWatch(self._core.limits.reader_seconds, self._cut_off(trace))
         try:
             request = await read(call)

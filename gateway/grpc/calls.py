@@ -5,6 +5,7 @@ into the log; here they are an error of the closed list. Large messages are weig
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
@@ -17,10 +18,13 @@ from gateway.core import Core
 from gateway.errors import client_error
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.wire import MOST_FIELDS, PACKED_PER_FIELD, is_heavy
+from gateway.tenants.admission import OPEN, Admission
 from gateway.validation import validate_request_id
 from mesh.errors import BodyTooLarge, InvalidRequest
 
 LARGE_BYTES = 131_072  # handling a message of so many bytes takes some milliseconds at most
+
+ADMISSION: ContextVar[Admission] = ContextVar("admission", default=OPEN)  # of this task's call
 
 Kind = TypeVar("Kind", bound=Message)
 
@@ -32,6 +36,7 @@ class Call:
     request_id: str
     metadata: Mapping[str, Any]
     raw: bytes
+    admission: Admission
 
     async def message(self, kind: type[Kind]) -> Kind:
         if len(self.raw) >= LARGE_BYTES and await is_heavy(self.raw, kind.DESCRIPTOR):
@@ -48,7 +53,7 @@ class Call:
 
 def begin(raw: bytes, context: Any, random: Random) -> Call:
     metadata = dict(context.invocation_metadata() or ())
-    return Call(f"{random.getrandbits(128):032x}", metadata, raw)
+    return Call(f"{random.getrandbits(128):032x}", metadata, raw, ADMISSION.get())
 
 
 @asynccontextmanager

@@ -37,7 +37,7 @@ class EmbedCall:
         trace = self._traces.begin(
             _METHOD, str(call.metadata.get("traceparent", "")), about, operation=semconv.EMBEDDINGS
         )
-        trace.request_id, done = call.request_id, False
+        trace.request_id, trace.admission, done = call.request_id, call.admission, False
         try:
             request = await call.message(pb.EmbedRequest)
             if given := request.request_id or call.metadata.get("x-request-id"):

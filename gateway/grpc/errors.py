@@ -35,7 +35,9 @@ def status_of(error: BatonError, request_id: str) -> status_pb2.Status:
         retry.retry_delay.FromMilliseconds(round(error.retry_after_seconds * 1000))
         details.append(retry)
     if error.grpc_status is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        exceeded = error_details_pb2.QuotaFailure.Violation(subject=error.reason, description=error.message)
+        tenant = error.details.get("tenant")
+        subject = error.reason if tenant is None else f"tenant:{tenant}"
+        exceeded = error_details_pb2.QuotaFailure.Violation(subject=subject, description=error.message)
         details.append(error_details_pb2.QuotaFailure(violations=[exceeded]))
     packed = []
     for detail in details:

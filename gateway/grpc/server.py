@@ -4,6 +4,9 @@ A message larger than the limit is refused from its length alone, before it is r
 limit keeps that piece short. A connection that stays silent is asked for a sign of life and closed without one, so a
 client whose host vanished holds no decode slot."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from mesh.config import GatewayConfig
 from mesh.grpc_network import AddServices
 from mesh.grpc_server import GrpcListening
@@ -12,15 +15,22 @@ from mesh.tls import tls_files
 PING_MS, PONG_MS = 20_000, 10_000
 
 
-async def serve_grpc(config: GatewayConfig, add: AddServices, *, serving: bool = True) -> GrpcListening:
-    """Serve until it is closed. `serving`: the first answer of health checks."""
+async def serve_grpc(
+    config: GatewayConfig,
+    add: AddServices,
+    *,
+    serving: bool = True,
+    guards: Sequence[Any] = (),
+) -> GrpcListening:
+    """Serve until it is closed. `serving`: the first answer of health checks. `guards` are interceptors."""
     listening = GrpcListening(
         (
             ("grpc.max_receive_message_length", config.grpc_message_bytes),
             ("grpc.max_concurrent_streams", config.grpc_streams),
             ("grpc.keepalive_time_ms", PING_MS),
             ("grpc.keepalive_timeout_ms", PONG_MS),
-        )
+        ),
+        interceptors=guards,
     )
     listening.add_others(add)
     tls = None if config.sidecar else tls_files(config)

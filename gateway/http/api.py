@@ -15,7 +15,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.answer import Answer
 from gateway.core import Core
@@ -23,6 +23,7 @@ from gateway.embedding import Embeddings, validate_embed
 from gateway.errors import client_error
 from gateway.http.cors import Cors
 from gateway.http.errors import shown_names, spent
+from gateway.http.guard import KeyGuard, admission_of
 from gateway.http.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
 from gateway.http.info import InfoPages, defect, http_exception
 from gateway.http.out import JSON, HttpOut
@@ -37,6 +38,7 @@ from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
+from gateway.tenants.tenants import Tenants
 from gateway.text.assets import Assets
 from gateway.text.by_model import ModelAssets
 from gateway.turns import Turns
@@ -61,6 +63,7 @@ class HttpApi:
         clock: Clock,
         traces: RecentTraces | None = None,
         also: Sequence[BaseRoute] = (),
+        tenants: Tenants | None = None,  # None: every client is served
     ) -> None:
         self._core, self._models, self._random, self._clock = core, models, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
@@ -68,7 +71,7 @@ class HttpApi:
         self._parser = BodyParser(core.limits, self._context_tokens)
         info = InfoPages(core, models, created=int(clock()), also=also)
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
-        routed = Starlette(
+        routed: ASGIApp = Starlette(
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
                 Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
@@ -78,6 +81,8 @@ class HttpApi:
             ],
             exception_handlers={HTTPException: http_exception, Exception: defect},
         )
+        if tenants is not None:
+            routed = KeyGuard(routed, tenants, open_paths=core.limits.keys_open_paths, count_error=core.count_error)
         self.app = CommonHeaders(routed, draw_id=self._draw_id, cors=Cors(core.limits.cors_origins))
 
     async def aclose(self) -> None:
@@ -157,7 +162,7 @@ class HttpApi:
         }
         server = f"{scope['method']} {scope['path']}"
         trace = self._traces.begin(server, headers.get(b"traceparent", ""), about, operation=operation)
-        trace.request_id = scope[REQUEST_ID]
+        trace.request_id, trace.admission = scope[REQUEST_ID], admission_of(scope, trace.admission)
         return HttpCaller(trace.request_id, trace, scope[MORE_HEADERS])
 
 

@@ -18,6 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
     408: "timeout_error",

@@ -14,6 +14,8 @@ def root_attributes(record: RequestRecord, limits: Limits) -> dict[str, Attribut
     found |= {semconv.REQUEST_ID: record.request_id, semconv.STATUS: record.status}
     if record.path:
         found[semconv.PATH] = record.path
+    if record.admission.tenant:
+        found[semconv.TENANT] = record.admission.tenant
     if record.error:
         found[semconv.ERROR_TYPE] = record.error
     if missed := limits.missed(record):

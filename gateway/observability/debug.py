@@ -72,6 +72,7 @@ def summary(record: RequestRecord, wall_seconds: float) -> Json:
         "request_id": record.request_id,
         "trace_id": trace_of(record),
         "model": record.model,
+        "tenant": record.admission.tenant,
         "path": record.path,
         "status": record.status,
         "error": record.error,

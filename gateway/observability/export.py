@@ -3,6 +3,7 @@
 `MeshCollector.collect` yields each metric of the table with its series. Every metric has one source here; a test holds
 that table, sources and docs/metrics.md name the same metrics."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
@@ -16,6 +17,8 @@ from gateway.observability.text import MetricSeries
 from gateway.observability.worker_series import WorkerSeries, labels_of
 from gateway.requests import RequestPhase
 from gateway.service import Gateway
+from gateway.tenants.limits import TenantUse
+from gateway.tenants.tenants import Tenants
 from mesh.buckets import Buckets
 from mesh.messages import Tier
 
@@ -36,9 +39,10 @@ class MeshCollector:
         vllm: bool,
         clock: Callable[[], float],  # the event loop's
         spans_dropped: Callable[[], int],
+        tenants: Tenants | None = None,
     ) -> None:
         self._gateway, self._metrics, self._clock, self._dropped = gateway, metrics.all, clock, spans_dropped
-        self._own, self._contexts = (name, GATEWAY), metrics.contexts
+        self._own, self._contexts, self._tenants = (name, GATEWAY), metrics.contexts, tenants
         self._specs = (*BATON, *(VLLM if vllm else ()), *OTEL)
         each = [self._vllm(root, counted) | gen_ai(root, counted) for root, counted in metrics.of.items()]
         self._sources = self._baton() | {name: joined([one[name] for one in each]) for name in each[0]}
@@ -85,6 +89,12 @@ class MeshCollector:
             "baton_leases_expired_total": lambda _: (
                 MetricSeries((*self._own, tier), n) for tier, n in counted.expired.items()
             ),
+            "baton_tenant_requests_total": lambda _: self._by_tenant(lambda use: {(): use.requests}),
+            "baton_tenant_refused_total": lambda _: self._by_tenant(lambda use: by_value(use.refused)),
+            "baton_tenant_tokens_total": lambda _: self._by_tenant(
+                lambda use: {("prompt",): use.prompt_tokens, ("generated",): use.generated_tokens}
+            ),
+            "baton_tenant_choices": lambda _: self._by_tenant(lambda use: {(): use.choices}),
             "baton_event_loop_delay_seconds": views(counted.loop_delay, constant=self._own),
             "baton_spans_dropped_total": lambda _: [MetricSeries(self._own, self._dropped())],
             "baton_workers_attached": lambda _: self._workers(draining_only=False),
@@ -94,6 +104,14 @@ class MeshCollector:
             "baton_model_info": self._model_info,
             "baton_worker_info": self._worker_info,
         }
+
+    def _by_tenant(self, numbers: Callable[[TenantUse], Mapping[tuple[str, ...], int]]) -> Iterator[MetricSeries]:
+        """A series for each tenant and each further label."""
+        for name, uses in self._tenants.uses() if self._tenants is not None else ():
+            sums = Counter[tuple[str, ...]]()
+            for use in uses:
+                sums.update(numbers(use))
+            yield from (MetricSeries((name, *labels), number) for labels, number in sums.items())
 
     def _waiting(self, _: MetricSpec) -> Iterator[MetricSeries]:
         waiting = sum(r.phase is RequestPhase.WAITING for r in self._gateway.sequencer.requests.values())
@@ -228,6 +246,10 @@ def joined(sources: list[Source]) -> Source:
 def _nothing(_: MetricSpec) -> Iterable[MetricSeries]:
     """Only workers have series of this metric."""
     return ()
+
+
+def by_value(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+    return {(value,): count for value, count in counts.items()}
 
 
 def by_label(counts: Mapping[str, int]) -> Source:

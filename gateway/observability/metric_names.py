@@ -36,6 +36,7 @@ class MetricSpec:
 
 WORKER = ("worker", "tier")  # the worker's name; gateway, prefill or decode
 MODEL = ("model_name", "engine")
+TENANT = ("tenant",)
 GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "gen_ai_response_model")
 
 
@@ -162,6 +163,15 @@ BATON = (
     ),
     _counter("baton_draft_tokens_total", "Drafts that the model verified", WORKER),
     _counter("baton_accepted_draft_tokens_total", "Drafts that became tokens", WORKER),
+    # tenants, where the gateway has keys; the hundred first of the file by name
+    _counter("baton_tenant_requests_total", "Requests of a tenant that the gateway let in", TENANT),
+    _counter(
+        "baton_tenant_refused_total",
+        "Requests of a tenant that its limits refused. limit: tokens, choices",
+        (*TENANT, "limit"),
+    ),
+    _counter("baton_tenant_tokens_total", "Tokens of a tenant. kind: prompt, generated", (*TENANT, "kind")),
+    _gauge("baton_tenant_choices", "Choices of a tenant that run, and requests that are being read", TENANT),
     # processes
     _histogram(
         "baton_event_loop_delay_seconds",

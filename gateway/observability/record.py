@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from zlib import crc32
 
+from gateway.tenants.admission import OPEN, Admission
 from mesh.errors import BatonError
 from mesh.messages import Leg, Sampling, Ticket, Tier
 from mesh.telemetry import Attribute, TraceContext, make_traceparent
@@ -109,6 +110,7 @@ class ChoiceRecord:
         attempt = AttemptAtWorker(ticket, tier, worker, span_id, now)
         self.attempts.append(attempt)
         self.heard = None
+        self.request.admission.begins()
         if not self.request.recorded:
             return ""
         self.request.expect(attempt)
@@ -147,6 +149,7 @@ class ChoiceRecord:
 
     def token(self, now: float, tier: Tier) -> None:
         """The client gets another token."""
+        self.request.admission.spends()
         self.tokens += 1
         if self.first_token_seconds is None:
             self.first_token_seconds, self.first_from = now, tier
@@ -179,6 +182,7 @@ class RequestRecord:
     expect: Callable[[AttemptAtWorker], None]
     on_end: Callable[["RequestRecord"], None]
     attributes: dict[str, Attribute] = field(default_factory=dict)  # of the root span
+    admission: Admission = OPEN  # whose request it is, and what it may use
     request_id: str = ""
     model: str = ""
     operation: str = ""  # chat | text_completion

@@ -14,6 +14,7 @@ def log_request(record: RequestRecord) -> None:
     fields: dict[str, object] = {
         **record.log_fields,
         "model": record.model,
+        "tenant": record.admission.tenant,
         "status": record.status,
         "error": record.error,
         "path": record.path,
@@ -26,9 +27,10 @@ def log_request(record: RequestRecord) -> None:
         fields["prompts"] = [record.decode(choice.prompt, record.model) for choice in record.choices]
         fields["outputs"] = [record.decode(choice.output, record.model) for choice in record.choices]
     log.info(
-        "request %s trace %s %s%s %s %d+%d tokens, first after %s, %.3f s%s",
+        "request %s trace %s%s %s%s %s %d+%d tokens, first after %s, %.3f s%s",
         record.request_id,
         fields["trace_id"],
+        f" tenant {record.admission.tenant}" if record.admission.tenant else "",
         record.status,
         f" {record.error}" if record.error else "",
         record.path or "-",

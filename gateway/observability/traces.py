@@ -12,6 +12,7 @@ from gateway.observability.limits import NO_LIMITS, Limits
 from gateway.observability.record import AttemptAtWorker, RequestRecord
 from gateway.observability.request_log import log_request
 from gateway.observability.tree import assemble, step_spans
+from gateway.tenants.admission import OPEN, Admission
 from mesh.loop_monitor import LoopMonitor
 from mesh.messages import Phases, Ticket, Tier
 from mesh.telemetry import Attributes, KeptHere, SpanRecord, Telemetry, TraceContext, parse_traceparent
@@ -30,8 +31,10 @@ class RecentTraces:
         random: Random,
         service: str = "gateway",
         limits: Limits = NO_LIMITS,
+        admission: Admission = OPEN,
     ) -> None:
-        self._telemetry = telemetry or KeptHere()
+        """`admission`: that of requests until a front door sets theirs."""
+        self._telemetry, self._admission = telemetry or KeptHere(), admission
         self._random, self._service, self._limits = random, service, limits
         self._decode: Decode | None = None
         self._monitor = LoopMonitor()
@@ -65,6 +68,7 @@ class RecentTraces:
             expect=lambda attempt: self._expect(record, attempt),
             on_end=self._ended,
             attributes=dict(attributes),
+            admission=self._admission,
             operation=operation,
             decode=self._decode,
         )

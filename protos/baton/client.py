@@ -124,16 +124,19 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         server_name: str = "",
         patience_seconds: float = 30.0,
+        api_key: str = "",
     ) -> None:
         """`credentials` are those of grpc.ssl_channel_credentials; None: plain text. `server_name` is the name that the
         gateways' certificates carry (their `tls_name`); empty: each gateway's carries the host of its address.
-        `patience_seconds`: how long a call that makes no progress tries again; 0: each gateway is tried once."""
+        `patience_seconds`: how long a call that makes no progress tries again; 0: each gateway is tried once.
+        `api_key`: the tenant's key, where the gateways ask for one."""
         if not addresses:
             raise ValueError("addresses: name at least one gateway as host:port")
         for address in addresses:
             if address.count(":") > 1 and not address.startswith("[") and "://" not in address:
                 raise ValueError(f"addresses: {address!r} needs brackets around its IPv6 address: [::1]:50051")
         self._patience_seconds = patience_seconds
+        self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
         self._first = 0  # the channel that the next call tries first: one that worked
         options = (*_OPTIONS, *((("grpc.ssl_target_name_override", server_name),) if server_name else ()))
         self._channels = [
@@ -164,7 +167,7 @@ class Client:
         for number, channel in self._in_turn():
             stub: Any = pb_grpc.InferenceServiceStub(channel)
             rest = pb.StreamGenerateRequest(request=progress.rest_of(request))
-            call = stub.StreamGenerate(rest, timeout=pace.seconds_left())
+            call = stub.StreamGenerate(rest, timeout=pace.seconds_left(), metadata=self._metadata)
             try:
                 async for event in call:
                     if progress.is_news(event):
@@ -199,14 +202,14 @@ class Client:
     async def models(self) -> list[str]:
         def ask(channel: grpc.aio.Channel, timeout_seconds: float | None) -> Any:
             stub: Any = pb_grpc.ModelServiceStub(channel)
-            return stub.ListModels(pb.ListModelsRequest(), timeout=timeout_seconds)
+            return stub.ListModels(pb.ListModelsRequest(), timeout=timeout_seconds, metadata=self._metadata)
 
         return [model.name for model in (await self._anywhere(ask)).models]
 
     async def count_tokens(self, text: str) -> int:
         def ask(channel: grpc.aio.Channel, timeout_seconds: float | None) -> Any:
             stub: Any = pb_grpc.InferenceServiceStub(channel)
-            return stub.CountTokens(pb.CountTokensRequest(text=text), timeout=timeout_seconds)
+            return stub.CountTokens(pb.CountTokensRequest(text=text), timeout=timeout_seconds, metadata=self._metadata)
 
         return int((await self._anywhere(ask)).tokens)
 

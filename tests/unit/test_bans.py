@@ -34,11 +34,13 @@ RANDOM_FILES = {
     "decode_svc/main.py": "the process: hands its randomness in",
     "kvtransfer/transports.py": "makes the transports of a process; their tokens are secrets",
     "engine/builtin/model.py": "weights drawn from a seed",
+    "cli/keys.py": "draws the keys of tenants",
     "cli/verify/drafts.py": "a draft's changed weights, drawn from a seed",
 }
 SOCKET_FILES = {
     "cli/probe.py": "`baton health` dials the service beside it",
     "gateway/grpc/api.py": "the public gRPC server",
+    "gateway/grpc/guard.py": "an interceptor of the public gRPC server",
     "gateway/http/server.py": "the public HTTP server",
     "gateway/http/writing.py": "an option of the server's connections",
     "mesh/grpc_network.py": "the real network",

@@ -1,0 +1,1 @@
+"""Tenants: who calls, how much each may use, and what keeps their prompts apart."""

@@ -1,0 +1,112 @@
+"""Keys files of tests, and front doors behind them. Keys of tests say whose they are."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from gateway.grpc import api as grpc_api
+from gateway.grpc.guard import GrpcGuard
+from gateway.grpc.server import serve_grpc
+from gateway.http.api import HttpApi
+from gateway.http.server import serve_http
+from gateway.observability.traces import RecentTraces
+from gateway.tenants.admission import UNKNOWN
+from gateway.tenants.keys import KeyFile
+from gateway.tenants.rows import hash_of
+from gateway.tenants.tenants import Tenants
+from gateway.text.assets import Assets
+from mesh.config import GatewayConfig
+from mesh.grpc_network import GrpcListening
+from mesh.telemetry import KeptHere
+
+
+def key_of(name: str) -> str:
+    return f"baton-the-key-of-{name}"
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key_of(name)}"}
+
+
+def write_keys(file: Path, **limits: str) -> Path:
+    """A file with a key for each name, and the limits given for it."""
+    rows = [f"{name} {hash_of(key_of(name))} {text}".rstrip() for name, text in limits.items()]
+    file.write_text("\n".join(["# a test's keys", *rows]) + "\n")
+    return file
+
+
+@dataclass
+class SetClock:
+    """A clock that stands until the test sets it."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class GuardedDoor:
+    """The HTTP API over a core, behind a keys file."""
+
+    file: Path
+    keys: KeyFile
+    tenants: Tenants
+    clock: SetClock
+    traces: RecentTraces
+    http: httpx2.AsyncClient
+    address: str
+
+    async def reload(self, **limits: str) -> None:
+        write_keys(self.file, **limits)
+        await self.keys.look()
+        await self.keys.look()
+
+    async def complete(self, name: str, **fields: Any) -> httpx2.Response:
+        body = {"prompt": "x", "max_tokens": 4} | fields
+        return await self.http.post("/v1/completions", json=body, headers=bearer(name))
+
+
+@asynccontextmanager
+async def guarded_http(core: Any, assets: Assets, file: Path) -> AsyncIterator[GuardedDoor]:
+    keys, clock = KeyFile(file), SetClock()
+    tenants, traces = Tenants(keys, clock), RecentTraces(KeptHere(), random=random.Random(5), admission=UNKNOWN)
+    api = HttpApi(core, assets, random=random.Random(7), clock=lambda: 1.7e9, traces=traces, tenants=tenants)
+    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
+    try:
+        async with httpx2.AsyncClient(base_url=f"http://{server.address}") as http:
+            yield GuardedDoor(file, keys, tenants, clock, traces, http, server.address)
+    finally:
+        await server.close()
+        await api.aclose()
+
+
+@asynccontextmanager
+async def guarded_grpc(core: Any, assets: Assets, tenants: Tenants, **settings: Any) -> AsyncIterator[GrpcListening]:
+    drawn = random.Random(3)
+    traces = RecentTraces(KeptHere(), random=drawn, admission=UNKNOWN)
+    add = grpc_api.services(core, assets, random=drawn, traces=traces)
+    guard = GrpcGuard(tenants, count_error=core.count_error, random=drawn)
+    config = GatewayConfig(**({"grpc_address": "127.0.0.1:0"} | settings))
+    server = await serve_grpc(config, add, guards=[guard])
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def soon(condition: Any, seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def begun(core: Any, count: int) -> None:
+    """Wait until so many choices have reached the core."""
+    await soon(lambda: len(core.requests) == count)
