@@ -37,6 +37,7 @@ from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
+from gateway.receipts.receipts import OpenReceipt, Receipts, begin_receipt
 from gateway.text.assets import Assets
 from gateway.turns import Turns
 from gateway.validation import ValidRequest, validate, validate_model, validate_request_id
@@ -59,10 +60,12 @@ class HttpApi:
         random: Random,
         clock: Clock,
         traces: RecentTraces | None = None,
+        receipts: Receipts | None = None,
         also: Sequence[BaseRoute] = (),
     ) -> None:
         self._core, self._assets, self._random, self._clock = core, assets, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
+        self._receipts = receipts
         self.count_error, self.bodies = core.count_error, BodyReader(core.limits)
         self._parser = BodyParser(core.limits, self._context_tokens)
         info = InfoPages(core, assets, created=int(clock()), also=also)
@@ -88,8 +91,9 @@ class HttpApi:
         self._core.admit(count_choices(body))
         request = await parse_chat(body, self._assets, caller)
         valid = validate(request, self._core, self._assets, self._random)
+        receipt = await self._receipt([valid], body, caller)
         answer = await Answer.begin(valid, self._core, self._assets.tokenizer, self.turns)
-        return ChatReply(body, [(request, answer)], self._assets, created=int(self._clock()))
+        return ChatReply(body, [(request, answer)], self._assets, created=int(self._clock()), receipt=receipt)
 
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, CompletionRequest, caller)
@@ -100,6 +104,7 @@ class HttpApi:
         for request in requests:
             valid.append(validate(request, self._core, self._assets, self._random))
             await self.turns.next()
+        receipt = await self._receipt(valid, body, caller)
         answers: list[Answer] = []
         try:
             for each in valid:
@@ -110,7 +115,7 @@ class HttpApi:
                 answer.cancel()
             raise
         pairs = list(zip(requests, answers, strict=True))
-        return CompletionReply(body, pairs, self._assets, created=int(self._clock()))
+        return CompletionReply(body, pairs, self._assets, created=int(self._clock()), receipt=receipt)
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, EmbeddingRequest, caller)
@@ -118,6 +123,16 @@ class HttpApi:
         request = await parse_embedding(body, self._assets, caller)
         embeddings = Embeddings(self._core, validate_embed(request, self._core, self._assets))
         return EmbeddingReply(body, embeddings, caller, model=body.model or self._assets.name)
+
+    async def _receipt(
+        self, valid: Sequence[ValidRequest], body: CommonRequest, caller: HttpCaller
+    ) -> OpenReceipt | None:
+        """The receipt that the client wants; the head of the answer names it."""
+        model = validate_model(self._core, body.model)
+        receipt = await begin_receipt(self._receipts, body.receipt, valid, model=model)
+        if receipt is not None:
+            caller.headers.append(receipt.header)
+        return receipt
 
     async def _parse(self, raw: bytes, kind: type[Body], caller: HttpCaller) -> Body:
         """The parsed body; the answer names its fields without effect."""
