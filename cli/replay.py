@@ -1,4 +1,4 @@
-"""`baton replay`: generates the answer of a receipt again, on any mesh of its numerics class, and compares every token."""
+"""`baton replay`: generates the answer of a receipt again, on any mesh of its class, and compares every token."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import typer
 
 from cli.errors import MeshError, readable_errors
 from cli.output import emit_json, fail, write
-from cli.receipts.ask import ReplayMesh, OtherClass, ask_grpc
+from cli.receipts.ask import OtherClass, ReplayMesh, ask_grpc
 from cli.receipts.compare import ReplayDifference, compare, identity
 from cli.receipts.requests import bodies, message, read_request
 from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
@@ -38,7 +38,7 @@ def replay(
     prompt_file: Annotated[Path | None, typer.Option(help="File with the prompt, taken as it is.")] = None,
     request: Annotated[
         Path | None,
-        typer.Option(help="File with the body of the request; with --address a GenerateRequest as JSON. - reads stdin."),
+        typer.Option(help="File with the request's body, or with --address a GenerateRequest as JSON; - reads stdin."),
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Send the prompt as a user's message of a chat.")] = False,
     url: Annotated[str, typer.Option(help="HTTP address of a gateway.")] = "http://127.0.0.1:8000",
@@ -149,7 +149,8 @@ def changes(old: Receipt) -> list[str]:
 
 
 def _source(prompt: str | None, prompt_file: Path | None, request: Path | None, chat: bool) -> ReplaySource:
-    given = [name for name, value in (("--prompt", prompt), ("--prompt-file", prompt_file), ("--request", request)) if value is not None]
+    options = {"--prompt": prompt, "--prompt-file": prompt_file, "--request": request}
+    given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         raise ReceiptError(f"give one of --prompt, --prompt-file and --request, not {' and '.join(given) or 'none'}")
     if request is not None:

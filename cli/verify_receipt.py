@@ -14,14 +14,15 @@ from cli.errors import MeshError, readable_errors
 from cli.output import emit_json, fail, say, write
 from cli.receipts.ask import ReplayMesh
 from gateway.receipts.canonical import ReceiptError, read_receipt
-from gateway.receipts.shape import Receipt, shaped
+from gateway.receipts.shape import Receipt, ReceiptChoice, ReceiptPrompt, shaped
 from gateway.receipts.signing import check_signature, public_key_of
 
 ReceiptFile = Annotated[
     Path, typer.Argument(help="File with the receipt, or with the whole answer that carries it; - reads stdin.")
 ]
 KeyOption = Annotated[
-    str, typer.Option(help="The gateway's public key: 64 hex digits, or a file with what /v1/receipts/key answers or PEM.")
+    str,
+    typer.Option(help="The gateway's public key: 64 hex digits, or a file: PEM, or what /v1/receipts/key answers."),
 ]
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -72,12 +73,13 @@ def lines(receipt: Receipt, signer: str, *, trusted: bool) -> list[str]:
         f"  model      {receipt.model}, hash {receipt.model_hash}",
         *(f"  class      {each.name} fingerprint {each.fingerprint}" for each in receipt.numerics),
         f"  when       {when} UTC, Baton {receipt.baton}, request {receipt.request_id}",
-        *(
-            f"  choice {choice.index}   {choice.tokens} tokens after {prompt.tokens}, {choice.finish_reason or 'no end'}, "
-            f"seed {prompt.seed}, {choice.hash[:16]}…"
-            for prompt, choice in choices
-        ),
+        *(_choice(prompt, choice) for prompt, choice in choices),
     ]
+
+
+def _choice(prompt: ReceiptPrompt, choice: ReceiptChoice) -> str:
+    about = f"{choice.tokens} tokens after {prompt.tokens}, {choice.finish_reason or 'no end'}"
+    return f"  choice {choice.index}   {about}, seed {prompt.seed}, hash {choice.hash[:16]}…"
 
 
 def read_file(path: Path) -> bytes:

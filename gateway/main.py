@@ -112,17 +112,13 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         pages += metrics_routes(collector, wall=time.time)
         watch.append(watch_delay(metrics.loop_delay.of().observe))
     pages += [*receipt_routes(receipts), *(ui.routes() if config.ui else ())]
-    api = HttpApi(
-        gateway, assets, random=random, clock=time.time, traces=traces, receipts=receipts, also=pages
-    )
+    api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, receipts=receipts, also=pages)
     app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what lives as long as the gateway is no work for the collector
     tls = http_tls(config)
     http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)
-    public = services(
-        gateway, assets, random=random, traces=traces, load=lambda: load_of(gateway), receipts=receipts
-    )
+    public = services(gateway, assets, random=random, traces=traces, load=lambda: load_of(gateway), receipts=receipts)
     listening = await serve_grpc(config, public, serving=gateway.healthy())
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
     try:

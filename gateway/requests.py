@@ -60,7 +60,7 @@ class GatewayRequest:
     decode: int | None = None  # incarnation of the decode worker
     handed: bool = False  # decode has sent a token of this attempt, so it has the pages
     numerics: str = ""  # numerics class of the latest token
-    classes: list[tuple[int, str]] = field(default_factory=list)  # first position of each class that came, and the class
+    classes: list[tuple[int, str]] = field(default_factory=list)  # each class that came, at its first position
     prefilled: Prefilled | None = None  # timings of the prompt's first prefill
     refused: dict[int, FullKind] = field(default_factory=dict)  # workers without room for it, by incarnation
     failed: dict[tuple[int, int], int] = field(default_factory=dict)  # (prefill, decode): failed pushes

@@ -58,8 +58,8 @@ def compare(old: Receipt, number: int, new: Receipt) -> list[ReplayDifference]:
         what = f"choices: {len(indices[0])} in the receipt, {len(indices[1])} {HERE}"
         return [*found, ReplayDifference("choices", what, number)]
     same_prompt = before.hash == after.hash
-    for one, other in zip(before.choices, after.choices, strict=True):
-        found += choices(one, other, number, same_prompt)
+    for pair in zip(before.choices, after.choices, strict=True):
+        found += choices(*pair, number, same_prompt)
     return found
 
 
@@ -85,7 +85,9 @@ def choices(old: ReceiptChoice, new: ReceiptChoice, number: int, same_prompt: bo
                 where = f"{old.tokens} tokens in the receipt, {new.tokens} {HERE}, and the first {first} are equal"
             yield ReplayDifference("tokens", f"choice {old.index}: {where}", number, old.index, span)
         else:
-            yield ReplayDifference("tokens", f"choice {old.index}: other tokens, after another prompt", number, old.index)
+            yield ReplayDifference(
+                "tokens", f"choice {old.index}: other tokens, after another prompt", number, old.index
+            )
     elif old.finish_reason != new.finish_reason:
         what = f"finish_reason: {old.finish_reason} in the receipt, {new.finish_reason} {HERE}"
         yield ReplayDifference("finish_reason", f"choice {old.index}: {what}", number, old.index)

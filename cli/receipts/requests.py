@@ -36,7 +36,7 @@ def bodies(receipt: Receipt, request: Mapping[str, Any] | None, text: str | None
 
 
 def text_body(receipt: Receipt, text: str, *, chat: bool) -> Json:
-    """A request that holds this prompt and what the receipt says. ReceiptError where the receipt does not say it all."""
+    """A request of this prompt and what the receipt says. ReceiptError where the receipt does not say it all."""
     parameters = receipt.parameters or {}
     hidden = [name for name in HASHED if parameters.get(name) is not None]
     if hidden:
@@ -84,7 +84,7 @@ def message(receipt: Receipt, request: Mapping[str, Any] | None, text: str | Non
     found = inference_pb2.GenerateRequest()
     if request is not None:
         try:
-            json_format.ParseDict(request, found)
+            json_format.ParseDict(dict(request), found)
         except json_format.ParseError as error:
             raise ReceiptError(f"the request is no GenerateRequest in JSON: {error}") from None
         given: Json = {}

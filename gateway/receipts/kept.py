@@ -72,5 +72,6 @@ class KeptReceipts:
         name = hashlib.sha256(f"{len(owner)}:{owner}{id}".encode("utf-8", "surrogatepass")).hexdigest()
         return self._folder / f"{name}.json"
 
+
 def on_disk(size: int) -> int:
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES

@@ -1,4 +1,4 @@
-"""`make receipts`: 100 receipts of one mesh, replayed on a mesh of another shape and on one whose model has one other weight.
+"""`make receipts`: 100 receipts, replayed on a mesh of another shape and on one whose model has one other weight.
 
 `python -m tests.receipts --json` ends with one JSON object. Status 1 unless every replay on the other shape is equal
 and every one on the changed model is refused with the model's hash as the reason."""

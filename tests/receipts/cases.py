@@ -68,8 +68,8 @@ def cases(count: int, seed: int = 11) -> Iterator[ReceiptCase]:
 
 
 def _numbers(draw: random.Random) -> Json:
-    some: Json = {"temperature": draw.choice((0.7, 1.0, 1.3)), "top_p": draw.choice((0.9, 1.0)), "top_k": draw.choice((0, 40))}
-    return some | ({"seed": draw.getrandbits(63)} if draw.random() < 0.5 else {})
+    numbers: Json = {"temperature": draw.choice((0.7, 1.0, 1.3)), "top_p": draw.choice((0.9, 1.0))}
+    return numbers | {"top_k": draw.choice((0, 40))} | ({"seed": draw.getrandbits(63)} if draw.random() < 0.5 else {})
 
 
 def _sampled(draw: random.Random, door: str) -> ReceiptCase:
@@ -96,9 +96,14 @@ def _json(draw: random.Random, door: str) -> ReceiptCase:
 def _choices(draw: random.Random, door: str) -> ReceiptCase:
     numbers = _numbers(draw)
     if door == "grpc":
-        body = {"text": draw.choice(STARTS), "sampling": numbers | {"n": 2}, "stop": {"max_tokens": 20, "strings": ["."]}}
+        body = {
+            "text": draw.choice(STARTS),
+            "sampling": numbers | {"n": 2},
+            "stop": {"max_tokens": 20, "strings": ["."]},
+        }
         return ReceiptCase("choices", door, "", body)
-    body = {"prompt": list(draw.sample(STARTS, 2)), "n": 2, "max_tokens": 16, "stop": [".", " the"], "logit_bias": {"12": -5}}
+    body = {"prompt": list(draw.sample(STARTS, 2)), "n": 2, "max_tokens": 16}
+    body |= {"stop": [".", " the"], "logit_bias": {"12": -5}}
     return ReceiptCase("choices", door, "/v1/completions", body | numbers)
 
 

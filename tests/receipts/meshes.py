@@ -1,4 +1,4 @@
-"""Meshes of the built-in model in several shapes, and a copy of the model in which one weight differs by its last bit."""
+"""Meshes of the built-in model in several shapes, and the model with one weight that differs by its last bit."""
 
 import json
 import shutil
@@ -53,7 +53,8 @@ def with_one_weight_changed(folder: Path) -> Path:
     data = bytearray(file.read_bytes())
     header = int.from_bytes(data[:8], "little")
     tensors = json.loads(data[8 : 8 + header])
-    largest = max((each["data_offsets"] for name, each in tensors.items() if name != "__metadata__"), key=lambda at: at[1] - at[0])
+    offsets = [each["data_offsets"] for name, each in tensors.items() if name != "__metadata__"]
+    largest = max(offsets, key=lambda pair: int(pair[1] - pair[0]))
     data[8 + header + largest[0]] ^= 1  # little endian: the lowest bit of a weight
     file.write_bytes(data)
     return changed

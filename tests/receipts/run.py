@@ -36,7 +36,9 @@ class TakenReceipt:
         return ReplaySource(None, self.case.body) if text is None else ReplaySource(text, None)
 
 
-async def take_all(doors: Doors, cases: Sequence[ReceiptCase], on_done: Callable[[], None] = lambda: None) -> list[TakenReceipt]:
+async def take_all(
+    doors: Doors, cases: Sequence[ReceiptCase], on_done: Callable[[], None] = lambda: None
+) -> list[TakenReceipt]:
     room = asyncio.Semaphore(AT_ONCE)
     async with httpx2.AsyncClient(base_url=doors.url, timeout=SECONDS) as client:
 

@@ -41,7 +41,9 @@ def test_whole_numbers_that_some_readers_round_are_refused() -> None:
             read_receipt(text_of(a=value))
 
 
-@pytest.mark.parametrize("where", ['{"a": 1, "a": 2, %s}', '{"b": {"a": 1, "a": 1}, %s}', '{"b": [{"a": 1, "a": 1}], %s}'])
+@pytest.mark.parametrize(
+    "where", ['{"a": 1, "a": 2, %s}', '{"b": {"a": 1, "a": 1}, %s}', '{"b": [{"a": 1, "a": 1}], %s}']
+)
 def test_a_name_that_stands_twice_is_refused_at_any_depth(where: str) -> None:
     with pytest.raises(ReceiptError, match="twice"):
         read_receipt((where % f'"format": "{FORMAT}"').encode())
