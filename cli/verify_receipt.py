@@ -95,7 +95,7 @@ def read_key(given: str) -> str:
         return given.lower()
     raw = read_file(Path(given))
     try:
-        if b"PUBLIC KEY" in raw:
+        if raw.lstrip().startswith(b"-----BEGIN"):
             return public_key_of(raw)
         content: Any = json_module.loads(raw)
         found = str(content["key"]) if isinstance(content, dict) else raw.decode().strip()
