@@ -4,7 +4,7 @@ import asyncio
 import json as json_module
 import re
 import sys
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +24,7 @@ KeyOption = Annotated[
     str,
     typer.Option(help="The gateway's public key: 64 hex digits, or a file: PEM, or what /v1/receipts/key answers."),
 ]
+LATEST = 253_402_300_799  # the last second that has a date of four digits
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -65,7 +66,7 @@ def verify_receipt(
 
 def lines(receipt: Receipt, signer: str, *, trusted: bool) -> list[str]:
     choices = [(prompt, choice) for prompt in receipt.prompts for choice in prompt.choices]
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(max(receipt.created, 0), 2**40)))
+    when = datetime.fromtimestamp(min(max(receipt.created, 0), LATEST), UTC).strftime("%Y-%m-%d %H:%M:%S")
     whose = "the given key" if trusted else "a key that this check knows nothing about; name yours with --key or --url"
     return [
         f"{receipt.id}: nothing was changed since it was signed",

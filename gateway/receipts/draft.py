@@ -34,7 +34,7 @@ class DraftChoice:
 
 @dataclass(frozen=True, slots=True)
 class DraftHead:
-    """What is known before the first token."""
+    """The part of a receipt that is known before the first token."""
 
     id: str
     request_id: str

@@ -24,7 +24,7 @@ HASHED = (
 
 
 def parameters_of(valid: ValidRequest) -> Json | None:
-    """None: nothing was sampled for this request."""
+    """The parameters, or None where nothing was sampled for this request."""
     if not valid.choices:
         return None
     request, sampling = valid.request, valid.choices[0].sampling
@@ -65,6 +65,6 @@ def _hashed(kind: str, values: list[Any]) -> str | None:
 
 
 def _tools(reading: AnswerFormat) -> str | None:
-    """What of the tools decides where an answer ends. The prompt's hash and the grammar's cover the rest."""
+    """Hash of what in the tools decides where an answer ends. Prompt and grammar, which have hashes, hold the rest."""
     use = reading.use
     return _hashed("tools", [use.mode.value, use.parallel, *sorted(use.names)]) if use.tools else None

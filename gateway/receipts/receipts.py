@@ -76,7 +76,7 @@ class Receipts:
 async def begin_receipt(
     receipts: Receipts | None, wanted: bool | None, valid: Sequence[ValidRequest], *, model: str, owner: str = ""
 ) -> "OpenReceipt | None":
-    """None: the client wants none. `receipts`: None where the gateway was started without any. `owner`: see
+    """The receipt to be, or None where the client wants none. `receipts` is None in a gateway without. `owner`: see
     `Receipts.begin`; the page that serves receipts passes the same to `Receipts.find`."""
     if not wanted:
         return None
