@@ -103,6 +103,10 @@ envoy-check: $(DEV) ## real Envoys: configurations, identities, a worker's death
 schemas: $(DEV) ## answers to 300 JSON schemas, greedy and sampled: does every one validate? (2 minutes)
 	@$(BIN)/python -m tests.schemas --json $(ARGS)
 
+.PHONY: receipts
+receipts: $(DEV) ## replay 100 receipts on another mesh: are all equal, and does a changed weight refuse all? (2 minutes)
+	@$(BIN)/python -m tests.receipts --json $(ARGS)
+
 .PHONY: traces
 traces: $(DEV) ## do traces add up? mixed requests behind Envoys, and delays put into every stage
 	@$(BIN)/python -m bench.traces --json $(ARGS)

@@ -52,7 +52,8 @@ def hopeless(request: GatewayRequest, workers: Workers, local: Local) -> BatonEr
     classes = sorted({decode.numerics for decode in workers.tier(Tier.DECODE)})
     if request.numerics and classes and request.numerics not in classes:
         began = f"the answer began in class {request.numerics}; the decode workers left are of {', '.join(classes)}"
-        return ClassUnavailable(f"{began}. Start a worker of that class, or set allow_class_change")
+        facts = {"wanted": request.numerics, "attached": ", ".join(classes)}
+        return ClassUnavailable(f"{began}. Start a worker of that class, or set allow_class_change", details=facts)
     if all_refuse_for_ever(request, workers.tier(Tier.DECODE)):
         needed = len(choice.prompt) + choice.sampling.max_tokens
         what = f"prompt and {choice.max_tokens_field} need {needed} tokens; no decode worker's pool holds so many"

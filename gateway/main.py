@@ -20,6 +20,7 @@ from gateway.grpc.load import load_of
 from gateway.grpc.server import serve_grpc
 from gateway.http.api import HttpApi
 from gateway.http.hosts import KnownHosts, accepts_any_host
+from gateway.http.info import package_version
 from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
 from gateway.leaving import serve_until_left
@@ -31,6 +32,8 @@ from gateway.observability.metrics_page import metrics_routes
 from gateway.observability.observer import UNOBSERVED
 from gateway.observability.traces import RecentTraces
 from gateway.observability.ui import Ui
+from gateway.receipts.pages import receipt_routes
+from gateway.receipts.receipts import Receipts
 from gateway.router import Local
 from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
@@ -91,6 +94,14 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     )
     registry = await gateway.listen(config.worker_address)
     ui = Ui(gateway)
+    receipts = Receipts(
+        config.receipts_folder or config.cache_folder / "receipts",
+        random=random,
+        clock=time.time,
+        version=package_version(),
+        seconds=config.receipt_seconds,
+        most_bytes=config.receipts_mib * 2**20,
+    )
     pages, watch = list[BaseRoute](debug_routes(traces, time.time)), list[Coroutine[Any, Any, None]]()
     if metrics is not None:
         collector = MeshCollector(
@@ -104,16 +115,25 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         )
         pages += metrics_routes(collector, wall=time.time)
         watch.append(watch_delay(metrics.all.loop_delay.of().observe))
-    pages += ui.routes() if config.ui else ()
+    pages += [*receipt_routes(receipts), *(ui.routes() if config.ui else ())]
     if tenants is not None:
         watch.append(tenants.watch())
-    api = HttpApi(gateway, models, random=random, clock=time.time, traces=traces, also=pages, tenants=tenants)
+    api = HttpApi(
+        gateway,
+        models,
+        random=random,
+        clock=time.time,
+        traces=traces,
+        receipts=receipts,
+        also=pages,
+        tenants=tenants,
+    )
     app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what lives as long as the gateway is no work for the collector
     tls = http_tls(config)
     http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)
-    public = services(gateway, models, random=random, traces=traces, load=lambda: load_of(gateway))
+    public = services(gateway, models, random=random, traces=traces, load=lambda: load_of(gateway), receipts=receipts)
     guards = [GrpcGuard(tenants, count_error=gateway.count_error, random=random)] if tenants else []
     listening = await serve_grpc(config, public, serving=gateway.healthy(), guards=guards)
     names = ", ".join(gateway.models())

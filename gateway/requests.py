@@ -60,6 +60,7 @@ class GatewayRequest:
     decode: int | None = None  # incarnation of the decode worker
     handed: bool = False  # decode has sent a token of this attempt, so it has the pages
     numerics: str = ""  # numerics class of the latest token
+    classes: list[tuple[int, str]] = field(default_factory=list)  # each class that came, at its first position
     prefilled: Prefilled | None = None  # timings of the prompt's first prefill
     refused: dict[int, FullKind] = field(default_factory=dict)  # workers without room for it, by incarnation
     failed: dict[tuple[int, int], int] = field(default_factory=dict)  # (prefill, decode): failed pushes
@@ -97,6 +98,12 @@ class GatewayRequest:
         if self.ticket.attempt > 1 or (self.decode is None and self.prefill is None):
             return "resumed"
         return "local" if self.prefill is None else "remote"
+
+    def computed_in(self, numerics: str) -> None:
+        """The next token comes from a worker of this numerics class."""
+        if numerics != self.numerics or not self.classes:
+            self.classes.append((self.next_position, numerics))
+            self.numerics = numerics
 
     def is_current(self, ticket: Ticket) -> bool:
         """Rule [attempt]: tokens and reports of an earlier attempt are dropped. Shown after the next attempt began, in

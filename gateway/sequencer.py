@@ -171,7 +171,7 @@ class Sequencer:
                     request.handed_seconds = now
                     self.observer.handed(request, now)
             if request.is_next(item.token):
-                request.numerics = numerics
+                request.computed_in(numerics)
                 self._show(request, tier, item.token, now)
 
     def current(self, ticket: Ticket) -> GatewayRequest | None:

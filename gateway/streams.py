@@ -43,7 +43,9 @@ class RequestStream:
 
     @property
     def numerics(self) -> str:
-        return self._request.numerics
+        request = self._request
+        position = len(request.choice.emitted) + self._read - 1  # of the token that the front door read last
+        return next((name for first, name in reversed(request.classes) if first <= position), request.choice.numerics)
 
     @property
     def timings(self) -> Timings:

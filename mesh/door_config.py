@@ -29,6 +29,9 @@ class DoorConfig:
     drain_seconds: float = 30.0  # time between SIGTERM and the end of streams that still run
     keys_file: Path | None = None  # keys of the tenants, hashed (gateway/tenants/rows.py); None: every client is served
     keys_open_paths: tuple[str, ...] = ("/health", "/v1/health", "/version")  # read without a key, with all below
+    receipts_folder: Path | None = None  # key of the receipts and the receipts themselves; None: in `cache_folder`
+    receipt_seconds: float = 3600.0  # for which a receipt can be fetched
+    receipts_mib: int = 16  # disk for receipts that can be fetched; 0: none can
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API; "*": all
     http_tls_certificate: Path | None = None  # PEM: what HTTP clients are shown; None, as the next: plain HTTP
     http_tls_key: Path | None = None  # PEM: the certificate's private key
@@ -41,8 +44,9 @@ class DoorConfig:
         check_range("body_mib", self.body_mib, 1, 1024)
         check_range("header_kib", self.header_kib, 1, 1024)
         check_range("connections", self.connections, 1, 1_000_000)
+        check_range("receipts_mib", self.receipts_mib, 0, 1 << 20)
         check_range("reader_kib", self.reader_kib, 4, 1 << 20)
-        for key in ("header_seconds", "body_seconds", "reader_seconds"):
+        for key in ("header_seconds", "body_seconds", "reader_seconds", "receipt_seconds"):
             if not 0.0 < (seconds := getattr(self, key)) <= MAX_SECONDS:
                 raise ConfigError(f"{key}: {seconds} is not above 0 and at most {MAX_SECONDS:g}")
         for key in ("keep_alive_seconds", "drain_seconds"):

@@ -27,6 +27,7 @@ from gateway.grpc.vllm import vllm_handlers
 from gateway.observability.record import RequestRecord
 from gateway.observability.traces import RecentTraces
 from gateway.readers import ReaderWatch
+from gateway.receipts.receipts import Receipts, begin_receipt
 from gateway.text.by_model import ModelAssets
 from gateway.turns import Turns
 from gateway.usage import usage_of
@@ -47,12 +48,13 @@ def services(
     random: Random,
     traces: RecentTraces | None = None,
     load: Callable[[], MeshLoad] | None = None,  # sent with every answer
+    receipts: Receipts | None = None,
 ) -> AddServices:
     """Pass this to gateway/grpc/server.py to serve the public API."""
 
     def add(server: grpc.aio.Server) -> list[str]:
         own = traces or RecentTraces(Silent(), random=random)
-        generating = Generating(core, models, random, own, load)
+        generating = Generating(core, models, random, own, load, receipts)
         inference = _Inference(
             generating, Tokenizing(core, models, random), EmbedCall(core, models, random=random, traces=own)
         )
@@ -68,10 +70,16 @@ class Generating:
     """Answers a request of this API, or of an API that was turned into it."""
 
     def __init__(
-        self, core: Core, models: ModelAssets, random: Random, traces: RecentTraces, load: Callable[[], MeshLoad] | None
+        self,
+        core: Core,
+        models: ModelAssets,
+        random: Random,
+        traces: RecentTraces,
+        load: Callable[[], MeshLoad] | None,
+        receipts: Receipts | None,
     ) -> None:
         self._core, self._models, self._random, self._traces, self._load = core, models, random, traces, load
-        self._turns = Turns()
+        self._receipts, self._turns = receipts, Turns()
 
     async def events(
         self, raw: bytes, context: Any, method: str, read: ReadRequest, names: Names = NAMES
@@ -101,8 +109,9 @@ class Generating:
             )
             valid = validate(parsed, self._core, assets, self._random)
             self._core.admit(len(valid.choices))
+            receipt = await begin_receipt(self._receipts, request.receipt, [valid], model=trace.model)
             answer = await Answer.begin(valid, self._core, assets.tokenizer, self._turns)
-            async with aclosing(messages(parsed, answer)) as events:
+            async with aclosing(messages(parsed, answer, receipt)) as events:
                 async for event in watch.over(events):
                     yield event
             context.set_trailing_metadata(self._trailers(call.request_id, answer))

@@ -1,5 +1,6 @@
 """Events of an answer as messages of baton.inference.v1. Step 8 of a request's life over gRPC."""
 
+import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -8,16 +9,20 @@ from gateway.answer import Answer
 from gateway.events import Delta, Finished
 from gateway.grpc.conversation import tool_call
 from gateway.grpc.request import class_of
+from gateway.receipts.receipts import OpenReceipt
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest
 from mesh.messages import End
 
 
-async def messages(request: ClientRequest, answer: Answer) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
+async def messages(
+    request: ClientRequest, answer: Answer, receipt: OpenReceipt | None = None
+) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
     classes: list[str] = []  # numerics classes sent so far, the class of Started first
     class_of_choice: dict[int, str] = {}
     with_logprobs = request.top_logprobs is not None
-    async with aclosing(answer.events()) as events:
+    noted = answer.events() if receipt is None else receipt.noting(0, answer.events())
+    async with aclosing(noted) as events:
         async for event in events:
             if not classes:
                 classes.append(answer.numerics)
@@ -30,7 +35,10 @@ async def messages(request: ClientRequest, answer: Answer) -> AsyncGenerator[pb.
             if event.numerics not in classes:
                 classes.append(event.numerics)
             yield _delta(event, with_logprobs, changed=event.numerics != before)
-    yield _finished(answer, classes[1:])
+    finished = _finished(answer, classes[1:])
+    if receipt is not None:
+        finished.finished.receipt_json = json.dumps(await receipt.finish())
+    yield finished
 
 
 def grow(choice: pb.Choice, event: pb.StreamGenerateResponse) -> None:

@@ -38,6 +38,7 @@ from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
+from gateway.receipts.receipts import OpenReceipt, Receipts, begin_receipt
 from gateway.tenants.tenants import Tenants
 from gateway.text.assets import Assets
 from gateway.text.by_model import ModelAssets
@@ -62,11 +63,13 @@ class HttpApi:
         random: Random,
         clock: Clock,
         traces: RecentTraces | None = None,
+        receipts: Receipts | None = None,
         also: Sequence[BaseRoute] = (),
         tenants: Tenants | None = None,  # None: every client is served
     ) -> None:
         self._core, self._models, self._random, self._clock = core, models, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
+        self._receipts = receipts
         self.count_error, self.bodies = core.count_error, BodyReader(core.limits)
         self._parser = BodyParser(core.limits, self._context_tokens)
         info = InfoPages(core, models, created=int(clock()), also=also)
@@ -94,8 +97,9 @@ class HttpApi:
         self._core.admit(count_choices(body))
         request = await parse_chat(body, assets, caller)
         valid = validate(request, self._core, assets, self._random)
+        receipt = await self._receipt([valid], body, caller)
         answer = await Answer.begin(valid, self._core, assets.tokenizer, self.turns)
-        return ChatReply(body, [(request, answer)], assets, created=int(self._clock()))
+        return ChatReply(body, [(request, answer)], assets, created=int(self._clock()), receipt=receipt)
 
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, CompletionRequest, caller)
@@ -106,6 +110,7 @@ class HttpApi:
         for request in requests:
             valid.append(validate(request, self._core, assets, self._random))
             await self.turns.next()
+        receipt = await self._receipt(valid, body, caller)
         answers: list[Answer] = []
         try:
             for each in valid:
@@ -116,7 +121,7 @@ class HttpApi:
                 answer.cancel()
             raise
         pairs = list(zip(requests, answers, strict=True))
-        return CompletionReply(body, pairs, assets, created=int(self._clock()))
+        return CompletionReply(body, pairs, assets, created=int(self._clock()), receipt=receipt)
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, EmbeddingRequest, caller)
@@ -124,6 +129,16 @@ class HttpApi:
         request = await parse_embedding(body, assets, caller)
         embeddings = Embeddings(self._core, validate_embed(request, self._core, assets))
         return EmbeddingReply(body, embeddings, caller, model=body.model or assets.name)
+
+    async def _receipt(
+        self, valid: Sequence[ValidRequest], body: CommonRequest, caller: HttpCaller
+    ) -> OpenReceipt | None:
+        """The receipt that the client wants; the head of the answer names it."""
+        model = validate_model(self._core, body.model)
+        receipt = await begin_receipt(self._receipts, body.receipt, valid, model=model)
+        if receipt is not None:
+            caller.headers.append(receipt.header)
+        return receipt
 
     async def _parse(self, raw: bytes, kind: type[Body], caller: HttpCaller) -> Body:
         """The parsed body; the answer names its fields without effect."""

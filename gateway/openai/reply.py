@@ -29,8 +29,9 @@ from gateway.openai.answer import (
 )
 from gateway.openai.pieces import JsonPieces, in_thread
 from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, joined_logprobs, prompt_logprobs
-from gateway.openai.sse import ChatFrames, CompletionFrames, with_member
+from gateway.openai.sse import ChatFrames, CompletionFrames, Frames, with_member
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.receipts.receipts import OpenReceipt
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest
@@ -52,7 +53,9 @@ class Reply(Protocol):
 class _BaseReply:
     prefix: str
 
-    def __init__(self, body: CommonRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
+    def __init__(
+        self, body: CommonRequest, pairs: Pairs, assets: Assets, *, created: int, receipt: OpenReceipt | None = None
+    ) -> None:
         self.request_id = pairs[0][0].request_id
         self.stream = bool(body.stream)
         self._pairs = pairs
@@ -67,10 +70,27 @@ class _BaseReply:
         self._created = created
         self._model = body.model or assets.name
         self._prompt_top = body.prompt_logprobs
+        self._receipt = receipt
 
     def cancel(self) -> None:
         for _, answer in self._pairs:
             answer.cancel()
+
+    def events(self, number: int) -> AsyncGenerator[Event, None]:
+        """The events of the answer to this prompt; the receipt notes them."""
+        events = self._answers[number].events()
+        return events if self._receipt is None else self._receipt.noting(number, events)
+
+    async def last_frame(self, frames: Frames) -> bytes:
+        """Usage and receipt, as far as the client wants them; else empty."""
+        frame = frames.usage(self.usage(), self.timings()) if self._with_usage else b""
+        if self._receipt is None:
+            return frame
+        return with_member(frame or frames.empty(), "receipt", await self._receipt.finish())
+
+    async def signed(self, answer: Json) -> Json:
+        """The whole answer, with its receipt if the client wants one."""
+        return answer if self._receipt is None else answer | {"receipt": await self._receipt.finish()}
 
     async def prompt_logprobs(self, answer: Answer, top: int) -> JsonPieces:
         assert answer.scores is not None, "the answer has waited for them"
@@ -104,8 +124,10 @@ class _BaseReply:
 class ChatReply(_BaseReply):
     prefix = "chatcmpl"
 
-    def __init__(self, body: ChatRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
-        super().__init__(body, pairs, assets, created=created)
+    def __init__(
+        self, body: ChatRequest, pairs: Pairs, assets: Assets, *, created: int, receipt: OpenReceipt | None = None
+    ) -> None:
+        super().__init__(body, pairs, assets, created=created, receipt=receipt)
         ((self._request, self._answer),) = pairs
         self._with_logprobs = self._request.top_logprobs is not None
         self._with_reasoning = body.include_reasoning is not False
@@ -113,7 +135,7 @@ class ChatReply(_BaseReply):
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = ChatFrames(id=self._id, kind="chat.completion.chunk", created=self._created, model=self._model)
         begun = set[int]()  # choices whose first frame is sent
-        async for event in self._answer.events():
+        async for event in self.events(0):
             if event.index not in begun:
                 begun.add(event.index)
                 role = frames.role(event.index)
@@ -131,11 +153,11 @@ class ChatReply(_BaseReply):
                     yield self.with_usage(frames.delta(event.index, {"tool_calls": merged_calls(event.calls)}))
             else:
                 yield self.with_usage(frames.finish(event.index, finish_fields(event), self.fingerprint))
-        if self._with_usage:
-            yield frames.usage(self.usage(), self.timings())
+        if last := await self.last_frame(frames):
+            yield last
 
     async def whole(self) -> Json:
-        wholes = await _collect(self._answer)
+        wholes = await _collect(self.events(0))
         choices = [chat_choice(whole, self._names, self._with_logprobs, self._with_reasoning) for whole in wholes]
         answer = self.answer("chat.completion", choices)
         if self._prompt_top is not None:
@@ -144,14 +166,16 @@ class ChatReply(_BaseReply):
             answer["prompt_token_ids"] = self._request.prompt
             for choice, whole in zip(choices, wholes, strict=True):
                 choice["token_ids"] = whole.token_ids
-        return answer
+        return await self.signed(answer)
 
 
 class CompletionReply(_BaseReply):
     prefix = "cmpl"
 
-    def __init__(self, body: CompletionRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
-        super().__init__(body, pairs, assets, created=created)
+    def __init__(
+        self, body: CompletionRequest, pairs: Pairs, assets: Assets, *, created: int, receipt: OpenReceipt | None = None
+    ) -> None:
+        super().__init__(body, pairs, assets, created=created, receipt=receipt)
         self._with_logprobs = body.logprobs is not None
         self._echo = [assets.tokenizer.decode(request.prompt) if body.echo else "" for request, _ in pairs]
         self._skip_special = body.skip_special_tokens is not False
@@ -161,7 +185,7 @@ class CompletionReply(_BaseReply):
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
         bases: dict[int, int] = {}  # characters of the echoed prompt, by choice
         begun = set[int]()  # prompts whose token ids were sent
-        streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
+        streams = [_numbered(self.events(number), number * self._choices) for number in range(len(self._pairs))]
         async for event in merge(streams):
             index = event.index
             if index not in bases:
@@ -187,11 +211,11 @@ class CompletionReply(_BaseReply):
                     yield self.with_usage(frames.text(index, event.text, logprobs, also))
             else:
                 yield self.with_usage(frames.finish(index, finish_fields(event), self.fingerprint))
-        if self._with_usage:
-            yield frames.usage(self.usage(), self.timings())
+        if last := await self.last_frame(frames):
+            yield last
 
     async def whole(self) -> Json:
-        collected = await asyncio.gather(*(_collect(answer) for _, answer in self._pairs))
+        collected = await asyncio.gather(*(_collect(self.events(number)) for number in range(len(self._pairs))))
         choices = list[Json]()
         for number, (wholes, echo) in enumerate(zip(collected, self._echo, strict=True)):
             echoed, more = [each async for each in self._echoed(number)], dict[str, object]()
@@ -209,7 +233,7 @@ class CompletionReply(_BaseReply):
                     if whole.index == 0:
                         choice["prompt_token_ids"] = self._pairs[number][0].prompt
                 choices.append(choice)
-        return self.answer("text_completion", choices)
+        return await self.signed(self.answer("text_completion", choices))
 
     async def _echoed(self, number: int) -> AsyncIterator[EchoedSlice]:
         """The parts of a prompt that is echoed with its logprobs; none without. Their text is that of their offsets."""
@@ -220,14 +244,14 @@ class CompletionReply(_BaseReply):
                 yield each
 
 
-async def _collect(answer: Answer) -> list[WholeChoice]:
+async def _collect(events: AsyncIterator[Event]) -> list[WholeChoice]:
     wholes: dict[int, WholeChoice] = {}
-    async for event in answer.events():
+    async for event in events:
         wholes.setdefault(event.index, WholeChoice(event.index)).add(event)
     return [wholes[index] for index in sorted(wholes)]
 
 
-async def _numbered(answer: Answer, first: int) -> AsyncIterator[Event]:
-    """The answer's events; its choices count from `first`."""
-    async for event in answer.events():
+async def _numbered(events: AsyncIterator[Event], first: int) -> AsyncIterator[Event]:
+    """The events of an answer; its choices count from `first`."""
+    async for event in events:
         yield replace(event, index=first + event.index)

@@ -12,6 +12,7 @@ from gateway.fields import Fields
 from gateway.lengths import validate_length
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.receipts.draft import spelled_class
 from gateway.structured.calls import call_form
 from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs
 from gateway.text.assets import Assets
@@ -24,6 +25,7 @@ from mesh.errors import InvalidRequest
 from mesh.messages import Adjustments
 
 MAX_PROMPTS = 256
+MAX_CLASS_CHARACTERS = 256
 MAX_LISTED = 2**21  # logprobs of prompts in one answer
 CHAT_FIELDS = ChatFields(
     messages="messages",
@@ -199,6 +201,7 @@ def _client_request(
         skip_special=body.skip_special_tokens is not False,
         top_logprobs=top_logprobs,
         allow_class_change=bool(body.allow_class_change),
+        numerics=_numerics(body),
         salt=body.cache_salt or "",
         affinity=(body.session_id if body.prompt_cache_key is None else body.prompt_cache_key) or "",
         priority=body.priority or 0,
@@ -206,6 +209,18 @@ def _client_request(
         grammar=grammar,
         field_names=names,
     )
+
+
+def _numerics(body: CommonRequest) -> str:
+    """The only numerics class whose workers may answer; empty: any."""
+    wanted = body.numerics_class
+    if wanted is None:
+        return ""
+    for name, value in (("name", wanted.name), ("fingerprint", wanted.fingerprint)):
+        if not 0 < len(value) <= MAX_CLASS_CHARACTERS:
+            field = f"numerics_class.{name}"
+            raise InvalidRequest(field, f"{field} must have 1 to {MAX_CLASS_CHARACTERS} characters")
+    return spelled_class(wanted.name, wanted.fingerprint)
 
 
 async def _adjustments(body: CommonRequest, assets: Assets) -> Adjustments | None:

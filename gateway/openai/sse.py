@@ -37,6 +37,10 @@ class Frames:
             start = self._starts[index] = self._head + b'{"index":%d,' % index
         return start
 
+    def empty(self) -> bytes:
+        """A frame without choices; members can be added to it."""
+        return self._head + b"]}\n\n"
+
     def usage(self, usage: object, timings: object) -> bytes:
         return self._head + b'],"usage":' + encode(usage) + b',"timings":' + encode(timings) + b"}\n\n"
 

@@ -15,6 +15,13 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     continuous_usage_stats: bool | None = None
 
 
+class NumericsFields(msgspec.Struct, forbid_unknown_fields=True):
+    """A numerics class, as receipts spell it."""
+
+    name: str
+    fingerprint: str
+
+
 class CommonRequest(msgspec.Struct):
     """Fields of both endpoints."""
 
@@ -49,6 +56,8 @@ class CommonRequest(msgspec.Struct):
     stream_options: StreamOptions | None = None
     prompt_logprobs: int | None = None
     allow_class_change: bool | None = None
+    numerics_class: NumericsFields | None = None
+    receipt: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
     request_id: str | None = None

@@ -1,6 +1,7 @@
 """A front door reads each token once, and learns where the time went and what speculation saved."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -77,3 +78,22 @@ def test_a_stream_raises_what_ended_the_request(late: bool) -> None:
 
     with pytest.raises(DeadlineExceeded if late else Cancelled):
         run_virtual(main())
+
+
+def test_each_token_has_the_class_that_computed_it_however_late_it_is_read() -> None:
+    async def main() -> list[str]:
+        m = mesh()
+        request = m.accept(max_tokens=4)
+        stream = RequestStream(m.sequencer, request)
+        prefill, decode = m.serving(request)
+        m.token(prefill, request.ticket, 0)
+        worker = m.workers[decode]
+        worker.hello = replace(worker.hello, fingerprint="other")
+        assert request.ticket is not None
+        later = (Token(1, 7), Token(2, 8), Token(3, 9, end=End.LENGTH))
+        m.sequencer.on_tokens(worker, Tokens(tuple(TokenOf(request.ticket, token) for token in later)))
+        assert stream.numerics == ""  # nothing is read yet
+        return [stream.numerics.rpartition(" ")[2] async for _ in stream.events()]
+
+    classes = run_virtual(main())
+    assert classes[0] != "other" and classes[1:] == ["other"] * 3

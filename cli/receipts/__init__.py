@@ -1,0 +1,1 @@
+"""What `baton replay` does with a receipt: the requests it sends, their answers, and what differs."""

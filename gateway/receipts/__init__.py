@@ -1,0 +1,1 @@
+"""Receipts: signed records of answers, which `baton replay` and `baton verify-receipt` read."""

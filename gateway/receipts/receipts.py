@@ -1,0 +1,100 @@
+"""The gateway's receipts: begun before the first token, signed and kept behind the last, fetched by their id.
+
+The key is read or made at the first use, and all work on the disk, hashing and signing is done in threads."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from gateway.receipts.canonical import Json
+from gateway.receipts.draft import DraftHead, ReceiptDraft
+from gateway.receipts.kept import KeptReceipts
+from gateway.receipts.signing import KeyFileError, SigningKey, load_or_make
+from gateway.validation import ValidRequest
+from mesh.errors import InvalidRequest
+
+log = logging.getLogger("baton.gateway")
+
+HEADER = b"x-baton-receipt"  # of an answer: the id under which its receipt can be fetched when it has ended
+MAX_CHOICES = 2048  # of one receipt
+
+
+class Receipts:
+    def __init__(
+        self, folder: Path, *, random: Random, clock: Callable[[], float], version: str, seconds: float, most_bytes: int
+    ) -> None:
+        """`random` draws ids, so nobody may be able to guess it."""
+        self._key_file, self._random, self._clock, self._version = folder / "key.pem", random, clock, version
+        self._kept = KeptReceipts(folder / "kept", seconds=seconds, most_bytes=most_bytes, clock=clock)
+        self._key: SigningKey | None = None
+        self._key_lock = asyncio.Lock()
+
+    async def key(self) -> SigningKey:
+        async with self._key_lock:
+            if self._key is None:
+                self._key = await asyncio.to_thread(load_or_make, self._key_file)
+            return self._key
+
+    async def begin(self, valid: Sequence[ValidRequest], *, model: str, owner: str = "") -> ReceiptDraft:
+        """A draft, once it is certain that it can be signed. `valid`: one request for each prompt. `owner`: who alone
+        may fetch the receipt; empty: everyone who knows its id."""
+        choices = sum(len(each.choices) + len(each.complete) for each in valid)
+        if choices > MAX_CHOICES:
+            raise InvalidRequest("receipt", f"receipt covers at most {MAX_CHOICES} choices; this request has {choices}")
+        try:
+            await self.key()
+        except (OSError, KeyFileError) as error:
+            log.error("receipts cannot be signed, see the setting receipts_folder: %s", error)
+            what = "receipt cannot be honoured: this gateway has no key to sign it with; its log says why"
+            raise InvalidRequest("receipt", what) from None
+        id, request_id = f"rcpt-{self._random.getrandbits(128):032x}", valid[0].request.request_id
+        return ReceiptDraft(DraftHead(id, request_id, model, int(self._clock()), self._version, owner), valid)
+
+    async def finish(self, draft: ReceiptDraft) -> Json:
+        """The signed receipt of an answer that has ended; from now on it can be fetched."""
+        key = await self.key()
+
+        def sign() -> Json:
+            receipt = key.signed(draft.record())
+            try:
+                self._kept.keep(draft.head.id, draft.head.owner, msgspec.json.encode(receipt))
+            except OSError as error:
+                log.warning("a receipt cannot be kept, see the setting receipts_folder: %s", error)
+            return receipt
+
+        return await asyncio.to_thread(sign)
+
+    async def find(self, id: str, owner: str = "") -> bytes | None:
+        """The JSON of a receipt; None: there is none of this id, not any more, or not for this owner."""
+        return await asyncio.to_thread(self._kept.find, id, owner)
+
+
+async def begin_receipt(
+    receipts: Receipts | None, wanted: bool | None, valid: Sequence[ValidRequest], *, model: str, owner: str = ""
+) -> "OpenReceipt | None":
+    """The receipt to be, or None where the client wants none. `receipts` is None in a gateway without. `owner`: see
+    `Receipts.begin`; the page that serves receipts passes the same to `Receipts.find`."""
+    if not wanted:
+        return None
+    if receipts is None:
+        raise InvalidRequest("receipt", "receipt cannot be honoured: this gateway signs no receipts")
+    return OpenReceipt(receipts, await receipts.begin(valid, model=model, owner=owner))
+
+
+class OpenReceipt:
+    """The receipt of an answer that a front door is about to send."""
+
+    def __init__(self, receipts: Receipts, draft: ReceiptDraft) -> None:
+        self._receipts, self._draft = receipts, draft
+        self.id, self.noting = draft.head.id, draft.noting
+
+    @property
+    def header(self) -> tuple[bytes, bytes]:
+        return HEADER, self.id.encode()
+
+    async def finish(self) -> Json:
+        return await self._receipts.finish(self._draft)

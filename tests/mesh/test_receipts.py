@@ -1,0 +1,98 @@
+"""A slice of `make receipts`, in real processes: another shape gives equal tokens, one changed weight is refused."""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from cli.replay import ReplaySource
+from tests.harness.process import ROOT
+from tests.receipts.cases import cases
+from tests.receipts.meshes import OTHER_SHAPE, Doors, mesh_of, with_one_weight_changed
+from tests.receipts.run import TakenReceipt, replay_all, take_all
+
+pytestmark = pytest.mark.mesh
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("receipts")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def taken(folder: Path) -> list[TakenReceipt]:
+    """Receipts of every kind and door, from a mesh that is gone when the tests begin."""
+    async with mesh_of(folder, {}) as doors:
+        return await take_all(doors, list(cases(12)))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def other(folder: Path, taken: list[TakenReceipt]) -> AsyncIterator[Doors]:
+    async with mesh_of(folder, OTHER_SHAPE) as doors:
+        yield doors
+
+
+async def baton(*arguments: str) -> tuple[int, str, str]:
+    command = sys.executable, "-m", "cli", *arguments
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+@in_one_loop
+async def test_replays_on_another_shape_are_equal(taken: list[TakenReceipt], other: Doors) -> None:
+    assert {(each.case.kind, each.case.door) for each in taken} >= {
+        ("sampled", "grpc"),
+        ("tools", "stream"),
+        ("json", "whole"),
+        ("choices", "stream"),
+    }
+    assert await replay_all(other, taken) == [[]] * len(taken)
+
+
+@in_one_loop
+async def test_the_command_says_equal_and_names_the_first_other_token(
+    taken: list[TakenReceipt], other: Doors, tmp_path: Path
+) -> None:
+    each = next(each for each in taken if each.case.kind == "sampled" and each.case.door == "whole")
+    file, text = tmp_path / "receipt.json", each.source.text
+    file.write_text(json.dumps(each.receipt))
+    assert text is not None
+    status, out, err = await baton("replay", str(file), "--prompt", text, "--url", other.url, "--json")
+    assert (status, json.loads(out)["equal"]) == (0, True), err
+    status, out, _ = await baton("replay", str(file), "--prompt", f"{text}!", "--url", other.url)
+    assert status == 1 and "prompt hash" in out
+    status, out, err = await baton("verify-receipt", str(file), "--url", other.url)
+    assert status == 0, err  # both meshes share the folder of the key
+
+
+@in_one_loop
+async def test_each_kind_of_difference_is_found(taken: list[TakenReceipt], other: Doors) -> None:
+    """The negative controls: what is asked is not what the receipt is of."""
+    each = next(each for each in taken if each.case.kind == "json" and each.case.door == "whole")
+    changes: dict[str, dict[str, Any]] = {
+        "prompt": {"messages": [{"role": "user", "content": "another"}]},
+        "parameter": {"response_format": {"type": "json_object"}},
+        "seed": {"seed": 99},
+    }
+    for what, change in changes.items():
+        asked = replace(each, case=replace(each.case, body=each.case.body | change))
+        assert asked.source == ReplaySource(None, each.case.body | change)
+        (found,) = await replay_all(other, [asked])
+        assert what in {difference.what for difference in found}
+
+
+@in_one_loop
+async def test_one_changed_weight_refuses_every_replay_before_a_token(taken: list[TakenReceipt], folder: Path) -> None:
+    async with mesh_of(folder, {}, with_one_weight_changed(folder)) as doors:
+        refused = await replay_all(doors, taken)
+    assert [[difference.what for difference in found] for found in refused] == [["model_hash"]] * len(taken)

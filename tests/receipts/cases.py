@@ -1,0 +1,111 @@
+"""Requests whose answers `make receipts` replays: sampled, with tool calls, as JSON, with two choices; whole, streamed
+and over gRPC."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+STARTS = ("Once upon a time", "The mesh has", "A page is", "Count from 3 to 9:", "Prefill workers", "Zwölf Körbe 🧺")
+QUESTIONS = ("How many decode workers run?", "What is the hand-off?", "Which tier is busy?", "Say hello.")
+SCHEMAS: tuple[Json, ...] = (
+    {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+     "required": ["name", "age"], "additionalProperties": False},
+    {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 1, "maxItems": 4},
+)  # fmt: skip
+TOOLS: list[Json] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "mesh_status",
+            "description": "Look at the workers of a tier",
+            "strict": True,
+            "parameters": {
+                "type": "object",
+                "properties": {"tier": {"type": "string", "enum": ["prefill", "decode"]}},
+                "required": ["tier"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "paint",
+            "parameters": {
+                "type": "object",
+                "properties": {"colours": {"type": "array", "maxItems": 3, "items": {"enum": ["red", "blue"]}}},
+            },
+        },
+    },
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptCase:
+    kind: str  # sampled, tools, json, choices
+    door: str  # whole, stream, grpc
+    path: str  # of HTTP
+    body: Json  # of HTTP, or a GenerateRequest as JSON
+
+    @property
+    def plain_text(self) -> str | None:
+        """The prompt, where it and the receipt are all that a replay needs."""
+        return self.body.get("prompt" if self.door != "grpc" else "text") if self.kind == "sampled" else None
+
+
+def cases(count: int, seed: int = 11) -> Iterator[ReceiptCase]:
+    """Equal for equal seeds."""
+    draw = random.Random(seed)
+    kinds = {"sampled": _sampled, "tools": _tools, "json": _json, "choices": _choices}
+    for number in range(count):
+        kind = list(kinds)[number % 4]
+        door = ("whole", "stream", "grpc")[number // 4 % 3]
+        if door == "grpc" and kind in ("tools", "json"):
+            door = "whole"  # forced calls and response_format are fields of HTTP
+        yield kinds[kind](draw, door)
+
+
+def _numbers(draw: random.Random) -> Json:
+    numbers: Json = {"temperature": draw.choice((0.7, 1.0, 1.3)), "top_p": draw.choice((0.9, 1.0))}
+    return numbers | {"top_k": draw.choice((0, 40))} | ({"seed": draw.getrandbits(63)} if draw.random() < 0.5 else {})
+
+
+def _sampled(draw: random.Random, door: str) -> ReceiptCase:
+    text, numbers, most = draw.choice(STARTS), _numbers(draw), draw.randint(8, 40)
+    if door == "grpc":
+        body = {"text": text, "sampling": numbers, "stop": {"max_tokens": most}}
+        return ReceiptCase("sampled", door, "", body)
+    penalties = {"frequency_penalty": 0.5, "repetition_penalty": 1.1} if draw.random() < 0.5 else {}
+    return ReceiptCase("sampled", door, "/v1/completions", {"prompt": text, "max_tokens": most} | numbers | penalties)
+
+
+def _tools(draw: random.Random, door: str) -> ReceiptCase:
+    choice: Any = draw.choice(("auto", "required", {"type": "function", "function": {"name": "paint"}}))
+    body = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": draw.random() < 0.5, "max_tokens": 60}
+    return ReceiptCase("tools", door, "/v1/chat/completions", _question(draw) | body | _numbers(draw))
+
+
+def _json(draw: random.Random, door: str) -> ReceiptCase:
+    schema = {"type": "json_schema", "json_schema": {"name": "case", "schema": draw.choice(SCHEMAS), "strict": True}}
+    body = {"response_format": schema, "max_tokens": 60}
+    return ReceiptCase("json", door, "/v1/chat/completions", _question(draw) | body | _numbers(draw))
+
+
+def _choices(draw: random.Random, door: str) -> ReceiptCase:
+    numbers = _numbers(draw)
+    if door == "grpc":
+        body = {
+            "text": draw.choice(STARTS),
+            "sampling": numbers | {"n": 2},
+            "stop": {"max_tokens": 20, "strings": ["."]},
+        }
+        return ReceiptCase("choices", door, "", body)
+    body = {"prompt": list(draw.sample(STARTS, 2)), "n": 2, "max_tokens": 16}
+    body |= {"stop": [".", " the"], "logit_bias": {"12": -5}}
+    return ReceiptCase("choices", door, "/v1/completions", body | numbers)
+
+
+def _question(draw: random.Random) -> Json:
+    return {"messages": [{"role": "user", "content": draw.choice(QUESTIONS)}]}
