@@ -19,8 +19,9 @@ from gateway.grpc import errors as grpc_errors
 from gateway.grpc.calls import Call, answered, begin, handlers
 from gateway.grpc.embed import EmbedCall
 from gateway.grpc.load import MeshLoad, load_trailer
-from gateway.grpc.reply import grow, messages
-from gateway.grpc.request import NAMES, Names, parse_request
+from gateway.grpc.names import NAMES, Names
+from gateway.grpc.reply import ReplyOptions, grow, grow_scores, messages
+from gateway.grpc.request import parse_request
 from gateway.grpc.tokens import Tokenizing
 from gateway.grpc.vllm import SERVICE as VLLM
 from gateway.grpc.vllm import vllm_handlers
@@ -37,7 +38,7 @@ from mesh.grpc_network import AddServices
 from mesh.telemetry import Silent
 
 _INFERENCE, _MODELS = (pb.DESCRIPTOR.services_by_name[name] for name in ("InferenceService", "ModelService"))
-ReadRequest = Callable[[Call], Awaitable[pb.GenerateRequest]]
+ReadRequest = Callable[[Call], Awaitable[pb.StreamGenerateRequest]]
 
 
 def services(
@@ -83,7 +84,8 @@ class Generating:
         trace.request_id, trace.operation, done = call.request_id, semconv.TEXT_COMPLETION, False
         watch = ReaderWatch(self._core.limits.reader_seconds, self._cut_off(trace))
         try:
-            request = await read(call)
+            asked = await read(call)
+            request = asked.request
             if request.WhichOneof("prompt") == "chat":
                 trace.operation = semconv.CHAT
             if given := request.request_id or call.metadata.get("x-request-id"):
@@ -96,11 +98,12 @@ class Generating:
                 trace=trace,
                 time_left=context.time_remaining,
                 names=names,
+                growing=asked.growing_tool_calls,
             )
             valid = validate(parsed, self._core, self._assets, self._random)
             self._core.admit(len(valid.choices))
             answer = await Answer.begin(valid, self._core, self._assets.tokenizer, self._turns)
-            async with aclosing(messages(parsed, answer)) as events:
+            async with aclosing(messages(parsed, answer, ReplyOptions.of(asked))) as events:
                 async for event in watch.over(events):
                     yield event
             context.set_trailing_metadata(self._trailers(call.request_id, answer))
@@ -179,6 +182,8 @@ async def whole(events: AsyncIterator[pb.StreamGenerateResponse]) -> pb.Generate
             response.request_id = event.started.request_id
         elif kind == "finished":
             response.finished.CopyFrom(event.finished)
+        elif kind == "prompt_logprobs":
+            grow_scores(response.prompt_logprobs, event.prompt_logprobs)
         else:
             index = getattr(event, str(kind)).index
             grow(choices.setdefault(index, pb.Choice(index=index)), event)
@@ -186,9 +191,9 @@ async def whole(events: AsyncIterator[pb.StreamGenerateResponse]) -> pb.Generate
     return response
 
 
-async def _read_request(call: Call) -> pb.GenerateRequest:
-    return await call.message(pb.GenerateRequest)
+async def _read_request(call: Call) -> pb.StreamGenerateRequest:
+    return pb.StreamGenerateRequest(request=await call.message(pb.GenerateRequest))
 
 
-async def _read_stream_request(call: Call) -> pb.GenerateRequest:
-    return (await call.message(pb.StreamGenerateRequest)).request
+async def _read_stream_request(call: Call) -> pb.StreamGenerateRequest:
+    return await call.message(pb.StreamGenerateRequest)
