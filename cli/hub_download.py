@@ -1,8 +1,9 @@
 """Downloads a large file of the hub so that a download which was killed goes on where it was.
 
-The hub's library writes to a file that only its own process knows, so a killed download begins from zero. Here the bytes
-grow in a `.partial` file beside the place where the library looks for the whole one, and the next process asks for the
-rest (a Range request). The hub names large files by their SHA-256, so a file that was joined wrongly is never used."""
+The hub's library writes to a file that only its own process knows, so a killed download begins from zero. Here the
+bytes grow in a `.partial` file beside the place where the library looks for the whole one, and the next process asks
+for the rest (a Range request). The hub names large files by their SHA-256, so a file that was joined wrongly is never
+used."""
 
 import fcntl
 import hashlib
@@ -24,7 +25,7 @@ def download_large(repository: str, file: str, commit: str) -> None:
     """Put a large file into the library's cache, which then links it; other files are left to the library."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get, repo_folder_name
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     url, headers = hf_hub_url(repository, file, revision=commit), build_hf_headers()
     about = get_hf_file_metadata(url, headers=headers)
@@ -40,7 +41,7 @@ def download_large(repository: str, file: str, commit: str) -> None:
             return
         whole.parent.mkdir(parents=True, exist_ok=True)
         partial = whole.with_name(etag + PARTIAL)
-        with partial.open("ab") as content:
+        with partial.open("ab", buffering=0) as content:
             had = content.tell()
             if had > size:
                 content.truncate(had := 0)
@@ -49,7 +50,7 @@ def download_large(repository: str, file: str, commit: str) -> None:
             http_get(
                 about.location, content, resume_size=had, headers=headers, expected_size=size, displayed_filename=file
             )
-        if had and _sha256(partial) != etag:
+        if partial.stat().st_size != size or (had and _sha256(partial) != etag):
             say(f"{file}: what was there before does not belong to it; downloading it again")
             partial.unlink()
         else:

@@ -222,8 +222,7 @@ def _candidates(ids: Sequence[int], logprobs: Sequence[float]) -> vllm.Candidate
     ranked = enumerate(zip(ids, logprobs, strict=True), 1)
     return vllm.CandidateTokenInfo(
         tokens=[
-            vllm.CandidateTokenInfo.TokenInfo(id=token, logprob=logprob, rank=rank)
-            for rank, (token, logprob) in ranked
+            vllm.CandidateTokenInfo.TokenInfo(id=token, logprob=logprob, rank=rank) for rank, (token, logprob) in ranked
         ]
     )
 

@@ -30,8 +30,8 @@ _OPTIONS = (
 )
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
 _PATIENCE_SECONDS = 30.0  # of calls without a deadline
-# After these errors another gateway may do better. The same one may, a little later, after UNAVAILABLE, and after any of
-# them that broke an answer off: a balancer in front of several gateways reports the death of one in its own way.
+# After these errors another gateway may do better. The same one may, a little later, after UNAVAILABLE, and after any
+# of them that broke an answer off: a balancer in front of several gateways reports the death of one in its own way.
 _BROKEN = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.INTERNAL,
@@ -266,8 +266,8 @@ class Client:
 
 
 def request_of(prompt: Prompt, *, model: str | None = None, **options: Any) -> pb.GenerateRequest:
-    """A request for one prompt: a text, token ids, or a chat. `stop` is a list of stop strings; other options are fields
-    of SamplingOptions, StopOptions and GenerateRequest."""
+    """A request for one prompt: a text, token ids, or a chat. `stop` is a list of stop strings; other options are
+    fields of SamplingOptions, StopOptions and GenerateRequest."""
     request = pb.GenerateRequest(model=model)
     if isinstance(prompt, str):
         request.text = prompt

@@ -155,9 +155,7 @@ def killed_in_mid_file(hub: FakeHub, tmp_path: Path, model: dict[str, bytes], ha
     return name
 
 
-def test_a_download_that_is_killed_goes_on_where_it_was(
-    hub: FakeHub, model: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_a_download_that_is_killed_goes_on_where_it_was(hub: FakeHub, model: dict[str, bytes], tmp_path: Path) -> None:
     name = killed_in_mid_file(hub, tmp_path, model, 20 << 20)
     before = hub.sent
     folder = Path(resolve(hub, tmp_path)["model"])
