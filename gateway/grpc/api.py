@@ -21,7 +21,7 @@ from gateway.grpc.embed import EmbedCall
 from gateway.grpc.load import MeshLoad, load_trailer
 from gateway.grpc.names import NAMES, Names
 from gateway.grpc.reply import ReplyOptions, grow, grow_scores, messages
-from gateway.grpc.request import parse_request
+from gateway.grpc.request import AskedRequest, parse_request
 from gateway.grpc.tokens import Tokenizing
 from gateway.grpc.vllm import SERVICE as VLLM
 from gateway.grpc.vllm import vllm_handlers
@@ -38,7 +38,7 @@ from mesh.grpc_network import AddServices
 from mesh.telemetry import Silent
 
 _INFERENCE, _MODELS = (pb.DESCRIPTOR.services_by_name[name] for name in ("InferenceService", "ModelService"))
-ReadRequest = Callable[[Call], Awaitable[pb.StreamGenerateRequest]]
+ReadRequest = Callable[[Call], Awaitable[AskedRequest]]
 
 
 def services(
@@ -191,9 +191,10 @@ async def whole(events: AsyncIterator[pb.StreamGenerateResponse]) -> pb.Generate
     return response
 
 
-async def _read_request(call: Call) -> pb.StreamGenerateRequest:
-    return pb.StreamGenerateRequest(request=await call.message(pb.GenerateRequest))
+async def _read_request(call: Call) -> AskedRequest:
+    return AskedRequest(await call.message(pb.GenerateRequest))
 
 
-async def _read_stream_request(call: Call) -> pb.StreamGenerateRequest:
-    return await call.message(pb.StreamGenerateRequest)
+async def _read_stream_request(call: Call) -> AskedRequest:
+    message = await call.message(pb.StreamGenerateRequest)
+    return AskedRequest(message.request, message.continuous_usage, message.growing_tool_calls)

@@ -10,7 +10,7 @@ from baton.inference.v1 import inference_pb2 as pb
 from gateway.answer import Answer
 from gateway.core import PromptScores
 from gateway.events import Delta, Finished
-from gateway.grpc.request import class_of
+from gateway.grpc.request import AskedRequest, class_of
 from gateway.grpc.tools import tool_call, tool_call_part
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest
@@ -29,7 +29,7 @@ class ReplyOptions:
     usage: bool = False  # with every event
 
     @classmethod
-    def of(cls, asked: pb.StreamGenerateRequest) -> "ReplyOptions":
+    def of(cls, asked: AskedRequest) -> "ReplyOptions":
         request = asked.request
         return cls(
             reasoning=request.include_reasoning if request.HasField("include_reasoning") else True,

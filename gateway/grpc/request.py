@@ -5,7 +5,7 @@ Step 1 of a request's life over gRPC. What a client can repeat is counted before
 converted in slices, so that no request stops the event loop."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,15 @@ from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
 MOST_STOPS = 1024  # stop strings that are converted; gateway/validation.py has the setting's limit
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRequest:
+    """A request, and how the events of its answer are wanted."""
+
+    request: pb.GenerateRequest
+    continuous_usage: bool = False
+    growing_tool_calls: bool = False
 
 
 async def parse_request(

@@ -15,6 +15,7 @@ from baton.inference.v1 import inference_pb2 as pb
 from baton.vllm.v1 import vllm_pb2 as vllm
 from gateway.grpc.calls import Call, handlers
 from gateway.grpc.names import Names
+from gateway.grpc.request import AskedRequest
 from mesh.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -78,13 +79,13 @@ class _Inference:
     ) -> AsyncGenerator[vllm.GenerateResponse, None]:
         wanted = vllm.ResponseOptions()
 
-        async def read(call: Call) -> pb.StreamGenerateRequest:
+        async def read(call: Call) -> AskedRequest:
             request = await call.message(vllm.GenerateRequest)
             wanted.CopyFrom(request.response)
             if most is not None and request.sampling.num_sequences > most:
                 what = "sampling.num_sequences must be at most 1 here: this answer holds one; call GenerateStream"
                 raise InvalidRequest("sampling.num_sequences", what)
-            return pb.StreamGenerateRequest(request=to_ours(request, fresh_salt=call.request_id))
+            return AskedRequest(to_ours(request, fresh_salt=call.request_id))
 
         events = self._generating.events(raw, context, f"{SERVICE.full_name}/{method}", read, _NAMES)
         async with aclosing(events) as each:

@@ -26,7 +26,7 @@ STAGES = (
     "reading",  # a part of the answer has come
     "deaf",  # the client takes nothing of the answer
 )
-MOST_TOKENS = 3000  # of an answer: much more than any client stays for
+MOST_TOKENS = 2000  # of an answer: much more than any client stays for
 ANSWER_SECONDS = 20.0  # for which a client waits for its part of the answer
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS, _END_STREAM, _ACK = 0, 1, 4, 1, 1
@@ -114,10 +114,10 @@ async def recorded_head() -> bytes:
     async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(_frame(_SETTINGS, 0, 0, b""))
         received = bytearray()
-        while piece := await reader.read(65_536):
-            received += piece
+        while not head.done():
+            received += await reader.read(65_536)
             kept = [each for each in frames(received[len(_PREFACE) :]) if each[0] in (_SETTINGS, _HEADERS)]
-            if kept and kept[-1][0] == _HEADERS and not head.done():
+            if kept and kept[-1][0] == _HEADERS:
                 own = [each for each in kept if _is_own(each[0], each[1])]
                 sent = [_frame(kind, flags, kind == _HEADERS, content) for kind, flags, content in own]
                 head.set_result(_PREFACE + b"".join(sent))

@@ -27,7 +27,7 @@ AT_ONCE = 48  # connections
 MOST_GROWTH = 0.05
 SETTINGS = {
     "worker.page_tokens": "16",
-    "worker.pool_pages": "1024",
+    "worker.pool_pages": "256",  # few, so that the warm-up has touched all of them
     "worker.threads": "1",
     "decode.may_kill": "false",  # killing its writer would hide what is left
 }
