@@ -120,10 +120,14 @@ async def _form(request: pb.GenerateRequest, prompt: ParsedPrompt, assets: Asset
 def _structured(output: pb.StructuredOutput, assets: Assets, names: Names) -> Form | None:
     """The form of the answer, by the rules of `structured_outputs` over HTTP."""
     kind = output.WhichOneof("form")
-    options = [name for name in ("disable_any_whitespace", "whitespace_pattern") if output.HasField(name)]
+    options: dict[str, Any] = {}
+    if output.HasField("disable_any_whitespace"):
+        options["disable_any_whitespace"] = output.disable_any_whitespace
+    if output.HasField("whitespace_pattern"):
+        options["whitespace_pattern"] = output.whitespace_pattern
     if kind is None:
         if options:
-            field = f"{names.form}.{options[0]}"
+            field = f"{names.form}.{min(options)}"
             raise InvalidRequest(field, f"{field} needs {names.form}.{names.json} or {names.form}.json_object")
         return None
     values: dict[str, tuple[str, Any]] = {
@@ -134,7 +138,7 @@ def _structured(output: pb.StructuredOutput, assets: Assets, names: Names) -> Fo
         "grammar": ("grammar", output.grammar),
         "structural_tag": ("structural_tag", output.structural_tag),
     }
-    given = dict([values[kind]]) | {name: getattr(output, name) for name in options}
+    given = dict([values[kind]]) | options
     ours, theirs = f"{names.form}.json", f"{names.form}.{names.json}"
     try:
         form = parse_structured_outputs(given, assets.tokenizer.added, names.form)

@@ -31,7 +31,7 @@ def tool_of(tool: pb.Tool, path: str) -> Json:
 
 
 def tool_choice_of(chat: pb.Chat) -> ToolChoice | None:
-    """None: the client leaves it to the model."""
+    """The choice of a chat; None where the client leaves it to the model."""
     choice, declared = chat.tool_choice, {tool.name for tool in chat.tools}
     kind = choice.WhichOneof("choice")
     if kind is None:

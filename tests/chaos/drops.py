@@ -67,7 +67,7 @@ async def drop_many(
 
 
 async def left_in(mesh: ProcessMesh) -> dict[str, int]:
-    """What still runs, as soon as it is nothing, at the latest after QUIET_SECONDS."""
+    """The numbers of what still runs: as soon as nothing does, at the latest after QUIET_SECONDS."""
     loop = asyncio.get_running_loop()
     end = loop.time() + QUIET_SECONDS
     while True:

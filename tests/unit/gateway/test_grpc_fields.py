@@ -204,7 +204,7 @@ WRONG: dict[str, tuple[pb.GenerateRequest, str]] = {
         asked(chat=pb.Chat(messages=OPEN, continue_final_message=True, tools=[ADD])),
         "chat.messages[1].content",
     ),
-    "a template of the client": (asked(chat=chat(template="{{ x }}")), "chat.template"),
+    "a template of the client": (asked(chat=chat(template="{{ x")), "chat.template"),
     "a document": (asked(chat=chat(documents_json=["{}", "[]"])), "chat.documents_json[1]"),
     "reserved variables": (
         asked(chat=chat(template_arguments_json='{"tools": 1}')),
