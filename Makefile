@@ -95,6 +95,10 @@ faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand 
 cancel: $(DEV) ## a thousand random cancels; no page may leak
 	@$(BIN)/python -m tests.chaos.cancel --count 1000 --json
 
+.PHONY: drops
+drops: $(DEV) ## ten thousand connections dropped in mid-request; nothing may be left running
+	@$(BIN)/python -m tests.chaos.drops --json $(ARGS)
+
 .PHONY: envoy-check
 envoy-check: $(DEV) ## real Envoys: configurations, identities, a worker's death, the API's tests through them
 	$(BIN)/python -m pytest tests/mesh/test_envoy_*.py -m "mesh or envoy" $(ARGS)

@@ -17,7 +17,7 @@ from cli.client import sampling, stream
 from cli.errors import MeshError, readable_errors
 from cli.example_tools import MESH_STATUS, run_tool
 from cli.generate import Address, MaxTokens, Model, Seed, Temperature
-from cli.output import err, say, write
+from cli.output import err, say, write, write_reasoning
 from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
 from mesh.tls import TlsFiles, tls_files
 
@@ -163,6 +163,11 @@ class Conversation:
         self.messages.append(answer)
         async for event in stream(self.address, request, self.tls):
             if event.WhichOneof("event") == "delta":
+                if event.delta.reasoning:
+                    answer.reasoning += event.delta.reasoning
+                    write_reasoning(event.delta.reasoning)
+                if event.delta.text and answer.reasoning and not answer.content:
+                    say("")  # the answer begins on a line of its own
                 answer.content += event.delta.text
                 answer.tool_calls.extend(event.delta.tool_calls)
                 write(event.delta.text)

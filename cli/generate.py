@@ -9,7 +9,7 @@ import typer
 from baton.inference.v1 import inference_pb2
 from cli.client import chat_request, finish_name, sampling, stream
 from cli.errors import readable_errors
-from cli.output import emit_json, write
+from cli.output import emit_json, write, write_reasoning
 from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
 from mesh.tls import TlsFiles, tls_files
 
@@ -69,7 +69,11 @@ async def _collect(
             case "delta":
                 answer["text"] += event.delta.text
                 answer["token_ids"] += event.delta.token_ids
+                if event.delta.reasoning:
+                    answer["reasoning"] = answer.get("reasoning", "") + event.delta.reasoning
                 if show:
+                    if event.delta.reasoning:
+                        write_reasoning(event.delta.reasoning)
                     write(event.delta.text)
             case "choice_finished":
                 answer["finish_reason"] = finish_name(event.choice_finished.reason)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.errors import MeshError
+from cli.hub_download import LARGE, download_large, partial_bytes
 from cli.output import say
 from mesh.config import ConfigError
 from mesh.model_folder import is_hub_id
@@ -85,6 +86,7 @@ def fetch(model: HubModel, *, field: str) -> Path:
     """Downloads what is missing of the model's newest commit and returns its folder. `field`: what errors name."""
     with _hub_errors(model, field):
         from huggingface_hub import HfApi, constants, hf_hub_download
+        from huggingface_hub.file_download import repo_folder_name
         from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
         info = HfApi().model_info(model.name, revision=model.revision, files_metadata=True)
@@ -92,11 +94,17 @@ def fetch(model: HubModel, *, field: str) -> Path:
         commit, wanted = str(info.sha), _wanted(model, field, list(sizes))
         (enable_progress_bars if sys.stderr.isatty() else disable_progress_bars)()
         missing = [name for name in wanted if not _is_cached(model.name, name, commit)]
-        _check_room(model, field, sum(sizes[name] for name in missing), Path(constants.HF_HUB_CACHE))
+        cache = Path(constants.HF_HUB_CACHE)
+        had = partial_bytes(cache / repo_folder_name(repo_id=model.name, repo_type="model"))
+        _check_room(model, field, sum(sizes[name] for name in missing) - had, cache)
         if missing:
             megabytes = sum(sizes[name] for name in missing) / 1e6
             say(f"downloading {model} at commit {commit}: {len(missing)} files, {megabytes:.0f} MB")
-        paths = [hf_hub_download(model.name, name, revision=commit) for name in wanted]
+        paths = list[str]()
+        for name in wanted:
+            if name in missing and sizes[name] > LARGE:
+                download_large(model.name, name, commit)
+            paths.append(hf_hub_download(model.name, name, revision=commit))
         folder = Path(paths[wanted.index("config.json")]).parent
         if model.revision != commit:  # the name stands for this commit from now on, also without the network
             reference = folder.parent.parent / "refs" / model.revision

@@ -26,6 +26,11 @@ def emit_json(value: dict[str, Any]) -> None:
     print(json.dumps(value), flush=True)
 
 
+def write_reasoning(text: str) -> None:
+    """Print a piece of a model's reasoning without delay; it is no part of the answer."""
+    err.print(text, style="dim", markup=False, end="")
+
+
 def write(text: str) -> None:
     """Print a piece of an answer without delay."""
     sys.stdout.write(text)

@@ -4,6 +4,8 @@ because the process that parses large bodies starts with it."""
 from mesh.door_config import DoorConfig
 from mesh.errors import ContextTooLong
 
+MAX_LISTED = 2**21  # logprobs of prompts in one answer
+
 
 def validate_prompt_length(field: str, tokens: int, limits: DoorConfig, context: int, *, answer: bool = True) -> None:
     """`answer`: at least one token follows."""

@@ -19,8 +19,9 @@ from gateway.grpc import errors as grpc_errors
 from gateway.grpc.calls import Call, answered, begin, handlers
 from gateway.grpc.embed import EmbedCall
 from gateway.grpc.load import MeshLoad, load_trailer
-from gateway.grpc.reply import grow, messages
-from gateway.grpc.request import NAMES, Names, parse_request
+from gateway.grpc.names import NAMES, Names
+from gateway.grpc.reply import ReplyOptions, grow, grow_scores, messages
+from gateway.grpc.request import AskedRequest, parse_request
 from gateway.grpc.tokens import Tokenizing
 from gateway.grpc.vllm import SERVICE as VLLM
 from gateway.grpc.vllm import vllm_handlers
@@ -38,7 +39,7 @@ from mesh.grpc_network import AddServices
 from mesh.telemetry import Silent
 
 _INFERENCE, _MODELS = (pb.DESCRIPTOR.services_by_name[name] for name in ("InferenceService", "ModelService"))
-ReadRequest = Callable[[Call], Awaitable[pb.GenerateRequest]]
+ReadRequest = Callable[[Call], Awaitable[AskedRequest]]
 
 
 def services(
@@ -92,7 +93,8 @@ class Generating:
         trace.admission = call.admission
         watch = ReaderWatch(self._core.limits.reader_seconds, self._cut_off(trace))
         try:
-            request = await read(call)
+            asked = await read(call)
+            request = asked.request
             if request.WhichOneof("prompt") == "chat":
                 trace.operation = semconv.CHAT
             if given := request.request_id or call.metadata.get("x-request-id"):
@@ -106,12 +108,13 @@ class Generating:
                 trace=trace,
                 time_left=context.time_remaining,
                 names=names,
+                growing=asked.growing_tool_calls,
             )
             valid = validate(parsed, self._core, assets, self._random)
             self._core.admit(len(valid.choices))
             receipt = await begin_receipt(self._receipts, request.receipt, [valid], model=trace.model)
             answer = await Answer.begin(valid, self._core, assets.tokenizer, self._turns)
-            async with aclosing(messages(parsed, answer, receipt)) as events:
+            async with aclosing(messages(parsed, answer, ReplyOptions.of(asked), receipt)) as events:
                 async for event in watch.over(events):
                     yield event
             context.set_trailing_metadata(self._trailers(call.request_id, answer))
@@ -189,6 +192,8 @@ async def whole(events: AsyncIterator[pb.StreamGenerateResponse]) -> pb.Generate
             response.request_id = event.started.request_id
         elif kind == "finished":
             response.finished.CopyFrom(event.finished)
+        elif kind == "prompt_logprobs":
+            grow_scores(response.prompt_logprobs, event.prompt_logprobs)
         else:
             index = getattr(event, str(kind)).index
             grow(choices.setdefault(index, pb.Choice(index=index)), event)
@@ -196,9 +201,10 @@ async def whole(events: AsyncIterator[pb.StreamGenerateResponse]) -> pb.Generate
     return response
 
 
-async def _read_request(call: Call) -> pb.GenerateRequest:
-    return await call.message(pb.GenerateRequest)
+async def _read_request(call: Call) -> AskedRequest:
+    return AskedRequest(await call.message(pb.GenerateRequest))
 
 
-async def _read_stream_request(call: Call) -> pb.GenerateRequest:
-    return (await call.message(pb.StreamGenerateRequest)).request
+async def _read_stream_request(call: Call) -> AskedRequest:
+    message = await call.message(pb.StreamGenerateRequest)
+    return AskedRequest(message.request, message.continuous_usage, message.growing_tool_calls)

@@ -1,19 +1,17 @@
-"""Chats of baton.inference.v1 in the shape that chat templates take: messages, tools, and the calls among them.
+"""Chats of baton.inference.v1 in the shape that chat templates take: messages, documents, and the calls among them.
 
 gateway/text/prompt.py validates them as it validates chats over HTTP; CHAT_FIELDS makes its errors name fields of this
 API."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
+from gateway.grpc.tools import json_object, limit, tool_choice_of, tool_of
 from gateway.lengths import validate_length
 from gateway.text.prompt import ChatPrompt
-from gateway.text.tool_calls import ToolCall
-from gateway.text.tools import MAX_TOOLS, ChatFields
-from mesh.errors import InvalidRequest
+from gateway.text.tools import ChatFields
 
 Json = dict[str, Any]
 CHAT_FIELDS = ChatFields(
@@ -24,16 +22,18 @@ CHAT_FIELDS = ChatFields(
     arguments="arguments_json",
     parameters="parameters_json",
 )
-_TEXT_FIELDS = ("role", "content", "name", "tool_call_id")
+# Fields of a chat that gateway/text/prompt.py names as HTTP does.
+OTHER_FIELDS = {"continue_final_message": "chat.continue_final_message", "chat_template": "chat.template"}
+_TEXT_FIELDS = ("role", "content", "name", "tool_call_id", "reasoning")
 _SLICE = 500  # messages that are converted in one piece
-MOST_JSON_CHARACTERS = 1_000_000  # parsing so many takes some ten milliseconds, in one piece
 
 
-async def parse_conversation(chat: pb.Chat, most: int) -> ChatPrompt:
-    """`most`: tokens of the model's context. Whatever a client can repeat is counted before it is converted."""
+async def parse_conversation(chat: pb.Chat, most: int, *, special: bool) -> ChatPrompt:
+    """`most`: tokens of the model's context. `special`: add the model's special tokens around the prompt. Whatever a
+    client can repeat is counted before it is converted."""
     if len(chat.messages) > most:  # a message is at least one token
         validate_length(CHAT_FIELDS.messages, len(chat.messages), most)
-    _limit(CHAT_FIELDS.tools, chat.tools)
+    limit(CHAT_FIELDS.tools, chat.tools)
     messages = list[Json]()
     for index, message in enumerate(chat.messages):
         messages.append(_message(message, CHAT_FIELDS.message(index)))
@@ -41,48 +41,33 @@ async def parse_conversation(chat: pb.Chat, most: int) -> ChatPrompt:
             await asyncio.sleep(0)
     return ChatPrompt(
         messages=messages,
-        tools=[_tool(tool, CHAT_FIELDS.tool(index)) for index, tool in enumerate(chat.tools)],
-        template_arguments=_object(chat.template_arguments_json, CHAT_FIELDS.template_arguments),
-        add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
+        tools=[tool_of(tool, CHAT_FIELDS.tool(index)) for index, tool in enumerate(chat.tools)],
+        tool_choice=tool_choice_of(chat),
+        template_arguments=json_object(chat.template_arguments_json, CHAT_FIELDS.template_arguments),
+        add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else None,
+        continue_final_message=chat.continue_final_message,
+        documents=await _documents(chat.documents_json),
+        template=chat.template if chat.HasField("template") else None,
+        reasoning_effort=chat.reasoning_effort if chat.HasField("reasoning_effort") else None,
+        parallel_calls=chat.parallel_tool_calls if chat.HasField("parallel_tool_calls") else True,
+        special=special,
     )
 
 
-def tool_call(call: ToolCall) -> pb.ToolCall:
-    return pb.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments)
+async def _documents(texts: Sequence[str]) -> list[Json] | None:
+    found = list[Json]()
+    for index, text in enumerate(texts):
+        found.append(json_object(text, f"chat.documents_json[{index}]"))
+        await asyncio.sleep(0)
+    return found or None
 
 
 def _message(message: pb.ChatMessage, path: str) -> Json:
-    _limit(f"{path}.tool_calls", message.tool_calls)
+    limit(f"{path}.tool_calls", message.tool_calls)
     found: Json = {field.name: value for field, value in message.ListFields() if field.name in _TEXT_FIELDS}
     if message.tool_calls:
         found["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
             for call in message.tool_calls
         ]
-    return found
-
-
-def _tool(tool: pb.Tool, path: str) -> Json:
-    function: Json = {"name": tool.name}
-    if tool.HasField("description"):
-        function["description"] = tool.description
-    function["parameters"] = _object(tool.parameters_json, f"{path}.parameters_json")
-    return {"type": "function", "function": function}
-
-
-def _limit(path: str, values: Sequence[Any]) -> None:
-    if len(values) > MAX_TOOLS:
-        raise InvalidRequest(path, f"{path} has {len(values)} entries; at most {MAX_TOOLS} are allowed")
-
-
-def _object(text: str, path: str) -> Json:
-    if len(text) > MOST_JSON_CHARACTERS:
-        what = f"{path} has {len(text)} characters; at most {MOST_JSON_CHARACTERS} are allowed"
-        raise InvalidRequest(path, what)
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(path, f"{path} must be a JSON object: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidRequest(path, f"{path} must be a JSON object; it is {type(found).__name__}")
     return found

@@ -4,16 +4,6 @@ message may hold more than will be accepted."""
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.adjustments import AdjustmentFields
 
-SAMPLING_FIELDS = (
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "bad_words",
-    "allowed_token_ids",
-    "best_of",
-)
-
 
 def adjustment_fields(sampling: pb.SamplingOptions) -> AdjustmentFields:
     return AdjustmentFields(

@@ -1,40 +1,72 @@
 """Events of an answer as messages of baton.inference.v1. Step 8 of a request's life over gRPC."""
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.answer import Answer
+from gateway.core import PromptScores
 from gateway.events import Delta, Finished
-from gateway.grpc.conversation import tool_call
-from gateway.grpc.request import class_of
+from gateway.grpc.request import AskedRequest, class_of
+from gateway.grpc.tools import tool_call, tool_call_part
 from gateway.receipts.receipts import OpenReceipt
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest
 from mesh.messages import End
 
+_SCORED = 512  # tokens of a prompt whose logprobs are one event, wherever they were computed
+_IDS = 16_384  # ids of a prompt that are converted in one piece
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOptions:
+    """The parts of an answer that a client may leave out or ask for."""
+
+    reasoning: bool = True
+    prompt_ids: bool = False
+    usage: bool = False  # with every event
+
+    @classmethod
+    def of(cls, asked: AskedRequest) -> "ReplyOptions":
+        request = asked.request
+        return cls(
+            reasoning=request.include_reasoning if request.HasField("include_reasoning") else True,
+            prompt_ids=request.return_prompt_token_ids,
+            usage=asked.continuous_usage,
+        )
+
 
 async def messages(
-    request: ClientRequest, answer: Answer, receipt: OpenReceipt | None = None
+    request: ClientRequest, answer: Answer, options: ReplyOptions, receipt: OpenReceipt | None = None
 ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
     classes: list[str] = []  # numerics classes sent so far, the class of Started first
     class_of_choice: dict[int, str] = {}
-    with_logprobs = request.top_logprobs is not None
     noted = answer.events() if receipt is None else receipt.noting(0, answer.events())
     async with aclosing(noted) as events:
         async for event in events:
             if not classes:
                 classes.append(answer.numerics)
-                yield _started(request, answer)
+                yield await _started(request, answer, options)
+                if answer.scores is not None:
+                    for part in scored_parts(answer.scores):
+                        yield pb.StreamGenerateResponse(prompt_logprobs=part)
+                        await asyncio.sleep(0)
+            usage = _usage(answer) if options.usage else None
             if isinstance(event, Finished):
-                yield _choice_finished(event)
+                yield pb.StreamGenerateResponse(choice_finished=_choice_finished(event), usage=usage)
                 continue
             before = class_of_choice.get(event.index, request.numerics_of.get(event.index, classes[0]))
             class_of_choice[event.index] = event.numerics
             if event.numerics not in classes:
                 classes.append(event.numerics)
-            yield _delta(event, with_logprobs, changed=event.numerics != before)
+            delta = _delta(request, event, with_reasoning=options.reasoning)
+            if event.numerics != before:
+                delta.numerics_class.CopyFrom(class_of(event.numerics))
+            yield pb.StreamGenerateResponse(delta=delta, usage=usage)
     finished = _finished(answer, classes[1:])
     if receipt is not None:
         finished.finished.receipt_json = json.dumps(await receipt.finish())
@@ -48,37 +80,70 @@ def grow(choice: pb.Choice, event: pb.StreamGenerateResponse) -> None:
         choice.text += event.delta.text
         choice.logprobs.extend(event.delta.logprobs)
         choice.tool_calls.extend(event.delta.tool_calls)
+        if event.delta.reasoning:
+            choice.reasoning += event.delta.reasoning
     else:
         choice.finished.CopyFrom(event.choice_finished)
 
 
-def _started(request: ClientRequest, answer: Answer) -> pb.StreamGenerateResponse:
+def grow_scores(scores: pb.PromptLogprobs, part: pb.PromptLogprobs) -> None:
+    """Add an event to the prompt's logprobs of a whole answer."""
+    first = scores.position if scores.HasField("position") else part.position
+    scores.MergeFrom(part)
+    scores.position = first
+
+
+def scored_parts(scores: PromptScores) -> Iterator[pb.PromptLogprobs]:
+    """The logprobs of a prompt, in parts that begin at the same positions whatever its workers have sent; at least one
+    part."""
+    entries, position = scores.entries(), 1
+    while (some := list(islice(entries, _SCORED))) or position == 1:
+        yield pb.PromptLogprobs(
+            position=position,
+            token_ids=[entry.token for entry in some],
+            logprobs=[entry.logprob for entry in some],
+            ranks=[entry.rank for entry in some],
+            top_ids=[token for entry in some for token in entry.top_ids],
+            top_logprobs=[logprob for entry in some for logprob in entry.top_logprobs],
+        )
+        position += len(some)
+        if len(some) < _SCORED:
+            return
+
+
+async def _started(request: ClientRequest, answer: Answer, options: ReplyOptions) -> pb.StreamGenerateResponse:
     started = pb.Started(
         seed=answer.seed,
         numerics_class=class_of(answer.numerics),
         request_id=request.request_id,
         prompt_tokens=answer.prompt_tokens,
     )
+    for at in range(0, len(request.prompt) if options.prompt_ids else 0, _IDS):
+        started.prompt_token_ids.extend(request.prompt[at : at + _IDS])
+        await asyncio.sleep(0)
     return pb.StreamGenerateResponse(started=started)
 
 
-def _delta(event: Delta, with_logprobs: bool, *, changed: bool) -> pb.StreamGenerateResponse:
+def _delta(request: ClientRequest, event: Delta, *, with_reasoning: bool) -> pb.Delta:
     delta = pb.Delta(
         index=event.index,
         position=event.tokens[0].position,
         token_ids=[token.token for token in event.tokens],
         text=event.text,
-        tool_calls=map(tool_call, event.calls),
     )
-    if changed:
-        delta.numerics_class.CopyFrom(class_of(event.numerics))
-    if with_logprobs:
+    if event.reasoning and with_reasoning:
+        delta.reasoning = event.reasoning
+    if request.reading.growing:
+        delta.tool_call_parts.extend(map(tool_call_part, event.calls))
+    else:
+        delta.tool_calls.extend(map(tool_call, event.calls))
+    if request.top_logprobs is not None:
         for token in event.tokens:
             delta.logprobs.add(logprob=token.logprob, top_ids=token.top_ids, top_logprobs=token.top_logprobs)
-    return pb.StreamGenerateResponse(delta=delta)
+    return delta
 
 
-def _choice_finished(event: Finished) -> pb.StreamGenerateResponse:
+def _choice_finished(event: Finished) -> pb.ChoiceFinished:
     stopped = pb.FINISH_REASON_TOOL_CALLS if event.called else pb.FINISH_REASON_STOP
     reason = pb.FINISH_REASON_LENGTH if event.reason is End.LENGTH else stopped
     finished = pb.ChoiceFinished(index=event.index, reason=reason)
@@ -86,22 +151,25 @@ def _choice_finished(event: Finished) -> pb.StreamGenerateResponse:
         finished.stop_token_id = event.stop_id
     if event.stop_string is not None:
         finished.stop_string = event.stop_string
-    return pb.StreamGenerateResponse(choice_finished=finished)
+    return finished
+
+
+def _usage(answer: Answer) -> pb.Usage:
+    usage = usage_of([answer])
+    found = pb.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+    )
+    if answer.timings:  # at least one choice ran
+        found.cached_tokens = usage.cached_tokens
+        found.drafted_tokens, found.accepted_tokens = usage.drafted_tokens, usage.accepted_tokens
+    return found
 
 
 def _finished(answer: Answer, changed: list[str]) -> pb.StreamGenerateResponse:
-    usage = usage_of([answer])
-    finished = pb.Finished(
-        usage=pb.Usage(
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-        ),
-        changed_to=[class_of(numerics) for numerics in changed],
-    )
-    if answer.timings:  # at least one choice ran
-        finished.usage.cached_tokens = usage.cached_tokens
-        finished.usage.drafted_tokens, finished.usage.accepted_tokens = usage.drafted_tokens, usage.accepted_tokens
+    finished = pb.Finished(usage=_usage(answer), changed_to=[class_of(numerics) for numerics in changed])
+    if answer.timings:
         for name, value in timings_of([answer]).items():
             setattr(finished.timings, name, value)
     return pb.StreamGenerateResponse(finished=finished)

@@ -4,8 +4,7 @@ defaults.
 Step 1 of a request's life over gRPC. What a client can repeat is counted before it is converted, and long lists are
 converted in slices, so that no request stops the event loop."""
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,48 +13,30 @@ from baton.inference.v1 import inference_pb2 as pb
 from gateway.adjustments import find_adjustments
 from gateway.fields import Fields
 from gateway.grpc.calls import Call
-from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
-from gateway.grpc.options import SAMPLING_FIELDS, adjustment_fields
-from gateway.lengths import validate_length
+from gateway.grpc.conversation import CHAT_FIELDS
+from gateway.grpc.names import NAMES, Names, respelled
+from gateway.grpc.options import adjustment_fields
+from gateway.grpc.prompt import ParsedPrompt, ids_of, parse_prompt
+from gateway.grpc.tools import CHOICE_FIELD
 from gateway.observability.record import RequestRecord
+from gateway.structured.calls import call_form
 from gateway.structured.forms import Form, parse_structured_outputs
 from gateway.text.assets import Assets
-from gateway.text.prompt import encode_chat, encode_text
-from gateway.text.tool_calls import PLAIN, AnswerFormat
-from gateway.validation import MAX_CHOICES, ClientRequest
+from gateway.text.formats import HERMES
+from gateway.validation import MAX_CHOICES, MAX_TOP_LOGPROBS, ClientRequest
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "
 MOST_STOPS = 1024  # stop strings that are converted; gateway/validation.py has the setting's limit
-_SLICE = 16_384  # ids that are converted in one piece
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """How a message spells its fields, for errors."""
+class AskedRequest:
+    """A request, and how the events of its answer are wanted."""
 
-    text: str
-    token_ids: str
-    others: Mapping[str, str]  # by their names in ClientRequest
-
-
-NAMES = Names(
-    text="text",
-    token_ids="token_ids",
-    others={
-        **{
-            name: f"sampling.{name}"
-            for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n", *SAMPLING_FIELDS)
-        },
-        "max_tokens": "stop.max_tokens",
-        "min_tokens": "stop.min_tokens",
-        "stop": "stop.strings",
-        "stop_token_ids": "stop.token_ids",
-        "top_logprobs": "logprobs.top",
-        "salt": "cache_salt",
-        "affinity": "affinity_key",
-    },
-)
+    request: pb.GenerateRequest
+    continuous_usage: bool = False
+    growing_tool_calls: bool = False
 
 
 async def parse_request(
@@ -66,17 +47,17 @@ async def parse_request(
     trace: RequestRecord,
     time_left: Callable[[], float | None],
     names: Names = NAMES,
+    growing: bool = False,  # tool calls leave before they are whole
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
     _limit(names.others["stop"], stop.strings, MOST_STOPS)
     _limit(names.others["stop_token_ids"], stop.token_ids, assets.vocabulary)
-    has_form = request.HasField("structured_output")
-    form = await assets.grammars.built(partial(_form, request, assets)) if has_form else None
-    grammar = await assets.grammars.compiled(form)
-    prompt_field, ids, reading = await _prompt(request, assets, names)
+    prompt = await parse_prompt(request, assets, names)
+    _check_listed(request, prompt, names)
+    form = await _form(request, prompt, assets, names)
     return ClientRequest(
         request_id=call.request_id,
-        prompt=ids,
+        prompt=prompt.ids,
         model=request.model or None,
         n=_present(sampling, "n"),
         best_of=_present(sampling, "best_of"),
@@ -92,10 +73,12 @@ async def parse_request(
         stop_token_ids=tuple(stop.token_ids),
         ignore_eos=stop.ignore_eos,
         include_stop=stop.include_stop_string,
+        skip_special=request.skip_special_tokens if request.HasField("skip_special_tokens") else True,
         top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
-        reading=replace(reading, reasoning=None),  # this API has no field for it: it stays text
+        prompt_logprobs=_present(request, "prompt_logprobs"),
+        reading=replace(prompt.reading, growing=growing),
         emitted=await _emitted(request.emitted, assets.context_tokens),
-        grammar=grammar,
+        grammar=await assets.grammars.compiled(form),
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
         numerics_of={
             choice.index: numerics_of(choice.numerics_class)
@@ -108,29 +91,60 @@ async def parse_request(
         priority=request.priority,
         deadline_seconds=time_left(),  # after the prompt was tokenized, which takes some of it
         trace=trace,
-        field_names={**names.others, "prompt": prompt_field, "grammar": form.field if form else "structured_output"},
+        field_names={**names.others, "prompt": prompt.field, "grammar": form.field if form else names.form},
     )
 
 
-def _form(request: pb.GenerateRequest, assets: Assets) -> Form | None:
-    """The form that the answer must have, by the rules of `structured_outputs` over HTTP."""
-    form, kind = request.structured_output, request.structured_output.WhichOneof("form")
+async def _form(request: pb.GenerateRequest, prompt: ParsedPrompt, assets: Assets, names: Names) -> Form | None:
+    """The form that the answer must have, tool calls included."""
+    build, given = assets.grammars.built, request.HasField("structured_output")
+    answer = await build(partial(_structured, request.structured_output, assets, names)) if given else None
+    if not prompt.tools:
+        return answer
+    reading, added = prompt.reading, assets.tokenizer.added
+    return await build(
+        partial(
+            call_form,
+            prompt.tools,
+            reading.use,
+            added,
+            reading.tools or HERMES,
+            answer=answer,
+            tools_field=CHAT_FIELDS.tools,
+            parameters=f".{CHAT_FIELDS.parameters}",
+            choice_field=CHOICE_FIELD,
+        )
+    )
+
+
+def _structured(output: pb.StructuredOutput, assets: Assets, names: Names) -> Form | None:
+    """The form of the answer, by the rules of `structured_outputs` over HTTP."""
+    kind = output.WhichOneof("form")
+    options: dict[str, Any] = {}
+    if output.HasField("disable_any_whitespace"):
+        options["disable_any_whitespace"] = output.disable_any_whitespace
+    if output.HasField("whitespace_pattern"):
+        options["whitespace_pattern"] = output.whitespace_pattern
     if kind is None:
+        if options:
+            field = f"{names.form}.{min(options)}"
+            raise InvalidRequest(field, f"{field} needs {names.form}.{names.json} or {names.form}.json_object")
         return None
     values: dict[str, tuple[str, Any]] = {
-        "json_schema": ("json", form.json_schema),
-        "json_object": ("json_object", form.json_object),
-        "regex": ("regex", form.regex),
-        "choice": ("choice", list(form.choice.texts)),
-        "grammar": ("grammar", form.grammar),
-        "structural_tag": ("structural_tag", form.structural_tag),
+        "json_schema": ("json", output.json_schema),
+        "json_object": ("json_object", output.json_object),
+        "regex": ("regex", output.regex),
+        "choice": ("choice", list(output.choice.texts)),
+        "grammar": ("grammar", output.grammar),
+        "structural_tag": ("structural_tag", output.structural_tag),
     }
-    given = dict([values[kind]])
+    given = dict([values[kind]]) | options
+    ours, theirs = f"{names.form}.json", f"{names.form}.{names.json}"
     try:
-        return parse_structured_outputs(given, assets.tokenizer.added, "structured_output")
+        form = parse_structured_outputs(given, assets.tokenizer.added, names.form)
     except InvalidRequest as error:
-        field = (error.field or "").replace("structured_output.json", "structured_output.json_schema", 1)
-        raise InvalidRequest(field if kind == "json_schema" else error.field, error.message) from error
+        raise respelled(error, {ours: theirs}) from error
+    return form and replace(form, field=theirs if form.field == ours else form.field)
 
 
 def class_of(numerics: str) -> pb.NumericsClass:
@@ -142,37 +156,13 @@ def numerics_of(numerics_class: pb.NumericsClass) -> str:
     return f"{numerics_class.name}{_FINGERPRINT}{numerics_class.fingerprint}"
 
 
-async def ids_of(field: str, ids: Sequence[int], most: int) -> tuple[int, ...]:
-    """The ids of a repeated field; more than the context holds are refused unread."""
-    if len(ids) > most:
-        validate_length(field, len(ids), most)
-    found: list[int] = []
-    for start in range(0, len(ids), _SLICE):
-        if start:
-            await asyncio.sleep(0)
-        found += ids[start : start + _SLICE]
-    return tuple(found)
-
-
-async def _prompt(
-    request: pb.GenerateRequest, assets: Assets, names: Names
-) -> tuple[str, tuple[int, ...], AnswerFormat]:
-    """The field that holds the prompt, its token ids, and how the answer is to be read."""
-    kind = request.WhichOneof("prompt")
-    if kind == "text":
-        return names.text, await encode_text(assets, request.text, field=names.text, special=True), PLAIN
-    if kind == "token_ids":
-        ids = await ids_of(names.token_ids, request.token_ids.ids, assets.context_tokens)
-        return names.token_ids, ids, PLAIN
-    if kind == "chat":
-        return CHAT_FIELDS.messages, *await encode_message(request.chat, assets)
-    raise InvalidRequest("prompt", f"prompt is missing: set one of {names.text}, {names.token_ids}, chat")
-
-
-async def encode_message(chat: pb.Chat, assets: Assets) -> tuple[tuple[int, ...], AnswerFormat]:
-    """Token ids of a chat, and how the answer is to be read."""
-    conversation = await parse_conversation(chat, assets.context_tokens)
-    return await encode_chat(assets, conversation, CHAT_FIELDS)
+def _check_listed(request: pb.GenerateRequest, prompt: ParsedPrompt, names: Names) -> None:
+    """The logprobs of a prompt stay in memory until they are sent."""
+    top = min(request.prompt_logprobs, MAX_TOP_LOGPROBS)
+    if request.HasField("prompt_logprobs") and len(prompt.ids) * (1 + top) > names.listed:
+        field = names.others.get("prompt_logprobs", "prompt_logprobs")
+        what = f"{field} would list more than {names.listed} logprobs: send a shorter prompt, or ask for fewer"
+        raise InvalidRequest(field, f"{what} likeliest tokens at each position")
 
 
 async def _emitted(choices: Sequence[pb.Emitted], most: int) -> dict[int, tuple[int, ...]]:

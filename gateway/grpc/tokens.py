@@ -8,8 +8,8 @@ from typing import Any
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.core import Core
 from gateway.grpc.calls import answered
-from gateway.grpc.conversation import CHAT_FIELDS
-from gateway.grpc.request import encode_message, ids_of
+from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
+from gateway.grpc.prompt import encode_conversation, ids_of
 from gateway.text.by_model import ModelAssets
 from gateway.text.prompt import LONG_CHARACTERS, encode_text
 from gateway.validation import validate_model
@@ -41,14 +41,12 @@ class Tokenizing:
     async def _ids(self, request: pb.CountTokensRequest | pb.TokenizeRequest) -> tuple[int, ...]:
         assets = self._models.of(validate_model(self._core, request.model))
         kind = request.WhichOneof("input")
+        special = request.add_special_tokens if request.HasField("add_special_tokens") else kind == "text"
         if kind == "text":
-            special = request.add_special_tokens if request.HasField("add_special_tokens") else True
             return await encode_text(assets, request.text, field="text", special=special)
         if kind == "chat":
-            if request.HasField("add_special_tokens"):
-                what = "add_special_tokens goes with text; a chat's template decides about its special tokens"
-                raise InvalidRequest("add_special_tokens", what)
-            return (await encode_message(request.chat, assets))[0]
+            chat = await parse_conversation(request.chat, assets.context_tokens, special=special)
+            return (await encode_conversation(chat, assets))[0]
         raise InvalidRequest("input", f"input is missing: set text or {CHAT_FIELDS.messages.partition('.')[0]}")
 
     async def _text(self, request: pb.DetokenizeRequest) -> str:

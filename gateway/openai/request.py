@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.adjustments import AdjustmentFields, find_adjustments
 from gateway.fields import Fields
-from gateway.lengths import validate_length
+from gateway.lengths import MAX_LISTED, validate_length
 from gateway.observability.record import RequestRecord, unrecorded
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.receipts.draft import spelled_class
@@ -19,14 +19,13 @@ from gateway.text.assets import Assets
 from gateway.text.formats import HERMES
 from gateway.text.prompt import ChatPrompt, encode_chat
 from gateway.text.tools import ChatFields
-from gateway.text.truncation import Truncation, encode_cut
+from gateway.text.truncation import Truncation, encode_cut, truncation_of
 from gateway.validation import MAX_TOP_LOGPROBS, ClientRequest
 from mesh.errors import InvalidRequest
 from mesh.messages import Adjustments
 
 MAX_PROMPTS = 256
 MAX_CLASS_CHARACTERS = 256
-MAX_LISTED = 2**21  # logprobs of prompts in one answer
 CHAT_FIELDS = ChatFields(
     messages="messages",
     tools="tools",
@@ -236,13 +235,14 @@ async def _adjustments(body: CommonRequest, assets: Assets) -> Adjustments | Non
 
 
 def _truncation(body: CommonRequest, context: int) -> Truncation | None:
-    """-1 keeps as much as the context holds beside the answer."""
-    most, side = body.truncate_prompt_tokens, body.truncation_side
+    side = body.truncation_side
     answer = body.max_completion_tokens or body.max_tokens or 1
     if side not in (None, "left", "right"):
         raise InvalidRequest("truncation_side", "truncation_side must be left or right: the side that is cut")
-    if most is None:
-        return None
-    if most < 1 and most != -1:
-        raise InvalidRequest("truncate_prompt_tokens", f"truncate_prompt_tokens must be at least 1, or -1, not {most}")
-    return Truncation(most if most > 0 else max(1, context - answer), keep_end=side != "right")
+    return truncation_of(
+        body.truncate_prompt_tokens,
+        keep_end=side != "right",
+        context=context,
+        answer=answer,
+        field="truncate_prompt_tokens",
+    )

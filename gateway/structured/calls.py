@@ -42,6 +42,8 @@ def call_form(
     *,
     answer: Form | None = None,  # what the answer must be where it is no call
     tools_field: str = "tools",
+    parameters: str = ".function.parameters",  # path from a tool to its schema
+    choice_field: str = "tool_choice",
 ) -> Form | None:
     """The form of an answer that may or must call tools; None: the model is free. `tools` are all that the client
     declares, `offered` those that may be called, `written` is how the model writes calls."""
@@ -53,7 +55,7 @@ def call_form(
         return None
     marks = CallMarks.of(written)
     calls = [
-        _call(tool["function"], written, f"{tools_field}[{at}].function.parameters")
+        _call(tool["function"], written, f"{tools_field}[{at}]{parameters}")
         for at, tool in enumerate(tools)
         if tool["function"]["name"] in offered.names
     ]
@@ -61,7 +63,7 @@ def call_form(
     if offered.mode is ToolMode.REQUIRED:
         if answer is not None:
             raise InvalidRequest(answer.field, f"{answer.field} cannot be followed by an answer that must call a tool")
-        return Form("tool_choice", grammar=lark("\n".join(["start: calls", *rules])))
+        return Form(choice_field, grammar=lark("\n".join(["start: calls", *rules])))
     if answer is None and written.bare:
         # A call has no mark before it: what begins like one is one.
         return Form(tools_field, grammar=lark("\n".join(["start: calls | TEXT", "TEXT: /([^{](.|\\n)*)?/", *rules])))

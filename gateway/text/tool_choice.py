@@ -47,7 +47,10 @@ NO_TOOLS = OfferedTools()
 
 
 def parse_tool_choice(choice: Any, names: Sequence[str], tools_field: str) -> ToolChoice:
-    """`names`: the declared tools. Without a choice the model decides if there are tools."""
+    """`names`: the declared tools. Without a choice the model decides if there are tools. A choice that a front
+    door has parsed itself stays as it is."""
+    if isinstance(choice, ToolChoice):
+        return choice
     if choice is None:
         return ToolChoice(ToolMode.AUTO if names else ToolMode.NONE)
     if choice == "none":

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gateway.text.assets import Assets
 from gateway.text.prompt import encode_text
+from mesh.errors import InvalidRequest
 
 Ids = tuple[int, ...]
 
@@ -16,9 +17,21 @@ class Truncation:
     keep_end: bool = True  # False: the beginning stays instead
 
     def cut(self, ids: Ids, around: int = 0) -> Ids:
-        """`around`: tokens that the prompt has besides these."""
+        return ids[self.kept(len(ids), around)]
+
+    def kept(self, count: int, around: int = 0) -> slice:
+        """The part of so many ids that stays. `around`: tokens that the prompt has besides these."""
         room = max(0, self.tokens - around)
-        return ids[max(0, len(ids) - room) :] if self.keep_end else ids[:room]
+        return slice(max(0, count - room), None) if self.keep_end else slice(room)
+
+
+def truncation_of(most: int | None, *, keep_end: bool, context: int, answer: int, field: str) -> Truncation | None:
+    """`most`: tokens of the prompt; -1: as many as the context holds beside the answer; None: no cut."""
+    if most is None:
+        return None
+    if most < 1 and most != -1:
+        raise InvalidRequest(field, f"{field} must be at least 1, or -1, not {most}")
+    return Truncation(most if most > 0 else max(1, context - answer), keep_end=keep_end)
 
 
 async def encode_cut(assets: Assets, text: str, cut: Truncation | None, *, field: str, special: bool) -> Ids:

@@ -6,13 +6,15 @@ happened. While no gateway is there it tries again, with longer and longer pause
 patience is over. Errors that another gateway would repeat are raised as they are. It needs grpcio and protobuf only."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import Message
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
@@ -27,7 +29,9 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 3_000),
 )
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
-# After these errors another gateway may do better; after UNAVAILABLE also the same one, a little later.
+_PATIENCE_SECONDS = 30.0  # of calls without a deadline
+# After these errors another gateway may do better. The same one may, a little later, after UNAVAILABLE, and after any
+# of them that broke an answer off: a balancer in front of several gateways reports the death of one in its own way.
 _BROKEN = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.INTERNAL,
@@ -35,6 +39,10 @@ _BROKEN = (
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.FAILED_PRECONDITION,  # its workers are of another numerics class
 )
+
+
+Prompt: TypeAlias = str | Sequence[int] | pb.Chat
+_PROMPTS = ("text", "chat")  # request_of takes the prompt by its place
 
 
 class ProtocolError(Exception):
@@ -49,6 +57,7 @@ class _Progress:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     classes: dict[int, pb.NumericsClass] = field(default_factory=dict)  # by choice, where not Started's
     finished: set[int] = field(default_factory=set)
+    scored: int = 1  # the next position of the prompt whose logprob has not come
 
     def is_news(self, event: pb.StreamGenerateResponse) -> bool:
         """Record an event. False for an event that a gateway which continues the answer repeats."""
@@ -61,6 +70,10 @@ class _Progress:
             self.tokens.setdefault(event.delta.index, []).extend(event.delta.token_ids)
             if event.delta.HasField("numerics_class"):
                 self.classes[event.delta.index] = event.delta.numerics_class
+        if kind == "prompt_logprobs":  # parts begin at the same positions at every gateway
+            news = event.prompt_logprobs.position >= self.scored
+            self.scored = max(self.scored, event.prompt_logprobs.position + len(event.prompt_logprobs.token_ids))
+            return news
         if kind == "choice_finished":
             news = event.choice_finished.index not in self.finished
             self.finished.add(event.choice_finished.index)
@@ -78,6 +91,9 @@ class _Progress:
         for index in sorted({*emitted, *self.tokens}):
             token_ids = emitted.get(index, []) + self.tokens.get(index, [])
             rest.emitted.add(index=index, token_ids=token_ids, numerics_class=self.classes.get(index))
+        rest.ClearField("return_prompt_token_ids")
+        if self.tokens or self.finished:  # the prompt's logprobs come before
+            rest.ClearField("prompt_logprobs")
         rest.sampling.seed = self.started.seed
         if self.started.numerics_class.name:
             rest.numerics_class.CopyFrom(self.started.numerics_class)
@@ -88,10 +104,12 @@ class _Progress:
 class _Pace:
     """How long one call goes on trying, and its pauses."""
 
-    def __init__(self, timeout_seconds: float | None, *, patience_seconds: float, gateways: int) -> None:
+    def __init__(self, timeout_seconds: float | None, *, patience_seconds: float | None, gateways: int) -> None:
         self._now = asyncio.get_running_loop().time
-        self._deadline = None if timeout_seconds is None else self._now() + timeout_seconds
-        self._patience_seconds, self._gateways = patience_seconds, gateways
+        self._deadline = float("inf") if timeout_seconds is None else self._now() + timeout_seconds
+        usual = _PATIENCE_SECONDS if timeout_seconds is None else float("inf")
+        self._patience_seconds = usual if patience_seconds is None else patience_seconds
+        self._gateways = gateways
         self.goes_on()
 
     def goes_on(self) -> None:
@@ -99,19 +117,20 @@ class _Pace:
         self._since, self._pause, self._failures, self._may_pass = self._now(), _FIRST_PAUSE_SECONDS, 0, False
 
     def seconds_left(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - self._now())
+        return None if self._deadline == float("inf") else max(0.0, self._deadline - self._now())
 
-    async def after(self, problem: Exception) -> None:
+    async def after(self, problem: Exception, *, broke_off: bool = False) -> None:
         """Return when the next gateway may be tried; raises the problem when there is no use. A pause comes after all
-        gateways have failed, and only if one of them may be back later."""
+        gateways have failed, and only if one of them may be back later. `broke_off`: an answer had begun."""
         self._failures += 1
-        self._may_pass |= isinstance(problem, grpc.RpcError) and problem.code() is grpc.StatusCode.UNAVAILABLE
+        self._may_pass |= broke_off or getattr(problem, "code", lambda: None)() is grpc.StatusCode.UNAVAILABLE
         if self._failures % self._gateways:
             return
-        end = min(self._since + self._patience_seconds, self._deadline or float("inf"))
-        if not self._may_pass or self._now() + self._pause > end:
+        left = min(self._since + self._patience_seconds, self._deadline) - self._now()
+        if not self._may_pass or left < _FIRST_PAUSE_SECONDS:
             raise problem
-        await asyncio.sleep(self._pause)
+        # Clients that lost the same gateway do not come back all at once; the last tries come shortly before the end.
+        await asyncio.sleep(min(self._pause * random.uniform(0.5, 1.0), left / 2))
         self._pause, self._may_pass = min(2 * self._pause, _LONGEST_PAUSE_SECONDS), False
 
 
@@ -123,13 +142,14 @@ class Client:
         *addresses: str,
         credentials: grpc.ChannelCredentials | None = None,
         server_name: str = "",
-        patience_seconds: float = 30.0,
+        patience_seconds: float | None = None,
         api_key: str = "",
     ) -> None:
         """`credentials` are those of grpc.ssl_channel_credentials; None: plain text. `server_name` is the name that the
         gateways' certificates carry (their `tls_name`); empty: each gateway's carries the host of its address.
-        `patience_seconds`: how long a call that makes no progress tries again; 0: each gateway is tried once.
-        `api_key`: the tenant's key, where the gateways ask for one."""
+        `patience_seconds`: how long a call that makes no progress tries again; 0: each gateway is tried once; None:
+        until its `timeout_seconds` are over, or 30 s if it has none. `api_key`: the tenant's key, where the gateways
+        ask for one."""
         if not addresses:
             raise ValueError("addresses: name at least one gateway as host:port")
         for address in addresses:
@@ -159,17 +179,27 @@ class Client:
             await channel.close()
 
     async def stream(
-        self, request: pb.GenerateRequest, *, timeout_seconds: float | None = None
+        self,
+        request: pb.GenerateRequest,
+        *,
+        timeout_seconds: float | None = None,
+        continuous_usage: bool = False,
+        growing_tool_calls: bool = False,
     ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
         """Yield events in order, each once, whichever gateways they come from. `timeout_seconds` is the time for all of
-        it, pauses included."""
+        it, pauses included; the other options are those of StreamGenerateRequest."""
         progress, pace = _Progress(), self._pace(timeout_seconds)
         for number, channel in self._in_turn():
             stub: Any = pb_grpc.InferenceServiceStub(channel)
-            rest = pb.StreamGenerateRequest(request=progress.rest_of(request))
-            call = stub.StreamGenerate(rest, timeout=pace.seconds_left(), metadata=self._metadata)
+            rest = pb.StreamGenerateRequest(
+                request=progress.rest_of(request),
+                continuous_usage=continuous_usage,
+                growing_tool_calls=growing_tool_calls,
+            )
+            call, began = stub.StreamGenerate(rest, timeout=pace.seconds_left(), metadata=self._metadata), False
             try:
                 async for event in call:
+                    began = True
                     if progress.is_news(event):
                         self._first = number
                         pace.goes_on()
@@ -183,39 +213,39 @@ class Client:
                 problem = error
             finally:
                 call.cancel()
-            await pace.after(problem)
+            await pace.after(problem, broke_off=began)
 
     async def stream_text(
-        self, prompt: str | Sequence[int], *, timeout_seconds: float | None = None, **sampling: Any
+        self, prompt: Prompt, *, timeout_seconds: float | None = None, **options: Any
     ) -> AsyncIterator[str]:
-        """Yield the answer's text as it comes; keyword arguments are fields of SamplingOptions and StopOptions."""
-        async with aclosing(self.stream(request_of(prompt, **sampling), timeout_seconds=timeout_seconds)) as events:
+        """Yield the answer's text as it comes; the options are those of request_of."""
+        async with aclosing(self.stream(request_of(prompt, **options), timeout_seconds=timeout_seconds)) as events:
             async for event in events:
                 if event.WhichOneof("event") == "delta" and event.delta.text:
                     yield event.delta.text
 
-    async def generate_text(
-        self, prompt: str | Sequence[int], *, timeout_seconds: float | None = None, **sampling: Any
-    ) -> str:
-        return "".join([text async for text in self.stream_text(prompt, timeout_seconds=timeout_seconds, **sampling)])
+    async def generate_text(self, prompt: Prompt, *, timeout_seconds: float | None = None, **options: Any) -> str:
+        return "".join([text async for text in self.stream_text(prompt, timeout_seconds=timeout_seconds, **options)])
 
-    async def models(self) -> list[str]:
+    async def models(self, *, timeout_seconds: float | None = None) -> list[str]:
         def ask(channel: grpc.aio.Channel, timeout_seconds: float | None) -> Any:
             stub: Any = pb_grpc.ModelServiceStub(channel)
             return stub.ListModels(pb.ListModelsRequest(), timeout=timeout_seconds, metadata=self._metadata)
 
-        return [model.name for model in (await self._anywhere(ask)).models]
+        return [model.name for model in (await self._anywhere(ask, timeout_seconds)).models]
 
-    async def count_tokens(self, text: str) -> int:
+    async def count_tokens(self, text: str, *, timeout_seconds: float | None = None) -> int:
         def ask(channel: grpc.aio.Channel, timeout_seconds: float | None) -> Any:
             stub: Any = pb_grpc.InferenceServiceStub(channel)
             return stub.CountTokens(pb.CountTokensRequest(text=text), timeout=timeout_seconds, metadata=self._metadata)
 
-        return int((await self._anywhere(ask)).tokens)
+        return int((await self._anywhere(ask, timeout_seconds)).tokens)
 
-    async def _anywhere(self, ask: Callable[[grpc.aio.Channel, float | None], Any]) -> Any:
+    async def _anywhere(
+        self, ask: Callable[[grpc.aio.Channel, float | None], Any], timeout_seconds: float | None
+    ) -> Any:
         """The answer of the first gateway that has one."""
-        pace = self._pace(None)
+        pace = self._pace(timeout_seconds)
         for number, channel in self._in_turn():
             try:
                 answer = await ask(channel, pace.seconds_left())
@@ -238,23 +268,28 @@ class Client:
             number = (number + 1) % len(self._channels)
 
 
-def request_of(prompt: str | Sequence[int], *, model: str | None = None, **options: Any) -> pb.GenerateRequest:
-    """A request for one prompt. `stop` is a list of stop strings; other options are fields of SamplingOptions and
-    StopOptions."""
+def request_of(prompt: Prompt, *, model: str | None = None, **options: Any) -> pb.GenerateRequest:
+    """A request for one prompt: a text, token ids, or a chat. `stop` is a list of stop strings; other options are
+    fields of SamplingOptions, StopOptions and GenerateRequest."""
     request = pb.GenerateRequest(model=model)
     if isinstance(prompt, str):
         request.text = prompt
+    elif isinstance(prompt, pb.Chat):
+        request.chat.CopyFrom(prompt)
     else:
         request.token_ids.ids.extend(prompt)
     request.stop.strings.extend(options.pop("stop", ()))
+    parts = (request.sampling, request.stop, request)
     for name, value in options.items():
-        place = next(
-            (part for part in (request.sampling, request.stop) if name in part.DESCRIPTOR.fields_by_name), None
-        )
-        if place is None:
-            raise TypeError(f"{name} is neither a field of SamplingOptions nor of StopOptions")
-        if name == "token_ids":
-            request.stop.token_ids.extend(value)
+        place: Any = next((part for part in parts if name in part.DESCRIPTOR.fields_by_name), None)
+        if place is None or name in _PROMPTS:
+            raise TypeError(f"{name} is no option: neither a field of SamplingOptions, StopOptions nor GenerateRequest")
+        if isinstance(value, Message):
+            getattr(place, name).CopyFrom(value)
+        elif isinstance(value, Mapping):
+            getattr(place, name).update(value)
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            getattr(place, name).extend(value)
         else:
             setattr(place, name, value)
     return request

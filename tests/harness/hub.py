@@ -29,6 +29,8 @@ class FakeHub:
     ranges: list[str] = field(default_factory=list)
     sent: int = 0  # bytes of files
     breaks: list[int] = field(default_factory=list)  # the next downloads of longer files end before these bytes
+    stalls: list[int] = field(default_factory=list)  # the next downloads of longer files stop after these bytes
+    stalled: threading.Event = field(default_factory=threading.Event)  # lets them end
     lost: set[str] = field(default_factory=set)  # files that are listed and cannot be downloaded
     down: bool = False  # every request is answered with 503
     endpoint: str = ""
@@ -52,6 +54,7 @@ def serve_hub() -> Iterator[FakeHub]:
     try:
         yield hub
     finally:
+        hub.stalled.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -112,6 +115,11 @@ class _HubHandler(BaseHTTPRequestHandler):
             return self._send(status, headers | {"Content-Length": str(len(part))}, b"")
         if self.state.breaks and len(data) > self.state.breaks[0]:
             self._send(status, headers | {"Content-Length": str(len(part))}, data[first : self.state.breaks.pop(0)])
+            self.close_connection = True
+            return None
+        if self.state.stalls and len(data) > self.state.stalls[0]:
+            self._send(status, headers | {"Content-Length": str(len(part))}, data[first : self.state.stalls.pop(0)])
+            self.state.stalled.wait(60)
             self.close_connection = True
             return None
         self.state.sent += len(part)

@@ -60,6 +60,7 @@ async def process_mesh(
     bytes_per_second: float | None = None,
     span_pause_seconds: float = 0.0,
     resume: bool = True,
+    notices: bool = True,
     delays: bool = False,
     on_event: OnEvent | None = None,
     start_decodes: bool = True,
@@ -84,6 +85,7 @@ async def process_mesh(
             bytes_per_second=bytes_per_second,
             span_pause_seconds=span_pause_seconds,
             resume=resume,
+            notices=notices,
             delays=delays,
         )
         return ServiceProcess(name, orders, on_event)

@@ -22,6 +22,7 @@ class Orders:
     bytes_per_second: float | None = None  # rate of pushes over TCP
     span_pause_seconds: float = 0.0  # pause after each span that the shared-memory copy kernel has copied
     resume: bool = True  # False: the gateway ends a request at its first loss
+    notices: bool = True  # False: the gateway goes on with requests whose clients have gone
     delays: bool = False  # the window's command `delay` can put a delay into a stage (tests/harness/delays.py)
 
     def pack(self) -> str:

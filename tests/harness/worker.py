@@ -31,6 +31,8 @@ async def gateway(orders: Orders) -> None:
 
     if not orders.resume:
         _end_at_first_loss()
+    if not orders.notices:
+        _go_on_without_clients()
     config = with_model(read_settings(overrides=orders.settings).gateway())
     write_fact("ready", address=config.grpc_address)
     telemetry = telemetry_of(config)
@@ -100,6 +102,19 @@ def _end_at_first_loss() -> None:
             self.end(request, WorkersDied("a worker ended, and resume is switched off"))
 
     Sequencer.raise_attempt = give_up  # type: ignore[method-assign]
+
+
+def _go_on_without_clients() -> None:
+    """Make the gateway go on with requests whose clients have gone."""
+    from gateway.streams import RequestStream
+
+    cancel = RequestStream.cancel
+
+    def cancel_if_complete(self: RequestStream, *, complete: bool = False) -> None:
+        if complete:
+            cancel(self, complete=True)
+
+    RequestStream.cancel = cancel_if_complete  # type: ignore[method-assign]
 
 
 async def _until_signal(service: Awaitable[None]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest_asyncio
 
 from baton.admin.v1 import admin_pb2 as admin
 from baton.admin.v1 import admin_pb2_grpc as admin_grpc
-from baton.client import Client
+from baton.client import Client, request_of
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from cli.health import health
@@ -50,10 +51,10 @@ class TwoGateways:
     def addresses(self) -> list[str]:
         return [ports["grpc"] for ports in self.ports]
 
-    async def attached(self, number: int) -> None:
+    async def attached(self, number: int, decodes: int) -> None:
         async with asyncio.timeout(START_SECONDS):
             while (seen := await health(self.ports[number]["http"])) is None or (
-                (seen.get("prefill"), seen.get("decode")) != (1, 2)
+                (seen.get("prefill"), seen.get("decode")) != (1, decodes)
             ):
                 await asyncio.sleep(0.05)
 
@@ -66,7 +67,7 @@ async def mesh() -> AsyncIterator[TwoGateways]:
             await gateway.start()
         await asyncio.gather(*(worker.start() for worker in mesh.workers))
         for number in range(2):
-            await mesh.attached(number)
+            await mesh.attached(number, 2)
         yield mesh
     finally:
         await asyncio.gather(*(service.stop() for service in (*mesh.gateways, *mesh.workers)))
@@ -109,15 +110,42 @@ async def test_operators_see_every_worker_and_drain_one(mesh: TwoGateways) -> No
 
 
 @in_one_loop
-async def test_an_answer_goes_on_at_the_other_gateway_when_the_first_is_killed(mesh: TwoGateways) -> None:
-    options: dict[str, Any] = {"max_tokens": TOKENS, "min_tokens": TOKENS, "temperature": 0.9, "seed": 11}
+@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
+async def test_answers_go_on_at_the_other_gateway_when_the_first_ends(mesh: TwoGateways, way: signal.Signals) -> None:
+    options: dict[str, Any] = {"max_tokens": TOKENS, "min_tokens": TOKENS, "temperature": 0.9, "prompt_logprobs": 1}
+    requests = [
+        request_of("Once upon a time", seed=seed, n=1 + seed % 2, logprobs=pb.LogprobOptions(top=2), **options)
+        for seed in range(4)
+    ]
     async with Client(mesh.addresses[1]) as other:
-        expected = await other.generate_text("Once upon a time", timeout_seconds=120, **options)
-    parts, killed = list[str](), False
+        expected = await asyncio.gather(*(received(other, request) for request in requests))
+    begun = asyncio.Semaphore(0)
     async with Client(*mesh.addresses) as client:
-        async for text in client.stream_text("Once upon a time", timeout_seconds=120, **options):
-            parts.append(text)
-            if not killed:
-                mesh.gateways[0].send_signal(signal.SIGKILL)
-                killed = True
-    assert "".join(parts) == expected
+        answers = [asyncio.create_task(received(client, request, begun)) for request in requests]
+        for _ in requests:
+            await begun.acquire()
+        mesh.gateways[0].send_signal(way)
+        assert await asyncio.gather(*answers) == expected
+    await mesh.gateways[0].stop()
+    await mesh.gateways[0].start()
+    await mesh.attached(0, 1)  # the other one was drained
+
+
+async def received(client: Client, request: pb.GenerateRequest, begun: asyncio.Semaphore | None = None) -> Any:
+    """Text, tokens, bits of the logprobs, and the end of each choice; and the logprobs of the prompt."""
+    found = dict[int, list[Any]]()
+    prompt = list[float]()
+    async with aclosing(client.stream(request, timeout_seconds=120)) as events:
+        async for event in events:
+            prompt += event.prompt_logprobs.logprobs
+            if event.HasField("choice_finished"):
+                found[event.choice_finished.index].append(event.choice_finished)
+            if event.HasField("delta"):
+                if begun is not None and not found:
+                    begun.release()
+                parts = found.setdefault(event.delta.index, ["", [], []])
+                parts[0] += event.delta.text
+                parts[1] += event.delta.token_ids
+                parts[2] += [(each.logprob, *each.top_logprobs) for each in event.delta.logprobs]
+    assert all(len(parts[1]) == len(parts[2]) == TOKENS for parts in found.values())
+    return found, prompt

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def model(tmp_path: Path) -> dict[str, bytes]:
     return files | {"pytorch_model.bin": b"PK", "onnx/model.onnx": b"o" * 1000, "README.md": b"# tiny"}
 
 
-def run(hub: FakeHub, tmp_path: Path, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+def environment(hub: FakeHub, tmp_path: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "BATON_"))}
     own = {
         "HF_ENDPOINT": hub.endpoint,
@@ -63,9 +64,12 @@ def run(hub: FakeHub, tmp_path: Path, *arguments: str, **more: str) -> "subproce
         "HF_HUB_DOWNLOAD_TIMEOUT": "3",
         "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("", "kernels", "protos")),
     }
-    return subprocess.run(
-        [sys.executable, "-P", *arguments], env=kept | own | more, capture_output=True, text=True, timeout=120
-    )
+    return kept | own | more
+
+
+def run(hub: FakeHub, tmp_path: Path, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    env = environment(hub, tmp_path, **more)
+    return subprocess.run([sys.executable, "-P", *arguments], env=env, capture_output=True, text=True, timeout=120)
 
 
 def resolve_all(hub: FakeHub, tmp_path: Path, *settings: dict[str, str], **more: str) -> list[Any]:
@@ -130,6 +134,46 @@ def test_a_download_that_breaks_goes_on_where_it_was_and_finished_files_are_kept
     assert [line for line in hub.requests if line.startswith("GET") and "resolve" in line] == [
         f"GET /{NAME}/resolve/{COMMIT}/{second}"
     ]
+
+
+def killed_in_mid_file(hub: FakeHub, tmp_path: Path, model: dict[str, bytes], had: int) -> str:
+    """A fetch that SIGKILL ends when so many bytes of the first weights are there; the file's name."""
+    name = min(name for name in model if name.endswith(".safetensors"))
+    model[name] = random.Random(2).randbytes(32 << 20)
+    hub.repositories[NAME], hub.stalls = HubRepository(model), [had + (1 << 20)]
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", PROGRAM, json.dumps([{"model": NAME}])],
+        env=environment(hub, tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as fetching:
+        while sum(path.stat().st_size for path in (tmp_path / "hf").rglob("*.partial")) < had:
+            assert fetching.poll() is None
+            time.sleep(0.02)
+        fetching.kill()
+    hub.stalled.set()
+    return name
+
+
+def test_a_download_that_is_killed_goes_on_where_it_was(hub: FakeHub, model: dict[str, bytes], tmp_path: Path) -> None:
+    name = killed_in_mid_file(hub, tmp_path, model, 20 << 20)
+    before = hub.sent
+    folder = Path(resolve(hub, tmp_path)["model"])
+    assert hub.ranges == [f"bytes={20 << 20}-"] and hub.sent - before < 13 << 20
+    assert (folder / name).read_bytes() == model[name]
+    assert not list((tmp_path / "hf").rglob("*.partial"))
+
+
+def test_a_killed_download_whose_bytes_are_wrong_begins_anew(
+    hub: FakeHub, model: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Negative control: without the comparison of hashes the damaged file would be used."""
+    name = killed_in_mid_file(hub, tmp_path, model, 10 << 20)
+    (partial,) = (tmp_path / "hf").rglob("*.partial")
+    with partial.open("r+b") as content:
+        content.write(b"damaged")
+    folder = Path(resolve(hub, tmp_path)["model"])
+    assert len(hub.ranges) == 1 and (folder / name).read_bytes() == model[name]
 
 
 ERRORS = {

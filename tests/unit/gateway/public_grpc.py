@@ -19,6 +19,18 @@ from mesh.grpc_network import GrpcListening
 
 CLASS = pb.NumericsClass(name="path=fp32", fingerprint="f00d")
 
+# With documents, reasoning, tools and calls.
+RICH_TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    "{% for each in documents or [] %}[{{ each.text }}]{% endfor %}"
+    "{% if reasoning_effort %}({{ reasoning_effort }}){% endif %}"
+    "{% for m in messages %}<|{{ m.role }}|>"
+    "{% if m.role == 'assistant' and m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}"
+    "<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}{% if shout %}!{% endif %}"
+)
 
 LOAD = MeshLoad(
     waiting=3,

@@ -1,6 +1,7 @@
 """What stands beside Generate on the clients' port: tokens, health, reflection, load reports, and vllm.Inference."""
 
 import asyncio
+import math
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from baton.rpc.v1 import rpc_pb2
 from baton.vllm.v1 import vllm_pb2 as vllm
 from baton.vllm.v1 import vllm_pb2_grpc as vllm_grpc
 from gateway.grpc.api import Generating, services, whole
+from gateway.grpc.request import AskedRequest
 from gateway.grpc.server import serve_grpc
 from gateway.observability.traces import RecentTraces
 from mesh.config import GatewayConfig
@@ -55,7 +57,6 @@ async def test_token_ids_become_their_text_with_or_without_special_tokens(stub: 
     ("method", "request_", "field"),
     [
         ("CountTokens", pb.CountTokensRequest(), "input"),
-        ("Tokenize", pb.TokenizeRequest(chat=CHAT, add_special_tokens=False), "add_special_tokens"),
         ("Detokenize", pb.DetokenizeRequest(token_ids=[261]), "token_ids"),
         ("Detokenize", pb.DetokenizeRequest(token_ids=[1] * 513), "token_ids"),
         ("CountTokens", pb.CountTokensRequest(chat=pb.Chat()), "chat.messages"),
@@ -179,8 +180,8 @@ async def test_trailers_carry_the_request_and_the_load_for_balancers(stub: Any, 
     random, context = Random(1), FakeContext()
     generating = Generating(core, assets, random, RecentTraces(Silent(), random=random), lambda: LOAD)
 
-    async def read(_: Any) -> pb.GenerateRequest:
-        return ask(request_id="r8")
+    async def read(_: Any) -> AskedRequest:
+        return AskedRequest(ask(request_id="r8"))
 
     await whole(generating.events(b"", context, "Generate", read))
     assert context.trailers["x-request-id"] == "r8"
@@ -272,18 +273,36 @@ async def test_zeros_of_vllm_clients_mean_its_defaults(vllm_stub: Any, core: Any
     [
         (vllm.GenerateRequest(), "prompt"),
         (asked(lora_name="x"), "lora_name"),
-        (asked(truncate_prompt_tokens=4), "truncate_prompt_tokens"),
         (asked(media=[vllm.MediaItem()]), "media"),
-        (asked(decoding=vllm.DecodingParameters(presence_penalty=1)), "decoding.presence_penalty"),
-        (asked(decoding=vllm.DecodingParameters(logit_bias={1: 2.0})), "decoding.logit_bias"),
-        (asked(decoding=vllm.DecodingParameters(json_object=True)), "decoding.json_object"),
-        (asked(response=vllm.ResponseOptions(prompt_logprobs=True)), "response.prompt_logprobs"),
-        (asked(response=vllm.ResponseOptions(skip_special_tokens=False)), "response.skip_special_tokens"),
+        (asked(decoding=vllm.DecodingParameters(presence_penalty=3)), "decoding.presence_penalty"),
+        (asked(decoding=vllm.DecodingParameters(repetition_penalty=-1)), "decoding.repetition_penalty"),
+        (asked(decoding=vllm.DecodingParameters(logit_bias={999: 2.0})), "decoding.logit_bias"),
+        (asked(decoding=vllm.DecodingParameters(allowed_token_ids=[999])), "decoding.allowed_token_ids"),
+        (asked(decoding=vllm.DecodingParameters(json="{")), "decoding.json"),
+        (asked(decoding=vllm.DecodingParameters(json='{"type": "moon"}')), "decoding.json.type"),
+        (asked(decoding=vllm.DecodingParameters(regex="(")), "decoding.regex"),
+        (asked(decoding=vllm.DecodingParameters(choice=vllm.DecodingParameters.StringChoices())), "decoding.choice"),
+        (
+            asked(
+                decoding=vllm.DecodingParameters(json_object=True),
+                stopping=vllm.StoppingCriteria(ignore_eos=True),
+            ),
+            "stopping.ignore_eos",
+        ),
         (
             asked(response=vllm.ResponseOptions(output_candidates=vllm.CandidateTokens(all=True))),
             "response.output_candidates.all",
         ),
-        (asked(kv=vllm.KVCacheParameters(bypass_prefix_cache=True)), "kv.bypass_prefix_cache"),
+        (
+            asked(response=vllm.ResponseOptions(prompt_candidates=vllm.CandidateTokens(token_ids=vllm.TokenIds()))),
+            "response.prompt_candidates.token_ids",
+        ),
+        (
+            asked(response=vllm.ResponseOptions(prompt_candidates=vllm.CandidateTokens(top_n=21))),
+            "response.prompt_candidates.top_n",
+        ),
+        (asked(kv=vllm.KVCacheParameters(kv_transfer_params={"a": 1})), "kv.kv_transfer_params"),
+        (asked(session_id="x" * 257), "session_id"),
         (asked(sampling=vllm.RandomSampling(num_sequences=2)), "sampling.num_sequences"),
         (asked(sampling=vllm.RandomSampling(top_p=2.0)), "sampling.top_p"),
         (asked(temperature=-1.0), "temperature"),
@@ -301,6 +320,64 @@ async def test_what_vllm_clients_cannot_have_is_refused_in_their_names(
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     (violation,) = details_of(refused.value)["BadRequest"].field_violations
     assert violation.field == field and core.streams == []
+
+
+async def test_decoding_parameters_of_vllm_clients_reach_the_workers(vllm_stub: Any, core: Any) -> None:
+    decoding = vllm.DecodingParameters(
+        presence_penalty=0.5,
+        frequency_penalty=0.25,
+        repetition_penalty=1.5,
+        logit_bias={7: 1.5},
+        allowed_token_ids=[7, 104, 257],
+        regex="[a-z ]+",
+    )
+    await vllm_stub.Generate(asked(decoding=decoding, session_id="s1"))
+    await vllm_stub.Generate(asked(decoding=vllm.DecodingParameters()))
+    first, second = (stream.choice for stream in core.streams)
+    found = first.sampling.adjustments
+    assert (found.presence_penalty, found.frequency_penalty, found.repetition_penalty) == (0.5, 0.25, 1.5)
+    assert [(each.token, each.bias) for each in found.biases] == [(7, 1.5)] and found.allowed
+    assert first.sampling.grammar and first.affinity == "s1"
+    assert second.sampling.adjustments is None and second.sampling.grammar == "" and second.affinity == ""
+    for kind in ({"json": '{"type": "integer"}'}, {"json_object": True}, {"grammar": 'start: "a"'}):
+        await vllm_stub.Generate(asked(decoding=vllm.DecodingParameters(**kind)))
+        assert core.streams[-1].choice.sampling.grammar
+    choice = vllm.DecodingParameters(choice=vllm.DecodingParameters.StringChoices(choices=["a", "b"]))
+    await vllm_stub.Generate(asked(decoding=choice))
+    assert core.streams[-1].choice.sampling.grammar
+
+
+async def test_vllm_clients_get_the_logprobs_and_the_ids_of_their_prompt(vllm_stub: Any, core: Any) -> None:
+    wanted = vllm.ResponseOptions(
+        prompt_token_ids=True, prompt_logprobs=True, prompt_candidates=vllm.CandidateTokens(top_n=2)
+    )
+    request = vllm.GenerateRequest(text="abcd", response=wanted)
+    info = (await vllm_stub.Generate(request)).prompt_info
+    assert (info.num_prompt_tokens, list(info.token_ids)) == (4, [*b"abcd"])
+    assert math.isnan(info.logprobs[0]) and list(info.logprobs[1:]) == [-1.0, -2.0, -3.0]
+    assert list(info.ranks) == [0, 7, 8, 9]
+    assert [[(each.id, each.rank) for each in entry.tokens] for entry in info.candidate_tokens] == [
+        [],
+        *[[(0, 1), (1, 2)]] * 3,
+    ]
+    parts = [part async for part in vllm_stub.GenerateStream(request)]
+    assert list(parts[0].prompt_info.ranks) == [0, 7, 8, 9] and not parts[1].HasField("prompt_info")
+    only = vllm.GenerateRequest(text="abcd", response=vllm.ResponseOptions(prompt_logprobs=True))
+    info = (await vllm_stub.Generate(only)).prompt_info
+    assert len(info.logprobs) == 4 and not info.candidate_tokens and not info.token_ids
+
+
+async def test_vllm_clients_cut_their_prompts_keep_special_tokens_and_pass_by_caches(vllm_stub: Any, core: Any) -> None:
+    core.reply = lambda choice: [104, 258, 105]
+    options = vllm.ResponseOptions(skip_special_tokens=False)
+    kept = await vllm_stub.Generate(vllm.GenerateRequest(text="abcdef", truncate_prompt_tokens=2, response=options))
+    bare = await vllm_stub.Generate(asked())
+    assert (kept.outputs.text, bare.outputs.text) == ("h<|user|>i", "hi")
+    for _ in range(2):
+        await vllm_stub.Generate(asked(kv=vllm.KVCacheParameters(bypass_prefix_cache=True)))
+    cut, plain, one, other = (stream.choice for stream in core.streams)
+    assert cut.prompt == (*b"ef",)
+    assert plain.salt == b"" and len({one.salt, other.salt, b""}) == 3
 
 
 async def test_several_sequences_stream_to_vllm_clients(vllm_stub: Any, core: Any) -> None:

@@ -1,0 +1,138 @@
+"""Ten thousand connections opened and dropped in mid-request: nothing is left running on any tier, no memory is lost.
+
+`python -m tests.chaos.drops --count 10000 --json`, or `make drops`. Half of the connections speak HTTP, half gRPC;
+each is dropped at a random moment (`tests/chaos/dropped.py`). Before, a tenth as many warm the mesh up. Status 1 when a
+request, a page or a connection is left 10 s after the last drop, or when a process has grown by more than 5%."""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cli.health import get_json
+from tests.chaos.dropped import STAGES, Dropping, recorded_head
+from tests.harness.mesh import ProcessMesh, process_mesh
+from tests.harness.process import QUIET_SECONDS, pages_held
+
+AT_ONCE = 48  # connections
+MOST_GROWTH = 0.05
+SETTINGS = {
+    "worker.page_tokens": "16",
+    "worker.pool_pages": "256",  # few, so that the warm-up has touched all of them
+    "worker.threads": "1",
+    "decode.may_kill": "false",  # killing its writer would hide what is left
+}
+
+
+async def drop_many(
+    count: int, random: Random, *, notices: bool = True, on_drop: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """`notices`: off in the negative control, whose gateway does not notice that a client has gone."""
+    began = time.monotonic()
+    async with process_mesh(prefills=1, decodes=1, settings=SETTINGS, notices=notices) as mesh:
+        dropping = Dropping(mesh.http, mesh.address, await recorded_head(), random)
+        await _drop(dropping, max(1, count // 10), on_drop)
+        await left_in(mesh)
+        before, open_before = _memory(mesh), _connections(mesh)
+        dropping.stages.clear()
+        await _drop(dropping, count, on_drop)
+        left = await left_in(mesh)
+        left["connections"] = max(0, _connections(mesh) - open_before)
+        after = _memory(mesh)
+        if any(left.values()):
+            print(mesh.last_lines(), file=sys.stderr)
+    growth = {name: after[name] / before[name] - 1 for name in before}
+    problems = [f"{number} {name.replace('_', ' ')} left" for name, number in left.items() if number]
+    problems += [f"{name} grew by {share:.1%}" for name, share in growth.items() if share > MOST_GROWTH]
+    problems += [f"{times} times {problem}" for problem, times in Counter(dropping.problems).items()]
+    return {
+        "connections": count,
+        "drops": {door: {stage: dropping.stages[f"{door} {stage}"] for stage in STAGES} for door in ("http", "grpc")},
+        "answered": dropping.answered,
+        "left": left,
+        "memory_mib": {name: [before[name] >> 20, after[name] >> 20] for name in before},
+        "largest_growth": round(max(growth.values()), 4),
+        "seconds": round(time.monotonic() - began, 1),
+        "problems": problems,
+    }
+
+
+async def left_in(mesh: ProcessMesh) -> dict[str, int]:
+    """The numbers of what still runs: as soon as nothing does, at the latest after QUIET_SECONDS."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + QUIET_SECONDS
+    while True:
+        load = await get_json(mesh.http, "/load")
+        pages = await asyncio.gather(*(worker.ask("pages") for worker in mesh.workers))
+        left = {
+            "gateway_requests": int(load["server_load"]) if load is not None else 1,
+            "worker_requests": sum(each["requests"] for each in pages),
+            "pages": sum(map(pages_held, pages)),
+        }
+        if not any(left.values()) or loop.time() > end:
+            return left
+        await asyncio.sleep(0.1)
+
+
+async def _drop(dropping: Dropping, count: int, on_drop: Callable[[], None]) -> None:
+    numbers = iter(range(count))
+
+    async def one_after_the_other() -> None:
+        for _ in numbers:
+            await dropping.drop()
+            on_drop()
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(AT_ONCE)))
+
+
+def _memory(mesh: ProcessMesh) -> dict[str, int]:
+    """Bytes of each process that are in memory."""
+    return {process.name: _resident(process.pid) for process in (mesh.gateway, *mesh.workers)}
+
+
+def _resident(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def _connections(mesh: ProcessMesh) -> int:
+    """Open sockets of the gateway."""
+    found = 0
+    for entry in Path(f"/proc/{mesh.gateway.pid}/fd").iterdir():
+        try:
+            found += entry.readlink().name.startswith("socket:")
+        except OSError:
+            continue  # closed meanwhile
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.drops", description=__doc__)
+    parser.add_argument("--count", type=int, default=10_000, help="connections, besides the tenth that warms up")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on stdout")
+    given = parser.parse_args()
+    columns = (TextColumn("drops"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=given.count + max(1, given.count // 10))
+        report = asyncio.run(drop_many(given.count, Random(given.seed), on_drop=lambda: bar.advance(task)))
+    for problem in report["problems"]:
+        print(problem, file=sys.stderr)
+    if given.json:
+        print(json.dumps(report))
+    else:
+        print(f"{given.count} drops, left: {report['left']}, largest growth {report['largest_growth']:.1%}")
+    return int(bool(report["problems"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Some hundred connections dropped in mid-request over HTTP and gRPC leave nothing behind. `make drops` is the long
+test; this is a short one and its negative control."""
+
+from random import Random
+
+import pytest
+
+from tests.chaos import drops
+from tests.chaos.dropped import STAGES, grpc_message, has_token
+
+pytestmark = pytest.mark.mesh
+
+
+async def test_dropped_connections_leave_nothing_running_on_any_tier() -> None:
+    report = await drops.drop_many(300, Random(3))
+    assert not any(report["left"].values()), report
+    assert sum(sum(stages.values()) for stages in report["drops"].values()) == 300, report
+    assert all(report["drops"][door][stage] for door in report["drops"] for stage in STAGES), report
+    assert report["answered"] > 60
+
+
+async def test_a_gateway_that_does_not_notice_its_clients_leave_goes_on_working(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Negative control: what is left is seen."""
+    monkeypatch.setattr("tests.chaos.dropped.ANSWER_SECONDS", 2.0)  # the slots fill up
+    monkeypatch.setattr(drops, "QUIET_SECONDS", 1.0)
+    report = await drops.drop_many(24, Random(3), notices=False)
+    assert report["left"]["gateway_requests"] > 0 and report["left"]["worker_requests"] > 0, report
+
+
+def test_the_first_event_of_an_answer_is_told_from_its_head() -> None:
+    assert not has_token("http", b"HTTP/1.1 200 OK\r\n\r\n")
+    assert not has_token("http", b'HTTP/1.1 503\r\n\r\n\ndata: {"error": 1}')
+    assert has_token("http", b'HTTP/1.1 200 OK\r\n\r\n1f\r\ndata: {"id": 1}\n\n')
+    frame = grpc_message("hi")
+    assert has_token("grpc", b"\0\0\0\4\0\0\0\0\0" + frame) and not has_token("grpc", frame[:-1])
