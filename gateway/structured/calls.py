@@ -42,9 +42,11 @@ def call_form(
     *,
     answer: Form | None = None,  # what the answer must be where it is no call
     tools_field: str = "tools",
+    parameters: str = ".function.parameters",
 ) -> Form | None:
     """The form of an answer that may or must call tools; None: the model is free. `tools` are all that the client
-    declares, `offered` those that may be called, `written` is how the model writes calls."""
+    declares, `offered` those that may be called, `written` is how the model writes calls,
+    and `parameters` the path of a tool's schema inside the tool, as the client spells it."""
     if offered.mode is ToolMode.NONE or not tools:
         return answer
     strict = any(tool["function"].get("strict") for tool in tools)
@@ -53,7 +55,7 @@ def call_form(
         return None
     marks = CallMarks.of(written)
     calls = [
-        _call(tool["function"], written, f"{tools_field}[{at}].function.parameters")
+        _call(tool["function"], written, f"{tools_field}[{at}]{parameters}")
         for at, tool in enumerate(tools)
         if tool["function"]["name"] in offered.names
     ]
