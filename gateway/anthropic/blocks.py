@@ -113,4 +113,3 @@ def _text(block: ObjectReader) -> str:
 
 def _unknown(block: ObjectReader, kind: Any, known: str) -> InvalidRequest:
     return InvalidRequest(block.at("type"), f"{block.at('type')} is {brief(repr(kind))}; here it must be {known}")
-

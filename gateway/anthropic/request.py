@@ -80,9 +80,7 @@ def _asked(
     return AskedMessage(chat, shows, continued)
 
 
-def _output(
-    body: MessagesRequest | MessagesCountRequest, ignored: Ignored
-) -> tuple[str | None, Json | None, str]:
+def _output(body: MessagesRequest | MessagesCountRequest, ignored: Ignored) -> tuple[str | None, Json | None, str]:
     """How hard the model shall think, the form of the answer, and the path of that form."""
     path, form, effort = "output_format", body.output_format, None
     if body.output_config is not None:
@@ -154,4 +152,3 @@ def _check_context(given: Json | None, ignored: Ignored) -> None:
             raise InvalidRequest(each.path, f"{each.path} is not supported: edit the conversation in messages")
         each.done()
     reader.done()
-

@@ -70,9 +70,7 @@ class HttpApi:
         self._parser = BodyParser(core.limits, self._context_tokens)
         info = InfoPages(core, assets, created=int(clock()), also=also)
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
-        chats = TranslatedChats(
-            core, assets, self._parser, self._known, random=random, clock=clock, turns=self.turns
-        )
+        chats = TranslatedChats(core, assets, self._parser, self._known, random=random, clock=clock, turns=self.turns)
         own, messages = ResponsesDialect(), AnthropicDialect()
         routed = Starlette(
             routes=[

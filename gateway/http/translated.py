@@ -104,7 +104,9 @@ class TranslatedChats:
         except InvalidRequest as error:
             if error.field != CONTINUED or asked.continued is None:
                 raise
-            what = "the model's chat template cannot leave it open for the answer to continue; end with a user's message"
+            what = (
+                "the model's chat template cannot leave it open for the answer to continue; end with a user's message"
+            )
             raise InvalidRequest(asked.continued, f"{asked.continued}: {what}") from None
 
     def _room(self, request: ClientRequest) -> int:

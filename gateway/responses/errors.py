@@ -1,4 +1,4 @@
-"""Errors of `POST /v1/responses`: whole ones as on every path of OpenAI's API, in a stream the event response.failed."""
+"""Errors of `POST /v1/responses`: whole ones as elsewhere in OpenAI's API, in a stream the event response.failed."""
 
 from typing import Any
 

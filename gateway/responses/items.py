@@ -1,6 +1,6 @@
 """The `input` of a response as the messages of a chat: messages, reasoning, calls and their results.
 
-Step 1 of a request's life over HTTP. What a response has returned as `output` may stand in the next `input` as it is."""
+Step 1 of a request's life over HTTP. The `output` of one response may stand in the `input` of the next as it is."""
 
 import json
 from typing import Any

@@ -1,7 +1,7 @@
 """A body of another chat API as a chat completion, with the names by which its errors go back.
 
-Step 1 of a request's life over HTTP, before gateway/openai/request.py. A translation is one function of the body; a long
-body is translated in a thread."""
+Step 1 of a request's life over HTTP, before gateway/openai/request.py. A translation is one function of the body; a
+long body is translated in a thread."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

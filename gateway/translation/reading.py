@@ -1,8 +1,8 @@
-"""Reads an object inside a body member by member: a wrong type is refused by its path, a member without effect is named.
+"""Reads an object inside a body: a wrong type is refused by its path, and a member without effect is named.
 
 The bodies of gateway/openai/types.py have flat fields, which msgspec checks. Other chat APIs nest theirs, and their
-clients add members from month to month. A member that no translation reads changes nothing here, and the answer's header
-names it."""
+clients add members from month to month. A member that no translation reads changes nothing here, and a header of the
+answer names it."""
 
 import re
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ class Transcript:
         self._called = set[str]()
 
     def messages(self) -> list[Json]:
-        """All messages; nothing is added any more."""
+        """All messages so far."""
         self._end()
         return self._messages
 
@@ -67,6 +67,7 @@ class Transcript:
 
     def _begin(self, role: str, path: str) -> Json:
         self._end()
+        self._said, self._thought = [], []
         self._messages.append({"role": role})
         self.paths.append(path)
         return self._messages[-1]
@@ -76,8 +77,8 @@ class Transcript:
             self._said += [between, text] if self._said else [text]
 
     def _end(self) -> None:
+        """The last message gets its pieces, which stay: more of them may come."""
         if self._messages:
             self._messages[-1]["content"] = "".join(self._said)
             if self._thought:
                 self._messages[-1]["reasoning"] = "".join(self._thought)
-        self._said, self._thought = [], []
