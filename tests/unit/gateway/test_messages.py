@@ -210,47 +210,47 @@ def assistant(*blocks: Any) -> Any:
     return {"messages": [*HI["messages"], {"role": "assistant", "content": list(blocks)}]}
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        (user(), "messages[0].content"),
-        (user("x"), "messages[0].content[0]"),
-        (user({"type": "text"}), "messages[0].content[0].text"),
-        (user({"type": "image", "source": {}}), "messages[0].content[0].type"),
-        (user({"type": "tool_result", "tool_use_id": "x"}), "messages[0].content[0].tool_use_id"),
-        (assistant({"type": "tool_use", "id": "x", "name": "f", "input": []}), "messages[1].content[0].input"),
-        (assistant({"type": "tool_use", "id": "x", "name": "f", "input": {}}), "messages[1]"),
-        (assistant({"type": "redacted_thinking", "data": "x"}), "messages[1]"),
-        ({"system": [{"type": "image"}]}, "system[0].type"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
-        ({"tools": [ADD | {"input_schema": 3}]}, "tools[0].input_schema"),
-        ({"tools": [ADD | {"defer_loading": True}]}, "tools[0].defer_loading"),
-        ({"tool_choice": {"type": "tool"}, "tools": [ADD]}, "tool_choice.name"),
-        ({"tool_choice": {"type": "all"}, "tools": [ADD]}, "tool_choice.type"),
-        ({"thinking": {"type": "maybe"}}, "thinking.type"),
-        (
-            {"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}},
-            "output_config.format.schema.not",
-        ),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"temperature": 200}, "temperature"),
-        ({"stop_sequences": [""]}, "stop_sequences"),
-        ({"container": "c"}, "container"),
-        ({"mcp_servers": [{}]}, "mcp_servers"),
-        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0]"),
-        ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages"),
-        ({"stop": "x"}, "stop"),
-    ],
-)
-async def test_what_cannot_be_honoured_is_refused_by_name(url: str, core: Any, fields: Any, param: str) -> None:
-    answer = await post(url, HI | fields)
-    found = answer.json()
-    assert (answer.status_code, found["type"], found["request_id"]) == (400, "error", "same")
-    assert (found["error"]["type"], found["error"]["param"]) == ("invalid_request_error", param)
+REFUSED: Any = [
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    (user(), "messages[0].content"),
+    (user("x"), "messages[0].content[0]"),
+    (user({"type": "text"}), "messages[0].content[0].text"),
+    (user({"type": "image", "source": {}}), "messages[0].content[0].type"),
+    (user({"type": "tool_result", "tool_use_id": "x"}), "messages[0].content[0].tool_use_id"),
+    (assistant({"type": "tool_use", "id": "x", "name": "f", "input": []}), "messages[1].content[0].input"),
+    (assistant({"type": "tool_use", "id": "x", "name": "f", "input": {}}), "messages[1]"),
+    (assistant({"type": "redacted_thinking", "data": "x"}), "messages[1]"),
+    ({"system": [{"type": "image"}]}, "system[0].type"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
+    ({"tools": [ADD | {"input_schema": 3}]}, "tools[0].input_schema"),
+    ({"tools": [ADD | {"defer_loading": True}]}, "tools[0].defer_loading"),
+    ({"tool_choice": {"type": "tool"}, "tools": [ADD]}, "tool_choice.name"),
+    ({"tool_choice": {"type": "all"}, "tools": [ADD]}, "tool_choice.type"),
+    ({"thinking": {"type": "maybe"}}, "thinking.type"),
+    (
+        {"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}},
+        "output_config.format.schema.not",
+    ),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"temperature": 200}, "temperature"),
+    ({"stop_sequences": [""]}, "stop_sequences"),
+    ({"container": "c"}, "container"),
+    ({"mcp_servers": [{}]}, "mcp_servers"),
+    ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0]"),
+    ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages"),
+    ({"stop": "x"}, "stop"),
+]
+
+
+async def test_what_cannot_be_honoured_is_refused_by_name(url: str, core: Any) -> None:
+    for fields, param in REFUSED:
+        answer = await post(url, HI | fields)
+        found = answer.json()
+        assert (answer.status_code, found["type"], found["request_id"]) == (400, "error", "same"), fields
+        assert (found["error"]["type"], found["error"]["param"]) == ("invalid_request_error", param)
     assert core.streams == []
 
 

@@ -206,49 +206,50 @@ USER: Any = {"role": "user", "content": "hi"}
 BAD_TOOL = ADD | {"strict": True, "parameters": {"type": "object", "not": {}}}
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"store": True}, "store"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"conversation": {"id": "c"}}, "conversation"),
-        ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"prompt": {"id": "p"}}, "prompt"),
-        ({"input": None}, "input"),
-        ({"input": []}, "input"),
-        ({"input": [{"type": "item_reference", "id": "m"}]}, "input[0].type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
-        ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
-        ({"input": [USER, {"type": "function_call_output", "call_id": "x", "output": "1"}]}, "input[1].call_id"),
-        (
-            {"input": [USER, {"type": "function_call", "call_id": "x", "name": "f", "arguments": "["}]},
-            "input[1].arguments",
-        ),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [ADD | {"name": "a b"}]}, "tools[0].name"),
-        ({"tools": [BAD_TOOL]}, "tools[0].parameters.not"),
-        ({"tool_choice": {"type": "function", "name": "no"}, "tools": [ADD]}, "tool_choice"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        (
-            {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}},
-            "text.format.schema.not",
-        ),
-        ({"temperature": -1}, "temperature"),
-        ({"max_output_tokens": -1}, "max_output_tokens"),
-        ({"max_output_tokens": 5000}, "input"),
-        ({"input": "x" * 600}, "input"),
-        ({"n": 2}, "n"),
-        ({"messages": [USER]}, "messages"),
-        ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
-        ({"model": "other"}, "model"),
-    ],
-)
-async def test_what_cannot_be_honoured_is_refused_by_name(url: str, core: Any, fields: Any, param: str) -> None:
-    answer = await post(url, {"input": "hi"} | fields)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (404 if param == "model" else 400, param)
-    assert param.partition(".")[0].partition("[")[0] in error["message"] and core.streams == []
+REFUSED: Any = [
+    ({"store": True}, "store"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"conversation": {"id": "c"}}, "conversation"),
+    ({"background": True}, "background"),
+    ({"truncation": "auto"}, "truncation"),
+    ({"prompt": {"id": "p"}}, "prompt"),
+    ({"input": None}, "input"),
+    ({"input": []}, "input"),
+    ({"input": [{"type": "item_reference", "id": "m"}]}, "input[0].type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+    ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
+    ({"input": [USER, {"type": "function_call_output", "call_id": "x", "output": "1"}]}, "input[1].call_id"),
+    (
+        {"input": [USER, {"type": "function_call", "call_id": "x", "name": "f", "arguments": "["}]},
+        "input[1].arguments",
+    ),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [ADD | {"name": "a b"}]}, "tools[0].name"),
+    ({"tools": [BAD_TOOL]}, "tools[0].parameters.not"),
+    ({"tool_choice": {"type": "function", "name": "no"}, "tools": [ADD]}, "tool_choice"),
+    ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+    (
+        {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}},
+        "text.format.schema.not",
+    ),
+    ({"temperature": -1}, "temperature"),
+    ({"max_output_tokens": -1}, "max_output_tokens"),
+    ({"max_output_tokens": 5000}, "input"),
+    ({"input": "x" * 600}, "input"),
+    ({"n": 2}, "n"),
+    ({"messages": [USER]}, "messages"),
+    ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
+    ({"model": "other"}, "model"),
+]
+
+
+async def test_what_cannot_be_honoured_is_refused_by_name(url: str, core: Any) -> None:
+    for fields, param in REFUSED:
+        answer = await post(url, {"input": "hi"} | fields)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (404 if param == "model" else 400, param), fields
+        assert param.partition(".")[0].partition("[")[0] in error["message"]
+    assert core.streams == []
 
 
 async def test_an_error_before_the_first_token_is_an_ordinary_answer(url: str, core: Any) -> None:
