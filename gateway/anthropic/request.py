@@ -17,6 +17,7 @@ from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
 _NAMES = {"stop": "stop_sequences"}
+_NO_TOOLS = "this gateway runs no tools"
 _OWN_TOOL = "only tools with an input_schema that the client runs itself are supported"
 _THINKS = {"enabled": True, "adaptive": True, "disabled": False}
 
@@ -32,9 +33,8 @@ def translate(body: MessagesRequest, ignored: Ignored) -> AskedMessage:
     if body.max_tokens is not None and body.max_tokens < 1:
         what = "max_tokens must be at least 1: a prompt is cached here only when it is answered"
         raise InvalidRequest("max_tokens", what)
-    for name, value in (("container", body.container), ("mcp_servers", body.mcp_servers)):
-        if value:
-            raise InvalidRequest(name, f"{name} is not supported: this gateway runs no tools")
+    if body.container is not None:
+        raise InvalidRequest("container", f"container is not supported: {_NO_TOOLS}")
     if body.inference_geo is not None:
         ignore("inference_geo", ignored)
     return _asked(body, body, {"max_tokens": body.max_tokens, "stop": body.stop_sequences}, ignored)
@@ -56,7 +56,7 @@ def _asked(
 ) -> AskedMessage:
     if body.cache_control is not None:
         ignore("cache_control", ignored)  # the prefix cache keeps every prompt
-    _check_context(body.context_management, ignored)
+    _check_prompt(body, ignored)
     transcript = read_messages(body.messages, body.system, ignored)
     continued = open_path(transcript)
     effort, form, form_path = _output(body, ignored)
@@ -141,11 +141,19 @@ def _tool(tool: ObjectReader) -> Json:
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 
-def _check_context(given: Json | None, ignored: Ignored) -> None:
-    """Edits that keep everything change nothing; all others would change the prompt."""
-    if given is None:
+def _check_prompt(body: MessagesRequest | MessagesCountRequest, ignored: Ignored) -> None:
+    """Refuses whatever would put more or less into the prompt than the request holds; edits that keep everything pass."""
+    if body.mcp_servers:
+        raise InvalidRequest("mcp_servers", f"mcp_servers is not supported: {_NO_TOOLS}")
+    if body.compaction is not None:
+        raise InvalidRequest("compaction", "compaction is not supported: shorten the conversation in messages")
+    if body.thread is not None:
+        refused = InvalidRequest("thread", "thread is not supported: send the whole conversation in messages")
+        refused.details["error_code"] = "thread_unsupported_request"  # clients then send it whole
+        raise refused
+    if body.context_management is None:
         return
-    reader = ObjectReader(given, "context_management", ignored)
+    reader = ObjectReader(body.context_management, "context_management", ignored)
     for at, edit in enumerate(reader.items("edits")):
         each = ObjectReader(edit, f"context_management.edits[{at}]", ignored)
         if not each.text("type").startswith("clear_thinking") or each.any("keep") != "all":

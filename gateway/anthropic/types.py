@@ -26,6 +26,8 @@ class MessagesRequest(ChatOptions):
     context_management: Json | None = None
     container: str | Json | None = None
     mcp_servers: list[Json] | None = None
+    thread: Json | None = None
+    compaction: Json | None = None
     # Fields that change nothing here.
     cache_control: Json | None = None
     inference_geo: str | None = None
@@ -42,6 +44,8 @@ class MessagesCountRequest(msgspec.Struct):
     output_format: Json | None = None
     context_management: Json | None = None
     mcp_servers: list[Json] | None = None
+    thread: Json | None = None
+    compaction: Json | None = None
     cache_control: Json | None = None
     parallel_tool_calls: bool | None = None
     chat_template: str | None = None

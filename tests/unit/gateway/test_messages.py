@@ -239,6 +239,8 @@ REFUSED: Any = [
     ({"stop_sequences": [""]}, "stop_sequences"),
     ({"container": "c"}, "container"),
     ({"mcp_servers": [{}]}, "mcp_servers"),
+    ({"thread": {"type": "create"}}, "thread"),
+    ({"compaction": {"type": "summarize"}}, "compaction"),
     ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0]"),
     ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages"),
     ({"stop": "x"}, "stop"),
