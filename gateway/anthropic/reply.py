@@ -51,10 +51,10 @@ class MessagesReply:
                 finished = event
                 continue
             for step in self._parts.add(event):
-                if frame := self._frame(step):
+                if frame := self.frame(step):
                     yield frame
         for step in self._parts.finish():
-            if frame := self._frame(step):
+            if frame := self.frame(step):
                 yield frame
         yield self._event("message_delta", {"delta": self._end(finished), "usage": self._usage()})
         yield self._event("message_stop", {})
@@ -88,7 +88,7 @@ class MessagesReply:
         return {"stop_reason": reason, "stop_sequence": finished.stop_string if finished is not None else None}
 
     def _usage(self) -> Json:
-        """As Anthropic counts: input_tokens are those that no cache held."""
+        """The counts of Anthropic: input_tokens are those that no cache held."""
         usage = usage_of([self._answer])
         return {
             "input_tokens": usage.prompt_tokens - usage.cached_tokens,
@@ -112,7 +112,7 @@ class MessagesReply:
 
     # ---- events
 
-    def _frame(self, step: PartStep) -> bytes:
+    def frame(self, step: PartStep) -> bytes:
         """The events of a step; empty where the client sees none."""
         part = step.part
         if step.what is Happened.BEGAN:

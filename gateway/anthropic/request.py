@@ -110,7 +110,7 @@ def _thinking(thinking: Json | None, ignored: Ignored) -> tuple[bool | None, boo
 
 
 def _tool_choice(choice: Json | None, ignored: Ignored) -> tuple[str | Json | None, bool]:
-    """As chat completions spell it, and whether the answer has one call at most."""
+    """The choice as chat completions spell it, and whether the answer has one call at most."""
     if choice is None:
         return None, False
     reader = ObjectReader(choice, "tool_choice", ignored)
@@ -142,7 +142,7 @@ def _tool(tool: ObjectReader) -> Json:
 
 
 def _check_prompt(body: MessagesRequest | MessagesCountRequest, ignored: Ignored) -> None:
-    """Refuses whatever would put more or less into the prompt than the request holds; edits that keep everything pass."""
+    """Refuses what would put more or less into the prompt than the request holds. Edits that keep everything pass."""
     if body.mcp_servers:
         raise InvalidRequest("mcp_servers", f"mcp_servers is not supported: {_NO_TOOLS}")
     if body.compaction is not None:

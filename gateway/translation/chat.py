@@ -65,7 +65,7 @@ def translated_chat(
 
 
 async def when_idle(translate: Callable[[], Made], values: Sequence[Any]) -> Made:
-    """What `translate` makes of these values, in a thread where they are long."""
+    """Translates, in a thread where the values are long."""
     if size_of(values, LONG) > LONG:
         return await asyncio.to_thread(translate)
     return translate()

@@ -8,7 +8,6 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from pydantic import BaseModel
 
 from mesh.errors import Unavailable
 
@@ -130,7 +129,7 @@ async def test_system_and_developer_messages_in_front_become_one(client: openai.
 
 
 async def test_a_schema_becomes_the_form_of_the_answer(client: openai.AsyncOpenAI, core: Any) -> None:
-    class Sum(BaseModel):
+    class Sum(openai.BaseModel):
         total: int
 
     core.reply = b'{"total": 3}'
