@@ -1,6 +1,6 @@
-"""The OpenAI API over HTTP: steps 1 and 8 of a request's life.
+"""The API over HTTP: steps 1 and 8 of a request's life.
 
-Starlette routes requests; both endpoints that generate are plain ASGI, so that sending a token is one write. An error
+Starlette routes requests; the endpoints that generate are plain ASGI, so that sending a token is one write. An error
 before the first token is an ordinary HTTP answer, afterwards an event in the stream. A client that goes away cancels
 all its choices."""
 
@@ -18,16 +18,19 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.answer import Answer
+from gateway.anthropic.errors import AnthropicDialect
 from gateway.core import Core
 from gateway.embedding import Embeddings, validate_embed
 from gateway.errors import client_error
 from gateway.http.cors import Cors
+from gateway.http.dialect import OPENAI, Dialect
 from gateway.http.errors import shown_names, spent
 from gateway.http.guard import KeyGuard, admission_of
 from gateway.http.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
 from gateway.http.info import InfoPages, defect, http_exception
 from gateway.http.out import JSON, HttpOut
 from gateway.http.read import BodyReader, ClientGone
+from gateway.http.translated import TranslatedChats
 from gateway.http.writing import connection_of
 from gateway.observability.traces import RecentTraces
 from gateway.openai.embeddings import EmbeddingReply, parse_embedding
@@ -36,9 +39,9 @@ from gateway.openai.limits import count_choices
 from gateway.openai.pieces import encode_pieces
 from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
-from gateway.openai.sse import DONE
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.receipts.receipts import OpenReceipt, Receipts, begin_receipt
+from gateway.responses.errors import ResponsesDialect
 from gateway.tenants.tenants import Tenants
 from gateway.text.assets import Assets
 from gateway.text.by_model import ModelAssets
@@ -74,11 +77,20 @@ class HttpApi:
         self._parser = BodyParser(core.limits, self._context_tokens)
         info = InfoPages(core, models, created=int(clock()), also=also)
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
+        chats = TranslatedChats(core, self._parser, self._known, random=random, clock=clock, turns=self.turns)
+        own, messages = ResponsesDialect(), AnthropicDialect()
         routed: ASGIApp = Starlette(
             routes=[
                 Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
                 Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
                 Route("/v1/embeddings", _Generate(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
+                Route("/v1/responses", _Generate(self, chats.responses, semconv.CHAT, own), methods=["POST"]),
+                Route("/v1/messages", _Generate(self, chats.messages, semconv.CHAT, messages), methods=["POST"]),
+                Route(
+                    "/v1/messages/count_tokens",
+                    _Generate(self, chats.count_tokens, semconv.CHAT, messages),
+                    methods=["POST"],
+                ),
                 *info.routes(),
                 *also,
             ],
@@ -184,12 +196,25 @@ class HttpApi:
 class _Generate:
     """One generating endpoint as an ASGI application."""
 
-    def __init__(self, api: HttpApi, begin: Callable[[bytes, HttpCaller], Awaitable[Reply]], operation: str) -> None:
-        self._api, self._begin, self._operation = api, begin, operation
+    def __init__(
+        self,
+        api: HttpApi,
+        begin: Callable[[bytes, HttpCaller], Awaitable[Reply]],
+        operation: str,
+        dialect: Dialect = OPENAI,
+    ) -> None:
+        self._api, self._begin, self._operation, self._dialect = api, begin, operation, dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._api.caller(scope, self._operation)
-        out = HttpOut(send, caller.request_id, caller.trace, self._api.count_error, connection=connection_of(scope))
+        out = HttpOut(
+            send,
+            caller.request_id,
+            caller.trace,
+            self._api.count_error,
+            connection=connection_of(scope),
+            dialect=self._dialect,
+        )
         try:
             await self._answer(out, caller, scope, receive)
         finally:
@@ -217,11 +242,11 @@ class _Generate:
                 await out.whole(200, encode_pieces(await reply.whole()), [JSON])
         except Cancelled as error:
             if not watch.done():  # the client is still there: the gateway cancelled
-                await out.error(spent(error, caller.trace))
+                await out.error(spent(error, caller.trace), reply)
         except OSError:  # the client is gone; of many that leave together one ends in each pass of the loop
             await self._api.turns.next()
         except Exception as error:
-            await out.error(spent(client_error(error, reply.request_id), caller.trace))
+            await out.error(spent(client_error(error, reply.request_id), caller.trace), reply)
         finally:
             reply.cancel()
             watch.cancel()
@@ -231,7 +256,7 @@ async def _stream(reply: Reply, out: HttpOut) -> None:
     async with aclosing(reply.frames()) as frames:
         async for data in frames:
             await out.event(data)
-    await out.event(DONE, last=True)
+    await out.event(out.dialect.done, last=True)
 
 
 async def _watch(receive: Receive, reply: Reply, turns: Turns) -> None:

@@ -13,8 +13,8 @@ OWN = ("/ui", "/debug", "/metrics")  # paths that no other site's page may read
 METHODS = b"GET, HEAD, POST, OPTIONS"
 PREFLIGHT_SECONDS = 600  # for which a browser remembers the answer
 EXPOSED = (
-    b"x-request-id, x-error-reason, x-should-retry, retry-after, retry-after-ms, "
-    b"x-baton-ignored, x-baton-tokens-spent, x-baton-receipt"
+    b"x-request-id, x-error-reason, x-should-retry, retry-after, retry-after-ms, x-baton-ignored, "
+    b"x-baton-tokens-spent, x-baton-receipt, request-id"
 )
 _NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~ ,-]{1,4096}")
 

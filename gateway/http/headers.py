@@ -1,7 +1,7 @@
 """The layer around every answer of the HTTP API: a request id, headers for browsers, compression, JSON errors.
 
 Answers show operations; a page of another site may not embed them, and no browser may guess another type or keep them.
-What an answer sets itself stays. A redirect names a path only, never the host that the client wrote. Between the two
+What an answer sets itself stays. A redirect names a path only, never the host that the client wrote. Between the
 endpoints that generate and their client stands one call for each token, and nothing is added after the head."""
 
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from gateway.validation import is_request_id
 
 REQUEST_ID, MORE_HEADERS = "baton.request_id", "baton.headers"  # keys of a scope
 API = ("/v1/", "/health/", "/version/", "/load/")  # below these, and only there, a slash at the end changes nothing
-GENERATES = ("/v1/chat/completions", "/v1/completions")
+GENERATES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 DEFAULTS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),

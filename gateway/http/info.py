@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from gateway.anthropic.errors import AnthropicDialect, error_of, is_messages
 from gateway.core import Core
 from gateway.errors import client_error
 from gateway.http import errors as http_errors
@@ -100,14 +101,19 @@ async def http_exception(request: Request, error: Exception) -> Response:
         405: f"{brief(request.url.path)} does not support {request.method}",
     }
     message = what.get(error.status_code, error.detail)
-    content = http_errors.body(error.status_code, message, HTTPStatus(error.status_code).name)
+    reason = HTTPStatus(error.status_code).name
+    content = http_errors.body(error.status_code, message, reason)
+    if is_messages(request.url.path):
+        content = error_of(error.status_code, message, reason, request.scope[REQUEST_ID])
     return _json(content, error.status_code, error.headers)
 
 
 async def defect(request: Request, error: Exception) -> Response:
     """A page that failed in a way that nobody foresaw."""
-    found = client_error(error, request.scope[REQUEST_ID])
-    return _json(http_errors.error_body(found), found.http_status)
+    id = request.scope[REQUEST_ID]
+    found = client_error(error, id)
+    anthropic = is_messages(request.url.path)
+    return _json(AnthropicDialect().whole(found, id) if anthropic else http_errors.error_body(found), found.http_status)
 
 
 def _json(content: Any, status: int = 200, headers: Any = None) -> Response:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from starlette.types import Send
 
 from gateway.http import errors as http_errors
+from gateway.http.dialect import OPENAI, Dialect
 from gateway.http.writing import BoundedWriting
 from gateway.observability.record import RequestRecord
-from gateway.openai.sse import DONE, encode, frame
+from gateway.openai.sse import encode
 from mesh import semconv
 from mesh.errors import BatonError, ReaderStalled
 
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
-ALIVE = b": keep-alive\n\n"
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
@@ -34,9 +34,10 @@ class HttpOut:
         count_error: Callable[..., None],
         *,
         connection: BoundedWriting | None = None,
+        dialect: Dialect = OPENAI,
     ) -> None:
         self._send, self._trace, self._count_error, self._connection = send, trace, count_error, connection
-        self.request_id = request_id
+        self.request_id, self.dialect = request_id, dialect
         self.complete = False  # the last byte is sent
         self._begun = False
         self._clock = asyncio.get_running_loop().time
@@ -96,24 +97,24 @@ class HttpOut:
         if not self._begun:
             await self._begin(200, SSE)
         if not self.complete:
-            await self._send({"type": "http.response.body", "body": ALIVE, "more_body": True})
+            await self._send({"type": "http.response.body", "body": self.dialect.alive, "more_body": True})
 
-    async def error(self, error: BatonError) -> None:
+    async def error(self, error: BatonError, reply: object = None) -> None:
+        """`reply`: what has sent the events of the stream so far; None: nothing has."""
         self._count_error(error, refused=not self._trace.choices)
         self._trace.fails(error)
         if self._connection is not None and self._connection.lost:
             return
         if self._begun:
-            await self.event(frame(http_errors.error_body(error)) + DONE, last=True)
+            await self.event(self.dialect.ending(error, self.request_id, reply), last=True)
         else:
-            await self.whole(
-                error.http_status, encode(http_errors.error_body(error)), [JSON, *http_errors.headers(error)]
-            )
+            content = encode(self.dialect.whole(error, self.request_id))
+            await self.whole(error.http_status, content, [JSON, *http_errors.headers(error)])
 
     async def _begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._begun = True
         self._trace.attributes[semconv.HTTP_STATUS] = status
-        named = [*headers, (b"x-request-id", self.request_id.encode())]
+        named = [*headers, *((name, self.request_id.encode()) for name in self.dialect.id_headers)]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
 

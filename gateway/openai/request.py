@@ -3,6 +3,7 @@
 Step 1 of a request's life over HTTP, between gateway/openai/body.py and gateway/validation.py."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -37,6 +38,19 @@ CHAT_FIELDS = ChatFields(
 
 
 @dataclass(frozen=True, slots=True)
+class Spelling:
+    """How one API over HTTP spells the fields of a chat that errors name."""
+
+    chat: ChatFields = CHAT_FIELDS
+    names: Mapping[str, str] = field(default_factory=dict)  # fields of ClientRequest, where they differ
+    form: str = "response_format"
+    flat: bool = False  # the name and schema of the form stand beside its type
+
+
+CHAT_COMPLETIONS = Spelling()
+
+
+@dataclass(frozen=True, slots=True)
 class HttpCaller:
     """The parts of a request that are not in its body."""
 
@@ -45,10 +59,8 @@ class HttpCaller:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list, compare=False)  # that the answer gets besides
 
 
-async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> ClientRequest:
-    if body.top_logprobs and not body.logprobs:
-        raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs = true")
-    chat = ChatPrompt(
+def chat_prompt(body: ChatRequest) -> ChatPrompt:
+    return ChatPrompt(
         messages=body.messages or (),
         tools=body.tools or (),
         tool_choice=body.tool_choice,
@@ -61,20 +73,33 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
         parallel_calls=body.parallel_tool_calls is not False,
         special=bool(body.add_special_tokens),
     )
-    cut = _truncation(body, assets.context_tokens)
-    ids, reading = await encode_chat(assets, chat, CHAT_FIELDS)
+
+
+async def parse_chat(
+    body: ChatRequest, assets: Assets, caller: HttpCaller, spelling: Spelling = CHAT_COMPLETIONS
+) -> ClientRequest:
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs = true")
+    cut, fields = _truncation(body, assets.context_tokens), spelling.chat
+    ids, reading = await encode_chat(assets, chat_prompt(body), fields)
     request = _client_request(
         body,
         caller,
         prompt=ids if cut is None else cut.cut(ids),
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         adjustments=await _adjustments(body, assets),
-        names={"prompt": "messages"},
+        names={"prompt": fields.messages, **spelling.names},
     )
     _check_listed([request], "prompt_logprobs")
-    answer, offered = await _form(body, assets), reading.use
+    answer, offered = await _form(body, assets, spelling), reading.use
     calls = partial(
-        call_form, body.tools or (), offered, assets.tokenizer.added, reading.tools or HERMES, answer=answer
+        call_form,
+        body.tools or (),
+        offered,
+        assets.tokenizer.added,
+        reading.tools or HERMES,
+        answer=answer,
+        parameters=f"{fields.function}.{fields.parameters}",
     )
     form = await assets.grammars.built(calls) if body.tools else answer
     return replace(
@@ -85,16 +110,17 @@ async def parse_chat(body: ChatRequest, assets: Assets, caller: HttpCaller) -> C
     )
 
 
-async def _form(body: CommonRequest, assets: Assets) -> Form | None:
+async def _form(body: CommonRequest, assets: Assets, spelling: Spelling = CHAT_COMPLETIONS) -> Form | None:
     """The form that the answer must have."""
     added, wanted = assets.tokenizer.added, (body.response_format, body.structured_outputs)
     if wanted[0] is not None and wanted[0].get("type") != "text" and wanted[1] is not None:
-        what = "structured_outputs cannot be combined with response_format: send one"
+        what = f"structured_outputs cannot be combined with {spelling.form}: send one"
         raise InvalidRequest("structured_outputs", what)
     if wanted[1] is not None:
         return await assets.grammars.built(partial(parse_structured_outputs, wanted[1], added))
     if wanted[0] is not None:
-        return await assets.grammars.built(partial(parse_response_format, wanted[0], added))
+        parse = partial(parse_response_format, wanted[0], added, spelling.form, flat=spelling.flat)
+        return await assets.grammars.built(parse)
     return None
 
 

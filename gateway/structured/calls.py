@@ -42,7 +42,7 @@ def call_form(
     *,
     answer: Form | None = None,  # what the answer must be where it is no call
     tools_field: str = "tools",
-    parameters: str = ".function.parameters",  # path from a tool to its schema
+    parameters: str = ".function.parameters",  # path from a tool to its schema, as the client spells it
     choice_field: str = "tool_choice",
 ) -> Form | None:
     """The form of an answer that may or must call tools; None: the model is free. `tools` are all that the client

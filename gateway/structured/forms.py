@@ -43,8 +43,11 @@ def lark(text: str) -> str:
     return found
 
 
-def parse_response_format(value: Any, added: Added, field: str = "response_format") -> Form | None:
-    """The form that OpenAI's field demands; None for any text. A schema is followed with and without `strict`."""
+def parse_response_format(
+    value: Any, added: Added, field: str = "response_format", *, flat: bool = False
+) -> Form | None:
+    """The form that OpenAI's field demands; None for any text. A schema is followed with and without `strict`.
+    `flat`: name and schema stand beside the type."""
     kind = value.get("type") if isinstance(value, dict) else None
     if kind not in FORMATS:
         raise InvalidRequest(f"{field}.type", f"{field}.type must be one of {', '.join(FORMATS)}")
@@ -54,8 +57,8 @@ def parse_response_format(value: Any, added: Added, field: str = "response_forma
         return Form(field, json_grammar({"type": "object"}, field))
     if kind == "structural_tag":
         return Form(field, grammar=_tags(value, field, added))
-    path = f"{field}.json_schema"
-    wrapper = value.get("json_schema")
+    path = field if flat else f"{field}.json_schema"
+    wrapper = value if flat else value.get("json_schema")
     if not isinstance(wrapper, dict):
         raise InvalidRequest(path, f'{path} must be {{"name": …, "schema": …}}')
     if not isinstance(wrapper.get("strict"), bool | None):

@@ -36,7 +36,7 @@ MARGIN = 64  # tokens that may change where a text is cut
 ROLES = ("system", "developer", "user", "assistant", "tool")
 RESERVED = {"messages", "add_generation_prompt", "tools", "documents"}  # template variables that are set here
 _UNTHINKING = ("none", "minimal")  # values of reasoning_effort with which a model that can choose does not think
-_SWITCHES = ("enable_thinking", "thinking")  # variables by which templates switch the model's reasoning
+SWITCHES = ("enable_thinking", "thinking")  # variables by which templates switch the model's reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,12 @@ async def encode_chat(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> t
 
 
 def _size(chat: ChatPrompt, most: int) -> int:
+    return size_of([chat.messages, chat.tools, chat.template_arguments, chat.documents], most)
+
+
+def size_of(given: Sequence[Any], most: int) -> int:
     """Characters that the client has sent, counted until there are more than `most`."""
-    size, values = 0, list[Any]([chat.messages, chat.tools, chat.template_arguments, chat.documents])
+    size, values = 0, list(given)
     while values and size <= most:
         value = values.pop()
         size += len(value) if isinstance(value, str) else 1
@@ -168,7 +172,7 @@ def _arguments(chat: ChatPrompt, template: ChatTemplate | None, use: OfferedTool
         raise InvalidRequest(name, f"{name} must not set {min(reserved)}: the gateway sets it")
     if chat.reasoning_effort is not None:
         arguments.setdefault("reasoning_effort", chat.reasoning_effort)
-        for switch in _SWITCHES:
+        for switch in SWITCHES:
             if template is None or template.reads(switch):
                 arguments.setdefault(switch, chat.reasoning_effort not in _UNTHINKING)
     if use.names:

@@ -18,6 +18,7 @@ from gateway.text.tool_calls import AnswerFormat, AnswerReader
 from gateway.text.tool_choice import OfferedTools, ToolMode
 from mesh.errors import InvalidRequest
 from mesh.messages import End, Token
+from tests.fuzz.translations import answer_events, translations
 
 Target = Callable[[Random], None]
 MODEL = Path(__file__).resolve().parents[2] / "engine/builtin/pair/model"
@@ -247,5 +248,12 @@ def _text(rng: Random, pieces: tuple[str, ...], most: int) -> str:
     return "".join(piece[: rng.randint(0, len(piece))] if rng.random() < 0.15 else piece for piece in found)
 
 
-TARGETS: dict[str, Target] = {"sse_frames": sse_frames, "tool_parsers": tool_parsers, "templates": templates}
-SHARES = {"sse_frames": 12, "tool_parsers": 5, "templates": 3}  # of the cases; a case of the first is the shortest
+TARGETS: dict[str, Target] = {
+    "sse_frames": sse_frames,
+    "tool_parsers": tool_parsers,
+    "templates": templates,
+    "translations": translations,
+    "answer_events": answer_events,
+}
+# Of the cases; a case of the first is the shortest.
+SHARES = {"sse_frames": 12, "tool_parsers": 5, "templates": 3, "translations": 6, "answer_events": 4}

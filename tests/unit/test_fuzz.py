@@ -8,7 +8,10 @@ from tests.fuzz.__main__ import Slice, run, slices
 from tests.fuzz.targets import TARGETS, Wrong
 
 
-@pytest.mark.parametrize(("target", "cases"), [("sse_frames", 600), ("tool_parsers", 300), ("templates", 150)])
+@pytest.mark.parametrize(
+    ("target", "cases"),
+    [("sse_frames", 600), ("tool_parsers", 300), ("templates", 150), ("translations", 500), ("answer_events", 300)],
+)
 def test_random_cases_break_nothing(target: str, cases: int) -> None:
     def fails(seed: int) -> str:
         try:

@@ -1,0 +1,119 @@
+"""The endpoints of other chat APIs: a body is translated into a chat completion, and its answer goes back in its shape.
+
+Steps 1 and 8 of a request's life over HTTP. What happens between them is the same for all chats."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.answer import Answer
+from gateway.anthropic.reply import MessagesCountReply, MessagesReply
+from gateway.anthropic.request import AskedMessage, translate_count
+from gateway.anthropic.request import translate as translate_message
+from gateway.anthropic.types import MessagesCountRequest, MessagesRequest
+from gateway.core import Core
+from gateway.http.errors import shown_names
+from gateway.openai.large import BodyParser
+from gateway.openai.reply import Reply
+from gateway.openai.request import HttpCaller, chat_prompt, parse_chat
+from gateway.openai.types import ChatRequest
+from gateway.responses.reply import ResponsesReply
+from gateway.responses.request import translate as translate_response
+from gateway.responses.types import ResponsesRequest
+from gateway.text.assets import Assets
+from gateway.text.prompt import encode_chat
+from gateway.translation.chat import when_idle
+from gateway.translation.reading import Ignored
+from gateway.turns import Turns
+from gateway.validation import ClientRequest, ValidRequest, validate
+from mesh.errors import InvalidRequest
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+Asked = TypeVar("Asked")
+CONTINUED = "continue_final_message"
+
+
+class TranslatedChats:
+    def __init__(
+        self,
+        core: Core,
+        parser: BodyParser,
+        known: Callable[[HttpCaller, ChatRequest], tuple[HttpCaller, Assets]],
+        *,
+        random: Random,
+        clock: Callable[[], float],
+        turns: Turns,
+    ) -> None:
+        """`known` checks model and request id, names the caller by them, and finds the model's assets."""
+        self._core, self._parser, self._known = core, parser, known
+        self._random, self._clock, self._turns = random, clock, turns
+
+    async def responses(self, raw: bytes, caller: HttpCaller) -> Reply:
+        body, asked = await self._asked(raw, ResponsesRequest, translate_response, caller)
+        chat = asked.chat
+        caller, assets = self._known(caller, chat.body)
+        request = await parse_chat(chat.body, assets, caller, chat.spelling)
+        valid, answer = await self._begin(request, assets)
+        return ResponsesReply(body, asked.repeated, valid, answer, assets, clock=self._clock)
+
+    async def messages(self, raw: bytes, caller: HttpCaller) -> Reply:
+        body, asked = await self._asked(raw, MessagesRequest, translate_message, caller)
+        caller, assets = self._known(caller, asked.chat.body)
+        request = await self._read_message(asked, caller, assets)
+        room = self._room(request, assets)
+        fills = request.max_tokens is not None and request.max_tokens > room > 0
+        _, answer = await self._begin(replace(request, max_tokens=room) if fills else request, assets)
+        return MessagesReply(
+            answer,
+            request_id=request.request_id,
+            stream=bool(body.stream),
+            model=body.model or assets.name,
+            shows_thinking=asked.shows_thinking,
+            fills_context=fills or request.max_tokens is None,
+        )
+
+    async def count_tokens(self, raw: bytes, caller: HttpCaller) -> Reply:
+        _, asked = await self._asked(raw, MessagesCountRequest, translate_count, caller)
+        chat = asked.chat
+        caller, assets = self._known(caller, chat.body)
+        ids, _ = await encode_chat(assets, chat_prompt(chat.body), chat.spelling.chat)
+        return MessagesCountReply(caller.request_id, len(ids))
+
+    async def _asked(
+        self, raw: bytes, kind: type[Body], translate: Callable[[Body, Ignored], Asked], caller: HttpCaller
+    ) -> tuple[Body, Asked]:
+        """The body and its translation; the answer names the fields without effect."""
+        names = list[str]()
+        body = await self._parser.parse(raw, kind, names)
+        self._core.admit(1)
+        ignored = Ignored.fromkeys(names)
+        values: list[Any] = [getattr(body, name) for name in kind.__struct_fields__]
+        asked = await when_idle(partial(translate, body, ignored), values)
+        if ignored:
+            caller.headers.append((b"x-baton-ignored", shown_names(list(ignored))))
+        return body, asked
+
+    async def _read_message(self, asked: AskedMessage, caller: HttpCaller, assets: Assets) -> ClientRequest:
+        try:
+            return await parse_chat(asked.chat.body, assets, caller, asked.chat.spelling)
+        except InvalidRequest as error:
+            if error.field != CONTINUED or asked.continued is None:
+                raise
+            what = (
+                "the model's chat template cannot leave it open for the answer to continue; end with a user's message"
+            )
+            raise InvalidRequest(asked.continued, f"{asked.continued}: {what}") from None
+
+    def _room(self, request: ClientRequest, assets: Assets) -> int:
+        """Tokens that context and the largest pool leave for the answer."""
+        facts = self._core.facts(assets.name)
+        limits = (assets.context_tokens, facts.context_tokens, facts.largest_pool_tokens)
+        return min(limit for limit in limits if limit) - len(request.prompt)
+
+    async def _begin(self, request: ClientRequest, assets: Assets) -> tuple[ValidRequest, Answer]:
+        valid = validate(request, self._core, assets, self._random)
+        return valid, await Answer.begin(valid, self._core, assets.tokenizer, self._turns)

@@ -1,0 +1,1 @@
+"""What the translations of other chat APIs into a chat completion share."""
