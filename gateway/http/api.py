@@ -28,6 +28,10 @@ from gateway.http.info import InfoPages, defect, http_exception
 from gateway.http.out import JSON, HttpOut
 from gateway.http.read import BodyReader, ClientGone
 from gateway.http.writing import connection_of
+from gateway.native.dialect import Dialect
+from gateway.native.sglang import SGLANG
+from gateway.native.tokens import TokenizerPages
+from gateway.native.vllm import VLLM
 from gateway.observability.traces import RecentTraces
 from gateway.openai.embeddings import EmbeddingReply, parse_embedding
 from gateway.openai.large import BodyParser
@@ -37,9 +41,10 @@ from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
+from gateway.reference.routes import Reference
 from gateway.text.assets import Assets
 from gateway.turns import Turns
-from gateway.validation import ValidRequest, validate, validate_model, validate_request_id
+from gateway.validation import ClientRequest, ValidRequest, validate, validate_model, validate_request_id
 from mesh import semconv
 from mesh.errors import Cancelled
 from mesh.telemetry import Silent
@@ -67,14 +72,19 @@ class HttpApi:
         self._parser = BodyParser(core.limits, self._context_tokens)
         info = InfoPages(core, assets, created=int(clock()), also=also)
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
+        routes: list[BaseRoute] = [
+            Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
+            Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
+            Route("/v1/embeddings", _Generate(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
+            Route(VLLM.path, self._dialect(VLLM), methods=["POST"]),
+            Route(SGLANG.path, self._dialect(SGLANG), methods=["POST"]),
+            *TokenizerPages(self, core, assets, self._parse).routes(),
+            *info.routes(),
+            *also,
+        ]
+        described = Reference(core.limits, assets, [route.path for route in routes if isinstance(route, Route)])
         routed = Starlette(
-            routes=[
-                Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
-                Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
-                Route("/v1/embeddings", _Generate(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
-                *info.routes(),
-                *also,
-            ],
+            routes=[*routes, *described.routes()],
             exception_handlers={HTTPException: http_exception, Exception: defect},
         )
         self.app = CommonHeaders(routed, draw_id=self._draw_id, cors=Cors(core.limits.cors_origins))
@@ -96,6 +106,10 @@ class HttpApi:
         caller = self._known(caller, body)
         self._core.admit(count_choices(body))
         requests = await parse_completion(body, self._assets, caller)
+        return CompletionReply(body, await self._begin(requests), self._assets, created=int(self._clock()))
+
+    async def _begin(self, requests: Sequence[ClientRequest]) -> list[tuple[ClientRequest, Answer]]:
+        """The answers of requests that come together; all are valid before the first one begins."""
         valid = list[ValidRequest]()
         for request in requests:
             valid.append(validate(request, self._core, self._assets, self._random))
@@ -109,8 +123,22 @@ class HttpApi:
             for answer in answers:
                 answer.cancel()
             raise
-        pairs = list(zip(requests, answers, strict=True))
-        return CompletionReply(body, pairs, self._assets, created=int(self._clock()))
+        return list(zip(requests, answers, strict=True))
+
+    def _dialect(self, dialect: Dialect[Body]) -> "_Generate":
+        async def begin(raw: bytes, caller: HttpCaller) -> Reply:
+            ignored = list[str]()
+            body = await self._parser.parse(raw, dialect.body, ignored)
+            plain = dialect.translate(body, ignored)
+            _show_ignored(caller, ignored)
+            caller = self._known(caller, plain)
+            context, pool = self._context_tokens(), self._core.largest_pool_tokens
+            dialect.check(body, plain, self._core.limits, context)
+            self._core.admit(count_choices(plain))
+            requests = await dialect.requests(body, plain, self._assets, caller, room=min(context, pool or context))
+            return dialect.reply(body, plain, await self._begin(requests), self._assets, int(self._clock()))
+
+        return _Generate(self, begin, semconv.TEXT_COMPLETION)
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, EmbeddingRequest, caller)
@@ -123,8 +151,7 @@ class HttpApi:
         """The parsed body; the answer names its fields without effect."""
         ignored = list[str]()
         body = await self._parser.parse(raw, kind, ignored)
-        if ignored:
-            caller.headers.append((b"x-baton-ignored", shown_names(ignored)))
+        _show_ignored(caller, ignored)
         return body
 
     def _context_tokens(self) -> int:
@@ -155,6 +182,11 @@ class HttpApi:
         trace = self._traces.begin(server, headers.get(b"traceparent", ""), about, operation=operation)
         trace.request_id = scope[REQUEST_ID]
         return HttpCaller(trace.request_id, trace, scope[MORE_HEADERS])
+
+
+def _show_ignored(caller: HttpCaller, ignored: list[str]) -> None:
+    if ignored:
+        caller.headers.append((b"x-baton-ignored", shown_names(ignored)))
 
 
 class _Generate:

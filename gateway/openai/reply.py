@@ -44,12 +44,12 @@ class Reply(Protocol):
 
     def frames(self) -> AsyncGenerator[bytes, None]: ...
 
-    async def whole(self) -> Json: ...
+    async def whole(self) -> object: ...
 
     def cancel(self) -> None: ...
 
 
-class _BaseReply:
+class BaseReply:
     prefix: str
 
     def __init__(self, body: CommonRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
@@ -101,7 +101,7 @@ class _BaseReply:
         return head | {"choices": choices} | rest
 
 
-class ChatReply(_BaseReply):
+class ChatReply(BaseReply):
     prefix = "chatcmpl"
 
     def __init__(self, body: ChatRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
@@ -147,7 +147,7 @@ class ChatReply(_BaseReply):
         return answer
 
 
-class CompletionReply(_BaseReply):
+class CompletionReply(BaseReply):
     prefix = "cmpl"
 
     def __init__(self, body: CompletionRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
@@ -161,7 +161,7 @@ class CompletionReply(_BaseReply):
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
         bases: dict[int, int] = {}  # characters of the echoed prompt, by choice
         begun = set[int]()  # prompts whose token ids were sent
-        streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
+        streams = [numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]
         async for event in merge(streams):
             index = event.index
             if index not in bases:
@@ -227,7 +227,7 @@ async def _collect(answer: Answer) -> list[WholeChoice]:
     return [wholes[index] for index in sorted(wholes)]
 
 
-async def _numbered(answer: Answer, first: int) -> AsyncIterator[Event]:
+async def numbered(answer: Answer, first: int) -> AsyncIterator[Event]:
     """The answer's events; its choices count from `first`."""
     async for event in answer.events():
         yield replace(event, index=first + event.index)

@@ -1,0 +1,124 @@
+"""The model's tokenizer over HTTP, as vLLM serves it: `/tokenize`, `/detokenize` and `/tokenizer_info`.
+
+A text or chat becomes exactly the tokens that a completion or a chat would compute. Long ones are tokenized off the
+event loop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from gateway.core import Core
+from gateway.http.errors import error_body
+from gateway.http.errors import headers as error_headers
+from gateway.http.once import AnsweredAtOnce, HttpHost
+from gateway.lengths import validate_length
+from gateway.native.types import DetokenizeBody, TokenizeBody
+from gateway.openai.request import CHAT_FIELDS, HttpCaller
+from gateway.openai.sse import encode
+from gateway.text.assets import Assets
+from gateway.text.prompt import LONG_CHARACTERS, ChatPrompt, encode_chat, encode_text
+from gateway.text.templates import DEFAULT
+from gateway.validation import validate_model
+from mesh.errors import BatonError, InvalidRequest
+
+Parse = Callable[..., Awaitable[Any]]  # of a body: its bytes, its type and its caller
+MODEL = "model"  # parameter of /tokenizer_info
+_OF_CHATS = ("add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs", "tools")
+
+
+class TokenizerPages:
+    def __init__(self, host: HttpHost, core: Core, assets: Assets, parse: Parse) -> None:
+        self._host, self._core, self._assets, self._parse = host, core, assets, parse
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/tokenize", AnsweredAtOnce(self._host, self._tokenize), methods=["POST"]),
+            Route("/detokenize", AnsweredAtOnce(self._host, self._detokenize), methods=["POST"]),
+            Route("/tokenizer_info", self._info, methods=["GET"]),
+        ]
+
+    async def _tokenize(self, raw: bytes, caller: HttpCaller) -> bytes:
+        body: TokenizeBody = await self._parse(raw, TokenizeBody, caller)
+        validate_model(self._core, body.model)
+        if (body.prompt is None) == (body.messages is None):
+            what = "is missing: send prompt or messages" if body.prompt is None else "and messages exclude each other"
+            raise InvalidRequest("prompt", f"prompt {what}")
+        if body.prompt is None:
+            ids = await self._chat_ids(body)
+        else:
+            for name in _OF_CHATS:
+                if getattr(body, name) is not None:
+                    raise InvalidRequest(name, f"{name} goes with messages; a prompt is tokenized as it is")
+            special = body.add_special_tokens is not False
+            ids = await encode_text(self._assets, body.prompt, field="prompt", special=special)
+        names = await self._in_thread(ids, self._names) if body.return_token_strs else None
+        answer = {"count": len(ids), "max_model_len": self._context(), "tokens": ids, "token_strs": names}
+        return encode(answer)
+
+    async def _chat_ids(self, body: TokenizeBody) -> tuple[int, ...]:
+        chat = ChatPrompt(
+            messages=body.messages or (),
+            tools=body.tools or (),
+            template_arguments=body.chat_template_kwargs,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=bool(body.continue_final_message),
+            template=body.chat_template,
+            special=bool(body.add_special_tokens),
+        )
+        return (await encode_chat(self._assets, chat, CHAT_FIELDS))[0]
+
+    async def _detokenize(self, raw: bytes, caller: HttpCaller) -> bytes:
+        body: DetokenizeBody = await self._parse(raw, DetokenizeBody, caller)
+        validate_model(self._core, body.model)
+        ids, vocabulary = body.tokens, self._assets.vocabulary
+        if ids is None:
+            raise InvalidRequest("tokens", "tokens is missing: a list of token ids")
+        validate_length("tokens", len(ids), self._assets.context_tokens, answer=False)
+        if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
+            wrong = next(token for token in ids if not 0 <= token < vocabulary)
+            what = f"tokens holds token id {wrong}; the vocabulary has ids 0 to {vocabulary - 1}"
+            raise InvalidRequest("tokens", what)
+        return encode({"prompt": await self._in_thread(ids, self._text)})
+
+    async def _in_thread(self, ids: Sequence[int], work: Callable[[Sequence[int]], Any]) -> Any:
+        return work(ids) if len(ids) < LONG_CHARACTERS else await asyncio.to_thread(work, ids)
+
+    def _names(self, ids: Sequence[int]) -> list[str]:
+        return [self._assets.tokenizer.name_of(token) for token in ids]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Special tokens are shown, as vLLM does."""
+        return self._assets.tokenizer.decode(ids, skip_special=False)
+
+    def _context(self) -> int:
+        return min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
+
+    async def _info(self, request: Request) -> Response:
+        try:
+            validate_model(self._core, request.query_params.get(MODEL))
+        except BatonError as error:
+            head = {name.decode(): value.decode() for name, value in error_headers(error)}
+            content = encode(error_body(error))
+            return Response(content, error.http_status, head, media_type="application/json")
+        return Response(encode(tokenizer_info(self._assets)), media_type="application/json")
+
+
+def tokenizer_info(assets: Assets) -> dict[str, Any]:
+    """tokenizer_config.json, with special tokens as texts, the chat template, and the end of sequence in any case:
+    clients that tokenize here look for it."""
+    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **assets.tokenizer_config}
+    found = {name: _text_of(value) for name, value in found.items()} | assets.special
+    if (template := assets.templates.get(DEFAULT)) is not None:
+        found["chat_template"] = template.source
+    if "eos_token" not in found and assets.eos_ids:
+        found["eos_token"] = assets.tokenizer.name_of(assets.eos_ids[0])
+    return found
+
+
+def _text_of(value: Any) -> Any:
+    """A special token that is written with its properties, as its text; anything else as it is."""
+    return value["content"] if isinstance(value, dict) and isinstance(value.get("content"), str) else value

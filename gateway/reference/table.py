@@ -1,0 +1,116 @@
+"""Every endpoint of the HTTP API with its types: the table that `/openapi.json` and `/docs` are made of.
+
+A new endpoint is one row here. A gateway describes those that it serves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.native.answers import (
+    DetokenizeAnswer,
+    SglangAnswer,
+    TokenAnswer,
+    TokenChunk,
+    TokenizeAnswer,
+    TokenizerInfo,
+)
+from gateway.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
+from gateway.openai.types import ChatRequest, CompletionRequest, EmbeddingRequest
+from gateway.reference.answers import ChatAnswer, ChatChunk, CompletionAnswer, CompletionChunk, EmbeddingAnswer
+from gateway.reference.pages import (
+    HealthAnswer,
+    LastRequests,
+    LoadAnswer,
+    RequestSummary,
+    ServedModel,
+    ServedModels,
+    VersionAnswer,
+)
+
+TEXT = "text/plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    path: str  # as OpenAPI writes it: parameters in braces
+    summary: str
+    answer: Any  # msgspec type of the answer with status 200; TEXT: it is a text
+    body: Any = None  # msgspec type of the request's body; None: a GET without any
+    needs: tuple[str, ...] = ()  # fields of the body that must be there
+    event: Any = None  # msgspec type of an event's data, where the client may ask for a stream
+    also: Mapping[int, Any] = field(default_factory=dict)  # types of answers with other statuses that are no errors
+    query: Mapping[str, str] = field(default_factory=dict)  # parameters behind the path: name -> meaning
+    unknown: bool = False  # 404: what the path or a parameter names may be unknown
+
+    @property
+    def method(self) -> str:
+        return "get" if self.body is None else "post"
+
+
+OPERATIONS = (
+    Operation(
+        "/v1/chat/completions",
+        "The next message of a chat",
+        ChatAnswer,
+        body=ChatRequest,
+        needs=("messages",),
+        event=ChatChunk,
+    ),
+    Operation(
+        "/v1/completions",
+        "The text that follows one prompt or several",
+        CompletionAnswer,
+        body=CompletionRequest,
+        needs=("prompt",),
+        event=CompletionChunk,
+    ),
+    Operation(
+        "/v1/embeddings", "Vectors of texts or token ids", EmbeddingAnswer, body=EmbeddingRequest, needs=("input",)
+    ),
+    Operation("/v1/models", "The served models", ServedModels),
+    Operation("/v1/models/{name}", "One served model", ServedModel, unknown=True),
+    Operation("/tokenize", "The token ids of a prompt or of a chat", TokenizeAnswer, body=TokenizeBody),
+    Operation(
+        "/detokenize", "The text of token ids", DetokenizeAnswer, body=DetokenizeBody, needs=("tokens",)
+    ),
+    Operation(
+        "/tokenizer_info",
+        "The model's tokenizer_config.json with its chat template",
+        TokenizerInfo,
+        query={"model": "the model, where several are served"},
+        unknown=True,
+    ),
+    Operation(
+        "/inference/v1/generate",
+        "The token ids that follow token ids, in vLLM's dialect",
+        TokenAnswer,
+        body=TokenGenerateBody,
+        needs=("token_ids",),
+        event=TokenChunk,
+    ),
+    Operation(
+        "/generate",
+        "The text that follows a text or token ids, in SGLang's dialect",
+        SglangAnswer | list[SglangAnswer],
+        body=SglangBody,
+        event=SglangAnswer,
+    ),
+    Operation("/health", "Whether a request can be served", HealthAnswer, also={503: HealthAnswer}),
+    Operation("/v1/health", "The same under another path", HealthAnswer, also={503: HealthAnswer}),
+    Operation("/load", "The number of choices that run and that wait", LoadAnswer),
+    Operation("/version", "The gateway's version", VersionAnswer),
+    Operation("/metrics", "The metrics of the whole mesh for Prometheus", TEXT),
+    Operation(
+        "/debug/requests",
+        "The last requests, the newest first",
+        LastRequests,
+        query={"limit": "so many of them, 1 to 512"},
+    ),
+    Operation(
+        "/debug/requests/{request_id}",
+        "One of the last requests with its spans",
+        RequestSummary,
+        query={"trace_id": "the one of this trace, where several share the id"},
+        unknown=True,
+    ),
+)
