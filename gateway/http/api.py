@@ -83,8 +83,9 @@ class HttpApi:
             *also,
         ]
         described = Reference(core.limits, assets, [route.path for route in routes if isinstance(route, Route)])
+        self.routes = [*routes, *described.routes()]
         routed = Starlette(
-            routes=[*routes, *described.routes()],
+            routes=self.routes,
             exception_handlers={HTTPException: http_exception, Exception: defect},
         )
         self.app = CommonHeaders(routed, draw_id=self._draw_id, cors=Cors(core.limits.cors_origins))

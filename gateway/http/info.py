@@ -45,7 +45,7 @@ class InfoPages:
         try:
             served = self._core.models() if name is None else (validate_model(self._core, name),)
         except BatonError as error:
-            return _json(http_errors.error_body(error), error.http_status)
+            return error_page(error)
         context = min(self._assets.context_tokens, self._core.context_tokens or self._assets.context_tokens)
         entries = [
             {"id": each, "object": "model", "created": self._created, "owned_by": "baton", "max_model_len": context}
@@ -69,9 +69,7 @@ class InfoPages:
         """Browsers go on to the page; programs read what there is to ask for."""
         if UI in self._shown and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse(UI, 307)
-        return _json(
-            http_errors.body(404, f"this gateway has nothing at /; try {', '.join(self._shown)}", "NOT_FOUND"), 404
-        )
+        return _lacking(404, f"this gateway has nothing at /; try {', '.join(self._shown)}")
 
 
 def package_version() -> str:
@@ -92,14 +90,23 @@ async def http_exception(request: Request, error: Exception) -> Response:
         405: f"{brief(request.url.path)} does not support {request.method}",
     }
     message = what.get(error.status_code, error.detail)
-    content = http_errors.body(error.status_code, message, HTTPStatus(error.status_code).name)
-    return _json(content, error.status_code, error.headers)
+    return _lacking(error.status_code, message, error.headers)
 
 
 async def defect(request: Request, error: Exception) -> Response:
     """A page that failed in a way that nobody foresaw."""
     found = client_error(error, request.scope[REQUEST_ID])
-    return _json(http_errors.error_body(found), found.http_status)
+    return error_page(found)
+
+
+def error_page(error: BatonError) -> Response:
+    head = {name.decode(): value.decode() for name, value in http_errors.headers(error)}
+    return _json(http_errors.error_body(error), error.http_status, head)
+
+
+def _lacking(status: int, message: str, headers: Any = None) -> Response:
+    content = http_errors.body(status, message, HTTPStatus(status).name)
+    return _json(content, status, http_errors.page_headers(content) | dict(headers or {}))
 
 
 def _json(content: Any, status: int = 200, headers: Any = None) -> Response:

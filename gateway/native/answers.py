@@ -2,11 +2,11 @@
 
 Like those of gateway/reference/answers.py they are never built; tests hold answers and types together."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.reference.answers import AnswerTimings, AnswerUsage, ChatToken, PromptToken
+from gateway.reference.answers import AnswerTimings, AnswerUsage, PromptToken
 
 Triple = tuple[float | None, int, str | None]  # logprob, token id, text
 
@@ -31,14 +31,15 @@ class TokenizerInfo(Struct, kw_only=True):
     chat_template: str | UnsetType = UNSET
 
 
-class CandidateToken(Struct):
-    token_id: int
+class CandidateToken(Struct, kw_only=True):
     token: str
     logprob: float
-    rank: int | None  # null: it is not among the likeliest that were asked for
+    token_id: int | UnsetType = UNSET  # this and the rank: with output_mode tokens
+    rank: int | UnsetType | None = UNSET  # null: it is not among the likeliest that were asked for
+    bytes: list[int] | UnsetType = UNSET  # with output_mode text
 
 
-class NumberedToken(CandidateToken):
+class NumberedToken(CandidateToken, kw_only=True):
     top_logprobs: list[CandidateToken]
 
 
@@ -46,18 +47,12 @@ class NumberedLogprobs(Struct):
     content: list[NumberedToken]
 
 
-class SpelledLogprobs(Struct):
-    """Logprobs with output_mode text."""
-
-    content: list[ChatToken]
-
-
 class TokenChoice(Struct, kw_only=True):
     index: int
     token_ids: list[int]
-    logprobs: Any  # NumberedLogprobs, or SpelledLogprobs with output_mode text
+    logprobs: NumberedLogprobs | None
     finish_reason: Literal["stop", "length"] | None  # null: the choice goes on
-    stop_reason: int | str | None | UnsetType = UNSET
+    stop_reason: int | str | UnsetType | None = UNSET
     text: str | UnsetType = UNSET
 
 
@@ -88,7 +83,7 @@ class TokenChunk(Struct, kw_only=True):
 
 class SglangEnd(Struct, kw_only=True):
     type: Literal["stop", "length"]
-    matched: int | str | None | UnsetType = UNSET  # the stop id or string
+    matched: int | str | UnsetType | None = UNSET  # the stop id or string
     length: int | UnsetType = UNSET
 
 

@@ -92,9 +92,7 @@ def _logprobs(body: SglangBody, ignored: list[str]) -> tuple[int | None, int | N
 class SglangReply(BaseReply):
     prefix = "generate"
 
-    def __init__(
-        self, body: SglangBody, plain: CompletionRequest, pairs: Pairs, assets: Assets, created: int
-    ) -> None:
+    def __init__(self, body: SglangBody, plain: CompletionRequest, pairs: Pairs, assets: Assets, created: int) -> None:
         super().__init__(plain, pairs, assets, created=created)
         ids = body.input_ids
         listed = isinstance(body.text, list) or (bool(ids) and isinstance(ids and ids[0], list))

@@ -12,8 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.core import Core
-from gateway.http.errors import error_body
-from gateway.http.errors import headers as error_headers
+from gateway.http.info import error_page
 from gateway.http.once import AnsweredAtOnce, HttpHost
 from gateway.lengths import validate_length
 from gateway.native.types import DetokenizeBody, TokenizeBody
@@ -101,17 +100,15 @@ class TokenizerPages:
         try:
             validate_model(self._core, request.query_params.get(MODEL))
         except BatonError as error:
-            head = {name.decode(): value.decode() for name, value in error_headers(error)}
-            content = encode(error_body(error))
-            return Response(content, error.http_status, head, media_type="application/json")
+            return error_page(error)
         return Response(encode(tokenizer_info(self._assets)), media_type="application/json")
 
 
 def tokenizer_info(assets: Assets) -> dict[str, Any]:
     """tokenizer_config.json, with special tokens as texts, the chat template, and the end of sequence in any case:
     clients that tokenize here look for it."""
-    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **assets.tokenizer_config}
-    found = {name: _text_of(value) for name, value in found.items()} | assets.special
+    found = {name: _text_of(value) for name, value in assets.tokenizer_config.items()} | assets.special
+    found["tokenizer_class"] = found.get("tokenizer_class") or "PreTrainedTokenizerFast"
     if (template := assets.templates.get(DEFAULT)) is not None:
         found["chat_template"] = template.source
     if "eos_token" not in found and assets.eos_ids:

@@ -37,7 +37,12 @@ class DetokenizeBody(msgspec.Struct):
 class VllmSampling(msgspec.Struct, forbid_unknown_fields=True):
     """vLLM's SamplingParams."""
 
-    IDLE: ClassVar[tuple[str, ...]] = ("flat_logprobs", "output_kind", "skip_clone", "spaces_between_special_tokens")  # change nothing
+    IDLE: ClassVar[tuple[str, ...]] = (
+        "flat_logprobs",
+        "output_kind",
+        "skip_clone",
+        "spaces_between_special_tokens",
+    )
     OFF: ClassVar[tuple[str, ...]] = ("skip_reading_prefix_cache",)
 
     n: int | None = None
@@ -96,7 +101,7 @@ class TokenGenerateBody(msgspec.Struct):
 class SglangSampling(msgspec.Struct, forbid_unknown_fields=True):
     """SGLang's sampling_params."""
 
-    IDLE: ClassVar[tuple[str, ...]] = ("spaces_between_special_tokens", "stream_interval")  # change nothing
+    IDLE: ClassVar[tuple[str, ...]] = ("spaces_between_special_tokens", "stream_interval")
     OFF: ClassVar[tuple[str, ...]] = ()
 
     n: int | None = None
@@ -129,7 +134,7 @@ class SglangSampling(msgspec.Struct, forbid_unknown_fields=True):
 class SglangBody(msgspec.Struct):
     """SGLang's `/generate`. A list of texts or of lists of ids is a batch."""
 
-    IDLE: ClassVar[tuple[str, ...]] = ("log_metrics", "no_logs", "stream_options")  # change nothing
+    IDLE: ClassVar[tuple[str, ...]] = ("log_metrics", "no_logs", "stream_options")
     OFF: ClassVar[tuple[str, ...]] = (
         "require_reasoning",
         "return_hidden_states",

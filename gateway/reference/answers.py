@@ -173,7 +173,7 @@ class ChatChunkChoice(Struct, kw_only=True):
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
-    stop_reason: int | str | None | Loose = UNSET
+    stop_reason: int | str | Loose | None = UNSET
     token_ids: list[int] | Loose = UNSET
 
 
@@ -196,7 +196,7 @@ class CompletionChunkChoice(Struct, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
-    stop_reason: int | str | None | Loose = UNSET
+    stop_reason: int | str | Loose | None = UNSET
     token_ids: list[int] | Loose = UNSET
     prompt_token_ids: list[int] | Loose = UNSET
 

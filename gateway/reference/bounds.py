@@ -110,8 +110,8 @@ def bounds(limits: DoorConfig, assets: Assets) -> dict[str, dict[str, Json]]:
     return {
         "n": {"integer": count},
         "best_of": {"integer": count},
-        **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens"), {"integer": tokens}),
-        **dict.fromkeys(("min_tokens", "min_new_tokens"), {"integer": tokens}),
+        **{key: {"integer": tokens} for key in ("max_tokens", "max_completion_tokens", "max_new_tokens")},
+        **{key: {"integer": tokens} for key in ("min_tokens", "min_new_tokens")},
         "temperature": {"number": {"minimum": 0, "maximum": 100}},
         "top_p": {"number": {"exclusiveMinimum": 0, "maximum": 1}},
         "top_k": {"integer": {"minimum": -1, "maximum": 2**31 - 1}},
@@ -133,9 +133,7 @@ def bounds(limits: DoorConfig, assets: Assets) -> dict[str, dict[str, Json]]:
             }
         },
         "allowed_token_ids": {"array": {"minItems": 1, "maxItems": assets.vocabulary, "items": ids}},
-        **dict.fromkeys(
-            ("seed", "sampling_seed"), {"integer": {"minimum": -(2**63), "maximum": SIXTY_FOUR_BITS}}
-        ),
+        **{key: {"integer": {"minimum": -(2**63), "maximum": SIXTY_FOUR_BITS}} for key in ("seed", "sampling_seed")},
         "stop": {"string": text, "array": {"maxItems": limits.stop_strings, "items": text}},
         "stop_token_ids": {"array": {"maxItems": MAX_STOP_IDS, "items": ids}},
         "truncate_prompt_tokens": {"integer": {"minimum": -1, "not": {"const": 0}}},
@@ -144,8 +142,8 @@ def bounds(limits: DoorConfig, assets: Assets) -> dict[str, dict[str, Json]]:
         "logprob_start_len": {"integer": {"minimum": -1}},
         "priority": {"integer": {"minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY}},
         "cache_salt": {"string": {"maxLength": MAX_SALT_CHARACTERS}},
-        **dict.fromkeys(("prompt_cache_key", "session_id"), {"string": {"maxLength": MAX_AFFINITY_CHARACTERS}}),
-        **dict.fromkeys(("request_id", "rid"), {"string": {"pattern": r"^[\x21-\x7e]{1,128}$"}}),
+        **{key: {"string": {"maxLength": MAX_AFFINITY_CHARACTERS}} for key in ("prompt_cache_key", "session_id")},
+        **{key: {"string": {"pattern": r"^[\x21-\x7e]{1,128}$"}} for key in ("request_id", "rid")},
         "prompt": {"string": {"minLength": 1}, "array": _lists(ids, MAX_PROMPTS)},
         "input": {"string": {"minLength": 1}, "array": _lists(ids, MAX_INPUTS)},
         "input_ids": {"array": {"anyOf": _lists(ids, MAX_PROMPTS)["anyOf"][1:]}},

@@ -24,7 +24,7 @@ _JSON, _SSE = "application/json", "text/event-stream"
 _CONNECTION = {400: "MALFORMED_REQUEST", 408: "REQUEST_TIMEOUT", 421: "UNKNOWN_HOST", 431: "HEADERS_TOO_LARGE"}
 _OWN = {503: "TOO_MANY_CONNECTIONS"}
 _NEVER = {499, 504}  # in logs only; over gRPC only
-_UNKNOWN = {404: "UNKNOWN_MODEL"}
+_ERROR: Json = {"$ref": _REF.format(name=ErrorAnswer.__name__)}
 _HEADER: Json = {"schema": {"type": "string"}}
 _FLAG: Json = {"schema": {"enum": ["true", "false"]}}
 
@@ -95,7 +95,8 @@ def _operation(row: Operation, by_type: dict[str, Json], bodies: dict[str, Json]
     if row.body is not None:
         found["requestBody"] = {"required": True, "content": {_JSON: {"schema": bodies[row.path]}}}
     for status, kind in row.also.items():
-        found["responses"][str(status)] = _response("no worker can take a request", by_type[repr(kind)])
+        either = {"anyOf": [by_type[repr(kind)], _ERROR]}
+        found["responses"][str(status)] = _response("no worker can take a request", either)
     for status, reasons in sorted(_errors(row).items()):
         if status not in row.also:
             found["responses"][str(status)] = _error(status, reasons)
@@ -118,7 +119,8 @@ def _parameters(row: Operation) -> list[Json]:
 
 def _answer(row: Operation, by_type: dict[str, Json]) -> Json:
     if row.answer == TEXT:
-        kinds: Json = {TEXT: {"schema": {"type": "string"}}, "application/openmetrics-text": {"schema": {"type": "string"}}}
+        text = {"schema": {"type": "string"}}
+        kinds: Json = {TEXT: text, "application/openmetrics-text": text}
         return {"description": row.summary, "headers": {"x-request-id": _named()}, "content": kinds}
     found = _response(row.summary, by_type[repr(row.answer)])
     if row.body is not None:
@@ -130,7 +132,7 @@ def _answer(row: Operation, by_type: dict[str, Json]) -> Json:
 
 def _event(data: Json) -> Json:
     """One server-sent event as parsed: JSON of this type, an error in mid-stream, or the end."""
-    kinds = {"anyOf": [data, {"$ref": _REF.format(name=ErrorAnswer.__name__)}]}
+    kinds = {"anyOf": [data, _ERROR]}
     coded = {"type": "string", "contentMediaType": _JSON, "contentSchema": kinds}
     return {
         "type": "object",
@@ -153,7 +155,7 @@ def _named() -> Json:
 
 
 def _error(status: int, reasons: list[str]) -> Json:
-    found = _response(", ".join(reasons), {"$ref": _REF.format(name=ErrorAnswer.__name__)})
+    found = _response(", ".join(reasons), _ERROR)
     found["headers"] |= {
         "x-error-reason": _HEADER | {"required": True, "description": "`reason` of the error"},
         "x-should-retry": _FLAG | {"required": True, "description": "whether the same request may succeed later"},
@@ -172,7 +174,7 @@ def _errors(row: Operation) -> dict[int, list[str]]:
     for kind in kinds:
         if kind.http_status not in _NEVER:
             found.setdefault(kind.http_status, []).append(kind.reason)
-    for status, reason in (_CONNECTION | _OWN | (_UNKNOWN if row.unknown else {})).items():
+    for status, reason in (_CONNECTION | _OWN | ({404: row.unknown} if row.unknown else {})).items():
         if reason not in found.setdefault(status, []):
             found[status].append(reason)
     return found

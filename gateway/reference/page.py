@@ -21,7 +21,7 @@ td, th { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; bo
 pre { background: #8882; border-radius: .5rem; padding: .75rem; overflow-x: auto }
 """
 _DIGEST = b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-POLICY = f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+POLICY = f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; frame-ancestors 'none'"
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern")
 _DEEPEST = 3  # objects within each other whose members are listed
 

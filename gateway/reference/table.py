@@ -40,7 +40,7 @@ class Operation:
     event: Any = None  # msgspec type of an event's data, where the client may ask for a stream
     also: Mapping[int, Any] = field(default_factory=dict)  # types of answers with other statuses that are no errors
     query: Mapping[str, str] = field(default_factory=dict)  # parameters behind the path: name -> meaning
-    unknown: bool = False  # 404: what the path or a parameter names may be unknown
+    unknown: str = ""  # reason of the 404 where the path or a parameter names a thing that is not there
 
     @property
     def method(self) -> str:
@@ -68,17 +68,15 @@ OPERATIONS = (
         "/v1/embeddings", "Vectors of texts or token ids", EmbeddingAnswer, body=EmbeddingRequest, needs=("input",)
     ),
     Operation("/v1/models", "The served models", ServedModels),
-    Operation("/v1/models/{name}", "One served model", ServedModel, unknown=True),
+    Operation("/v1/models/{name}", "One served model", ServedModel, unknown="UNKNOWN_MODEL"),
     Operation("/tokenize", "The token ids of a prompt or of a chat", TokenizeAnswer, body=TokenizeBody),
-    Operation(
-        "/detokenize", "The text of token ids", DetokenizeAnswer, body=DetokenizeBody, needs=("tokens",)
-    ),
+    Operation("/detokenize", "The text of token ids", DetokenizeAnswer, body=DetokenizeBody, needs=("tokens",)),
     Operation(
         "/tokenizer_info",
         "The model's tokenizer_config.json with its chat template",
         TokenizerInfo,
         query={"model": "the model, where several are served"},
-        unknown=True,
+        unknown="UNKNOWN_MODEL",
     ),
     Operation(
         "/inference/v1/generate",
@@ -111,6 +109,6 @@ OPERATIONS = (
         "One of the last requests with its spans",
         RequestSummary,
         query={"trace_id": "the one of this trace, where several share the id"},
-        unknown=True,
+        unknown="UNKNOWN_REQUEST",
     ),
 )
