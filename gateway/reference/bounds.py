@@ -47,16 +47,29 @@ _PART = {
     "required": ["type", "text"],
     "properties": {"type": {"enum": ["text", "input_text", "output_text"]}, "text": {"type": "string"}},
 }
-_MESSAGE = {
+_TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}
+_SPOKEN = {
     "type": "object",
-    "required": ["role"],
+    "required": ["role", "content"],
     "properties": {
-        "role": {"enum": list(ROLES)},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, {"type": "null"}]},
+        "role": {"enum": [role for role in ROLES if role != "tool"]},
+        "content": _TEXTS,
         "reasoning": {"type": ["string", "null"]},
         "reasoning_content": {"type": ["string", "null"]},
-        "tool_call_id": {"type": "string", "description": "of a tool's message: the call that it answers"},
-        "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
+    },
+}
+_CALLING = {
+    "type": "object",
+    "required": ["role", "tool_calls"],
+    "properties": {"role": {"const": "assistant"}, "tool_calls": {"type": "array", "items": {"type": "object"}}},
+}
+_RESULT = {
+    "type": "object",
+    "required": ["role", "content", "tool_call_id"],
+    "properties": {
+        "role": {"const": "tool"},
+        "content": _TEXTS,
+        "tool_call_id": {"type": "string", "description": "of the call that the message answers"},
     },
 }
 _TOOL_CHOICE = {
@@ -74,12 +87,18 @@ _SCHEMA = {
     },
 }
 _RESPONSE_FORMAT = {
-    "type": "object",
-    "required": ["type"],
-    "properties": {
-        "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
-        "json_schema": _SCHEMA,
-    },
+    "anyOf": [
+        {
+            "type": "object",
+            "required": ["type"],
+            "properties": {"type": {"enum": ["text", "json_object", "structural_tag"]}},
+        },
+        {
+            "type": "object",
+            "required": ["type", "json_schema"],
+            "properties": {"type": {"const": "json_schema"}, "json_schema": _SCHEMA},
+        },
+    ]
 }
 _STRUCTURED = {
     "type": "object",
@@ -144,15 +163,15 @@ def bounds(limits: DoorConfig, assets: Assets) -> dict[str, dict[str, Json]]:
         "cache_salt": {"string": {"maxLength": MAX_SALT_CHARACTERS}},
         **{key: {"string": {"maxLength": MAX_AFFINITY_CHARACTERS}} for key in ("prompt_cache_key", "session_id")},
         **{key: {"string": {"pattern": r"^[\x21-\x7e]{1,128}$"}} for key in ("request_id", "rid")},
-        "prompt": {"string": {"minLength": 1}, "array": _lists(ids, MAX_PROMPTS)},
-        "input": {"string": {"minLength": 1}, "array": _lists(ids, MAX_INPUTS)},
+        "prompt": {"array": _lists(ids, MAX_PROMPTS)},
+        "input": {"array": _lists(ids, MAX_INPUTS)},
         "input_ids": {"array": {"anyOf": _lists(ids, MAX_PROMPTS)["anyOf"][1:]}},
-        "text": {"string": {"minLength": 1}, "array": {"minItems": 1, "maxItems": MAX_PROMPTS}},
+        "text": {"array": {"minItems": 1, "maxItems": MAX_PROMPTS}},
         "token_ids": {"array": {"minItems": 1, "items": ids}},
         "tokens": {"array": {"items": ids}},
         "encoding_format": {"string": {"enum": list(FORMATS)}},
         "dimensions": {"integer": {"minimum": 1}},
-        "messages": {"array": {"minItems": 1, "items": _MESSAGE}},
+        "messages": {"array": {"minItems": 1, "items": {"anyOf": [_SPOKEN, _CALLING, _RESULT]}}},
         "tools": {"array": {"maxItems": MAX_TOOLS, "items": _TOOL}},
         "tool_choice": {"string": {"enum": ["none", "auto", "required"]}, "object": _TOOL_CHOICE},
         "response_format": {"object": _RESPONSE_FORMAT},
@@ -162,7 +181,7 @@ def bounds(limits: DoorConfig, assets: Assets) -> dict[str, dict[str, Json]]:
 
 def _lists(ids: Json, most: int) -> Json:
     """Texts, token ids, or lists of token ids; never mixed."""
-    texts = {"type": "string", "minLength": 1}
+    texts = {"type": "string"}
     each = {"type": "array", "minItems": 1, "items": ids}
     several = {"minItems": 1, "maxItems": most}
     return {"anyOf": [several | {"items": texts}, {"minItems": 1, "items": ids}, several | {"items": each}]}

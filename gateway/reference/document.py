@@ -81,8 +81,16 @@ def _finish_body(schema: Json, row: Operation) -> None:
         value.pop("default", None)
         value["anyOf"] = [branch for branch in value["anyOf"] if branch.get("type") != "null"]
     schema["required"] = [*schema.get("required", ()), *row.needs]
+    if row.either:
+        schema["anyOf"] = [_alone(name, row.either) for name in row.either]
     what = "changes nothing; the answer names it in the header x-baton-ignored"
     properties |= {name: {"description": what} for name in sorted(HINTS) if name not in properties}
+
+
+def _alone(name: str, others: tuple[str, ...]) -> Json:
+    """A body that has this field and none of the others."""
+    absent = {other: {"type": "null"} for other in others if other != name}
+    return {"required": [name], "properties": {name: {"not": {"type": "null"}}, **absent}}
 
 
 def _operation(row: Operation, by_type: dict[str, Json], bodies: dict[str, Json]) -> Json:
@@ -108,13 +116,9 @@ def _name_of(row: Operation) -> str:
 
 
 def _parameters(row: Operation) -> list[Json]:
-    named = [(name, "path", "") for name in re.findall(r"{(\w+)}", row.path)]
-    named += [(name, "query", meaning) for name, meaning in row.query.items()]
-    return [
-        {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
-        | ({"description": meaning} if meaning else {})
-        for name, place, meaning in named
-    ]
+    inside = {name: {"type": "string", "minLength": 1} for name in re.findall(r"{(\w+)}", row.path)}
+    found = [{"name": name, "in": "path", "required": True, "schema": schema} for name, schema in inside.items()]
+    return found + [{"name": name, "in": "query", "schema": schema} for name, schema in row.query.items()]
 
 
 def _answer(row: Operation, by_type: dict[str, Json]) -> Json:

@@ -47,7 +47,8 @@ def _operation(path: str, method: str, operation: Json, schemas: Json) -> Iterat
     if operation["parameters"]:
         yield "<h3>Parameters</h3><table>"
         for each in operation["parameters"]:
-            yield _row(each["name"], each["in"], each.get("description", ""))
+            notes = [each["schema"].get("description", ""), *_limits(each["schema"])]
+            yield _row(each["name"], f"{each['in']}: {_type(each['schema'])}", "; ".join(filter(None, notes)))
         yield "</table>"
     if "requestBody" in operation:
         yield "<h3>Body</h3>"
@@ -89,8 +90,9 @@ def _objects(schema: Json, schemas: Json) -> Iterator[Json]:
         yield from _objects(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     elif "properties" in schema:
         yield schema
-    for each in schema.get("anyOf", ()):
-        yield from _objects(each, schemas)
+    else:
+        for each in schema.get("anyOf", ()):
+            yield from _objects(each, schemas)
     if isinstance(schema.get("items"), dict):
         yield from _objects(schema["items"], schemas)
 

@@ -15,6 +15,7 @@ from gateway.native.answers import (
     TokenizerInfo,
 )
 from gateway.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
+from gateway.observability.debug import DEFAULT_LIMIT, MOST
 from gateway.openai.types import ChatRequest, CompletionRequest, EmbeddingRequest
 from gateway.reference.answers import ChatAnswer, ChatChunk, CompletionAnswer, CompletionChunk, EmbeddingAnswer
 from gateway.reference.pages import (
@@ -37,9 +38,10 @@ class Operation:
     answer: Any  # msgspec type of the answer with status 200; TEXT: it is a text
     body: Any = None  # msgspec type of the request's body; None: a GET without any
     needs: tuple[str, ...] = ()  # fields of the body that must be there
+    either: tuple[str, ...] = ()  # fields of the body of which exactly one must be there
     event: Any = None  # msgspec type of an event's data, where the client may ask for a stream
     also: Mapping[int, Any] = field(default_factory=dict)  # types of answers with other statuses that are no errors
-    query: Mapping[str, str] = field(default_factory=dict)  # parameters behind the path: name -> meaning
+    query: Mapping[str, Any] = field(default_factory=dict)  # parameters behind the path: name -> JSON schema
     unknown: str = ""  # reason of the 404 where the path or a parameter names a thing that is not there
 
     @property
@@ -69,13 +71,19 @@ OPERATIONS = (
     ),
     Operation("/v1/models", "The served models", ServedModels),
     Operation("/v1/models/{name}", "One served model", ServedModel, unknown="UNKNOWN_MODEL"),
-    Operation("/tokenize", "The token ids of a prompt or of a chat", TokenizeAnswer, body=TokenizeBody),
+    Operation(
+        "/tokenize",
+        "The token ids of a prompt or of a chat",
+        TokenizeAnswer,
+        body=TokenizeBody,
+        either=("prompt", "messages"),
+    ),
     Operation("/detokenize", "The text of token ids", DetokenizeAnswer, body=DetokenizeBody, needs=("tokens",)),
     Operation(
         "/tokenizer_info",
         "The model's tokenizer_config.json with its chat template",
         TokenizerInfo,
-        query={"model": "the model, where several are served"},
+        query={"model": {"type": "string", "description": "where several are served"}},
         unknown="UNKNOWN_MODEL",
     ),
     Operation(
@@ -91,6 +99,7 @@ OPERATIONS = (
         "The text that follows a text or token ids, in SGLang's dialect",
         SglangAnswer | list[SglangAnswer],
         body=SglangBody,
+        either=("text", "input_ids"),
         event=SglangAnswer,
     ),
     Operation("/health", "Whether a request can be served", HealthAnswer, also={503: HealthAnswer}),
@@ -102,13 +111,13 @@ OPERATIONS = (
         "/debug/requests",
         "The last requests, the newest first",
         LastRequests,
-        query={"limit": "so many of them, 1 to 512"},
+        query={"limit": {"type": "integer", "minimum": 1, "maximum": MOST, "default": DEFAULT_LIMIT}},
     ),
     Operation(
         "/debug/requests/{request_id}",
         "One of the last requests with its spans",
         RequestSummary,
-        query={"trace_id": "the one of this trace, where several share the id"},
+        query={"trace_id": {"type": "string", "description": "of one request, where several share the id"}},
         unknown="UNKNOWN_REQUEST",
     ),
 )
