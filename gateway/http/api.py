@@ -41,7 +41,7 @@ from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.sse import DONE
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
-from gateway.reference.routes import Reference
+from gateway.reference.routes import ApiReference
 from gateway.text.assets import Assets
 from gateway.turns import Turns
 from gateway.validation import ClientRequest, ValidRequest, validate, validate_model, validate_request_id
@@ -82,7 +82,7 @@ class HttpApi:
             *info.routes(),
             *also,
         ]
-        described = Reference(core.limits, assets, [route.path for route in routes if isinstance(route, Route)])
+        described = ApiReference(core.limits, assets, [route.path for route in routes if isinstance(route, Route)])
         self.routes = [*routes, *described.routes()]
         routed = Starlette(
             routes=self.routes,

@@ -47,7 +47,7 @@ class NumberedLogprobs(Struct):
     content: list[NumberedToken]
 
 
-class TokenChoice(Struct, kw_only=True):
+class TokenAnswerChoice(Struct, kw_only=True):
     index: int
     token_ids: list[int]
     logprobs: NumberedLogprobs | None
@@ -63,7 +63,7 @@ class TokenAnswer(Struct, kw_only=True):
     output_mode: Literal["tokens", "text"]
     model: str
     created: int
-    choices: list[TokenChoice]
+    choices: list[TokenAnswerChoice]
     usage: AnswerUsage
     timings: AnswerTimings
     system_fingerprint: str
@@ -76,7 +76,7 @@ class TokenChunk(Struct, kw_only=True):
 
     request_id: str
     output_mode: Literal["tokens", "text"]
-    choices: list[TokenChoice]
+    choices: list[TokenAnswerChoice]
     usage: AnswerUsage | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 

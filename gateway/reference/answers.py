@@ -134,7 +134,7 @@ class CompletionAnswerChoice(Struct, kw_only=True):
 
 
 class CompletionAnswer(Struct, kw_only=True):
-    """What follows each prompt."""
+    """The text that follows each prompt."""
 
     id: str
     object: Literal["text_completion"]

@@ -15,7 +15,7 @@ from gateway.text.assets import Assets
 from mesh.door_config import DoorConfig
 
 
-class Reference:
+class ApiReference:
     def __init__(self, limits: DoorConfig, assets: Assets, paths: Sequence[str]) -> None:
         """`paths`: those that the gateway serves."""
         self._limits, self._assets, self._paths = limits, assets, paths
