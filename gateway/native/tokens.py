@@ -107,7 +107,8 @@ class TokenizerPages:
 def tokenizer_info(assets: Assets) -> dict[str, Any]:
     """tokenizer_config.json, with special tokens as texts, the chat template, and the end of sequence in any case:
     clients that tokenize here look for it."""
-    found = {name: _text_of(value) for name, value in assets.tokenizer_config.items()} | assets.special
+    config = {name: _text_of(value) for name, value in assets.tokenizer_config.items()}
+    found: dict[str, Any] = {**config, **assets.special}
     found["tokenizer_class"] = found.get("tokenizer_class") or "PreTrainedTokenizerFast"
     if (template := assets.templates.get(DEFAULT)) is not None:
         found["chat_template"] = template.source

@@ -174,7 +174,9 @@ def _error(status: int, reasons: list[str]) -> Json:
 def _errors(row: Operation) -> dict[int, list[str]]:
     """Status -> reasons of the errors that this endpoint may answer with."""
     found: dict[int, list[str]] = {}
-    kinds = _closed_list() if row.body is not None else [errors.Internal, errors.InvalidRequest]
+    kinds = _closed_list()
+    if row.body is None:
+        kinds = [errors.Internal, errors.InvalidRequest, errors.Unauthenticated]
     for kind in kinds:
         if kind.http_status not in _NEVER:
             found.setdefault(kind.http_status, []).append(kind.reason)
