@@ -11,7 +11,6 @@ import msgspec
 
 from gateway.http.info import package_version
 from gateway.openai.body import HINTS
-from gateway.reference.answers import ErrorAnswer
 from gateway.reference.bounds import bounds
 from gateway.reference.table import OPERATIONS, TEXT, Operation
 from gateway.text.assets import Assets
@@ -24,7 +23,6 @@ _JSON, _SSE = "application/json", "text/event-stream"
 _CONNECTION = {400: "MALFORMED_REQUEST", 408: "REQUEST_TIMEOUT", 421: "UNKNOWN_HOST", 431: "HEADERS_TOO_LARGE"}
 _OWN = {503: "TOO_MANY_CONNECTIONS"}
 _NEVER = {499, 504}  # in logs only; over gRPC only
-_ERROR: Json = {"$ref": _REF.format(name=ErrorAnswer.__name__)}
 _HEADER: Json = {"schema": {"type": "string"}}
 _FLAG: Json = {"schema": {"enum": ["true", "false"]}}
 
@@ -34,7 +32,12 @@ def document(limits: DoorConfig, assets: Assets, paths: Iterable[str]) -> Json:
     served = {re.sub(r":\w+}", "}", path) for path in paths}
     rows = [row for row in OPERATIONS if row.path in served]
     bodies = {row.path: row.body for row in rows if row.body is not None}
-    answers = [kind for row in rows for kind in (row.answer, row.event, *row.also.values()) if kind not in (None, TEXT)]
+    answers = [
+        kind
+        for row in rows
+        for kind in (row.answer, row.event, row.error, *row.also.values())
+        if kind not in (None, TEXT)
+    ]
     requests, components = msgspec.json.schema_components(bodies.values(), ref_template=_REF)
     known = bounds(limits, assets)
     for schema in components.values():
@@ -42,8 +45,8 @@ def document(limits: DoorConfig, assets: Assets, paths: Iterable[str]) -> Json:
     needs = {schema["$ref"].rpartition("/")[2]: row for schema, row in zip(requests, _with_body(rows), strict=True)}
     for name, row in needs.items():
         _finish_body(components[name], row)
-    found, more = msgspec.json.schema_components([*answers, ErrorAnswer], ref_template=_REF)
-    by_type = dict(zip(map(repr, [*answers, ErrorAnswer]), found, strict=True))
+    found, more = msgspec.json.schema_components(answers, ref_template=_REF)
+    by_type = dict(zip(map(repr, answers), found, strict=True))
     operations = {row.path: _operation(row, by_type, dict(zip(bodies, requests, strict=True))) for row in rows}
     return {
         "openapi": "3.1.0",
@@ -103,11 +106,11 @@ def _operation(row: Operation, by_type: dict[str, Json], bodies: dict[str, Json]
     if row.body is not None:
         found["requestBody"] = {"required": True, "content": {_JSON: {"schema": bodies[row.path]}}}
     for status, kind in row.also.items():
-        either = {"anyOf": [by_type[repr(kind)], _ERROR]}
+        either = {"anyOf": [by_type[repr(kind)], by_type[repr(row.error)]]}
         found["responses"][str(status)] = _response("no worker can take a request", either)
     for status, reasons in sorted(_errors(row).items()):
         if status not in row.also:
-            found["responses"][str(status)] = _error(status, reasons)
+            found["responses"][str(status)] = _error(status, reasons, by_type[repr(row.error)])
     return {row.method: found}
 
 
@@ -130,20 +133,19 @@ def _answer(row: Operation, by_type: dict[str, Json]) -> Json:
     if row.body is not None:
         found["headers"]["x-baton-ignored"] = _HEADER | {"description": "fields of the body that changed nothing"}
     if row.event is not None:
-        found["content"][_SSE] = {"schema": _event(by_type[repr(row.event)])}
+        found["content"][_SSE] = {"schema": _event(row, by_type)}
     return found
 
 
-def _event(data: Json) -> Json:
-    """One server-sent event as parsed: JSON of this type, an error in mid-stream, or the end."""
-    kinds = {"anyOf": [data, _ERROR]}
+def _event(row: Operation, by_type: dict[str, Json]) -> Json:
+    """One server-sent event as parsed: JSON of the row's type, an error in mid-stream, or the end."""
+    kinds = {"anyOf": [by_type[repr(row.event)], by_type[repr(row.error)]]}
     coded = {"type": "string", "contentMediaType": _JSON, "contentSchema": kinds}
-    return {
-        "type": "object",
-        "required": ["data"],
-        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, coded]}},
-        "description": "an event; `data: [DONE]` is the last one",
-    }
+    found: Json = {"type": "object", "required": ["data"], "properties": {"data": coded}, "description": "an event"}
+    if row.done:
+        found["properties"] = {"data": {"anyOf": [coded, {"const": "[DONE]"}]}}
+        found["description"] = "an event; `data: [DONE]` is the last one"
+    return found
 
 
 def _response(description: str, schema: Json) -> Json:
@@ -158,8 +160,8 @@ def _named() -> Json:
     return _HEADER | {"required": True, "description": "names the request in logs, traces and errors"}
 
 
-def _error(status: int, reasons: list[str]) -> Json:
-    found = _response(", ".join(reasons), _ERROR)
+def _error(status: int, reasons: list[str], schema: Json) -> Json:
+    found = _response(", ".join(reasons), schema)
     found["headers"] |= {
         "x-error-reason": _HEADER | {"required": True, "description": "`reason` of the error"},
         "x-should-retry": _FLAG | {"required": True, "description": "whether the same request may succeed later"},

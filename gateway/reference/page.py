@@ -59,9 +59,9 @@ def _operation(path: str, method: str, operation: Json, schemas: Json) -> Iterat
     yield "</table>"
     for kind, content in operation["responses"]["200"]["content"].items():
         yield f"<h3>200 as {escape(kind)}</h3>"
-        data = content["schema"].get("properties", {}).get("data", {}).get("anyOf")
-        schema = data[1]["contentSchema"]["anyOf"][0] if data else content["schema"]
-        yield from _members(schema, schemas)
+        data = content["schema"].get("properties", {}).get("data", {})
+        coded = next((each for each in data.get("anyOf", [data]) if "contentSchema" in each), None)
+        yield from _members(coded["contentSchema"]["anyOf"][0] if coded else content["schema"], schemas)
     yield "</details>"
 
 

@@ -17,7 +17,14 @@ from gateway.native.answers import (
 from gateway.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
 from gateway.observability.debug import DEFAULT_LIMIT, MOST
 from gateway.openai.types import ChatRequest, CompletionRequest, EmbeddingRequest
-from gateway.reference.answers import ChatAnswer, ChatChunk, CompletionAnswer, CompletionChunk, EmbeddingAnswer
+from gateway.reference.answers import (
+    ChatAnswer,
+    ChatChunk,
+    CompletionAnswer,
+    CompletionChunk,
+    EmbeddingAnswer,
+    ErrorAnswer,
+)
 from gateway.reference.pages import (
     HealthAnswer,
     LastRequests,
@@ -42,6 +49,8 @@ class Operation:
     event: Any = None  # msgspec type of an event's data, where the client may ask for a stream
     also: Mapping[int, Any] = field(default_factory=dict)  # types of answers with other statuses that are no errors
     query: Mapping[str, Any] = field(default_factory=dict)  # parameters behind the path: name -> JSON schema
+    done: bool = True  # a stream ends with the event [DONE]
+    error: Any = ErrorAnswer  # msgspec type of an error, as a whole answer and as the data of an event
     unknown: str = ""  # reason of the 404 where the path or a parameter names a thing that is not there
 
     @property
