@@ -20,6 +20,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 SERVE := $(VENV)/.serve
 DEV := $(VENV)/.dev
+SCHEMATHESIS := build/schemathesis
 BUILT_FROM := pyproject.toml $(wildcard hatch_build.py) \
 	$(shell find kernels/baton_kernels -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
 
@@ -58,6 +59,12 @@ check: $(DEV) ## lint, format, types, layers, generated code
 .PHONY: fuzz
 fuzz: $(DEV) ## a million random cases for frames, tool parsers and templates
 	@$(BIN)/python -m tests.fuzz --json $(ARGS)
+
+.PHONY: schemathesis
+schemathesis: $(DEV) ## ten thousand requests made of /openapi.json, against a mesh; ARGS="--cases 4000 --seed 2"
+	@test -x $(SCHEMATHESIS)/bin/st || { $(PYTHON) -m venv $(SCHEMATHESIS) \
+		&& $(SCHEMATHESIS)/bin/pip --disable-pip-version-check --quiet install 'schemathesis==4.32.5'; }
+	@$(BIN)/python -m tests.schemathesis --st $(SCHEMATHESIS)/bin/st --json $(ARGS)
 
 .PHONY: verify
 verify: $(DEV) ## equal bits: one process against the mesh (5 minutes, and a GPU's cells)

@@ -32,6 +32,10 @@ from gateway.http.out import JSON, HttpOut
 from gateway.http.read import BodyReader, ClientGone
 from gateway.http.translated import TranslatedChats
 from gateway.http.writing import connection_of
+from gateway.native.dialect import Dialect
+from gateway.native.sglang import SGLANG
+from gateway.native.tokens import TokenizerPages
+from gateway.native.vllm import VLLM
 from gateway.observability.traces import RecentTraces
 from gateway.openai.embeddings import EmbeddingReply, parse_embedding
 from gateway.openai.large import BodyParser
@@ -41,12 +45,13 @@ from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.receipts.receipts import OpenReceipt, Receipts, begin_receipt
+from gateway.reference.routes import ApiReference
 from gateway.responses.errors import ResponsesDialect
 from gateway.tenants.tenants import Tenants
 from gateway.text.assets import Assets
 from gateway.text.by_model import ModelAssets
 from gateway.turns import Turns
-from gateway.validation import ValidRequest, validate, validate_model, validate_request_id
+from gateway.validation import ClientRequest, ValidRequest, validate, validate_model, validate_request_id
 from mesh import semconv
 from mesh.errors import Cancelled
 from mesh.telemetry import Silent
@@ -79,21 +84,25 @@ class HttpApi:
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
         chats = TranslatedChats(core, self._parser, self._known, random=random, clock=clock, turns=self.turns)
         own, messages = ResponsesDialect(), AnthropicDialect()
+        count = _Generate(self, chats.count_tokens, semconv.CHAT, messages)
+        routes: list[BaseRoute] = [
+            Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
+            Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
+            Route("/v1/embeddings", _Generate(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
+            Route("/v1/responses", _Generate(self, chats.responses, semconv.CHAT, own), methods=["POST"]),
+            Route("/v1/messages", _Generate(self, chats.messages, semconv.CHAT, messages), methods=["POST"]),
+            Route("/v1/messages/count_tokens", count, methods=["POST"]),
+            Route(VLLM.path, self._dialect(VLLM), methods=["POST"]),
+            Route(SGLANG.path, self._dialect(SGLANG), methods=["POST"]),
+            *TokenizerPages(self, core, models, self._parse).routes(),
+            *info.routes(),
+            *also,
+        ]
+        first = models.of(core.models()[0])
+        described = ApiReference(core.limits, first, [route.path for route in routes if isinstance(route, Route)])
+        self.routes = [*routes, *described.routes()]
         routed: ASGIApp = Starlette(
-            routes=[
-                Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
-                Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
-                Route("/v1/embeddings", _Generate(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
-                Route("/v1/responses", _Generate(self, chats.responses, semconv.CHAT, own), methods=["POST"]),
-                Route("/v1/messages", _Generate(self, chats.messages, semconv.CHAT, messages), methods=["POST"]),
-                Route(
-                    "/v1/messages/count_tokens",
-                    _Generate(self, chats.count_tokens, semconv.CHAT, messages),
-                    methods=["POST"],
-                ),
-                *info.routes(),
-                *also,
-            ],
+            routes=self.routes,
             exception_handlers={HTTPException: http_exception, Exception: defect},
         )
         if tenants is not None:
@@ -118,11 +127,22 @@ class HttpApi:
         caller, assets = self._known(caller, body)
         self._core.admit(count_choices(body))
         requests = await parse_completion(body, assets, caller)
+        valid = await self._validated(requests, assets)
+        receipt = await self._receipt(valid, body, caller)
+        pairs = await self._begin(requests, valid, assets)
+        return CompletionReply(body, pairs, assets, created=int(self._clock()), receipt=receipt)
+
+    async def _validated(self, requests: Sequence[ClientRequest], assets: Assets) -> list[ValidRequest]:
         valid = list[ValidRequest]()
         for request in requests:
             valid.append(validate(request, self._core, assets, self._random))
             await self.turns.next()
-        receipt = await self._receipt(valid, body, caller)
+        return valid
+
+    async def _begin(
+        self, requests: Sequence[ClientRequest], valid: Sequence[ValidRequest], assets: Assets
+    ) -> list[tuple[ClientRequest, Answer]]:
+        """The answers of requests that come together."""
         answers: list[Answer] = []
         try:
             for each in valid:
@@ -132,8 +152,24 @@ class HttpApi:
             for answer in answers:
                 answer.cancel()
             raise
-        pairs = list(zip(requests, answers, strict=True))
-        return CompletionReply(body, pairs, assets, created=int(self._clock()), receipt=receipt)
+        return list(zip(requests, answers, strict=True))
+
+    def _dialect(self, dialect: Dialect[Body]) -> "_Generate":
+        async def begin(raw: bytes, caller: HttpCaller) -> Reply:
+            ignored = list[str]()
+            body = await self._parser.parse(raw, dialect.body, ignored)
+            plain = dialect.translate(body, ignored)
+            _show_ignored(caller, ignored)
+            caller, assets = self._known(caller, plain)
+            facts = self._core.facts(assets.name)
+            context, pool = facts.context(assets.context_tokens), facts.largest_pool_tokens
+            dialect.check(body, plain, self._core.limits, context)
+            self._core.admit(count_choices(plain))
+            requests = await dialect.requests(body, plain, assets, caller, room=min(context, pool or context))
+            pairs = await self._begin(requests, await self._validated(requests, assets), assets)
+            return dialect.reply(body, plain, pairs, assets, int(self._clock()))
+
+        return _Generate(self, begin, semconv.TEXT_COMPLETION)
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, EmbeddingRequest, caller)
@@ -156,8 +192,7 @@ class HttpApi:
         """The parsed body; the answer names its fields without effect."""
         ignored = list[str]()
         body = await self._parser.parse(raw, kind, ignored)
-        if ignored:
-            caller.headers.append((b"x-baton-ignored", shown_names(ignored)))
+        _show_ignored(caller, ignored)
         return body
 
     def _context_tokens(self) -> int:
@@ -191,6 +226,11 @@ class HttpApi:
         trace = self._traces.begin(server, headers.get(b"traceparent", ""), about, operation=operation)
         trace.request_id, trace.admission = scope[REQUEST_ID], admission_of(scope, trace.admission)
         return HttpCaller(trace.request_id, trace, scope[MORE_HEADERS])
+
+
+def _show_ignored(caller: HttpCaller, ignored: list[str]) -> None:
+    if ignored:
+        caller.headers.append((b"x-baton-ignored", shown_names(ignored)))
 
 
 class _Generate:

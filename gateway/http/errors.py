@@ -58,6 +58,11 @@ def headers(error: BatonError) -> list[tuple[bytes, bytes]]:
     return found
 
 
+def page_headers(content: dict[str, Any]) -> dict[str, str]:
+    """Headers of an error that no other try cures, by its body."""
+    return {"x-error-reason": content["error"]["reason"], "x-should-retry": "false"}
+
+
 def spent(error: BatonError, trace: RequestRecord) -> BatonError:
     """The error, with the tokens that the request has cost so far."""
     if error.http_status >= 429:

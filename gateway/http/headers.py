@@ -15,7 +15,10 @@ from gateway.http.cors import Cors
 from gateway.validation import is_request_id
 
 REQUEST_ID, MORE_HEADERS = "baton.request_id", "baton.headers"  # keys of a scope
-API = ("/v1/", "/health/", "/version/", "/load/")  # below these, and only there, a slash at the end changes nothing
+API = (
+    *("/v1/", "/health/", "/version/", "/load/", "/inference/", "/generate/", "/docs/", "/openapi.json/"),
+    *("/tokenize/", "/detokenize/", "/tokenizer_info/"),
+)  # below these, and only there, a slash at the end changes nothing
 GENERATES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 DEFAULTS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),

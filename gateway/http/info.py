@@ -47,7 +47,7 @@ class InfoPages:
         try:
             served = self._core.models() if name is None else (validate_model(self._core, name),)
         except BatonError as error:
-            return _json(http_errors.error_body(error), error.http_status)
+            return error_page(error)
         entries = [self._entry(each) for each in served]
         return _json({"object": "list", "data": entries} if name is None else entries[0])
 
@@ -78,9 +78,7 @@ class InfoPages:
         """Browsers go on to the page; programs read what there is to ask for."""
         if UI in self._shown and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse(UI, 307)
-        return _json(
-            http_errors.body(404, f"this gateway has nothing at /; try {', '.join(self._shown)}", "NOT_FOUND"), 404
-        )
+        return _lacking(request, 404, f"this gateway has nothing at /; try {', '.join(self._shown)}")
 
 
 def package_version() -> str:
@@ -101,19 +99,30 @@ async def http_exception(request: Request, error: Exception) -> Response:
         405: f"{brief(request.url.path)} does not support {request.method}",
     }
     message = what.get(error.status_code, error.detail)
-    reason = HTTPStatus(error.status_code).name
-    content = http_errors.body(error.status_code, message, reason)
-    if is_messages(request.url.path):
-        content = error_of(error.status_code, message, reason, request.scope[REQUEST_ID])
-    return _json(content, error.status_code, error.headers)
+    return _lacking(request, error.status_code, message, error.headers)
 
 
 async def defect(request: Request, error: Exception) -> Response:
     """A page that failed in a way that nobody foresaw."""
-    id = request.scope[REQUEST_ID]
-    found = client_error(error, id)
-    anthropic = is_messages(request.url.path)
-    return _json(AnthropicDialect().whole(found, id) if anthropic else http_errors.error_body(found), found.http_status)
+    return error_page(client_error(error, request.scope[REQUEST_ID]), request)
+
+
+def error_page(error: BatonError, request: Request | None = None) -> Response:
+    """`request`: whose path may speak another dialect than OpenAI's."""
+    head = {name.decode(): value.decode() for name, value in http_errors.headers(error)}
+    content = http_errors.error_body(error)
+    if request is not None and is_messages(request.url.path):
+        content = AnthropicDialect().whole(error, request.scope[REQUEST_ID])
+    return _json(content, error.http_status, head)
+
+
+def _lacking(request: Request, status: int, message: str, headers: Any = None) -> Response:
+    reason = HTTPStatus(status).name
+    content = http_errors.body(status, message, reason)
+    head = http_errors.page_headers(content) | dict(headers or {})
+    if is_messages(request.url.path):
+        content = error_of(status, message, reason, request.scope[REQUEST_ID])
+    return _json(content, status, head)
 
 
 def _json(content: Any, status: int = 200, headers: Any = None) -> Response:

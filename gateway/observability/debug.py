@@ -113,4 +113,5 @@ def spans_json(spans: list[SpanRecord], start_seconds: float) -> list[Json]:
 
 
 def _json(content: Json, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status, media_type="application/json")
+    head = http_errors.page_headers(content) if status >= 400 else None
+    return Response(msgspec.json.encode(content), status, head, media_type="application/json")

@@ -121,4 +121,5 @@ def _is_own(site: str | None) -> bool:
 
 def _refusal(status: int, message: str) -> Response:
     kind = {403: "permission_denied", 404: "not_found", 503: "unavailable"}[status]
-    return Response(encode(http_errors.body(status, message, kind)), status, media_type=_JSON)
+    content = http_errors.body(status, message, kind)
+    return Response(encode(content), status, http_errors.page_headers(content), media_type=_JSON)

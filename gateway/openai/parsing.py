@@ -71,12 +71,12 @@ def answer_to(order: ParseOrder, raw: bytes) -> ParsedBody:
         body = parse_body(raw, kind, strict=order.strict, ignored=ignored)
         check_limits(body, limits, order.context_tokens)
         values = {name: value for name in kind.__struct_fields__ if (value := getattr(body, name)) is not None}
-        for name, value in values.items():
+        plain = {name: msgspec.to_builtins(value) for name, value in values.items()}
+        for name, value in plain.items():
             if name != "prompt" and (found := _count(value)) > MAX_VALUES:
                 raise InvalidRequest(
                     name, f"{name} has {found} values; a request may have {MAX_VALUES} of them at most"
                 )
-        plain = {name: msgspec.to_builtins(value) for name, value in values.items()}
         whole = {name: _pack(value) for name, value in plain.items() if value == values[name]}
         rest = {name: value for name, value in plain.items() if name not in whole}
         return ParsedBody(fields=rest, whole=whole, ignored=ignored[:MAX_VALUES])

@@ -45,12 +45,12 @@ class Reply(Protocol):
 
     def frames(self) -> AsyncGenerator[bytes, None]: ...
 
-    async def whole(self) -> Json: ...
+    async def whole(self) -> object: ...
 
     def cancel(self) -> None: ...
 
 
-class _BaseReply:
+class BaseReply:
     prefix: str
 
     def __init__(
@@ -121,7 +121,7 @@ class _BaseReply:
         return head | {"choices": choices} | rest
 
 
-class ChatReply(_BaseReply):
+class ChatReply(BaseReply):
     prefix = "chatcmpl"
 
     def __init__(
@@ -169,7 +169,7 @@ class ChatReply(_BaseReply):
         return await self.signed(answer)
 
 
-class CompletionReply(_BaseReply):
+class CompletionReply(BaseReply):
     prefix = "cmpl"
 
     def __init__(
@@ -185,7 +185,7 @@ class CompletionReply(_BaseReply):
         frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
         bases: dict[int, int] = {}  # characters of the echoed prompt, by choice
         begun = set[int]()  # prompts whose token ids were sent
-        streams = [_numbered(self.events(number), number * self._choices) for number in range(len(self._pairs))]
+        streams = [numbered(self.events(number), number * self._choices) for number in range(len(self._pairs))]
         async for event in merge(streams):
             index = event.index
             if index not in bases:
@@ -251,7 +251,7 @@ async def _collect(events: AsyncIterator[Event]) -> list[WholeChoice]:
     return [wholes[index] for index in sorted(wholes)]
 
 
-async def _numbered(events: AsyncIterator[Event], first: int) -> AsyncIterator[Event]:
+async def numbered(events: AsyncIterator[Event], first: int) -> AsyncIterator[Event]:
     """The events of an answer; its choices count from `first`."""
     async for event in events:
         yield replace(event, index=first + event.index)

@@ -61,6 +61,8 @@ def parse_response_format(
     wrapper = value if flat else value.get("json_schema")
     if not isinstance(wrapper, dict):
         raise InvalidRequest(path, f'{path} must be {{"name": …, "schema": …}}')
+    if not isinstance(wrapper.get("name"), str | None):
+        raise InvalidRequest(f"{path}.name", f"{path}.name must be text")
     if not isinstance(wrapper.get("strict"), bool | None):
         raise InvalidRequest(f"{path}.strict", f"{path}.strict must be true or false")
     if not isinstance(wrapper.get("schema"), dict):

@@ -58,6 +58,7 @@ class Assets:
     reasoning: ReasoningFormat | None = None  # form of its reasoning; None: it has none
     client_templates: ClientTemplates | None = None  # None: templates of clients are refused
     special: Mapping[str, str] = field(default_factory=dict)  # bos_token and others, as templates name them
+    tokenizer_config: Mapping[str, Any] = field(default_factory=dict)  # content of tokenizer_config.json
 
     def of(self, name: str) -> "Assets":
         """These assets, for every name of a gateway of one model (gateway/text/by_model.py)."""
@@ -118,6 +119,7 @@ def load_assets(
         reasoning=reasons,
         client_templates=ClientTemplates(now) if client_templates else None,
         special=special,
+        tokenizer_config=tokenizer_config,
     )
 
 

@@ -74,6 +74,11 @@ class ModelTokenizer:
         first = b"".join(map(self.pieces.first, ids[:1]))
         return (first + b"".join(map(self.pieces.of, ids[1:]))).decode("utf-8", "replace")
 
+    def name_of(self, token: int) -> str:
+        """The token as the vocabulary spells it; empty for an id that has no token."""
+        name: str | None = self._tokenizer.id_to_token(token)
+        return name or ""
+
     def token_text(self, token: int) -> str:
         """Text of one token inside a text, special tokens too; half a character shows as a replacement character."""
         text = self._texts.get(token)

@@ -156,6 +156,10 @@ def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
         (with_chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),  # the template has no place
         (with_text(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
         (with_chat(response_format={"type": "xml"}), "response_format.type"),
+        (
+            with_chat(response_format={"type": "json_schema", "json_schema": {"name": 1, "schema": {}}}),
+            "response_format.json_schema.name",
+        ),
         (with_text(suffix="end"), "suffix"),
         # removed, unknown
         (with_chat(guided_json={"type": "object"}), "guided_json"),

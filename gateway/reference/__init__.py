@@ -1,0 +1,1 @@
+"""The HTTP API describes itself: `/openapi.json`, and `/docs` for people."""

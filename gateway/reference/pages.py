@@ -1,0 +1,65 @@
+"""The pages of the API about itself as msgspec types: models, health, load, version, the last requests.
+
+They exist for the API's description alone, like those of gateway/reference/answers.py."""
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class ServedModel(Struct):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ServedModels(Struct):
+    object: Literal["list"]
+    data: list[ServedModel]
+
+
+class HealthAnswer(Struct):
+    """The number of attached workers of each tier, and whether a request can be served."""
+
+    status: str
+    prefill: int
+    decode: int
+
+
+class LoadAnswer(Struct):
+    """Numbers of accepted choices."""
+
+    server_load: int
+    running: int
+    waiting: int  # for their first token
+
+
+class VersionAnswer(Struct):
+    version: str
+
+
+class RequestSummary(Struct, kw_only=True):
+    """One request that the gateway remembers, without its prompt and its output."""
+
+    request_id: str
+    trace_id: str
+    model: str
+    path: str
+    status: str
+    error: str
+    message: str
+    http_status: int
+    started_at: float
+    seconds: float
+    prompt_tokens: int
+    completion_tokens: int
+    ttft_seconds: float | None
+    complete: bool
+    same_id: list[str] | UnsetType = UNSET
+    spans: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class LastRequests(Struct):
+    requests: list[RequestSummary]
