@@ -1,0 +1,96 @@
+"""instructor: response models in every mode that OpenAI's API has, streamed parts, lists, retries.
+
+Each mode asks in another way: tools, strict tools, JSON mode, JSON schema, JSON in Markdown, parallel tools."""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from typing import Literal
+
+import instructor
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel, field_validator
+
+MODEL = os.environ["MESH_MODEL"]
+
+
+class Person(BaseModel):
+    """A person"""
+
+    name: str
+    age: int
+
+
+class Tier(BaseModel):
+    """The workers of a tier"""
+
+    tier: Literal["prefill", "decode"]
+    workers: int
+
+
+class Small(BaseModel):
+    """A small number"""
+
+    tier: Literal["prefill", "decode"]
+
+    @field_validator("tier")
+    @classmethod
+    def is_decode(cls, value: str) -> str:
+        if value != "decode":
+            raise ValueError("the tier is decode")
+        return value
+
+
+ASK = [{"role": "user", "content": "Write a JSON object. Use name Ada and age 31."}]
+MODES = (
+    instructor.Mode.TOOLS,
+    instructor.Mode.TOOLS_STRICT,
+    instructor.Mode.JSON,
+    instructor.Mode.JSON_SCHEMA,
+)
+
+
+def modes() -> None:
+    for mode in MODES:
+        client = instructor.from_openai(OpenAI(), mode=mode)
+        found = client.chat.completions.create(model=MODEL, messages=ASK, response_model=Person, max_tokens=128)
+        assert isinstance(found, Person), (mode, found)
+        assert (found.name, found.age) == ("Ada", 31), (mode, found)
+        parts = list(
+            client.chat.completions.create_partial(model=MODEL, messages=ASK, response_model=Person, max_tokens=128)
+        )
+        assert (parts[-1].name, parts[-1].age) == ("Ada", 31), (mode, parts)
+
+
+def several() -> None:
+    client = instructor.from_openai(OpenAI(), mode=instructor.Mode.TOOLS)
+    question = [{"role": "user", "content": "How many decode workers run?"}]
+    found = client.chat.completions.create(
+        model=MODEL, messages=question, response_model=Iterable[Tier], max_tokens=256
+    )
+    assert all(isinstance(each, Tier) for each in found)
+    parallel = instructor.from_openai(OpenAI(), mode=instructor.Mode.PARALLEL_TOOLS)
+    calls = list(
+        parallel.chat.completions.create(
+            model=MODEL, messages=question, response_model=Iterable[Tier | Person], max_tokens=256
+        )
+    )
+    assert calls and all(isinstance(each, Tier | Person) for each in calls), calls
+
+
+async def concurrent() -> None:
+    client = instructor.from_openai(AsyncOpenAI())
+    found, completion = await client.chat.completions.create_with_completion(
+        model=MODEL, messages=ASK, response_model=Person, max_tokens=128
+    )
+    assert found.name == "Ada" and completion.usage.completion_tokens > 2
+
+
+def main() -> None:
+    modes()
+    several()
+    asyncio.run(concurrent())
+
+
+if __name__ == "__main__":
+    main()
