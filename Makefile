@@ -103,6 +103,10 @@ envoy-check: $(DEV) ## real Envoys: configurations, identities, a worker's death
 schemas: $(DEV) ## answers to 300 JSON schemas, greedy and sampled: does every one validate? (2 minutes)
 	@$(BIN)/python -m tests.schemas --json $(ARGS)
 
+.PHONY: clients
+clients: $(DEV) ## real clients against a running mesh, each in an environment of its own; ARGS="--only instructor"
+	@$(BIN)/python -m tests.clients $(ARGS)
+
 .PHONY: traces
 traces: $(DEV) ## do traces add up? mixed requests behind Envoys, and delays put into every stage
 	@$(BIN)/python -m bench.traces --json $(ARGS)

@@ -27,7 +27,7 @@ def command_of(client: RealClient, build: Path = BUILD) -> list[str]:
         folder = _node_folder(build)
         shutil.copy(client.script, folder)  # node looks for packages beside the script
         return ["node", str(folder / client.script.name)]
-    return [str(_python_of(client.requirements, build)), "-P", str(client.script)]
+    return [str(python_of(client.requirements, build)), "-P", str(client.script)]
 
 
 def cleared(variables: dict[str, str]) -> dict[str, str]:
@@ -36,7 +36,7 @@ def cleared(variables: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(outside)} | variables
 
 
-def _python_of(requirements: Path, build: Path) -> Path:
+def python_of(requirements: Path, build: Path) -> Path:
     folder = build / requirements.stem
     python, stamp = folder / "bin" / "python", folder / ".installed"
     state = _state(requirements, *(ROOT / "protos").glob("pyproject.toml"), sys.version)

@@ -12,7 +12,7 @@ from typing import Any
 from openai import OpenAI
 
 MODEL = os.environ["MESH_MODEL"]
-CITY, DEGREES = "Paris", random.randint(1, 30)
+CITY, DEGREES = "Paris", random.randint(10, 30)
 
 
 def declared(name: str, description: str, **parameters: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def streams(client: Anthropic) -> None:
 
 
 def tools(client: Anthropic) -> None:
-    degrees = random.randint(1, 30)
+    degrees = random.randint(10, 30)
     messages: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
     called = client.messages.create(model=MODEL, max_tokens=64, messages=messages, tools=[WEATHER])
     assert called.stop_reason == "tool_use", called
@@ -69,13 +69,13 @@ def errors(client: Anthropic) -> None:
     try:
         client.messages.create(model="other", max_tokens=4, messages=QUESTION)
     except anthropic.NotFoundError as error:
-        assert error.body["error"]["type"] == "not_found_error", error.body  # type: ignore[index]
+        assert error.body["error"]["type"] == "not_found_error", error.body
     else:
         raise AssertionError("an unknown model is an error")
     try:
-        client.messages.create(model=MODEL, max_tokens=4, messages=[{"role": "robot", "content": "?"}])  # type: ignore
+        client.messages.create(model=MODEL, max_tokens=4, messages=[{"role": "robot", "content": "?"}])
     except anthropic.BadRequestError as error:
-        assert error.body["error"]["type"] == "invalid_request_error", error.body  # type: ignore[index]
+        assert error.body["error"]["type"] == "invalid_request_error", error.body
     else:
         raise AssertionError("an unknown role is an error")
 

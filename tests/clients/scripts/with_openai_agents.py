@@ -1,6 +1,7 @@
 """OpenAI Agents SDK: tools, output types, hand-offs, streams, over chat completions and Responses."""
 
 import asyncio
+import json
 import os
 import random
 from typing import Literal
@@ -18,7 +19,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 MODEL = os.environ["MESH_MODEL"]
-ANSWER, DEGREES = "20 + 22 = 42.", random.randint(1, 30)
+ANSWER, DEGREES = "20 + 22 = 42.", random.randint(10, 30)
 
 
 class Tier(BaseModel):
@@ -29,7 +30,7 @@ class Tier(BaseModel):
 @function_tool
 def get_weather(city: str) -> str:
     """Get the weather in a city"""
-    return f'{{"city": "{city}", "degrees": {DEGREES}, "sky": "sunny"}}'
+    return json.dumps({"city": city, "degrees": DEGREES, "sky": "sunny"})
 
 
 async def tried(model: OpenAIChatCompletionsModel | OpenAIResponsesModel) -> None:

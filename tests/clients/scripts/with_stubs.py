@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 
 import grpc
+
 from baton.client import Client
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as rpc
@@ -23,9 +24,7 @@ def main() -> None:
         stub = rpc.InferenceServiceStub(channel)
         whole = stub.Generate(question("What is 20 + 22?"), timeout=60)
         assert whole.choices[0].text == ANSWER, whole
-        events = list(
-            stub.StreamGenerate(pb.StreamGenerateRequest(request=question("What is 20 + 22?")), timeout=60)
-        )
+        events = list(stub.StreamGenerate(pb.StreamGenerateRequest(request=question("What is 20 + 22?")), timeout=60))
         kinds = [event.WhichOneof("event") for event in events]
         assert kinds[0] == "started" and kinds[-2:] == ["choice_finished", "finished"], kinds
         assert "".join(event.delta.text for event in events if event.WhichOneof("event") == "delta") == ANSWER

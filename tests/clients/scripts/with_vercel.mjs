@@ -10,13 +10,13 @@ const compatible = createOpenAICompatible({
   name: "baton", baseURL: url, includeUsage: true, supportsStructuredOutputs: true,
 });
 const openai = createOpenAI({ baseURL: url, apiKey: "none" });
-const ANSWER = "20 + 22 = 42.", degrees = 1 + Math.floor(Math.random() * 30);
+const ANSWER = "20 + 22 = 42.", degrees = 10 + Math.floor(Math.random() * 20);
 const tiers = z.object({ tier: z.enum(["prefill", "decode"]), workers: z.number().int() });
 const tools = {
   get_weather: tool({
     description: "Get the weather in a city",
     inputSchema: z.object({ city: z.string() }),
-    execute: async ({ city }) => ({ city, degrees, sky: "sunny" }),
+    execute: async ({ city }) => `{"city": "${city}", "degrees": ${degrees}, "sky": "sunny"}`,
   }),
 };
 
