@@ -17,7 +17,7 @@ class RealClient:
     name: str
     pins: str = ""  # another client's requirements; empty: its own
     node: bool = False
-    seconds: float = 120.0  # its time limit
+    seconds: float = 300.0  # its time limit
 
     @property
     def script(self) -> Path:
@@ -46,10 +46,10 @@ CLIENTS = (
     RealClient("pydantic_ai"),
     RealClient("openai_agents"),
     RealClient("smolagents"),
-    RealClient("lm_eval", seconds=300.0),
+    RealClient("lm_eval", seconds=600.0),
     RealClient("vercel", node=True),
     RealClient("stubs"),
     RealClient("health"),
-    RealClient("aiperf", seconds=240.0),
-    RealClient("guidellm", seconds=240.0),
+    RealClient("aiperf", seconds=300.0),
+    RealClient("guidellm", seconds=300.0),
 )

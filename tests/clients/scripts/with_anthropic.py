@@ -23,7 +23,7 @@ WEATHER: Any = {
 def texts(client: Anthropic) -> None:
     message = client.messages.create(model=MODEL, max_tokens=64, messages=QUESTION)
     assert message.role == "assistant" and message.stop_reason == "end_turn", message
-    assert [(part.type, part.text) for part in message.content] == [("text", ANSWER)]
+    assert [(part.type, part.text) for part in message.content] == [("text", ANSWER)], message
     assert message.usage.input_tokens > 2 and message.usage.output_tokens > 2
     short = client.messages.create(model=MODEL, max_tokens=2, messages=QUESTION, system="You are a helpful assistant.")
     assert short.stop_reason == "max_tokens" and short.usage.output_tokens == 2
