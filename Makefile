@@ -118,6 +118,10 @@ schemas: $(DEV) ## answers to 300 JSON schemas, greedy and sampled: does every o
 receipts: $(DEV) ## replay 100 receipts on another mesh: are all equal, and does a changed weight refuse all? (2 minutes)
 	@$(BIN)/python -m tests.receipts --json $(ARGS)
 
+.PHONY: clients
+clients: $(DEV) ## real clients against a running mesh, each in an environment of its own; ARGS="--only instructor"
+	@$(BIN)/python -m tests.clients $(ARGS)
+
 .PHONY: traces
 traces: $(DEV) ## do traces add up? mixed requests behind Envoys, and delays put into every stage
 	@$(BIN)/python -m bench.traces --json $(ARGS)

@@ -33,7 +33,8 @@ LONG_CHARACTERS = 4096  # tokenizing or rendering these takes some milliseconds
 LONG_CHAT = 64  # rendering a chat of so many messages takes some milliseconds
 DENSE = 8  # most texts have fewer characters for each token
 MARGIN = 64  # tokens that may change where a text is cut
-ROLES = ("system", "developer", "user", "assistant", "tool")
+DEVELOPER = "developer"  # newer clients say so for system; few models have learned it
+ROLES = ("system", DEVELOPER, "user", "assistant", "tool")
 RESERVED = {"messages", "add_generation_prompt", "tools", "documents"}  # template variables that are set here
 _UNTHINKING = ("none", "minimal")  # values of reasoning_effort with which a model that can choose does not think
 SWITCHES = ("enable_thinking", "thinking")  # variables by which templates switch the model's reasoning
@@ -103,6 +104,8 @@ def _prepare(
     use = validate_tools(chat.tools, chat.tool_choice, fields, parallel=chat.parallel_calls)
     template = _template(assets, chat, use, fields)
     messages = _validate_messages(assets, chat, fields)
+    if template is not None and DEVELOPER not in template.source:
+        messages = [message | {"role": "system"} if message["role"] == DEVELOPER else message for message in messages]
     if assets.why_no_tools is not None and template is not None:
         if use.names or any(message.get("tool_calls") for message in messages):
             name = fields.tools if use.names else fields.messages

@@ -48,6 +48,7 @@ IMPORTED_FOR_US = {
     "pytest-timeout": "a plugin of pytest",
     "pytest-xdist": "a plugin of pytest",
 }
+CLIENT_SCRIPTS = ROOT / "tests" / "clients" / "scripts"  # run in environments of their own, with pins of their own
 PEERS = {"flashinfer", "liger_kernel"}  # bench/gpu measures them where they are installed
 
 
@@ -97,7 +98,8 @@ def declared() -> dict[str, set[str]]:
 
 
 def files(folders: Iterable[str]) -> list[Path]:
-    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in found if path.parent != CLIENT_SCRIPTS]
 
 
 def undeclared(paths: Iterable[Path], allowed: set[str]) -> list[str]:

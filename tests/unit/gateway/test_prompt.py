@@ -107,3 +107,12 @@ async def test_long_chats_are_rendered_off_the_event_loop(assets: Assets, monkey
     for length in (LONG_CHAT, LONG_CHAT + 1):
         await encode_chat(assets, ChatPrompt([USER] * length), HTTP)
     assert threads == [True, False]
+
+
+async def test_a_developer_speaks_as_the_system_unless_the_template_knows_developers(assets: Assets) -> None:
+    spoken = "{% for message in messages %}[{{ message.role }}]{% endfor %}"
+    knowing = "{% if false %}developer{% endif %}" + spoken
+    chat = ChatPrompt([{"role": "developer", "content": "Be brief."}, USER])
+    for source, expected in ((spoken, b"[system][user]"), (knowing, b"[developer][user]")):
+        ids, _ = await encode_chat(replace(assets, template=ChatTemplate(source, {})), chat, HTTP)
+        assert bytes(ids) == expected
