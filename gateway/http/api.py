@@ -32,7 +32,7 @@ from gateway.http.out import JSON, HttpOut
 from gateway.http.read import BodyReader, ClientGone
 from gateway.http.translated import TranslatedChats
 from gateway.http.writing import connection_of
-from gateway.native.dialect import Dialect
+from gateway.native.dialect import CompletionDialect
 from gateway.native.sglang import SGLANG
 from gateway.native.tokens import TokenizerPages
 from gateway.native.vllm import VLLM
@@ -154,7 +154,7 @@ class HttpApi:
             raise
         return list(zip(requests, answers, strict=True))
 
-    def _dialect(self, dialect: Dialect[Body]) -> "_Generate":
+    def _dialect(self, dialect: CompletionDialect[Body]) -> "_Generate":
         async def begin(raw: bytes, caller: HttpCaller) -> Reply:
             ignored = list[str]()
             body = await self._parser.parse(raw, dialect.body, ignored)

@@ -25,7 +25,7 @@ Names = Mapping[str, str]  # the dialect's spelling of a field, by that of the O
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect(Generic[Body]):
+class CompletionDialect(Generic[Body]):
     path: str
     body: type[Body]
     translate: Callable[[Body, list[str]], CompletionRequest]  # the list gets the names of fields without effect

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.answer import Answer
 from gateway.core import PromptScores
 from gateway.events import Delta, Finished, merge
-from gateway.native.dialect import Dialect
+from gateway.native.dialect import CompletionDialect
 from gateway.native.growing import GrowingChoice, Triples
 from gateway.native.types import SglangBody, SglangSampling, check_off, idle_fields
 from gateway.openai.pieces import JsonPieces, in_thread
@@ -181,7 +181,7 @@ def _prompt_slices(scores: PromptScores, start: int, triples: Triples) -> Iterat
         yield b",".join(tokens), b",".join(tops)
 
 
-SGLANG = Dialect(
+SGLANG = CompletionDialect(
     path="/generate",
     body=SglangBody,
     translate=_translate,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.events import Delta, Event
-from gateway.native.dialect import Dialect
+from gateway.native.dialect import CompletionDialect
 from gateway.native.types import TokenGenerateBody, VllmSampling, check_off, idle_fields
 from gateway.openai.answer import Json, chat_logprobs, finish_fields
 from gateway.openai.pieces import joined_pieces
@@ -152,7 +152,7 @@ def token_entry(token: Token) -> Json:
     return own | {"top_logprobs": [own, *others] if tops else []}
 
 
-VLLM = Dialect(
+VLLM = CompletionDialect(
     path="/inference/v1/generate",
     body=TokenGenerateBody,
     translate=_translate,
