@@ -41,6 +41,7 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
     """One valid examination for each input, or an error that names the field."""
     facts, settings = core.facts(validate_model(core, request.model)), assets.embedding
     assert assets.name == facts.root, "these assets are of another model"
+    request.trace.root = facts.root
     if settings.why_not:
         raise InvalidRequest("model", f"model {facts.root!r} makes no embeddings here: {settings.why_not}")
     if not request.inputs:

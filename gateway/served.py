@@ -54,7 +54,7 @@ def facts_of(root: str, workers: Workers, local: Local) -> ModelFacts:
     mine = workers.of(root)
     tiers = {tier: mine.tier(tier) for tier in Tier}
     decodes, prefills = tiers[Tier.DECODE], tiers[Tier.PREFILL]
-    alone = local is not Local.NEVER
+    alone, classes = local is not Local.NEVER, {prefill.numerics for prefill in prefills}
     able = [[worker.hello.adjusts_logits for worker in tier] for tier in tiers.values()]
     return ModelFacts(
         root=root,
@@ -62,7 +62,7 @@ def facts_of(root: str, workers: Workers, local: Local) -> ModelFacts:
         context_tokens=min((worker.hello.context_tokens for worker in mine), default=0),
         largest_pool_tokens=max((w.load.total_pages * w.hello.page_tokens for w in decodes), default=0),
         adjusts_logits=all(any(tier) or not tier for tier in able),
-        healthy=any(alone or any(p.numerics == d.numerics for p in prefills) for d in decodes),
+        healthy=any(alone or decode.numerics in classes for decode in decodes),
         tiers=numbers(mine),
     )
 

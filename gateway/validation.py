@@ -120,6 +120,7 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     fields = Fields(request.field_names)
     facts = core.facts(validate_model(core, request.model))
     assert assets.name == facts.root, "these assets are of another model"
+    request.trace.root = facts.root
     context = facts.context(assets.context_tokens)
     prompt_field = fields.name("prompt")
     if not request.prompt:

@@ -32,7 +32,7 @@ def chat_attributes(record: RequestRecord) -> dict[str, Attribute]:
         **record.asked,
     }
     if record.model:
-        found |= {semconv.REQUEST_MODEL: record.model, semconv.RESPONSE_MODEL: record.model}
+        found |= {semconv.REQUEST_MODEL: record.model, semconv.RESPONSE_MODEL: record.root or record.model}
     if record.choices:
         sampling = record.choices[0].sampling
         found |= {

@@ -184,7 +184,8 @@ class RequestRecord:
     attributes: dict[str, Attribute] = field(default_factory=dict)  # of the root span
     admission: Admission = OPEN  # whose request it is, and what it may use
     request_id: str = ""
-    model: str = ""
+    model: str = ""  # the name that the client wrote, or the only model's
+    root: str = ""  # the first name of that model; empty: the request is refused
     operation: str = ""  # chat | text_completion
     asked: dict[str, Attribute] = field(default_factory=dict)  # what the client asked for, gen_ai.request.*
     choices: list[ChoiceRecord] = field(default_factory=list)

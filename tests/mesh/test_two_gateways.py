@@ -78,7 +78,7 @@ async def test_a_model_is_listed_with_the_hash_of_its_weights(mesh: TwoGateways)
     async with grpc.aio.insecure_channel(mesh.addresses[0]) as channel:
         stub: Any = pb_grpc.ModelServiceStub(channel)
         (model,) = (await stub.ListModels(pb.ListModelsRequest())).models
-    assert model.name == "random" and len(model.model_hash) == 64 and model.context_tokens > 0
+    assert (model.name, model.root) == ("random", "random") and len(model.model_hash) == 64 and model.context_tokens > 0
 
 
 @in_one_loop
@@ -91,7 +91,9 @@ async def test_operators_see_every_worker_and_drain_one(mesh: TwoGateways) -> No
         topology = stub.WatchTopology(admin.WatchTopologyRequest())
         workers = {worker.name: worker for worker in (await topology.read()).snapshot.workers}
         assert set(workers) == {"prefill-0", "decode-0", "decode-1"}
-        assert workers["decode-1"].tier == "decode" and len(workers["decode-1"].model_hash) == 64
+        assert (workers["decode-1"].tier, workers["decode-1"].model) == ("decode", "random") and len(
+            workers["decode-1"].model_hash
+        ) == 64
         with pytest.raises(grpc.aio.AioRpcError, match=r"is no attached worker; attached: .*decode-0 at 127"):
             await stub.Drain(admin.DrainRequest(worker="decode-7"))
         with pytest.raises(grpc.aio.AioRpcError, match=r"interval_seconds must be from 0\.1 to 60"):

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 from gateway.http.server import serve_http
 from gateway.observability.debug import debug_routes
 from gateway.observability.ui import Ui
+from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Hello, Load, PageMap, PrefixChange, Tier
@@ -46,18 +47,20 @@ async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
 class MadeUpMesh:
     """A gateway in this process; its workers exist only for its page."""
 
-    def __init__(self) -> None:
-        self.gateway = Gateway(MemoryNetwork(Random(1)).host("gateway"), random=Random(1), model="made-up")
+    def __init__(self, *models: str) -> None:
+        served = ServedModels(ServedModel((name,)) for name in models or ("made-up",))
+        self.gateway = Gateway(MemoryNetwork(Random(1)).host("gateway"), random=Random(1), model=served)
         self._made = 0
 
-    def add(self, tier: Tier, *, pages: int = 200, name: str = "") -> None:
+    def add(self, tier: Tier, *, pages: int = 200, name: str = "", model: str = "made-up") -> None:
         self._made += 1
         load = Load(free_pages=pages // 2, total_pages=pages, tokens_per_second=1000.0)
         prefix, address = PrefixChange(0, (), (), snapshot=True), f"10.0.0.{self._made}:7000"
         name = name or f"{tier.value}-{self._made}"
-        hello = Hello(tier, self._made, address, "class", "print", "made-up", "0", 32, 512, load, prefix, name=name)
+        hello = Hello(tier, self._made, address, "class", "print", model, "0", 32, 512, load, prefix, name=name)
         session = SimpleNamespace(send=lambda message: None, name=name, close=lambda: None)
         worker = self.gateway.attaching.on_hello(cast(Any, session), hello)
+        assert worker is not None, "its model is served"
         worker.page_map = PageMap(
             1, bytes((2, 1, 3, 4, 0)), (pages // 4, pages // 4, 6, 2, pages - 2 * (pages // 4) - 8)
         )
@@ -78,9 +81,9 @@ class MadeUpMesh:
 
 
 @pytest.fixture
-def made_up() -> Callable[[], Awaitable[MadeUpMesh]]:
-    async def make() -> MadeUpMesh:
-        return MadeUpMesh()
+def made_up() -> Callable[..., Awaitable[MadeUpMesh]]:
+    async def make(*models: str) -> MadeUpMesh:
+        return MadeUpMesh(*models)
 
     return make
 

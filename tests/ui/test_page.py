@@ -52,6 +52,29 @@ async def test_sixty_four_workers_are_shown_and_the_console_stays_empty(tab: Tab
     assert tab.problems == [] or all("ERR_" in problem for problem in tab.problems)
 
 
+async def test_with_several_models_the_chat_box_asks_which_one_and_cards_name_theirs(tab: Tab, made_up) -> None:
+    mesh: MadeUpMesh = await made_up("first", "second")
+    mesh.add(Tier.DECODE, name="decode-0", model="first")
+    mesh.add(Tier.DECODE, name="decode-1", model="second")
+    asked = list[str]()
+
+    async def chat(request: Request) -> Response:
+        asked.append((await request.json())["model"])
+        return Response('{"error": {"message": "made up"}}', 503, media_type="application/json")
+
+    async with mesh.served(also=[Route("/v1/chat/completions", chat, methods=["POST"])]) as address:
+        await opened(tab, address)
+        assert await tab.evaluate("document.getElementById('model').textContent") == "first, second"
+        choice = "document.querySelector('#chat select')"
+        assert await tab.evaluate(f"[...{choice}.options].map((one) => one.value)") == ["first", "second"]
+        await tab.evaluate(f"{choice}.value = 'second'; document.querySelector('#chat .idea').click()")
+        await tab.until("document.getElementById('chat').textContent.includes('made up')")
+        mesh.add(Tier.DECODE, name="decode-2", model="first")
+        await tab.until(f"{CARDS}.length === 3")
+        assert await tab.evaluate(f"{choice}.value") == "second", "news of the mesh changes no choice"
+    assert asked == ["second"]
+
+
 async def test_page_maps_say_in_words_what_they_show(tab: Tab, made_up) -> None:
     mesh: MadeUpMesh = await made_up()
     mesh.add(Tier.DECODE, pages=200)

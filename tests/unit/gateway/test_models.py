@@ -119,6 +119,7 @@ async def test_text_and_defaults_are_those_of_the_model(
     answer = (await http.post("/v1/completions", json={"model": name, "prompt": "ab", "seed": 1})).json()
     choice = core.streams[-1].choice
     assert choice.model == root and choice.sampling.temperature == temperature
+    assert (choice.trace.model, choice.trace.root) == (name, root), "traces tell both"
     assert choice.prompt == tuple(b"ab" if root == "tiny" else map(backwards, b"ab"))
     assert answer["model"] == name and answer["choices"][0]["text"] == "hello"
 
