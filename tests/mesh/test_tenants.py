@@ -84,6 +84,13 @@ async def test_both_front_doors_make_one_salt_of_a_key(mesh: ProcessMesh) -> Non
         assert least <= events[-1].finished.usage.cached_tokens <= most, name
 
 
+async def shown(http: httpx2.AsyncClient, line: str) -> None:
+    """Wait for a line of the metrics: a page may be a second old."""
+    async with asyncio.timeout(30):
+        while f"{line}\n" not in (await http.get("/metrics", headers=bearer("ops"))).text:
+            await asyncio.sleep(0.1)
+
+
 @in_one_loop
 async def test_tokens_of_a_running_mesh_are_counted_and_limited(mesh: ProcessMesh) -> None:
     async with httpx2.AsyncClient(base_url=f"http://{mesh.http}", timeout=60) as http:
@@ -94,10 +101,9 @@ async def test_tokens_of_a_running_mesh_are_counted_and_limited(mesh: ProcessMes
         refused = await http.post("/v1/completions", json=body, headers=bearer("carol"))
         assert refused.status_code == 429
         assert 0 < int(refused.headers["retry-after-ms"]) <= 113_000, "a debt of 112 at one token a second"
-        page = (await http.get("/metrics", headers=bearer("ops"))).text
-    assert f'baton_tenant_tokens_total{{tenant="carol",kind="prompt"}} {TOKENS}\n' in page
-    assert 'baton_tenant_tokens_total{tenant="carol",kind="generated"} 120\n' in page
-    assert 'baton_tenant_choices{tenant="carol"} 0\n' in page
+        await shown(http, f'baton_tenant_tokens_total{{tenant="carol",kind="prompt"}} {TOKENS}')
+        await shown(http, 'baton_tenant_tokens_total{tenant="carol",kind="generated"} 120')
+        await shown(http, 'baton_tenant_choices{tenant="carol"} 0')
 
 
 @in_one_loop
@@ -105,6 +111,5 @@ async def test_prompts_that_are_only_scored_are_counted(mesh: ProcessMesh) -> No
     body = {"prompt": [prompt(5), prompt(6)], "echo": True, "logprobs": 1, "max_tokens": 0}
     async with httpx2.AsyncClient(base_url=f"http://{mesh.http}", timeout=60) as http:
         assert (await http.post("/v1/completions", json=body, headers=bearer("dora"))).status_code == 200
-        page = (await http.get("/metrics", headers=bearer("ops"))).text
-    assert f'baton_tenant_tokens_total{{tenant="dora",kind="prompt"}} {2 * TOKENS}\n' in page
-    assert 'baton_tenant_tokens_total{tenant="dora",kind="generated"} 0\n' in page
+        await shown(http, f'baton_tenant_tokens_total{{tenant="dora",kind="prompt"}} {2 * TOKENS}')
+        await shown(http, 'baton_tenant_tokens_total{tenant="dora",kind="generated"} 0')
