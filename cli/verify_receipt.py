@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import MeshError, readable_errors
+from cli.load.target import printable
 from cli.output import emit_json, fail, say, write
 from cli.receipts.ask import ReplayMesh
 from gateway.receipts.canonical import ReceiptError, read_receipt
@@ -60,7 +61,8 @@ def verify_receipt(
     elif reason:
         say(f"baton: {reason}", style="red")
     else:
-        write("".join(f"{line}\n" for line in lines(said, signer, trusted=wanted is not None)))
+        shown = lines(said, signer, trusted=wanted is not None)
+        write("".join(f"{printable(line)}\n" for line in shown))
     raise SystemExit(1 if reason else 0)
 
 
@@ -79,7 +81,8 @@ def lines(receipt: Receipt, signer: str, *, trusted: bool) -> list[str]:
 
 
 def _choice(prompt: ReceiptPrompt, choice: ReceiptChoice) -> str:
-    about = f"{choice.tokens} tokens after {prompt.tokens}, {choice.finish_reason or 'no end'}"
+    brought = f" ({choice.given} given by the client)" if choice.given else ""
+    about = f"{choice.tokens} tokens{brought} after {prompt.tokens}, {choice.finish_reason or 'no end'}"
     return f"  choice {choice.index}   {about}, seed {prompt.seed}, hash {choice.hash[:16]}…"
 
 
