@@ -86,6 +86,7 @@ async def test_no_receipt_holds_up_the_event_loop(tmp_path: Path) -> None:
     valids = [valid(ids, ids), *(valid(choices=8) for _ in range(100))]
     with LongestPass() as beginning:
         draft = await receipts.begin(valids, model="tiny")
+    seconds = [beginning.seconds]  # now: what follows is not the gateway's work
     for number in range(1, 101):
         for index in range(8):
             _ = [event async for event in draft.noting(number, given([delta(index, 0, 40, "one")]))]
@@ -94,4 +95,4 @@ async def test_no_receipt_holds_up_the_event_loop(tmp_path: Path) -> None:
         receipt = await receipts.finish(draft)
     check_signature(receipt)
     assert receipt["prompts"][0]["choices"][0]["given"] == 1_000_000
-    assert max(beginning.seconds, ending.seconds) < LONGEST_SECONDS
+    assert max(*seconds, ending.seconds) < LONGEST_SECONDS
