@@ -11,11 +11,11 @@ import typer
 from cli.errors import MeshError, readable_errors
 from cli.load.target import printable
 from cli.output import emit_json, fail, write
+from cli.receipt import KeyOption, ReceiptFile, read_file, read_key
 from cli.receipts.ask import OtherClass, ReplayMesh, ask_grpc
 from cli.receipts.compare import ReplayDifference, compare, identity
 from cli.receipts.requests import bodies, message, read_request
 from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
-from cli.verify_receipt import KeyOption, ReceiptFile, read_file, read_key
 from gateway.receipts.canonical import ReceiptError, read_receipt
 from gateway.receipts.shape import Receipt, ReceiptNumerics, shaped
 from gateway.receipts.signing import check_signature

@@ -1,4 +1,4 @@
-"""`baton replay` and `baton verify-receipt`: what they send, what they find different, and their exit statuses."""
+"""`baton replay` and `baton receipt`: what they send, what they find different, and their exit statuses."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cli import replay as command
 from cli.errors import MeshError
+from cli.receipt import receipt as show_receipt
 from cli.receipts import ask
 from cli.receipts.ask import OtherClass, ReplayMesh
 from cli.receipts.compare import compare, first_other
 from cli.receipts.requests import bodies, message, prompts_of
-from cli.verify_receipt import verify_receipt
 from gateway.receipts.canonical import ReceiptError, read_receipt
 from gateway.receipts.hashes import digest, id_bytes, token_hashes
 from gateway.receipts.shape import Receipt, ReceiptChoice, ReceiptNumerics, shaped
@@ -322,7 +322,7 @@ def test_status_2_means_that_nothing_was_compared(
 
 def verify(file: Path, **options: Any) -> int:
     with pytest.raises(SystemExit) as ended:
-        verify_receipt(file, **options)
+        show_receipt(file, **options)
     assert isinstance(ended.value.code, int)
     return ended.value.code
 
