@@ -30,7 +30,7 @@ COMMANDS = {
     "health": Entry("cli.probe", "probe", "Ask the service of this container or machine whether it can serve."),
     "verify": Entry("cli.verify.command", "verify", "Show that any mesh computes the same bits as one process."),
     "replay": Entry("cli.replay", "replay", "Generate the answer of a receipt again and compare every token."),
-    "verify-receipt": Entry("cli.verify_receipt", "verify_receipt", "Check the signature of a receipt."),
+    "receipt": Entry("cli.receipt", "receipt", "Check the signature of a receipt and show what it says."),
     "doctor": Entry("cli.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
     "explain": Entry("cli.explain", "explain", "Show where a request's time went, and why it was slow."),
     "bench": Entry("cli.load.command", "app", "Measure a server under load: latencies, goodput, a picture."),

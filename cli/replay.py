@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import MeshError, readable_errors
+from cli.load.target import printable
 from cli.output import emit_json, fail, write
+from cli.receipt import KeyOption, ReceiptFile, read_file, read_key
 from cli.receipts.ask import OtherClass, ReplayMesh, ask_grpc
 from cli.receipts.compare import ReplayDifference, compare, identity
 from cli.receipts.requests import bodies, message, read_request
 from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
-from cli.verify_receipt import KeyOption, ReceiptFile, read_file, read_key
 from gateway.receipts.canonical import ReceiptError, read_receipt
 from gateway.receipts.shape import Receipt, ReceiptNumerics, shaped
 from gateway.receipts.signing import check_signature
@@ -77,7 +78,7 @@ def replay(
     if json:
         emit_json(summary(old, found))
     else:
-        write("".join(f"{line}\n" for line in lines(old, found)))
+        write("".join(f"{printable(line)}\n" for line in lines(old, found)))
     raise SystemExit(1 if found else 0)
 
 
@@ -106,6 +107,8 @@ async def differences(
 
 def other_class(old: Receipt, attached: Sequence[ReceiptNumerics]) -> list[ReplayDifference]:
     """How the class of the mesh that comes nearest differs from the receipt's."""
+    if not old.numerics:
+        raise MeshError("the mesh has no worker of the numerics class, though none was asked for")
     wanted = old.numerics[0]
     nearest = sorted(attached, key=lambda each: (-_shared(each, wanted), each.name))[:1]
     found = [difference for each in nearest for difference in identity(wanted, each)]

@@ -90,9 +90,12 @@ def receipt_of(content: Any) -> Receipt:
     try:
         receipt = read_receipt(json.dumps(content).encode())
         check_signature(receipt)
-        return shaped(receipt)
+        found = shaped(receipt)
     except ReceiptError as error:
         raise MeshError(f"the receipt of the answer is broken: {error}") from None
+    if len(found.prompts) != 1:
+        raise MeshError(f"the receipt of the answer has {len(found.prompts)} prompts; the request had one")
+    return found
 
 
 def _classes(attached: str) -> list[ReceiptNumerics]:

@@ -15,7 +15,7 @@ from gateway.receipts.shape import Receipt
 
 Json = dict[str, Any]
 # Numbers whose default may be another on another mesh, by their names in receipts; all are fields of both endpoints.
-FRACTIONS, WHOLE = ("temperature", "top_p", "min_p"), ("top_k", "min_tokens")
+FRACTIONS = ("temperature", "top_p", "min_p")
 PENALTIES = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}  # with what changes nothing
 SENT = ("n", "best_of", "ignore_eos", "skip_special_tokens")  # besides, where the user gives no request
 SAMPLING = (*FRACTIONS, "top_k", "seed", "n", "best_of", *PENALTIES)  # fields of SamplingOptions
@@ -55,7 +55,9 @@ def completed(receipt: Receipt, number: int, given: Mapping[str, Any]) -> Json:
         raise ReceiptError("no token of this answer was generated, so there is nothing to replay")
     try:
         known: Json = {name: float(parameters[name]) for name in FRACTIONS}
-        known |= {name: parameters[name] for name in WHOLE}
+        known["top_k"] = parameters["top_k"]
+        if parameters.get("grammar") is None:  # a request may not set both
+            known["min_tokens"] = parameters["min_tokens"]
         penalties = {name: float(parameters[name]) for name in PENALTIES}
         known |= {name: value for name, value in penalties.items() if value != PENALTIES[name]}
         if given.get("max_completion_tokens") is None:
@@ -100,7 +102,7 @@ def message(receipt: Receipt, request: Mapping[str, Any] | None, text: str | Non
         if name in fields and not found.sampling.HasField(name):
             setattr(found.sampling, name, fields[name])
     for name in ("max_tokens", "min_tokens"):
-        if not found.stop.HasField(name):
+        if name in fields and not found.stop.HasField(name):
             setattr(found.stop, name, fields[name])
     if numerics := fields.get("numerics_class"):
         found.numerics_class.name, found.numerics_class.fingerprint = numerics["name"], numerics["fingerprint"]

@@ -1,1 +1,1 @@
-"""Receipts: signed records of answers, which `baton replay` and `baton verify-receipt` read."""
+"""Receipts: signed records of answers, which `baton replay` and `baton receipt` read."""

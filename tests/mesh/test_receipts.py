@@ -71,7 +71,7 @@ async def test_the_command_says_equal_and_names_the_first_other_token(
     assert (status, json.loads(out)["equal"]) == (0, True), err
     status, out, _ = await baton("replay", str(file), "--prompt", f"{text}!", "--url", other.url)
     assert status == 1 and "prompt hash" in out
-    status, out, err = await baton("verify-receipt", str(file), "--url", other.url)
+    status, out, err = await baton("receipt", str(file), "--url", other.url)
     assert status == 0, err  # both meshes share the folder of the key
 
 

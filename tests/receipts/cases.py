@@ -104,6 +104,8 @@ def _choices(draw: random.Random, door: str) -> ReceiptCase:
         return ReceiptCase("choices", door, "", body)
     body = {"prompt": list(draw.sample(STARTS, 2)), "n": 2, "max_tokens": 16}
     body |= {"stop": [".", " the"], "logit_bias": {"12": -5}}
+    if door == "whole":
+        body["best_of"] = 3
     return ReceiptCase("choices", door, "/v1/completions", body | numbers)
 
 

@@ -1,4 +1,4 @@
-"""`baton replay` and `baton verify-receipt`: what they send, what they find different, and their exit statuses."""
+"""`baton replay` and `baton receipt`: what they send, what they find different, and their exit statuses."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cli import replay as command
 from cli.errors import MeshError
+from cli.receipt import receipt as show_receipt
+from cli.receipts import ask
 from cli.receipts.ask import OtherClass, ReplayMesh
 from cli.receipts.compare import compare, first_other
 from cli.receipts.requests import bodies, message, prompts_of
-from cli.verify_receipt import verify_receipt
 from gateway.receipts.canonical import ReceiptError, read_receipt
 from gateway.receipts.hashes import digest, id_bytes, token_hashes
 from gateway.receipts.shape import Receipt, ReceiptChoice, ReceiptNumerics, shaped
@@ -321,7 +322,7 @@ def test_status_2_means_that_nothing_was_compared(
 
 def verify(file: Path, **options: Any) -> int:
     with pytest.raises(SystemExit) as ended:
-        verify_receipt(file, **options)
+        show_receipt(file, **options)
     assert isinstance(ended.value.code, int)
     return ended.value.code
 
@@ -360,3 +361,42 @@ def test_a_change_of_class_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) 
     moved = msgspec.structs.replace(choice, spans=[(0, 0), (2, 1)])
     old = msgspec.structs.replace(old, prompts=[msgspec.structs.replace(prompt, choices=[moved])])
     assert command.changes(old) == ["the receipt's choice 0 changed its class at token 2; the replay did not"]
+
+
+def test_a_request_with_a_grammar_gets_no_min_tokens() -> None:
+    receipt = receipt_of(grammar="ab", min_tokens=3)
+    (body,) = bodies(receipt, {"prompt": "x", "structured_outputs": {"regex": "a"}}, None, chat=False)
+    assert "min_tokens" not in body
+    assert not message(receipt, {"text": "x"}, None, chat=False).stop.HasField("min_tokens")
+
+
+def test_a_receipt_writes_no_control_characters_to_the_terminal(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = {name: value for name, value in raw_receipt(name="\x1b[2J").items() if name not in ("signature", "key")}
+    file.write_text(json.dumps(KEY.signed(raw | {"model": "\x1b]0;title\x07", "request_id": "a\nb"})))
+    assert verify(file) == 0
+    answer_with(monkeypatch, receipt_of(temperature="\x1b[31m"))
+    assert run(file, json=False) == 1
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\x07" not in out and "a b" in out
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_mesh_that_signs_other_prompts_than_it_was_sent_ends_in_an_error(count: int) -> None:
+    raw = {name: value for name, value in raw_receipt().items() if name not in ("signature", "key")}
+    with pytest.raises(MeshError, match=f"has {count} prompts"):
+        ask.receipt_of(KEY.signed(raw | {"prompts": raw["prompts"] * count}))
+
+
+@pytest.mark.parametrize("content", [None, [], "x", {}, {"format": "baton-receipt/1"}, {"format": "x", "a": 0.5}])
+def test_an_answer_without_a_right_receipt_ends_in_an_error(content: Any) -> None:
+    with pytest.raises(MeshError, match="receipt"):
+        ask.receipt_of(content)
+
+
+def test_a_class_that_nobody_asked_for_ends_in_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = {name: value for name, value in raw_receipt().items() if name not in ("signature", "key")}
+    file.write_text(json.dumps(KEY.signed(raw | {"numerics": []})))
+    answer_with(monkeypatch, OtherClass([]))
+    assert run(file) == 2

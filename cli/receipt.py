@@ -1,4 +1,4 @@
-"""`baton verify-receipt`: checks the signature of a receipt, and shows what it says."""
+"""`baton receipt`: checks the signature of a receipt, and shows what it says."""
 
 import asyncio
 import json as json_module
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import MeshError, readable_errors
+from cli.load.target import printable
 from cli.output import emit_json, fail, say, write
 from cli.receipts.ask import ReplayMesh
 from gateway.receipts.canonical import ReceiptError, read_receipt
@@ -18,7 +19,10 @@ from gateway.receipts.shape import Receipt, ReceiptChoice, ReceiptPrompt, shaped
 from gateway.receipts.signing import check_signature, public_key_of
 
 ReceiptFile = Annotated[
-    Path, typer.Argument(help="File with the receipt, or with the whole answer that carries it; - reads stdin.")
+    Path,
+    typer.Argument(
+        metavar="RECEIPT", help="File with the receipt, or with the whole answer that carries it; - reads stdin."
+    ),
 ]
 KeyOption = Annotated[
     str,
@@ -28,8 +32,8 @@ LATEST = 253_402_300_799  # the last second that has a date of four digits
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
-def verify_receipt(
-    receipt: ReceiptFile,
+def receipt(
+    file: ReceiptFile,
     key: KeyOption = "",
     url: Annotated[str, typer.Option(help="HTTP address of a gateway whose key must have signed it.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object: valid, key, reason.")] = False,
@@ -42,11 +46,11 @@ def verify_receipt(
     Exit status: 0 the signature is right; 1 it is not; 2 there is no receipt,
     or no key to check it with.
 
-    Example: baton verify-receipt receipt.json --url http://127.0.0.1:8000
+    Example: baton receipt receipt.json --url http://127.0.0.1:8000
     """
     with readable_errors():
         try:
-            raw = read_receipt(read_file(receipt))
+            raw = read_receipt(read_file(file))
             wanted = read_key(key) if key else asyncio.run(ReplayMesh(url).key()) if url else None
             said = shaped(raw)
         except (ReceiptError, MeshError) as error:
@@ -60,26 +64,28 @@ def verify_receipt(
     elif reason:
         say(f"baton: {reason}", style="red")
     else:
-        write("".join(f"{line}\n" for line in lines(said, signer, trusted=wanted is not None)))
+        shown = lines(said, signer, trusted=wanted is not None)
+        write("".join(f"{printable(line)}\n" for line in shown))
     raise SystemExit(1 if reason else 0)
 
 
-def lines(receipt: Receipt, signer: str, *, trusted: bool) -> list[str]:
-    choices = [(prompt, choice) for prompt in receipt.prompts for choice in prompt.choices]
-    when = datetime.fromtimestamp(min(max(receipt.created, 0), LATEST), UTC).strftime("%Y-%m-%d %H:%M:%S")
+def lines(said: Receipt, signer: str, *, trusted: bool) -> list[str]:
+    choices = [(prompt, choice) for prompt in said.prompts for choice in prompt.choices]
+    when = datetime.fromtimestamp(min(max(said.created, 0), LATEST), UTC).strftime("%Y-%m-%d %H:%M:%S")
     whose = "the given key" if trusted else "a key that this check knows nothing about; name yours with --key or --url"
     return [
-        f"{receipt.id}: nothing was changed since it was signed",
+        f"{said.id}: nothing was changed since it was signed",
         f"  signed by  {signer} ({whose})",
-        f"  model      {receipt.model}, hash {receipt.model_hash}",
-        *(f"  class      {each.name} fingerprint {each.fingerprint}" for each in receipt.numerics),
-        f"  when       {when} UTC, Baton {receipt.baton}, request {receipt.request_id}",
+        f"  model      {said.model}, hash {said.model_hash}",
+        *(f"  class      {each.name} fingerprint {each.fingerprint}" for each in said.numerics),
+        f"  when       {when} UTC, Baton {said.baton}, request {said.request_id}",
         *(_choice(prompt, choice) for prompt, choice in choices),
     ]
 
 
 def _choice(prompt: ReceiptPrompt, choice: ReceiptChoice) -> str:
-    about = f"{choice.tokens} tokens after {prompt.tokens}, {choice.finish_reason or 'no end'}"
+    brought = f" ({choice.given} given by the client)" if choice.given else ""
+    about = f"{choice.tokens} tokens{brought} after {prompt.tokens}, {choice.finish_reason or 'no end'}"
     return f"  choice {choice.index}   {about}, seed {prompt.seed}, hash {choice.hash[:16]}…"
 
 
