@@ -138,7 +138,7 @@ def _read(raw: bytes) -> list[Any]:
 
 
 def _item(rng: Random) -> Any:
-    """What may stand in a list of messages or items, more often right than wrong."""
+    """A member of a list of messages or items, more often right than wrong."""
     content: Any = rng.choice(WORDS)
     if rng.random() < 0.6:
         content = [_block(rng) for _ in range(rng.randrange(4))]

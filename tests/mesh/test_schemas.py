@@ -206,3 +206,31 @@ async def test_what_cannot_be_followed_is_refused_before_a_token(url: str, field
     status, answer = await chat(url, **fields)
     assert status == 400, answer
     assert answer["error"]["param"] == param and words in answer["error"]["message"]
+
+
+@in_one_loop
+async def test_a_forced_call_has_equal_arguments_through_every_api(url: str) -> None:
+    text, declared = "How many decode workers run?", TOOLS[0]["function"]
+    own = {"name": declared["name"], "description": declared["description"], "strict": True}
+    message = {"messages": [{"role": "user", "content": text}], "max_tokens": 300, "temperature": 0}
+    bodies: dict[str, Any] = {
+        "chat/completions": message | {"tools": TOOLS[:1], "tool_choice": "required"},
+        "responses": {
+            "input": text,
+            "temperature": 0,
+            "tools": [{"type": "function", "parameters": declared["parameters"], **own}],
+            "tool_choice": {"type": "function", "name": declared["name"]},
+        },
+        "messages": message
+        | {"tools": [own | {"input_schema": declared["parameters"]}], "tool_choice": {"type": "any"}},
+    }
+    async with httpx2.AsyncClient(timeout=120) as client:
+        answers = [(await client.post(f"{url}/v1/{path}", json=body)).json() for path, body in bodies.items()]
+    assert not any("error" in answer and answer["error"] for answer in answers), answers
+    called = answers[0]["choices"][0]["message"]["tool_calls"][0]["function"]
+    item, block = answers[1]["output"][0], answers[2]["content"][0]
+    assert called["name"] == item["name"] == block["name"] == "mesh_status"
+    assert json.loads(called["arguments"]) == json.loads(item["arguments"]) == block["input"] != {}
+    usages = [answer["usage"] for answer in answers]
+    assert usages[0]["prompt_tokens"] == usages[1]["input_tokens"]
+    assert usages[2]["input_tokens"] + usages[2]["cache_read_input_tokens"] == usages[1]["input_tokens"]

@@ -32,9 +32,12 @@ START_SECONDS = 120.0
 @asynccontextmanager
 async def built_in_mesh(folder: str, **more: str) -> AsyncIterator[str]:
     """The URL of a mesh with the built-in pair, one worker of each tier."""
+    workers = free_address()
     overrides = {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
+        "gateway.worker_address": workers,
+        "worker.gateways": workers,
         "cache_folder": folder,
         **more,
     }

@@ -30,8 +30,10 @@ async def http(core: FakeCore, assets: Assets) -> AsyncIterator[httpx2.AsyncClie
 
 
 async def ask(http: httpx2.AsyncClient, request_id: str = "", path: str = "completions") -> Any:
-    chat = {"messages": [{"role": "user", "content": "hi"}]} if path.startswith("chat") else {"prompt": "x"}
-    answer = await http.post(f"/v1/{path}", json=chat | {"max_tokens": 2}, headers={"x-request-id": request_id})
+    messages = {"messages": [{"role": "user", "content": "hi"}]}
+    bodies = {"chat/completions": messages, "messages": messages, "responses": {"input": "hi"}}
+    body = bodies.get(path, {"prompt": "x"}) | {"max_output_tokens" if path == "responses" else "max_tokens": 2}
+    answer = await http.post(f"/v1/{path}", json=body, headers={"x-request-id": request_id})
     assert answer.status_code == 200
     return answer
 
@@ -52,13 +54,13 @@ async def test_a_good_limit_is_obeyed(http: httpx2.AsyncClient, limit: str) -> N
     assert len(answer.json()["requests"]) == min(4, int(limit))
 
 
-@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+@pytest.mark.parametrize("path", ["completions", "chat/completions", "responses", "messages"])
 async def test_a_request_is_found_by_its_id_the_id_of_its_answer_and_its_trace(
     http: httpx2.AsyncClient, path: str
 ) -> None:
     await ask(http, "another")
     answer = await ask(http, "mine/1?", path)
-    assert answer.json()["id"] in ("cmpl-mine/1?", "chatcmpl-mine/1?")
+    assert answer.json()["id"] in tuple(f"{kind}mine/1?" for kind in ("cmpl-", "chatcmpl-", "resp_", "msg_"))
     found = (await http.get("/debug/requests/mine%2F1%3F")).json()
     assert found["request_id"] == "mine/1?" and found["same_id"] == []
     for name in (answer.json()["id"].replace("?", "%3F"), found["trace_id"], found["trace_id"].upper()):
