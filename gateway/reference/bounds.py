@@ -81,7 +81,7 @@ _SCHEMA = {
     "type": "object",
     "required": ["schema"],
     "properties": {
-        "name": {"type": "string"},
+        "name": {"type": ["string", "null"]},
         "schema": {"type": "object"},
         "strict": {"type": ["boolean", "null"]},
     },
