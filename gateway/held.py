@@ -7,6 +7,7 @@ never stops the others."""
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from gateway.turns import Turns
 from mesh.errors import BatonError, Cancelled
@@ -23,7 +24,7 @@ AT_A_TIME = 8  # tokens that a front door with a backlog takes in one turn
 class Held:
     """Tokens in order, put by one sequencer and taken by one reader."""
 
-    __slots__ = ("_items", "_limit_bytes", "_over_since", "_taken", "_turns", "_waiting", "bytes")
+    __slots__ = ("_items", "_limit_bytes", "_over_since", "_taken", "_turns", "_waiting", "bytes", "taker")
 
     def __init__(self, limit_bytes: int, turns: Turns) -> None:
         self.bytes = 0
@@ -32,8 +33,11 @@ class Held:
         self._over_since: float | None = None  # when more than the limit was held; None: less is
         self._taken = 0  # items taken since the reader last waited
         self._waiting: asyncio.Future[None] | None = None  # what the reader waits for
+        self.taker: Callable[[Token], bool] | None = None  # takes a token past a reader that waits; False: it does not
 
     def put(self, token: Token, now: float) -> None:
+        if self.taker is not None and self._waiting is not None and self.taker(token):
+            return
         self._items.append(token)
         self.bytes += TOKEN_BYTES + TOP_BYTES * len(token.top_ids)
         if self.bytes > self._limit_bytes and self._over_since is None:

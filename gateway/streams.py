@@ -4,9 +4,10 @@ The sequencer puts tokens, or the error that ended the request, into `GatewayReq
 here. A reader that was behind and has caught up lets its request go on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from gateway.core import Timings
+from gateway.errors import client_error
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.sequencer import Sequencer
 from mesh.errors import Cancelled
@@ -22,7 +23,7 @@ class RequestStream:
         self._in_a_row = 0  # accepted drafts since the last token that was none
 
     async def events(self) -> AsyncIterator[Token]:
-        request, held, taken = self._request, self._request.held, self._observer.taken
+        request, held = self._request, self._request.held
         while True:
             if not held.ready:
                 await held.wait()
@@ -31,14 +32,33 @@ class RequestStream:
                 raise event
             if request.phase is RequestPhase.PAUSED and held.drained:
                 self._sequencer.on_drained(request)
-            self._read += 1
-            self._drafted += event.drafted
-            self._accepted += event.accepted
-            self._in_a_row = self._in_a_row + 1 if event.accepted else 0
-            taken(event, self._in_a_row)
+            self._count(event)
             yield event
             if event.end is not End.NONE:
                 return
+
+    def shorten(self, take: Callable[[Token], bool]) -> None:
+        request = self._request
+
+        def take_one(token: Token) -> bool:
+            try:
+                if not take(token):
+                    return False
+                self._count(token)
+            except Exception as error:  # of this answer alone: the worker's other requests go on
+                request.held.taker = None
+                request.held.fail(client_error(error, request.choice.request_id))
+            return True
+
+        request.held.taker = take_one
+
+    def _count(self, token: Token) -> None:
+        """The front door has taken a token."""
+        self._read += 1
+        self._drafted += token.drafted
+        self._accepted += token.accepted
+        self._in_a_row = self._in_a_row + 1 if token.accepted else 0
+        self._observer.taken(token, self._in_a_row)
 
     @property
     def numerics(self) -> str:

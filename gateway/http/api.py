@@ -187,6 +187,8 @@ class _Generate:
         try:
             if reply.stream:
                 out.keep_alive(self._api.keep_alive_seconds)
+                if isinstance(reply, (ChatReply, CompletionReply)):
+                    reply.shorten(out.at_once)
                 # A task of its own: each token wakes it alone, and not every layer of the application around it.
                 await asyncio.create_task(_stream(reply, out))
             else:

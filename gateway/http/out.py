@@ -53,6 +53,16 @@ class HttpOut:
         await self._send({"type": "http.response.body", "body": pieces[-1]})
         self.complete = True
 
+    def at_once(self, data: bytes) -> bool:
+        """Send an event without waiting. False: nothing is sent, because the stream has not begun, the client is behind
+        or gone; `event` is for these."""
+        connection = self._connection
+        if connection is None or not self._begun or connection.behind or connection.closing:
+            return False
+        connection.write_chunk(data)
+        self._sent_seconds = self._clock()
+        return True
+
     async def event(self, data: bytes, *, last: bool = False) -> None:
         """Raises ReaderStalled or ConnectionResetError when the client is gone."""
         connection = self._connection

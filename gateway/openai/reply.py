@@ -4,7 +4,7 @@ Step 8 of a request's life over HTTP. A completion request with several prompts 
 share one numbering."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from gateway.openai.answer import (
 )
 from gateway.openai.pieces import JsonPieces, in_thread
 from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, joined_logprobs, prompt_logprobs
-from gateway.openai.sse import ChatFrames, CompletionFrames, with_member
+from gateway.openai.sse import ChatFrames, CompletionFrames, Frames, encode, with_member
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
@@ -51,6 +51,8 @@ class Reply(Protocol):
 
 class _BaseReply:
     prefix: str
+    _frames: Frames
+    _with_logprobs: bool
 
     def __init__(self, body: CommonRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
         self.request_id = pairs[0][0].request_id
@@ -67,6 +69,14 @@ class _BaseReply:
         self._created = created
         self._model = body.model or assets.name
         self._prompt_top = body.prompt_logprobs
+
+    def shorten(self, write: Callable[[bytes], bool]) -> None:
+        """Let plain tokens go straight to `write`, in the frames that `frames` would yield for them. `write` returns
+        False where the client is behind."""
+        if len(self._pairs) > 1 or self._with_logprobs or self._with_ids or self._with_usage_so_far:
+            return
+        before, behind = self._frames.around_text(0)
+        self._answers[0].shorten(lambda text: write(before + encode(text) + behind))
 
     def cancel(self) -> None:
         for _, answer in self._pairs:
@@ -103,16 +113,17 @@ class _BaseReply:
 
 class ChatReply(_BaseReply):
     prefix = "chatcmpl"
+    _frames: ChatFrames
 
     def __init__(self, body: ChatRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
         super().__init__(body, pairs, assets, created=created)
         ((self._request, self._answer),) = pairs
+        self._frames = ChatFrames(id=self._id, kind="chat.completion.chunk", created=created, model=self._model)
         self._with_logprobs = self._request.top_logprobs is not None
         self._with_reasoning = body.include_reasoning is not False
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        frames = ChatFrames(id=self._id, kind="chat.completion.chunk", created=self._created, model=self._model)
-        begun = set[int]()  # choices whose first frame is sent
+        frames, begun = self._frames, set[int]()  # choices whose first frame is sent
         async for event in self._answer.events():
             if event.index not in begun:
                 begun.add(event.index)
@@ -149,16 +160,18 @@ class ChatReply(_BaseReply):
 
 class CompletionReply(_BaseReply):
     prefix = "cmpl"
+    _frames: CompletionFrames
 
     def __init__(self, body: CompletionRequest, pairs: Pairs, assets: Assets, *, created: int) -> None:
         super().__init__(body, pairs, assets, created=created)
+        self._frames = CompletionFrames(id=self._id, kind="text_completion", created=created, model=self._model)
         self._with_logprobs = body.logprobs is not None
         self._echo = [assets.tokenizer.decode(request.prompt) if body.echo else "" for request, _ in pairs]
         self._skip_special = body.skip_special_tokens is not False
         self._echo_top = body.logprobs if body.echo else None  # logprobs of the prompts too
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
+        frames = self._frames
         bases: dict[int, int] = {}  # characters of the echoed prompt, by choice
         begun = set[int]()  # prompts whose token ids were sent
         streams = [_numbered(answer, number * self._choices) for number, (_, answer) in enumerate(self._pairs)]

@@ -37,11 +37,19 @@ class Frames:
             start = self._starts[index] = self._head + b'{"index":%d,' % index
         return start
 
+    def around_text(self, index: int) -> tuple[bytes, bytes]:
+        """What stands before and behind the text in a frame of plain text."""
+        raise NotImplementedError
+
     def usage(self, usage: object, timings: object) -> bytes:
         return self._head + b'],"usage":' + encode(usage) + b',"timings":' + encode(timings) + b"}\n\n"
 
 
 class ChatFrames(Frames):
+    def around_text(self, index: int) -> tuple[bytes, bytes]:
+        """What stands before and behind the text in a frame of plain text."""
+        return self.start(index) + b'"delta":{"content":', b'},"logprobs":null,"finish_reason":null}]}\n\n'
+
     def role(self, index: int) -> bytes:
         """The first frame of a choice."""
         delta = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
@@ -73,6 +81,10 @@ class ChatFrames(Frames):
 
 
 class CompletionFrames(Frames):
+    def around_text(self, index: int) -> tuple[bytes, bytes]:
+        """What stands before and behind the text in a frame of plain text."""
+        return self.start(index) + b'"text":', b',"logprobs":null,"finish_reason":null}]}\n\n'
+
     def text(self, index: int, text: str, logprobs: object | None, also: Mapping[str, object] = NOTHING) -> bytes:
         """`also`: further members of the choice."""
         middle = b"null" if logprobs is None else encode(logprobs)

@@ -23,6 +23,9 @@ class _Joiner(Protocol):
     def push(self, token: int) -> str:
         """The text that this token completes."""
 
+    def plain(self, token: int) -> str | None:
+        """The text of a token that leaves nothing held back and finds nothing held back; None: `push` it."""
+
     def flush(self) -> str:
         """The text that is held back."""
 
@@ -56,6 +59,11 @@ class Detokenizer:
         """The text that this token completes; often, but not always, its own."""
         return "" if token in self._hidden else self._joiner.push(token)
 
+    def plain(self, token: int) -> str | None:
+        """The text of a token that is whole characters, if nothing is held back: `push` would return the same and change
+        nothing. None: push it."""
+        return None if token in self._hidden else self._joiner.plain(token)
+
     def flush(self) -> str:
         """The text that is held back, at the end of the answer."""
         return self._joiner.flush()
@@ -69,6 +77,7 @@ class _Bytes:
         self._decoder = _Utf8("replace")
         self._decoder.decode(b"".join(map(pieces.of, context)))
         self._prompts, _ = self._decoder.getstate()  # bytes of the prompt's last character, if it is incomplete
+        self._inside = bool(self._prompts)  # a character has begun and is not complete
 
     def push(self, token: int) -> str:
         raw = self._pieces.first(token) if self._first else self._pieces.of(token)
@@ -81,7 +90,12 @@ class _Bytes:
             if _Utf8("replace").decode(begun).startswith(REPLACEMENT) and begun != REPLACEMENT.encode():
                 self._decoder.reset()
             self._prompts = b""
-        return self._decoder.decode(raw)
+        text = self._decoder.decode(raw)
+        self._inside = bool(self._decoder.getstate()[0])
+        return text
+
+    def plain(self, token: int) -> str | None:
+        return None if self._inside or self._first else self._pieces.text(token)
 
     def flush(self) -> str:
         if self._prompts:
@@ -111,6 +125,9 @@ class _Window:
             return text[start:]
         self._sent = max(start, len(text) - min(tail, HELD))
         return text[start : self._sent]
+
+    def plain(self, token: int) -> str | None:
+        return None
 
     def flush(self) -> str:
         text = self._text() if self._pending else ""

@@ -29,6 +29,7 @@ class Pieces:
         self._tokenizer = tokenizer
         self._byte_level, self._fallback = byte_level, fallback
         self._known: dict[int, bytes] = {}
+        self._texts: dict[int, str] = {}  # of tokens that are whole characters; empty for the others
 
     def of(self, token: int) -> bytes:
         """The bytes of a token; none for an id without a token."""
@@ -36,6 +37,17 @@ class Pieces:
         if found is None:
             found = self._known[token] = self._look_up(token)
         return found
+
+    def text(self, token: int) -> str | None:
+        """The text of a token that is whole characters; None: it has none of its own."""
+        found = self._texts.get(token)
+        if found is None:
+            try:
+                found = self.of(token).decode()
+            except UnicodeDecodeError:
+                found = ""
+            self._texts[token] = found
+        return found or None
 
     def first(self, token: int) -> bytes:
         """The bytes of the first token of a text, which loses the space that it begins with."""

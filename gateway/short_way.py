@@ -1,0 +1,47 @@
+"""The short way of a token to a client that keeps up: from the sequencer to the socket in one call, without a task.
+
+Step 8 of a request's life. Most tokens of a stream are plain: whole characters in which no stop string and no mark of a
+tool call begins. Nothing has to be decided about such a token, so it leaves at once. Every other token, and every token
+of a client that is behind, goes the long way (gateway/answer.py); both keep the same state, so each may follow the
+other. A token comes here only while the long way waits for the next one: it has delivered all tokens before."""
+
+from collections.abc import Callable
+
+from gateway.core import TokenStream
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.stops import StopStrings
+from gateway.text.tool_calls import AnswerReader
+from mesh.messages import End, Token
+
+SendText = Callable[[str], bool]  # sends the text of one token; False: not now, and nothing was sent
+
+
+class ShortWay:
+    """Takes the plain tokens of one choice."""
+
+    __slots__ = ("_counts", "_index", "_numerics", "_plain", "_reader", "_send", "_stops", "_stream")
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        counts: dict[int, int],  # tokens that the client has, by choice
+        index: int,  # number of the choice
+        send: SendText,
+        detokenizer: Detokenizer,
+        stops: StopStrings,
+        reader: AnswerReader,
+    ) -> None:
+        self._stream, self._counts, self._index, self._send = stream, counts, index, send
+        self._plain, self._stops, self._reader = detokenizer.plain, stops, reader
+        self._numerics = stream.numerics  # the long way has checked this class
+
+    def take(self, token: Token) -> bool:
+        """Send a plain token; False: it goes the long way, and nothing has changed."""
+        if token.end is not End.NONE or self._stream.numerics != self._numerics:
+            return False
+        text = self._plain(token.token)
+        if text is None or not self._stops.passes(text) or not self._reader.passes(text) or not self._send(text):
+            return False
+        self._reader.passed(text)
+        self._counts[self._index] += 1
+        return True
