@@ -21,6 +21,7 @@ from gateway.http.api import HttpApi
 from gateway.http.hosts import KnownHosts, accepts_any_host
 from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
+from gateway.http.whole_pages import WholePages
 from gateway.leaving import serve_until_left
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
@@ -32,6 +33,7 @@ from gateway.observability.traces import RecentTraces
 from gateway.observability.ui import Ui
 from gateway.router import Local
 from gateway.service import Gateway
+from gateway.siblings import Siblings
 from gateway.text.assets import load_assets
 from mesh.config import ConfigError, GatewayConfig
 from mesh.grpc_network import GrpcNetwork
@@ -85,7 +87,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         observer=metrics or UNOBSERVED,
         rules=rules,
     )
-    registry = await gateway.listen(config.worker_address)
+    registry = await gateway.listen(config.own_worker_address)
     ui = Ui(gateway)
     pages, watch = list[BaseRoute](debug_routes(traces, time.time)), list[Coroutine[Any, Any, None]]()
     if metrics is not None:
@@ -97,16 +99,25 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
             vllm=config.metrics_compat == "vllm",
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: telemetry.counts().get("spans_dropped", 0),
+            process=config.process if config.processes > 1 else None,
         )
         pages += metrics_routes(collector, wall=time.time)
         watch.append(watch_delay(metrics.loop_delay.of().observe))
     pages += ui.routes() if config.ui else ()
     api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
-    app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
+    siblings = Siblings(config.http_address, process=config.process or 0, processes=config.processes)
+    whole = WholePages(api.app, siblings) if config.processes > 1 else None
+    app = whole or api.app
+    app = app if accepts_any_host(config) else KnownHosts(app, config.http_hosts)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what lives as long as the gateway is no work for the collector
     tls = http_tls(config)
-    http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)
+    shared = config.processes > 1
+    http = await serve_http(
+        app, config.http_address, setting="gateway.http_address", limits=config, tls=tls, shared=shared
+    )
+    if whole is not None:
+        await whole.listen()
     public = services(gateway, assets, random=random, traces=traces, load=lambda: load_of(gateway))
     listening = await serve_grpc(config, public, serving=gateway.healthy())
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, config.model_name)
@@ -115,10 +126,13 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         await serve_until_left(gateway, serving, drain_seconds=config.drain_seconds)
     finally:
         ui.close()
+        if whole is not None:
+            await whole.close()
         await asyncio.gather(http.close(), listening.close())
         await api.aclose()
         await gateway.aclose()
         await registry.close()
+
 
 
 async def report_health(gateway: Gateway, *ports: Listening) -> None:

@@ -20,6 +20,7 @@ async def serve_grpc(config: GatewayConfig, add: AddServices, *, serving: bool =
             ("grpc.max_concurrent_streams", config.grpc_streams),
             ("grpc.keepalive_time_ms", PING_MS),
             ("grpc.keepalive_timeout_ms", PONG_MS),
+            ("grpc.so_reuseport", int(config.processes > 1)),
         )
     )
     listening.add_others(add)

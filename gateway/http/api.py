@@ -98,13 +98,15 @@ class HttpApi:
         requests = await parse_completion(body, self._assets, caller)
         valid = list[ValidRequest]()
         for request in requests:
+            if valid:
+                await self.turns.next()
             valid.append(validate(request, self._core, self._assets, self._random))
-            await self.turns.next()
         answers: list[Answer] = []
         try:
             for each in valid:
+                if answers:
+                    await self.turns.next()
                 answers.append(await Answer.begin(each, self._core, self._assets.tokenizer, self.turns))
-                await self.turns.next()
         except BaseException:
             for answer in answers:
                 answer.cancel()
@@ -175,7 +177,7 @@ class _Generate:
     async def _answer(self, out: HttpOut, caller: HttpCaller, scope: Scope, receive: Receive) -> None:
         try:
             async with self._api.bodies.read(scope, receive) as raw:
-                await self._api.turns.next()  # requests that come together are parsed one in each pass of the loop
+                await self._api.turns.first()  # requests that come together are parsed one in each pass of the loop
                 reply = await self._begin(raw, caller)
         except ClientGone:
             return
@@ -197,7 +199,7 @@ class _Generate:
             if not watch.done():  # the client is still there: the gateway cancelled
                 await out.error(spent(error, caller.trace))
         except OSError:  # the client is gone; of many that leave together one ends in each pass of the loop
-            await self._api.turns.next()
+            await self._api.turns.first()
         except Exception as error:
             await out.error(spent(client_error(error, reply.request_id), caller.trace))
         finally:
@@ -215,5 +217,5 @@ async def _stream(reply: Reply, out: HttpOut) -> None:
 async def _watch(receive: Receive, reply: Reply, turns: Turns) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    await turns.next()
+    await turns.first()
     reply.cancel()

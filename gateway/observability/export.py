@@ -4,6 +4,7 @@
 that table, sources and docs/metrics.md name the same metrics."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,6 +23,16 @@ ENGINE = "0"  # to others the mesh is one engine
 PROVIDER = "baton"
 FINISH_REASONS = ("stop", "length", "abort", "error")
 Source = Callable[[MetricSpec], Iterable[MetricSeries]]
+PROCESS = "process"  # label of what one of several processes of a gateway counts itself
+SEEN_ALIKE = {  # all processes see the same, so these have no such label
+    "baton_workers_attached",
+    "baton_workers_draining",
+    "baton_build_info",
+    "baton_model_info",
+    "vllm:kv_cache_usage_perc",
+    "vllm:cache_config_info",
+}
+OF_WORKERS = {"vllm:iteration_tokens_total"}  # sums over workers, which the first process alone shows
 
 
 class MeshCollector:
@@ -35,7 +46,9 @@ class MeshCollector:
         vllm: bool,
         clock: Callable[[], float],  # the event loop's
         spans_dropped: Callable[[], int],
+        process: int | None = None,  # of several processes of a gateway; None: there is one
     ) -> None:
+        self._process = process
         self._gateway, self._metrics, self._clock, self._dropped = gateway, metrics, clock, spans_dropped
         self._own, self._context_tokens = (name, GATEWAY), context_tokens
         self._model = (gateway.models()[0], ENGINE)
@@ -53,7 +66,16 @@ class MeshCollector:
             pushed.add(worker, names[worker.incarnation])
             yield None
         for spec in self._specs:
-            yield spec, [*self._sources[spec.name](spec), *pushed.of(spec.name)]
+            yield self._of_process(spec, [*self._sources[spec.name](spec), *pushed.of(spec.name)])
+
+    def _of_process(self, spec: MetricSpec, series: list[MetricSeries]) -> tuple[MetricSpec, list[MetricSeries]]:
+        """The series with the number of this process; those with a worker's name tell it already."""
+        if self._process is None or spec.labels[:2] == ("worker", "tier") or spec.name in SEEN_ALIKE:
+            return spec, series
+        if spec.name in OF_WORKERS and self._process > 0:
+            return spec, []
+        own = [MetricSeries((*each.values, str(self._process)), each.value) for each in series]
+        return replace(spec, labels=(*spec.labels, PROCESS)), own
 
     # ---- our own
 

@@ -25,6 +25,9 @@ def with_member(frame: bytes, name: str, value: object) -> bytes:
 class Frames:
     """The frames of one streamed request. A subclass knows where its kind of object has the text."""
 
+    BEFORE_TEXT: bytes  # between a choice's index and the text of a plain token
+    BEHIND_TEXT: bytes
+
     def __init__(self, *, id: str, kind: str, created: int, model: str) -> None:
         head = encode({"id": id, "object": kind, "created": created, "model": model})
         self._head = b"data: " + head[:-1] + b',"choices":['
@@ -38,17 +41,15 @@ class Frames:
         return start
 
     def around_text(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and behind the text in a frame of plain text."""
-        raise NotImplementedError
+        """What stands before and behind the text of a plain token in its frame."""
+        return self.start(index) + self.BEFORE_TEXT, self.BEHIND_TEXT
 
     def usage(self, usage: object, timings: object) -> bytes:
         return self._head + b'],"usage":' + encode(usage) + b',"timings":' + encode(timings) + b"}\n\n"
 
 
 class ChatFrames(Frames):
-    def around_text(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and behind the text in a frame of plain text."""
-        return self.start(index) + b'"delta":{"content":', b'},"logprobs":null,"finish_reason":null}]}\n\n'
+    BEFORE_TEXT, BEHIND_TEXT = b'"delta":{"content":', b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
     def role(self, index: int) -> bytes:
         """The first frame of a choice."""
@@ -81,9 +82,7 @@ class ChatFrames(Frames):
 
 
 class CompletionFrames(Frames):
-    def around_text(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and behind the text in a frame of plain text."""
-        return self.start(index) + b'"text":', b',"logprobs":null,"finish_reason":null}]}\n\n'
+    BEFORE_TEXT, BEHIND_TEXT = b'"text":', b',"logprobs":null,"finish_reason":null}]}\n\n'
 
     def text(self, index: int, text: str, logprobs: object | None, also: Mapping[str, object] = NOTHING) -> bytes:
         """`also`: further members of the choice."""
