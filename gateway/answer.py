@@ -129,7 +129,7 @@ class Answer:
             stream.cancel()
 
     def shorten(self, send: SendText) -> None:
-        """Behind the first event, plain tokens of an answer with one choice go to `send` instead (gateway/short_way.py)."""
+        """Behind the first event, plain tokens of a single choice go to `send` instead (gateway/short_way.py)."""
         self._send = send if len(self._counts) == 1 else None
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -236,4 +236,3 @@ class Answer:
 def _delta(index: int, parsed: ParsedPiece, stream: TokenStream, places: TokenPlaces) -> Delta:
     tokens = parsed.piece.tokens
     return Delta(index, tokens, parsed.piece.text, stream.numerics, parsed.calls, parsed.reasoning, places.of(tokens))
-

@@ -134,7 +134,6 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         await registry.close()
 
 
-
 async def report_health(gateway: Gateway, *ports: Listening) -> None:
     """Give health checks over gRPC the same answer as `GET /health`, for as long as the service lives."""
     while True:

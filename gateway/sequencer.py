@@ -165,7 +165,7 @@ class Sequencer:
             if request is None:
                 continue
             if tier is Tier.DECODE and not request.handed:
-                request.handed = True
+                request.handed, request.ticket = True, item.ticket  # equal; from now on `is_current` sees the same one
                 request.trace.hears(now, tier)
                 if request.handed_seconds is None:
                     request.handed_seconds = now

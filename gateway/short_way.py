@@ -19,7 +19,18 @@ SendText = Callable[[str], bool]  # sends the text of one token; False: not now,
 class ShortWay:
     """Takes the plain tokens of one choice."""
 
-    __slots__ = ("_counts", "_index", "_numerics", "_plain", "_reader", "_send", "_stops", "_stream")
+    __slots__ = (
+        "_all_text",
+        "_counts",
+        "_detokenizer",
+        "_index",
+        "_numerics",
+        "_reader",
+        "_send",
+        "_stops",
+        "_stream",
+        "_texts",
+    )
 
     def __init__(
         self,
@@ -32,16 +43,22 @@ class ShortWay:
         reader: AnswerReader,
     ) -> None:
         self._stream, self._counts, self._index, self._send = stream, counts, index, send
-        self._plain, self._stops, self._reader = detokenizer.plain, stops, reader
+        self._detokenizer, self._stops, self._reader = detokenizer, stops, reader
+        self._texts = detokenizer.plain_texts
         self._numerics = stream.numerics  # the long way has checked this class
+        self._all_text = stops.none and reader.passes_all  # and so it stays
 
     def take(self, token: Token) -> bool:
         """Send a plain token; False: it goes the long way, and nothing has changed."""
-        if token.end is not End.NONE or self._stream.numerics != self._numerics:
+        if token.end is not End.NONE or self._stream.numerics != self._numerics or not self._detokenizer.between:
             return False
-        text = self._plain(token.token)
-        if text is None or not self._stops.passes(text) or not self._reader.passes(text) or not self._send(text):
+        text = self._texts[token.token]
+        if self._all_text:
+            if not text or not self._send(text):
+                return False
+        elif not text or not self._stops.passes(text) or not self._reader.passes(text) or not self._send(text):
             return False
-        self._reader.passed(text)
+        else:
+            self._reader.passed(text)
         self._counts[self._index] += 1
         return True

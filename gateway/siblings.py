@@ -94,7 +94,6 @@ class Siblings:
             return None
 
 
-
 async def _answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: AnswerAlone) -> None:
     async with asyncio.timeout(ASK_SECONDS):
         line = await reader.readline()

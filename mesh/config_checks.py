@@ -75,7 +75,9 @@ def check_processes(processes: int, process: int | None, *, worker_address: str,
                 f"and {name} is one of them; choose another port"
             )
     if first + processes - 1 > 65535:
-        raise ConfigError(f"worker_address: {worker_address} has no {processes - 1} ports behind it; choose a lower one")
+        raise ConfigError(
+            f"worker_address: {worker_address} has no {processes - 1} ports behind it; choose a lower one"
+        )
 
 
 def check_host_names(name: str, hosts: tuple[str, ...]) -> None:

@@ -57,10 +57,9 @@ class HttpOut:
         """Send an event without waiting. False: nothing is sent, because the stream has not begun, the client is behind
         or gone; `event` is for these."""
         connection = self._connection
-        if connection is None or not self._begun or connection.behind or connection.closing:
+        if connection is None or not self._begun or not connection.writable:
             return False
-        connection.write_chunk(data)
-        self._sent_seconds = self._clock()
+        connection.write_chunk_soon(data)
         return True
 
     async def event(self, data: bytes, *, last: bool = False) -> None:
@@ -95,7 +94,10 @@ class HttpOut:
         self._idle = self._comment = None
 
     def _look(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        left = self._sent_seconds + seconds - self._clock()
+        sent_seconds = self._sent_seconds
+        if self._connection is not None:
+            sent_seconds = max(sent_seconds, self._connection.sent_seconds)
+        left = sent_seconds + seconds - self._clock()
         if left <= 0:
             left, self._sent_seconds = seconds, self._clock()
             if self._connection is None or not self._connection.behind:

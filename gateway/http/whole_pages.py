@@ -114,7 +114,9 @@ def health(own: OwnAnswer, others: Sequence[OwnAnswer]) -> OwnAnswer:
 
 def load(own: OwnAnswer, others: Sequence[OwnAnswer]) -> OwnAnswer:
     pages = [_decoded(answer) for answer in (own, *others)]
-    return OwnAnswer(own.status, msgspec.json.encode({key: sum(page.get(key, 0) for page in pages) for key in pages[0]}))
+    return OwnAnswer(
+        own.status, msgspec.json.encode({key: sum(page.get(key, 0) for page in pages) for key in pages[0]})
+    )
 
 
 def latest_requests(own: OwnAnswer, others: Sequence[OwnAnswer]) -> OwnAnswer:

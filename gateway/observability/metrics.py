@@ -115,7 +115,8 @@ class GatewayMetrics:
             self.prompt_tokens += len(choice.prompt)
 
     def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
-        self._gap.observe(gap_seconds, trace_of(request), now)
+        record = request.trace.request
+        self._gap.observe(gap_seconds, record.context if record.recorded else None, now)
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         if request.prefill is not None and request.first_token_seconds is not None:

@@ -23,11 +23,12 @@ class _Joiner(Protocol):
     def push(self, token: int) -> str:
         """The text that this token completes."""
 
-    def plain(self, token: int) -> str | None:
-        """The text of a token that leaves nothing held back and finds nothing held back; None: `push` it."""
-
     def flush(self) -> str:
         """The text that is held back."""
+
+    @property
+    def between(self) -> bool:
+        """Nothing is held back, and the text of the next token does not depend on those before it."""
 
 
 class Detokenizer:
@@ -52,17 +53,18 @@ class Detokenizer:
             if tokenizer.pieces is not None
             else _Window(tokenizer, context)
         )
+        self.plain_texts = tokenizer.plain_texts(self._hidden)
+        self.between = self._joiner.between  # a token in `plain_texts` has that text now, and `push` changes nothing
         for token in replayed:
             self.push(token)
 
     def push(self, token: int) -> str:
         """The text that this token completes; often, but not always, its own."""
-        return "" if token in self._hidden else self._joiner.push(token)
-
-    def plain(self, token: int) -> str | None:
-        """The text of a token that is whole characters, if nothing is held back: `push` would return the same and change
-        nothing. None: push it."""
-        return None if token in self._hidden else self._joiner.plain(token)
+        if token in self._hidden:
+            return ""
+        text = self._joiner.push(token)
+        self.between = self._joiner.between
+        return text
 
     def flush(self) -> str:
         """The text that is held back, at the end of the answer."""
@@ -77,7 +79,6 @@ class _Bytes:
         self._decoder = _Utf8("replace")
         self._decoder.decode(b"".join(map(pieces.of, context)))
         self._prompts, _ = self._decoder.getstate()  # bytes of the prompt's last character, if it is incomplete
-        self._inside = bool(self._prompts)  # a character has begun and is not complete
 
     def push(self, token: int) -> str:
         raw = self._pieces.first(token) if self._first else self._pieces.of(token)
@@ -90,12 +91,11 @@ class _Bytes:
             if _Utf8("replace").decode(begun).startswith(REPLACEMENT) and begun != REPLACEMENT.encode():
                 self._decoder.reset()
             self._prompts = b""
-        text = self._decoder.decode(raw)
-        self._inside = bool(self._decoder.getstate()[0])
-        return text
+        return self._decoder.decode(raw)
 
-    def plain(self, token: int) -> str | None:
-        return None if self._inside or self._first else self._pieces.text(token)
+    @property
+    def between(self) -> bool:
+        return not (self._first or self._decoder.getstate()[0])
 
     def flush(self) -> str:
         if self._prompts:
@@ -126,8 +126,9 @@ class _Window:
         self._sent = max(start, len(text) - min(tail, HELD))
         return text[start : self._sent]
 
-    def plain(self, token: int) -> str | None:
-        return None
+    @property
+    def between(self) -> bool:
+        return False
 
     def flush(self) -> str:
         text = self._text() if self._pending else ""

@@ -29,7 +29,6 @@ class Pieces:
         self._tokenizer = tokenizer
         self._byte_level, self._fallback = byte_level, fallback
         self._known: dict[int, bytes] = {}
-        self._texts: dict[int, str] = {}  # of tokens that are whole characters; empty for the others
 
     def of(self, token: int) -> bytes:
         """The bytes of a token; none for an id without a token."""
@@ -37,17 +36,6 @@ class Pieces:
         if found is None:
             found = self._known[token] = self._look_up(token)
         return found
-
-    def text(self, token: int) -> str | None:
-        """The text of a token that is whole characters; None: it has none of its own."""
-        found = self._texts.get(token)
-        if found is None:
-            try:
-                found = self.of(token).decode()
-            except UnicodeDecodeError:
-                found = ""
-            self._texts[token] = found
-        return found or None
 
     def first(self, token: int) -> bytes:
         """The bytes of the first token of a text, which loses the space that it begins with."""
@@ -65,6 +53,23 @@ class Pieces:
         if self._fallback and piece in _FALLBACK:
             return _FALLBACK[piece]
         return piece.replace(_SPACE, " ").encode()
+
+
+class PlainTexts(dict[int, str]):
+    """The text of each token that is whole characters; empty for the others, and for hidden ones."""
+
+    def __init__(self, pieces: Pieces | None, hidden: frozenset[int]) -> None:
+        self._pieces, self._hidden = pieces, hidden
+
+    def __missing__(self, token: int) -> str:
+        found = ""
+        if self._pieces is not None and token not in self._hidden:
+            try:
+                found = self._pieces.of(token).decode()
+            except UnicodeDecodeError:
+                found = ""
+        self[token] = found
+        return found
 
 
 def pieces_of(tokenizer: Tokenizer) -> Pieces | None:

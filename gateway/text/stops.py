@@ -44,6 +44,11 @@ class StopStrings:
             return self.flush()
         return self._release(len(self._text) - self._open_tail())
 
+    @property
+    def none(self) -> bool:
+        """There is no stop string."""
+        return not self._strings
+
     def passes(self, text: str) -> bool:
         """Whether a token with this text leaves at once: nothing is held back, and no stop string begins in it."""
         return not self._tokens and (not self._begins or self._begins.isdisjoint(text))
