@@ -176,7 +176,7 @@ class Answer:
             if parsed.piece.tokens:
                 yield _delta(index, parsed, stream, places)
                 if send is not None:
-                    stream.shorten(ShortWay(stream, self._counts, index, send, detokenizer, stops, reader).take)
+                    stream.shorten(ShortWay(self._counts, index, send, detokenizer, stops, reader).take)
                     send = None
             has_call = one_call and reader.count > 0
             if token.end is End.NONE and stops.matched is None and not has_call:

@@ -8,6 +8,7 @@ import logging
 from gateway.changes import Changes
 from gateway.observability.observer import RequestObserver
 from gateway.observability.traces import RecentTraces
+from gateway.plain_tokens import PlainTokens
 from gateway.sequencer import Sequencer
 from gateway.workers import AttachedWorker, Workers
 from mesh.messages import (
@@ -30,6 +31,7 @@ from mesh.messages import (
     Tokens,
 )
 from mesh.network import Channel, Listening, Network, StreamClosed
+from mesh.packed_tokens import PackedTokens
 from mesh.reach_log import ReachLog
 from mesh.rules import Rules
 from mesh.session import Session
@@ -52,6 +54,7 @@ class Attaching:
         self._network, self._workers, self._sequencer, self._changed = network, workers, sequencer, changed
         self.traces, self._observer, self._rules = traces, observer, rules
         self.alone_since: float | None = None  # since when no worker is attached; None: one is
+        self._plain_tokens = PlainTokens(sequencer)
         self._reach_log = ReachLog(log)
         self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,6 +113,8 @@ class Attaching:
 
     def on_report(self, worker: AttachedWorker, message: Message) -> None:
         match message:
+            case PackedTokens():
+                self._plain_tokens.on_columns(worker, message)
             case Tokens():
                 self._sequencer.on_tokens(worker, message)
             case Prefilled():

@@ -71,9 +71,9 @@ class TokenStream(Protocol):
         """Yield new tokens from position len(emitted) on, up to a token whose end is not NONE. Raises mesh.errors
         only."""
 
-    def shorten(self, take: Callable[[Token], bool]) -> None:
-        """From now on, a token that comes while the reader of `events` waits goes to `take` first; where that returns
-        False the reader gets it. `take` never waits."""
+    def shorten(self, take: Callable[[int], bool]) -> None:
+        """From now on, the id of a token that comes while the reader of `events` waits goes to `take` first, unless it
+        is the last one or of another class than those before. Where `take` returns False the reader gets the token."""
 
     @property
     def numerics(self) -> str:

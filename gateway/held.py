@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from gateway.errors import client_error
 from gateway.turns import Turns
 from mesh.errors import BatonError, Cancelled
 from mesh.messages import Token
@@ -24,7 +25,18 @@ AT_A_TIME = 8  # tokens that a front door with a backlog takes in one turn
 class Held:
     """Tokens in order, put by one sequencer and taken by one reader."""
 
-    __slots__ = ("_items", "_limit_bytes", "_over_since", "_taken", "_turns", "_waiting", "bytes", "taker")
+    __slots__ = (
+        "_items",
+        "_limit_bytes",
+        "_over_since",
+        "_taken",
+        "_turns",
+        "_waiting",
+        "bytes",
+        "name",
+        "plain",
+        "taker",
+    )
 
     def __init__(self, limit_bytes: int, turns: Turns) -> None:
         self.bytes = 0
@@ -33,7 +45,10 @@ class Held:
         self._over_since: float | None = None  # when more than the limit was held; None: less is
         self._taken = 0  # items taken since the reader last waited
         self._waiting: asyncio.Future[None] | None = None  # what the reader waits for
-        self.taker: Callable[[Token], bool] | None = None  # takes a token past a reader that waits; False: it does not
+        # They take a token past a reader that waits; False: they do not. `plain` takes one that has an id only.
+        self.taker: Callable[[Token], bool] | None = None
+        self.plain: Callable[[int], bool] | None = None
+        self.name = ""  # of the client's request, for the log
 
     def put(self, token: Token, now: float) -> None:
         if self.taker is not None and self._waiting is not None and self.taker(token):
@@ -44,6 +59,17 @@ class Held:
             self._over_since = now
         if self._waiting is not None:
             self._wake()
+
+    def take_at_once(self, token: int) -> bool:
+        """Whether a token that is nothing but an id has left past the reader, which waits for it."""
+        if self.plain is None or self._waiting is None:
+            return False
+        try:
+            return self.plain(token)
+        except Exception as error:  # of this answer alone: the worker's other requests go on
+            self.plain = self.taker = None
+            self.fail(client_error(error, self.name))
+            return True
 
     def end(self, error: BatonError | None) -> None:
         """The request is over; a client that left takes nothing more."""

@@ -7,11 +7,9 @@ other. A token comes here only while the long way waits for the next one: it has
 
 from collections.abc import Callable
 
-from gateway.core import TokenStream
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopStrings
 from gateway.text.tool_calls import AnswerReader
-from mesh.messages import End, Token
 
 SendText = Callable[[str], bool]  # sends the text of one token; False: not now, and nothing was sent
 
@@ -24,17 +22,14 @@ class ShortWay:
         "_counts",
         "_detokenizer",
         "_index",
-        "_numerics",
         "_reader",
         "_send",
         "_stops",
-        "_stream",
         "_texts",
     )
 
     def __init__(
         self,
-        stream: TokenStream,
         counts: dict[int, int],  # tokens that the client has, by choice
         index: int,  # number of the choice
         send: SendText,
@@ -42,17 +37,17 @@ class ShortWay:
         stops: StopStrings,
         reader: AnswerReader,
     ) -> None:
-        self._stream, self._counts, self._index, self._send = stream, counts, index, send
+        self._counts, self._index, self._send = counts, index, send
         self._detokenizer, self._stops, self._reader = detokenizer, stops, reader
         self._texts = detokenizer.plain_texts
-        self._numerics = stream.numerics  # the long way has checked this class
+
         self._all_text = stops.none and reader.passes_all  # and so it stays
 
-    def take(self, token: Token) -> bool:
+    def take(self, token: int) -> bool:
         """Send a plain token; False: it goes the long way, and nothing has changed."""
-        if token.end is not End.NONE or self._stream.numerics != self._numerics or not self._detokenizer.between:
+        if not self._detokenizer.between:
             return False
-        text = self._texts[token.token]
+        text = self._texts[token]
         if self._all_text:
             if not text or not self._send(text):
                 return False

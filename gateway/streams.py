@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from gateway.core import Timings
-from gateway.errors import client_error
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.sequencer import Sequencer
 from mesh.errors import Cancelled
@@ -19,7 +18,7 @@ class RequestStream:
 
     def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
         self._sequencer, self._request, self._observer = sequencer, request, sequencer.observer
-        self._read = self._drafted = self._accepted = 0  # tokens that the front door read; drafts among them
+        self._drafted = self._accepted = 0  # of the tokens that the front door read
         self._in_a_row = 0  # accepted drafts since the last token that was none
 
     async def events(self) -> AsyncIterator[Token]:
@@ -37,24 +36,19 @@ class RequestStream:
             if event.end is not End.NONE:
                 return
 
-    def shorten(self, take: Callable[[Token], bool]) -> None:
-        request = self._request
+    def shorten(self, take: Callable[[int], bool]) -> None:
+        request, numerics = self._request, self._request.numerics
 
         def take_one(token: Token) -> bool:
-            try:
-                if not take(token):
-                    return False
-                self._count(token)
-            except Exception as error:  # of this answer alone: the worker's other requests go on
-                request.held.taker = None
-                request.held.fail(client_error(error, request.choice.request_id))
+            if token.end is not End.NONE or request.numerics != numerics or not request.held.take_at_once(token.token):
+                return False
+            self._count(token)
             return True
 
-        request.held.taker = take_one
+        request.held.plain, request.held.taker, request.held.name = take, take_one, request.choice.request_id
 
     def _count(self, token: Token) -> None:
         """The front door has taken a token."""
-        self._read += 1
         self._drafted += token.drafted
         self._accepted += token.accepted
         self._in_a_row = self._in_a_row + 1 if token.accepted else 0
@@ -80,7 +74,7 @@ class RequestStream:
             cached_tokens=prefilled.cached_tokens if prefilled else 0,
             drafted_tokens=self._drafted,
             accepted_tokens=self._accepted,
-            decode_steps=max(0, self._read - self._accepted - 1),
+            decode_steps=max(0, len(request.shown) - len(request.held) - self._accepted - 1),
         )
 
     def cancel(self, *, complete: bool = False) -> None:

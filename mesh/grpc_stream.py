@@ -16,6 +16,7 @@ import grpc
 from mesh.codec import CodecError, Envelope
 from mesh.messages import Message, Tokens
 from mesh.network import StreamClosed
+from mesh.packed_tokens import PackedTokens
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +139,9 @@ class GrpcStream:
 
 def pieces(message: Message) -> Iterator[Message]:
     """The message, or its pieces; the tokens of one request stay together."""
+    if isinstance(message, PackedTokens):
+        yield from message.pieces(PIECE_TOKENS)
+        return
     if not isinstance(message, Tokens) or len(message.items) <= PIECE_TOKENS:
         yield message
         return

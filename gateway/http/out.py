@@ -53,14 +53,10 @@ class HttpOut:
         await self._send({"type": "http.response.body", "body": pieces[-1]})
         self.complete = True
 
-    def at_once(self, data: bytes) -> bool:
-        """Send an event without waiting. False: nothing is sent, because the stream has not begun, the client is behind
-        or gone; `event` is for these."""
-        connection = self._connection
-        if connection is None or not self._begun or not connection.writable:
-            return False
-        connection.write_chunk_soon(data)
-        return True
+    def at_once(self, before: bytes, behind: bytes) -> Callable[[str], bool] | None:
+        """A function that sends an event of a stream that has begun, without waiting: a JSON string between these
+        bytes. It returns False, and sends nothing, where the client is behind or gone; `event` is for these."""
+        return None if self._connection is None else self._connection.sender(before, behind)
 
     async def event(self, data: bytes, *, last: bool = False) -> None:
         """Raises ReaderStalled or ConnectionResetError when the client is gone."""

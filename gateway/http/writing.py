@@ -7,10 +7,13 @@ gateway/http/connection.py adds what comes in."""
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.openai.sse import encode
 
 WRITE_BYTES = 32 * 1024  # in the transport; with more the answer waits
 UNSENT_BYTES = 32 * 1024  # in the kernel and not yet sent, likewise
@@ -23,16 +26,16 @@ class JoinedWrites:
     the process that reads; of writes that follow each other closely, few do."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[BoundedWriting, bytes]] = []
+        self.waiting: list[tuple[BoundedWriting, bytes]] = []
 
     def add(self, connection: "BoundedWriting", data: bytes) -> None:
-        if not self._waiting:
+        if not self.waiting:
             connection.loop.call_soon(self._write, connection.loop)
-        self._waiting.append((connection, data))
+        self.waiting.append((connection, data))
 
     def _write(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting, self._waiting = self._waiting, []
-        now = loop.time()
+        waiting, now = self.waiting.copy(), loop.time()
+        self.waiting.clear()
         for connection, data in waiting:
             transport = connection.transport
             if not transport.is_closing():
@@ -70,9 +73,23 @@ class BoundedWriting(HttpToolsProtocol):
         """One chunk of a body whose head went out without a length, so that uvicorn sends it in chunks."""
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def write_chunk_soon(self, data: bytes) -> None:
-        """The same with the next pass of the event loop, before any task that is woken from now on writes."""
-        self._writes.add(self, b"%x\r\n%b\r\n" % (len(data), data))
+    def sender(self, before: bytes, behind: bytes) -> Callable[[str], bool]:
+        """A function that writes a chunk of a JSON string between these bytes with the next pass of the event loop,
+        before any task that is woken from now on writes. It returns False where the client is behind or gone."""
+        waiting, size, add = self._writes.waiting, len(before) + len(behind), self._writes.add
+
+        def send(text: str) -> bool:
+            if not self.writable:
+                return False
+            middle = encode(text)
+            chunk = b"%x\r\n%b%b%b\r\n" % (size + len(middle), before, middle, behind)
+            if waiting:
+                waiting.append((self, chunk))
+            else:
+                add(self, chunk)
+            return True
+
+        return send
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

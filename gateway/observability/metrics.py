@@ -132,6 +132,9 @@ class GatewayMetrics:
             self.accepted_drafts += 1
             self.accepted_at[in_a_row - 1] += 1
 
+    def taken_plain(self, count: int) -> None:
+        self.generated += count
+
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
         cancelled = isinstance(error, Cancelled) and not request.complete
         status = "cancelled" if cancelled else "ok" if error is None or request.complete else "error"

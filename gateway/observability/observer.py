@@ -43,6 +43,9 @@ class RequestObserver(Protocol):
         """A front door took a token for its client. `in_a_row` is 1 for the first accepted draft of a step, 2 for the
         second, and so on; 0 for any other token."""
 
+    def taken_plain(self, count: int) -> None:
+        """So many tokens that were no drafts have left for their clients at once."""
+
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None: ...
 
     def refused(self, error: BatonError) -> None:
@@ -89,6 +92,9 @@ class Unobserved:
         pass
 
     def taken(self, token: Token, in_a_row: int) -> None:
+        pass
+
+    def taken_plain(self, count: int) -> None:
         pass
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:

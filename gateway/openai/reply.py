@@ -29,8 +29,9 @@ from gateway.openai.answer import (
 )
 from gateway.openai.pieces import JsonPieces, in_thread
 from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, joined_logprobs, prompt_logprobs
-from gateway.openai.sse import ChatFrames, CompletionFrames, Frames, encode, with_member
+from gateway.openai.sse import ChatFrames, CompletionFrames, Frames, with_member
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.short_way import SendText
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest
@@ -70,13 +71,12 @@ class _BaseReply:
         self._model = body.model or assets.name
         self._prompt_top = body.prompt_logprobs
 
-    def shorten(self, write: Callable[[bytes], bool]) -> None:
-        """Let plain tokens go straight to `write`, in the frames that `frames` would yield for them. `write` returns
-        False where the client is behind."""
+    def shorten(self, sender: Callable[[bytes, bytes], SendText | None]) -> None:
+        """Let plain tokens go straight to what `sender` makes of the bytes around them, those of `frames`."""
         if len(self._pairs) > 1 or self._with_logprobs or self._with_ids or self._with_usage_so_far:
             return
-        before, behind = self._frames.around_text(0)
-        self._answers[0].shorten(lambda text: write(before + encode(text) + behind))
+        if (send := sender(*self._frames.around_text(0))) is not None:
+            self._answers[0].shorten(send)
 
     def cancel(self) -> None:
         for _, answer in self._pairs:

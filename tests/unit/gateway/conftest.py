@@ -83,7 +83,7 @@ class FakeStream:
             self.cancelled, self.complete = True, complete
             self.gone.set()
 
-    def shorten(self, take: Callable[[Token], bool]) -> None:
+    def shorten(self, take: Callable[[int], bool]) -> None:
         """Every token goes to the reader."""
 
     async def events(self) -> AsyncIterator[Token]:

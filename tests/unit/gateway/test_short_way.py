@@ -166,7 +166,7 @@ async def test_a_defect_on_the_short_way_ends_its_own_answer_only(caplog: pytest
         except BatonError as error:
             found.append(error)
 
-    def fail(token: Token) -> bool:
+    def fail(token: int) -> bool:
         raise ValueError("a defect")
 
     for each, take in ((broken, fail), (whole, lambda token: False)):
