@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream, check_class
 from gateway.events import Delta, Event, Finished, best, merge
-from gateway.short_way import SendText, ShortWay
+from gateway.short_way import SendText, short_way
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.places import TokenPlaces
 from gateway.text.stops import StopStrings
@@ -176,7 +176,7 @@ class Answer:
             if parsed.piece.tokens:
                 yield _delta(index, parsed, stream, places)
                 if send is not None:
-                    stream.shorten(ShortWay(self._counts, index, send, detokenizer, stops, reader).take)
+                    stream.shorten(short_way(self._counts, index, send, detokenizer, stops, reader))
                     send = None
             has_call = one_call and reader.count > 0
             if token.end is End.NONE and stops.matched is None and not has_call:

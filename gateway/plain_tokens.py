@@ -25,8 +25,8 @@ class PlainTokens:
 
     def on_columns(self, worker: AttachedWorker, columns: PackedTokens) -> None:
         now, tier, numerics = asyncio.get_running_loop().time(), worker.tier, worker.numerics
-        known, observer, shown = self._known, self._sequencer.observer, 0
-        none, opened = End.NONE, RequestPhase.OPEN
+        known, none, opened, shown = self._known, End.NONE, RequestPhase.OPEN, 0
+        gaps: dict[float, list[GatewayRequest]] = {}  # by the time of the token before
         for raw, position, token, logprob, end in zip(
             columns.tickets, columns.positions, columns.tokens, columns.logprobs, columns.ends, strict=True
         ):
@@ -34,15 +34,21 @@ class PlainTokens:
             if entry is not None and end is none:
                 request, ticket, held, base = entry
                 if (
-                    request.ticket is ticket
+                    held.waiting is not None
+                    and held.plain is not None
+                    and request.ticket is ticket
                     and request.phase is opened
                     and request.handed
                     and position == base + len(request.shown)
                     and request.numerics == numerics
-                    and held.take_at_once(token)
+                    and held.plain(token)
                 ):
-                    if now != request.shown_seconds:  # tokens of one message count once
-                        observer.next_tokens(request, now - request.shown_seconds, now)
+                    before = request.shown_seconds
+                    if now != before:  # tokens of one message count once
+                        if before in gaps:
+                            gaps[before].append(request)
+                        else:
+                            gaps[before] = [request]
                         request.shown_seconds = now
                     request.trace.token(now, tier)
                     request.shown.append(token)
@@ -50,7 +56,9 @@ class PlainTokens:
                     continue
             self._the_long_way(worker, raw, Token(position, token, logprob, end=end))
         if shown:
-            observer.taken_plain(shown)
+            self._sequencer.observer.taken_plain(shown)
+            for before, requests in gaps.items():
+                self._sequencer.observer.next_tokens(requests[-1], now - before, now, len(requests))
 
     def _the_long_way(self, worker: AttachedWorker, raw: bytes, token: Token) -> None:
         ticket = unpack_ticket(raw)

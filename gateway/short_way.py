@@ -14,46 +14,31 @@ from gateway.text.tool_calls import AnswerReader
 SendText = Callable[[str], bool]  # sends the text of one token; False: not now, and nothing was sent
 
 
-class ShortWay:
-    """Takes the plain tokens of one choice."""
+def short_way(
+    counts: dict[int, int],  # tokens that the client has, by choice
+    index: int,  # number of the choice
+    send: SendText,
+    detokenizer: Detokenizer,
+    stops: StopStrings,
+    reader: AnswerReader,
+) -> Callable[[int], bool]:
+    """A function that sends a plain token of one choice. It returns False where a token has to go the long way; then
+    nothing has changed."""
+    texts = detokenizer.plain_texts
 
-    __slots__ = (
-        "_all_text",
-        "_counts",
-        "_detokenizer",
-        "_index",
-        "_reader",
-        "_send",
-        "_stops",
-        "_texts",
-    )
-
-    def __init__(
-        self,
-        counts: dict[int, int],  # tokens that the client has, by choice
-        index: int,  # number of the choice
-        send: SendText,
-        detokenizer: Detokenizer,
-        stops: StopStrings,
-        reader: AnswerReader,
-    ) -> None:
-        self._counts, self._index, self._send = counts, index, send
-        self._detokenizer, self._stops, self._reader = detokenizer, stops, reader
-        self._texts = detokenizer.plain_texts
-
-        self._all_text = stops.none and reader.passes_all  # and so it stays
-
-    def take(self, token: int) -> bool:
-        """Send a plain token; False: it goes the long way, and nothing has changed."""
-        if not self._detokenizer.between:
+    def take_text(token: int) -> bool:
+        text = texts[token]
+        if not text or not detokenizer.between or not send(text):
             return False
-        text = self._texts[token]
-        if self._all_text:
-            if not text or not self._send(text):
-                return False
-        elif not text or not self._stops.passes(text) or not self._reader.passes(text) or not self._send(text):
-            return False
-        else:
-            self._reader.passed(text)
-        self._counts[self._index] += 1
+        counts[index] += 1
         return True
+
+    def take(token: int) -> bool:
+        text = texts[token]
+        if not text or not detokenizer.between or not stops.passes(text) or not reader.passes(text) or not send(text):
+            return False
+        reader.passed(text)
+        counts[index] += 1
+        return True
+
+    return take_text if stops.none and reader.passes_all else take  # what passes all text goes on to do so

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from gateway.core import Timings
+from gateway.errors import client_error
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.sequencer import Sequencer
 from mesh.errors import Cancelled
@@ -37,15 +38,23 @@ class RequestStream:
                 return
 
     def shorten(self, take: Callable[[int], bool]) -> None:
-        request, numerics = self._request, self._request.numerics
+        request, held, numerics = self._request, self._request.held, self._request.numerics
 
-        def take_one(token: Token) -> bool:
-            if token.end is not End.NONE or request.numerics != numerics or not request.held.take_at_once(token.token):
+        def plain(token: int) -> bool:
+            try:
+                return take(token)
+            except Exception as error:  # of this answer alone: the worker's other requests go on
+                held.plain = held.taker = None
+                held.fail(client_error(error, request.choice.request_id))
+                return True
+
+        def one(token: Token) -> bool:
+            if token.end is not End.NONE or request.numerics != numerics or not plain(token.token):
                 return False
             self._count(token)
             return True
 
-        request.held.plain, request.held.taker, request.held.name = take, take_one, request.choice.request_id
+        held.plain, held.taker = plain, one
 
     def _count(self, token: Token) -> None:
         """The front door has taken a token."""

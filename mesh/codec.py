@@ -29,6 +29,8 @@ class Envelope:
         self._outer = outer
         self._encode: dict[type, tuple[str, Callable[[Any], Any]]] = {}
         self._decode: dict[str, Callable[[Any], Any]] = {}
+        if written_out and Tokens in written_out:
+            self._encode[PackedTokens] = "tokens", _encode_packed
         for field in outer.DESCRIPTOR.fields:
             cls = getattr(messages, field.message_type.name)
             codec = (written_out or {}).get(cls) or derive(cls, field.message_type)
@@ -94,6 +96,17 @@ def _encode_tokens(message: Tokens) -> Any:
         top_logprobs=[top for token in tokens for top in token.top_logprobs],
         drafted=[token.drafted for token in tokens] if with_drafts else (),
         accepted=[token.accepted for token in tokens] if with_drafts else (),
+    )
+
+
+def _encode_packed(message: PackedTokens) -> Any:
+    outer: Any = worker_pb2.Tokens
+    return outer(
+        tickets=message.tickets,
+        positions=message.positions,
+        tokens=message.tokens,
+        logprobs=message.logprobs,
+        ends=[_END_NUMBER[end] for end in message.ends],
     )
 
 

@@ -76,13 +76,18 @@ class BoundedWriting(HttpToolsProtocol):
     def sender(self, before: bytes, behind: bytes) -> Callable[[str], bool]:
         """A function that writes a chunk of a JSON string between these bytes with the next pass of the event loop,
         before any task that is woken from now on writes. It returns False where the client is behind or gone."""
-        waiting, size, add = self._writes.waiting, len(before) + len(behind), self._writes.add
+        waiting, add, around = self._writes.waiting, self._writes.add, len(before) + len(behind)
+        heads: dict[int, bytes] = {}  # what stands before a string of so many bytes
+        tail = behind + b"\r\n"
 
         def send(text: str) -> bool:
             if not self.writable:
                 return False
             middle = encode(text)
-            chunk = b"%x\r\n%b%b%b\r\n" % (size + len(middle), before, middle, behind)
+            head = heads.get(len(middle))
+            if head is None:
+                head = heads[len(middle)] = b"%x\r\n%b" % (around + len(middle), before)
+            chunk = head + middle + tail
             if waiting:
                 waiting.append((self, chunk))
             else:

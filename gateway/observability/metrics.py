@@ -114,9 +114,9 @@ class GatewayMetrics:
         if choice.sampling.choice == 0:  # the choices of a request share its prompt
             self.prompt_tokens += len(choice.prompt)
 
-    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
+    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float, count: int = 1) -> None:
         record = request.trace.request
-        self._gap.observe(gap_seconds, record.context if record.recorded else None, now)
+        self._gap.observe(gap_seconds, record.context if record.recorded else None, now, count)
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         if request.prefill is not None and request.first_token_seconds is not None:

@@ -33,8 +33,8 @@ class RequestObserver(Protocol):
 
     def first_token(self, request: GatewayRequest, now: float) -> None: ...
 
-    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
-        """A message with further tokens came, so long after the one before."""
+    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float, count: int = 1) -> None:
+        """A message with further tokens came, so long after the one before, to `count` requests like this one."""
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         """Decode has sent its first tokens of this request: the first hand-off, not that of a resumption."""
@@ -85,7 +85,7 @@ class Unobserved:
     def first_token(self, request: GatewayRequest, now: float) -> None:
         pass
 
-    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
+    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float, count: int = 1) -> None:
         pass
 
     def handed(self, request: GatewayRequest, now: float) -> None:
