@@ -81,7 +81,15 @@ class Siblings:
     async def _ask(self, name: str, question: Question) -> OwnAnswer | None:
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                reader, writer = await asyncio.open_unix_connection(name)
+                # uvloop takes no address that begins with a zero byte, but a socket that is connected to one.
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                connection.setblocking(False)
+                try:
+                    connection.connect(name)
+                except OSError:
+                    connection.close()
+                    raise
+                reader, writer = await asyncio.open_unix_connection(sock=connection)
                 try:
                     if not _is_own_user(writer):
                         return None

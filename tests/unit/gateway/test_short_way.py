@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from gateway.plain_tokens import PlainTokens
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.streams import RequestStream
 from gateway.text.assets import Assets, load_assets
 from mesh.errors import BatonError, Unavailable
 from mesh.messages import End, Token, TokenOf, Tokens
+from mesh.packed_tokens import PackedTokens
 from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, send_request
 from tests.unit.gateway.fake_mesh import mesh
 
@@ -21,20 +23,31 @@ CHAT: dict[str, Any] = {
     "model": "tiny",
     "messages": [{"role": "user", "content": "x"}],
     "stream": True,
-    "max_tokens": 500,
+    "max_tokens": 300,
 }
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 LONG_WAY = {"stream_options": {"continuous_usage_stats": True}}  # such a stream has no short way
 BYTES = [*b"plain words, <tool_call> and STOP signs ", 0xC3, 0xA9, 0xF0, 0x9F, 0x98, 0x80, 0xFF, 0xE6]
 
 
-def give(core: EmittingCore, request: GatewayRequest, ids: list[int], end: End = End.NONE) -> None:
-    """One message with these tokens of one request."""
+def give(
+    core: EmittingCore,
+    request: GatewayRequest,
+    ids: list[int],
+    end: End = End.NONE,
+    *,
+    packed: PlainTokens | None = None,
+) -> None:
+    """One message with these tokens of one request; as columns with `packed`."""
     assert request.ticket is not None
-    first, ticket = request.next_position, request.ticket
-    tokens = [Token(first + i, token, end=end if i + 1 == len(ids) else End.NONE) for i, token in enumerate(ids)]
-    worker = core.mesh.workers[core.mesh.serving(request)[1]]
-    core.mesh.sequencer.on_tokens(worker, Tokens(tuple(TokenOf(ticket, token) for token in tokens)))
+    first, ticket, count = request.next_position, request.ticket, len(ids)
+    worker, ends = core.mesh.workers[core.mesh.serving(request)[1]], [End.NONE] * (count - 1) + [end]
+    if packed is not None:
+        positions = range(first, first + count)
+        packed.on_columns(worker, PackedTokens([ticket.pack()] * count, positions, ids, [-0.5] * count, ends))
+    else:
+        tokens = [Token(first + i, token, -0.5, end=ends[i]) for i, token in enumerate(ids)]
+        core.mesh.sequencer.on_tokens(worker, Tokens(tuple(TokenOf(ticket, token) for token in tokens)))
 
 
 async def until(condition: Any) -> None:
@@ -59,19 +72,21 @@ def texts_of(chunks: list[bytes]) -> list[str]:
 
 
 async def stream_of(
-    assets: Assets, body: dict[str, Any], path: str, messages: list[list[int]], *, pauses: bool = True
+    assets: Assets, body: dict[str, Any], path: str, messages: list[list[int]], *, pauses: bool = True, columns: int = 2
 ) -> tuple[list[str], list[bytes], int]:
-    """Texts and chunks of a stream that gets these messages, and how many tokens left before any task ran."""
+    """Texts and chunks of a stream that gets these messages, and how many tokens left before any task ran. One of so
+    many `columns` messages is no message of columns."""
     core, at_once = EmittingCore(), 0
+    packed = PlainTokens(core.mesh.sequencer)
     async with http_of(core, assets) as address:
         connection = await send_request(address, body, path)
         await until(lambda: core.requests)
         (request,) = core.requests
         reading = asyncio.ensure_future(read_chunks(connection))
-        for ids in messages:
+        for number, ids in enumerate(messages):
             if request.ended:
                 break
-            give(core, request, ids)
+            give(core, request, ids, packed=packed if number % columns else None)
             at_once += not len(request.held)
             if pauses:
                 await settle()
@@ -109,7 +124,7 @@ async def test_both_ways_give_equal_pieces_of_text(folder: Path, seed: int, kind
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config["chat_template"] = "{% if tools %}{{ tools }}<tool_call>{% endif %}" + config["chat_template"]
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    assets, random = load_assets(folder, "tiny"), Random(seed)
+    assets, random = load_assets(folder, "tiny", tool_format="hermes"), Random(seed)
     body, path = (COMPLETION, "/v1/completions") if kind == "completion" else (CHAT, "/v1/chat/completions")
     body = body | ({"tools": [TOOL]} if kind == "tools" else {"stop": random.choice([[], ["STOP"], ["rds", "ig"]])})
     marks = [b"<tool_call>", b'<tool_call>{"name": "look", "arguments": {}}</tool_call>', b"STO", b"<"]
@@ -135,7 +150,7 @@ async def test_the_usage_at_the_end_counts_tokens_of_both_ways(assets: Assets) -
 async def test_an_unread_stream_of_plain_tokens_pauses_and_loses_nothing(assets: Assets) -> None:
     core = EmittingCore(mesh=mesh(reader_bytes=16 * 1024))
     async with http_of(core, assets) as address:
-        connection = await send_request(address, COMPLETION | {"max_tokens": 100_000})
+        connection = await send_request(address, COMPLETION)
         await until(lambda: core.requests)
         (request,) = core.requests
         while request.phase is RequestPhase.OPEN:
@@ -172,11 +187,12 @@ async def test_a_defect_on_the_short_way_ends_its_own_answer_only(caplog: pytest
     for each, take in ((broken, fail), (whole, lambda token: False)):
         request = each.accept()
         stream = RequestStream(each.sequencer, request)
-        stream.shorten(take)
         reading = asyncio.ensure_future(read(stream))
-        await asyncio.sleep(0)
         each.token(each.serving(request)[1], request.ticket, 0)
-        each.token(each.serving(request)[1], request.ticket, 1, End.LENGTH)
+        await settle()
+        stream.shorten(take)
+        each.token(each.serving(request)[1], request.ticket, 1)
+        each.token(each.serving(request)[1], request.ticket, 2, End.LENGTH)
         await reading
-    assert [type(each).__name__ for each in found] == ["Internal", "Token", "Token"]
+    assert [type(each).__name__ for each in found] == ["Token", "Internal", "Token", "Token", "Token"]
     assert "a defect" in caplog.text

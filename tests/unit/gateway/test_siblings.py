@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from cli.loop import PreciseLoop
 from gateway.http import whole_pages as pages
 from gateway.http.whole_pages import WholePages
 from gateway.siblings import OwnAnswer, Question, Siblings
@@ -43,7 +44,7 @@ def app_of(process: int) -> Starlette:
 
 METRICS = """# HELP a_total Things "of" {{all}} kinds.
 # TYPE a_total counter
-a_total{{kind="x} y",process="{0}"}} {0}5
+a_total{{kind="x}} y",process="{0}"}} {0}5
 # HELP b Workers.
 # TYPE b gauge
 b{{worker="decode-0",tier="decode"}} 7
@@ -148,3 +149,20 @@ async def test_processes_of_another_gateway_are_strangers() -> None:
     async with processes(2), processes(2) as (asked, _):
         _, _, body = await get(asked, "/health")
         assert json.loads(body)["processes"] == 2
+
+
+def test_processes_reach_each_other_on_the_loop_that_services_run_on() -> None:
+    async def main() -> list[OwnAnswer]:
+        name = uuid.uuid4().hex
+        asked, other = (Siblings(name, process=number, processes=2) for number in range(2))
+
+        async def answer(question: Question) -> OwnAnswer:
+            return OwnAnswer(200, question.path.encode())
+
+        await other.listen(answer)
+        found = await asked.ask(Question("/load", "", "*/*"))
+        await other.close()
+        return found
+
+    with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+        assert runner.run(main()) == [OwnAnswer(200, b"/load")]
