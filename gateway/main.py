@@ -23,6 +23,7 @@ from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
 from gateway.http.whole_pages import WholePages
 from gateway.leaving import serve_until_left
+from gateway.memory import bound_free_memory
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
 from gateway.observability.limits import Limits
@@ -53,6 +54,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     """Serve until cancelled, or until SIGTERM has come and running answers have ended (gateway/leaving.py)."""
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
+    bound_free_memory()
     random, metrics = SystemRandom(), GatewayMetrics() if config.metrics else None
     assets = await asyncio.to_thread(
         load_assets,

@@ -158,7 +158,7 @@ class Sequencer:
             self.observer.prefilled(request, prefilled)
 
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
-        """One message carries the tokens of a whole step, so this loop is the gateway's busiest."""
+        """One message carries a whole step; of those in columns only what does not leave at once comes here."""
         now, tier, numerics = asyncio.get_running_loop().time(), worker.tier, worker.numerics
         for item in tokens.items:
             request = self.current(item.ticket)

@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class OwnAnswer:
-    """What one process alone answers."""
+    """The answer of one process alone."""
 
     status: int
     content: bytes

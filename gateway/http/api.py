@@ -63,8 +63,8 @@ class HttpApi:
     ) -> None:
         self._core, self._assets, self._random, self._clock = core, assets, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
-        self.count_error, self.bodies = core.count_error, BodyReader(core.limits)
         self._parser = BodyParser(core.limits, self._context_tokens)
+        self.count_error, self.bodies = core.count_error, BodyReader(core.limits, self._parser.trim_later)
         info = InfoPages(core, assets, created=int(clock()), also=also)
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
         routed = Starlette(

@@ -48,7 +48,7 @@ class WholePages:
         await self._siblings.close()
 
     async def answer_alone(self, question: Question) -> OwnAnswer:
-        """What this process alone answers to another one."""
+        """The answer of this process alone, to another one."""
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},

@@ -44,7 +44,7 @@ class RequestObserver(Protocol):
         second, and so on; 0 for any other token."""
 
     def taken_plain(self, count: int) -> None:
-        """So many tokens that were no drafts have left for their clients at once."""
+        """Tokens that were no drafts have left for their clients at once, `count` of them."""
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None: ...
 

@@ -41,7 +41,7 @@ class Frames:
         return start
 
     def around_text(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and behind the text of a plain token in its frame."""
+        """The bytes before and behind the text of a plain token in its frame."""
         return self.start(index) + self.BEFORE_TEXT, self.BEHIND_TEXT
 
     def usage(self, usage: object, timings: object) -> bytes:
