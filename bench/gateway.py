@@ -20,12 +20,15 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench import gateway_runs as runs
-from bench.gateway_targets import bare_target, gateway_target
+from bench.gateway_targets import GatewayTarget, bare_target, gateway_target
 from bench.handoff import processor, say
 from bench.spread import Spread
 
 TARGETS = {"tokens_ratio_to_bare": 0.5, "ttft_added_p50_ms": 2.0, "ttft_added_p99_ms": 10.0, "slow_reader": 1.1}
-LONGEST_BLOCK_MS, MEMORY_GROWTH = 50.0, 0.05
+LONGEST_BLOCK_MS, MEMORY_GROWTH, HOSTILE_RATIO = 50.0, 0.05, 1.5
+ATTACKED = 64  # streams beside the hostile requests
+ATTACKED_RATE = 2000.0  # their tokens per second, of all together
+SETTLE_SECONDS = 6.0  # after which the memory of large requests is back
 READER_KIB = "64"  # so that a client that does not read is behind soon
 WARM_DROPS = 1000  # connections dropped before memory is looked at
 
@@ -37,6 +40,7 @@ class DoorLoad:
     turns: int
     requests: int  # first tokens of one turn
     drops: int
+    attacks: int  # times that all hostile requests come
 
 
 def main() -> None:
@@ -47,8 +51,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7, help="turns of each figure")
     parser.add_argument("--requests", type=int, default=150, help="first tokens measured in one turn")
     parser.add_argument("--drops", type=int, default=10_000, help="connections dropped in mid-request")
+    parser.add_argument("--attacks", type=int, default=2, help="times that all hostile requests come")
     chosen = parser.parse_args()
-    load = DoorLoad(chosen.clients, chosen.seconds, chosen.turns, chosen.requests, chosen.drops)
+    load = DoorLoad(
+        chosen.clients, chosen.seconds, chosen.turns, chosen.requests, max(2, chosen.drops), max(1, chosen.attacks)
+    )
     from cli.loop import PreciseLoop
 
     with asyncio.Runner(loop_factory=PreciseLoop) as runner:
@@ -62,7 +69,7 @@ async def bench(load: DoorLoad) -> dict[str, Any]:
     random = Random(0)
     async with AsyncExitStack() as stack:
         progress = stack.enter_context(Progress(console=Console(stderr=True)))
-        bar = progress.add_task("the front door", total=3 * load.turns + 2)
+        bar = progress.add_task("the front door", total=3 * load.turns + 3)
         gateway = await stack.enter_async_context(gateway_target(reader_kib=READER_KIB))
         sample = await runs.open_streams(gateway, 1)
         event_bytes = sample[0].sample_bytes
@@ -110,9 +117,25 @@ async def bench(load: DoorLoad) -> dict[str, Any]:
         left = await gateway.idle()
         await note("connections dropped")
         after = (await gateway.facts())["rss_bytes"]
+        progress.update(bar, advance=1, description="hostile requests")
+        await runs.attacked(gateway, ATTACKED, ATTACKED_RATE)  # the first time loads what parses large bodies
+        attacks, sizes = list[float](), [await settled(gateway)]
+        for _ in range(load.attacks):
+            calm, hostile = await runs.attacked(gateway, ATTACKED, ATTACKED_RATE)
+            attacks.append(hostile / calm)
+            sizes.append(await settled(gateway))
+        await note("hostile requests")
         progress.update(bar, advance=1)
     del blocks["start"]
-    return summary(load, speeds, firsts, gaps, blocks, left, after / before - 1, event_bytes)
+    growths = {"dropped": after / before - 1, "hostile": sizes[-1] / sizes[0] - 1}
+    return summary(load, speeds, firsts, gaps, attacks, blocks, left, growths, event_bytes)
+
+
+async def settled(gateway: GatewayTarget) -> float:
+    """Memory of the idle gateway."""
+    await gateway.idle()
+    await asyncio.sleep(SETTLE_SECONDS)
+    return float((await gateway.facts())["rss_bytes"])
 
 
 def summary(
@@ -120,12 +143,14 @@ def summary(
     speeds: list[tuple[float, float]],
     firsts: list[tuple[list[float], list[float]]],
     gaps: list[float],
+    attacks: list[float],
     blocks: dict[str, dict[str, float]],
     left: int,
-    growth: float,
+    growths: dict[str, float],
     event_bytes: int,
 ) -> dict[str, Any]:
     ratio, slow = Spread.of([gateway / bare for gateway, bare in speeds]), Spread.of(gaps)
+    hostile, growth = Spread.of(attacks), max(growths.values())
     added = {
         f"p{percent}": Spread.of(
             [(runs.percentile(one, percent) - runs.percentile(two, 50)) * 1000 for one, two in firsts]
@@ -142,8 +167,10 @@ def summary(
     passed &= (
         added["p50"].median <= TARGETS["ttft_added_p50_ms"] and added["p99"].median <= TARGETS["ttft_added_p99_ms"]
     )
+    say(f"gaps beside hostile requests {hostile}")
     say(f"longest block {block_ms:.1f} ms, {left} requests left, memory {growth:+.1%}")
     passed &= block_ms <= LONGEST_BLOCK_MS and left == 0 and growth <= MEMORY_GROWTH
+    passed &= hostile.median <= HOSTILE_RATIO
     return {
         "tokens_ratio_to_bare": ratio.median,
         "tokens_ratio_spread": [ratio.low, ratio.high],
@@ -157,7 +184,9 @@ def summary(
         "bare_tokens_per_second": median(speed for _, speed in speeds),
         "dropped": load.drops,
         "left_running": left,
-        "memory_growth": growth,
+        "memory_growth": growths,
+        "hostile_itl_ratio": hostile.median,
+        "hostile_itl_spread": [hostile.low, hostile.high],
         "event_bytes": event_bytes,
         "clients": load.clients,
         "turns": load.turns,

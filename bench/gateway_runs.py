@@ -1,14 +1,17 @@
 """The single measurements of bench/gateway.py, each over one target."""
 
 import asyncio
+from collections.abc import Awaitable
 from random import Random
 from statistics import quantiles
 
 from bench.gateway_client import StreamClient, connect, request_bytes, unread_connection
+from bench.gateway_hostile import attack, attacks, half_sent
 from bench.gateway_targets import GatewayTarget, Target
 
 WINDOW = 4  # steps under way at once, as a worker that computes ahead of the network
 MOST_TOKENS = 2000  # of one stream; the built-in model has a context of 2048
+ATTACK_SECONDS = 5.0
 UNREAD_CHOICES = 16  # of a stream whose client does not read: many, so that it is behind soon
 
 
@@ -129,6 +132,32 @@ async def unread_and_closed(target: GatewayTarget, count: int, steps: int) -> No
     for connection in unread:
         connection.close()
     await target.idle()
+
+
+async def attacked(target: GatewayTarget, count: int, rate: float) -> tuple[float, float]:
+    """99th percentiles of the seconds between two tokens of `count` clients: while nothing else happens, and while
+    hostile requests come."""
+    clients = await open_streams(target, count)
+    async with Pace(target, rate / count):
+        await asyncio.sleep(0.2)
+        calm = await _gaps(clients, asyncio.sleep(ATTACK_SECONDS))
+        hostile = await _gaps(clients, _attack(target.port))
+    await close_streams(target, clients)
+    return percentile(calm, 99), percentile(hostile, 99)
+
+
+async def _attack(port: int) -> None:
+    halves = asyncio.ensure_future(half_sent(port, ATTACK_SECONDS))
+    for _, say in attacks():
+        await attack(port, say)
+    await halves
+
+
+async def _gaps(clients: list[StreamClient], meanwhile: Awaitable[None]) -> list[float]:
+    for client in clients:
+        client.gaps = []
+    await meanwhile
+    return [gap for client in clients for gap in client.gaps or ()]
 
 
 async def dropped(target: GatewayTarget, count: int, random: Random) -> None:

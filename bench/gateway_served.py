@@ -16,7 +16,7 @@ from cli.serve import COLLECT, telemetry_of
 from gateway.main import serve
 from mesh.settings import read_settings
 
-TICK_SECONDS = 0.002
+TICK_SECONDS = 0.005
 
 
 class LoopWatch:

@@ -60,9 +60,9 @@ class BareTarget:
 
 @asynccontextmanager
 async def gateway_target(**settings: str) -> AsyncIterator[GatewayTarget]:
-    grpc, http = free_address(), free_address()
+    grpc, http, register = free_address(), free_address(), free_address()
     pairs = {f"gateway.{key}": value for key, value in settings.items()}
-    pairs |= {"gateway.grpc_address": grpc, "gateway.http_address": http}
+    pairs |= {"gateway.grpc_address": grpc, "gateway.http_address": http, "gateway.worker_address": register}
     arguments = [f"{key}={value}" for key, value in pairs.items()]
     process = await _start("bench.gateway_served", *arguments)
     worker = EmittingWorker()
@@ -71,7 +71,7 @@ async def gateway_target(**settings: str) -> AsyncIterator[GatewayTarget]:
             if process.returncode is not None:
                 raise RuntimeError("the gateway did not start; its log stands above")
             await asyncio.sleep(0.05)
-        await worker.start(grpc)
+        await worker.start(register)
         yield GatewayTarget(int(http.rpartition(":")[2]), worker, process)
     finally:
         await worker.close()

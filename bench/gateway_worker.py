@@ -27,6 +27,7 @@ from mesh.messages import (
     Tokens,
 )
 from mesh.network import Channel, Listening, Stream
+from mesh.packed_tokens import PackedTokens
 from mesh.rules import RULES
 from mesh.session import Session
 
@@ -37,6 +38,7 @@ FIRST_WORD, WORDS = 300, 1000  # ids of ordinary words of the built-in vocabular
 @dataclass(slots=True)
 class OpenRequest:
     ticket: Ticket
+    raw: bytes  # the packed ticket
     position: int
     last: int  # position of the last token
 
@@ -65,9 +67,18 @@ class EmittingWorker:
 
     def step(self) -> int:
         """One token for every open request; returns how many."""
-        items = [self._token(request) for request in self.open.values()]
-        self._send(items)
-        return len(items)
+        requests = list(self.open.values())
+        if requests and self._session is not None:
+            positions = [request.position for request in requests]
+            ends = [End.LENGTH if request.position >= request.last else End.NONE for request in requests]
+            tokens = [FIRST_WORD + position % WORDS for position in positions]
+            tickets = [request.raw for request in requests]
+            self._session.send(PackedTokens(tickets, positions, tokens, [-0.5] * len(requests), ends))
+            for request in requests:
+                request.position += 1
+                if request.position > request.last:
+                    self.open.pop(request.ticket.request, None)
+        return len(requests)
 
     async def _accept(self, stream: Stream) -> None:
         assert self._listening is not None
@@ -95,7 +106,7 @@ class EmittingWorker:
     def _receive(self, session: Session, message: Message) -> None:
         if isinstance(message, Open):
             job, self.opened = message.job, self.opened + 1
-            request = OpenRequest(job.ticket, job.base, job.sampling.max_tokens - 1)
+            request = OpenRequest(job.ticket, job.ticket.pack(), job.base, job.sampling.max_tokens - 1)
             self.open[job.ticket.request] = request
             self._send([self._token(request)])
         elif isinstance(message, Cancel):

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from cli.ports import check_free, dialable
 from cli.supervisor import Service, serve_arguments
-from mesh.config import BUILTIN_NAME, CommonConfig, ConfigError, MeshConfig
+from mesh.config import BUILTIN_NAME, CommonConfig, ConfigError, GatewayConfig, MeshConfig
 
 Config = TypeVar("Config", bound=CommonConfig)
 
@@ -40,12 +40,12 @@ def services_of(
         )
     check_free("gateway.http_address", mesh.gateway.http_address, "--http")
     check_free("gateway.grpc_address", mesh.gateway.grpc_address, "--grpc")
-    check_free("gateway.worker_address", mesh.gateway.worker_address, "--workers")
+    for address in mesh.gateway.worker_addresses:
+        check_free("gateway.worker_address", address, "--workers")
     common = dict(overrides) | {"otlp_endpoint": otlp_endpoint}
     config = str(file) if file is not None else None
-    arguments, drain_seconds = serve_arguments("gateway", common, config), mesh.gateway.drain_seconds + CLOSE_SECONDS
-    services = [Service(mesh.gateway.name, arguments, drain_seconds=drain_seconds)]
-    models = (mesh, *mesh.further)
+    services = gateway_services(mesh.gateway, common, config)
+    gateways, models = len(services), (mesh, *mesh.further)
     for model, tier in product(models, ("prefill", "decode")):
         worker = model.prefill if tier == "prefill" else model.decode
         host = worker.address.rpartition(":")[0]  # in brackets if it is an IPv6 address
@@ -53,14 +53,27 @@ def services_of(
             own = {
                 f"{tier}.name": f"{worker.name}-{number}",
                 f"{tier}.address": f"{host}:0",  # workers of one host cannot share a port
-                f"{tier}.gateways": dialable(mesh.gateway.worker_address),
+                f"{tier}.gateways": ",".join(map(dialable, mesh.gateway.worker_addresses)),
                 f"{tier}.workers_on_host": str(mesh.workers),
-                f"{tier}.worker_on_host": str(len(services) - 1),  # the gateway came first and computes nothing
+                f"{tier}.worker_on_host": str(len(services) - gateways),  # they came first and compute nothing
             }
             if mesh.further:
                 short = worker.model_name.rpartition("/")[2]
                 own |= {"model": worker.model_name, f"{tier}.name": f"{worker.name}-{short}-{number}"}
             services.append(Service(own[f"{tier}.name"], serve_arguments(tier, common | own, config)))
+    return services
+
+
+def gateway_services(gateway: GatewayConfig, common: Mapping[str, str], config: str | None) -> list[Service]:
+    """The processes of the gateway. Several share the ports of clients; each has a name and a port for workers."""
+    drain_seconds = gateway.drain_seconds + CLOSE_SECONDS
+    if gateway.processes == 1:
+        return [Service(gateway.name, serve_arguments("gateway", dict(common), config), drain_seconds=drain_seconds)]
+    services = []
+    for number in range(gateway.processes):
+        own = {"gateway.name": f"{gateway.name}-{number}", "gateway.process": str(number)}
+        arguments = serve_arguments("gateway", dict(common) | own, config)
+        services.append(Service(own["gateway.name"], arguments, drain_seconds=drain_seconds))
     return services
 
 

@@ -17,7 +17,7 @@ async def running_mesh(
     mesh: MeshConfig, services: Sequence[Service], on_line: OnLine, timeout_seconds: float | None = None
 ) -> AsyncIterator[Supervisor]:
     """MeshFailed when the mesh does not become complete. Without a time-out the start may take as long as it needs."""
-    supervisor = Supervisor(services, on_line)
+    supervisor = Supervisor(services, on_line, gateways=mesh.gateway.processes)
     supervisor.start()
     try:
         await supervisor.all_ready(timeout_seconds)
@@ -28,14 +28,17 @@ async def running_mesh(
 
 
 async def complete(mesh: MeshConfig, timeout_seconds: float | None) -> None:
-    """Wait until the gateway has attached every worker; MeshFailed after `timeout_seconds`."""
-    address = dialable(mesh.gateway.http_address)
+    """Wait until every process of the gateway has attached every worker; MeshFailed after `timeout_seconds`."""
+    address, processes = dialable(mesh.gateway.http_address), mesh.gateway.processes
     seen, wanted = None, (mesh.all_prefill_workers, mesh.all_decode_workers)
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
                 seen = await health(address)
-                if seen is not None and (seen.get("prefill"), seen.get("decode")) == wanted:
+                if seen is not None and (seen.get("prefill"), seen.get("decode"), seen.get("processes", 1)) == (
+                    *wanted,
+                    processes,
+                ):
                     return
                 await asyncio.sleep(LOOK_SECONDS)
     except TimeoutError:

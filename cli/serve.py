@@ -50,9 +50,16 @@ def gateway(config: File = None, settings: Set = None, parent: Parent = None) ->
     """
     chosen = begin(config, settings, parent, Settings.gateway)
     with readable_errors():
-        check_free("gateway.http_address", chosen.http_address)
-        check_free("gateway.grpc_address", chosen.grpc_address)
-        check_free("gateway.worker_address", chosen.worker_address)
+        if chosen.process is None:  # else the other processes of this gateway listen there
+            check_free("gateway.http_address", chosen.http_address)
+            check_free("gateway.grpc_address", chosen.grpc_address)
+        if chosen.process is None and chosen.processes > 1:
+            for address in chosen.worker_addresses:
+                check_free("gateway.worker_address", address)
+            from cli.gateways import run_gateways
+
+            return run_gateways(chosen, config, parse_settings(settings or []))
+        check_free("gateway.worker_address", chosen.own_worker_address)
         from gateway.main import serve
 
     telemetry = telemetry_of(chosen)

@@ -61,8 +61,9 @@ OnLine = Callable[[str, str], None]  # (service's name, line)
 
 
 class Supervisor:
-    def __init__(self, services: Sequence[Service], on_line: OnLine) -> None:
-        self.running = [Running(service) for service in services]
+    def __init__(self, services: Sequence[Service], on_line: OnLine, *, gateways: int = 1) -> None:
+        """The first `gateways` services are the processes of the gateway."""
+        self.running, self._gateways = [Running(service) for service in services], gateways
         self._on_line = on_line
         self._keepers: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
@@ -86,9 +87,9 @@ class Supervisor:
             raise MeshFailed("\n".join(_last_words(running, "is not ready") for running in late)) from None
 
     async def stop(self) -> None:
-        """Stop the first service (the gateway) first: its workers serve the answers that run until it has left."""
+        """Stop the gateway first: its workers serve the answers that run until it has left."""
         self._stopping.set()
-        for group in (self.running[:1], self.running[1:]):
+        for group in (self.running[: self._gateways], self.running[self._gateways :]):
             await asyncio.gather(*(self._end(running) for running in group))
         for keeper in self._keepers:
             keeper.cancel()

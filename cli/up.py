@@ -53,6 +53,9 @@ def up(
     workers: Annotated[
         str | None, typer.Option(help="Address where workers register; the default is 127.0.0.1:50052.")
     ] = None,
+    gateways: Annotated[
+        int | None, typer.Option(min=1, help="Gateway processes that share the ports of clients; the default is 1.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
     ] = None,
@@ -77,6 +80,7 @@ def up(
         "gateway.http_address": http,
         "gateway.grpc_address": grpc,
         "gateway.worker_address": workers,
+        "gateway.processes": gateways,
     }
     overrides |= {key: str(value) for key, value in flags.items() if value is not None}
     with readable_errors():

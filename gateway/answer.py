@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream
+from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream, check_class
 from gateway.events import Delta, Event, Finished, best, merge
+from gateway.short_way import SendText, short_way
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.places import TokenPlaces
 from gateway.text.stops import StopStrings
@@ -18,7 +19,7 @@ from gateway.text.tokenizer import REPLACEMENT, ModelTokenizer
 from gateway.text.tool_calls import AnswerReader, ParsedPiece
 from gateway.turns import Turns
 from gateway.validation import CompleteChoice, ValidRequest
-from mesh.errors import BatonError, Cancelled, ClassUnavailable
+from mesh.errors import BatonError, Cancelled
 from mesh.messages import End
 
 TURN_SECONDS = 0.002  # for which choices are submitted before others have a turn
@@ -41,6 +42,7 @@ class Answer:
         self._core, self._cancelled = core, False
         self._streams: dict[int, TokenStream] = {} if streams is None else streams
         self._readers: dict[int, AnswerReader] = {}
+        self._send: SendText | None = None  # takes the text of plain tokens
         self._shown = tokenizer.ids_of(self._request.reading.marks)
         self._scoring = None if valid.scoring is None else core.examine(valid.scoring)
         self.scores: PromptScores | None = None  # the prompt's logprobs, if they are wanted; there before any event
@@ -126,6 +128,10 @@ class Answer:
         for stream in self._streams.values():
             stream.cancel()
 
+    def shorten(self, send: SendText) -> None:
+        """Behind the first event, plain tokens of a single choice go to `send` instead (gateway/short_way.py)."""
+        self._send = send if len(self._counts) == 1 else None
+
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the deltas of every choice in order, and one Finished for each choice. Raises mesh.errors."""
         request, events = self._request, self._events()
@@ -147,7 +153,7 @@ class Answer:
             yield event
 
     async def _choice(self, choice: ChoiceRequest, stream: TokenStream) -> AsyncGenerator[Event, None]:
-        request, index, count = self._request, choice.sampling.choice, len(choice.emitted)
+        request, index, send = self._request, choice.sampling.choice, self._send
         if string := self._stopped_before(choice.emitted, choice.sampling.min_tokens):
             stream.cancel(complete=True)
             yield Finished(index, End.STOP, stop_string=string)
@@ -156,22 +162,22 @@ class Answer:
             self._tokenizer, choice.prompt, choice.emitted, skip_special=request.skip_special, shown=self._shown
         )
         stops = StopStrings(request.stop, include=request.include_stop)
-        reader, places = (
-            self._reader(index, choice.emitted),
-            TokenPlaces(self._tokenizer if request.top_logprobs is not None else None),
-        )
+        reader = self._reader(index, choice.emitted)
+        places = TokenPlaces(self._tokenizer if request.top_logprobs is not None else None)
         one_call = not request.reading.use.parallel
         async for token in stream.events():
-            _check_class(choice, stream)
-            count += 1
-            self._counts[index] = count
+            check_class(choice, stream)
+            self._counts[index] += 1
             text = "" if token.end is End.STOP else detokenizer.push(token.token)
             if token.end is not End.NONE:
                 text += detokenizer.flush()
             places.add(token, text)
-            parsed = reader.push(stops.push(token, text, active=count > choice.sampling.min_tokens))
+            parsed = reader.push(stops.push(token, text, active=self._counts[index] > choice.sampling.min_tokens))
             if parsed.piece.tokens:
                 yield _delta(index, parsed, stream, places)
+                if send is not None:
+                    stream.shorten(short_way(self._counts, index, send, detokenizer, stops, reader))
+                    send = None
             has_call = one_call and reader.count > 0
             if token.end is End.NONE and stops.matched is None and not has_call:
                 continue
@@ -230,12 +236,3 @@ class Answer:
 def _delta(index: int, parsed: ParsedPiece, stream: TokenStream, places: TokenPlaces) -> Delta:
     tokens = parsed.piece.tokens
     return Delta(index, tokens, parsed.piece.text, stream.numerics, parsed.calls, parsed.reasoning, places.of(tokens))
-
-
-def _check_class(choice: ChoiceRequest, stream: TokenStream) -> None:
-    """A continued choice keeps its numerics class unless the client allows a change."""
-    if choice.numerics not in ("", stream.numerics) and not choice.allow_class_change:
-        raise ClassUnavailable(
-            f"the answer began in class {choice.numerics}; this gateway's workers are of class {stream.numerics}. "
-            "Continue at a gateway with workers of the first class, or set allow_class_change"
-        )

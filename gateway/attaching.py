@@ -9,6 +9,7 @@ from gateway.changes import Changes
 from gateway.lacking import no_worker
 from gateway.observability.observer import RequestObserver
 from gateway.observability.traces import RecentTraces
+from gateway.plain_tokens import PlainTokens
 from gateway.sequencer import Sequencer
 from gateway.served import ServedModels
 from gateway.workers import AttachedWorker, Workers
@@ -32,6 +33,7 @@ from mesh.messages import (
     Tokens,
 )
 from mesh.network import Channel, Listening, Network, StreamClosed
+from mesh.packed_tokens import PackedTokens
 from mesh.reach_log import ReachLog
 from mesh.rules import Rules
 from mesh.session import Session
@@ -59,6 +61,7 @@ class Attaching:
         self._served = served
         self._alone: dict[str, float] = {}  # models without a worker, and since when
         self.refused: dict[int, str] = {}  # workers of models that are not served, by incarnation: who they are
+        self._plain_tokens = PlainTokens(sequencer)
         self._reach_log = ReachLog(log)
         self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet, or that are refused
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,6 +137,8 @@ class Attaching:
 
     def on_report(self, worker: AttachedWorker, message: Message) -> None:
         match message:
+            case PackedTokens():
+                self._plain_tokens.on_columns(worker, message)
             case Tokens():
                 self._sequencer.on_tokens(worker, message)
             case Prefilled():

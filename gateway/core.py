@@ -5,13 +5,13 @@ choice. The core routes each choice and returns its tokens in position order, ea
 dies."""
 
 import struct
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.observability.record import RequestRecord, unrecorded
 from mesh.door_config import DoorConfig
-from mesh.errors import BatonError
+from mesh.errors import BatonError, ClassUnavailable
 from mesh.messages import Examination, Sampling, Scored, Token
 
 
@@ -71,6 +71,10 @@ class TokenStream(Protocol):
         """Yield new tokens from position len(emitted) on, up to a token whose end is not NONE. Raises mesh.errors
         only."""
 
+    def shorten(self, take: Callable[[int], bool]) -> None:
+        """From now on, the id of a token that comes while the reader of `events` waits goes to `take` first, unless it
+        is the last one or of another class than those before. Where `take` returns False the reader gets the token."""
+
     @property
     def numerics(self) -> str:
         """Numerics class and fingerprint of the latest token; known after the first token."""
@@ -81,6 +85,15 @@ class TokenStream(Protocol):
     def cancel(self, *, complete: bool = False) -> None:
         """Free everything behind this choice; idempotent, also after the end. `complete`: the client has its whole
         answer, for instance up to a stop string."""
+
+
+def check_class(choice: ChoiceRequest, stream: TokenStream) -> None:
+    """A continued choice keeps its numerics class unless the client allows a change."""
+    if choice.numerics not in ("", stream.numerics) and not choice.allow_class_change:
+        raise ClassUnavailable(
+            f"the answer began in class {choice.numerics}; this gateway's workers are of class {stream.numerics}. "
+            "Continue at a gateway with workers of the first class, or set allow_class_change"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ never stops the others."""
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from gateway.turns import Turns
 from mesh.errors import BatonError, Cancelled
@@ -23,7 +24,7 @@ AT_A_TIME = 8  # tokens that a front door with a backlog takes in one turn
 class Held:
     """Tokens in order, put by one sequencer and taken by one reader."""
 
-    __slots__ = ("_items", "_limit_bytes", "_over_since", "_taken", "_turns", "_waiting", "bytes")
+    __slots__ = ("_items", "_limit_bytes", "_over_since", "_taken", "_turns", "bytes", "plain", "taker", "waiting")
 
     def __init__(self, limit_bytes: int, turns: Turns) -> None:
         self.bytes = 0
@@ -31,14 +32,19 @@ class Held:
         self._items: deque[Token | BatonError] = deque()
         self._over_since: float | None = None  # when more than the limit was held; None: less is
         self._taken = 0  # items taken since the reader last waited
-        self._waiting: asyncio.Future[None] | None = None  # what the reader waits for
+        self.waiting: asyncio.Future[None] | None = None  # what the reader waits for
+        # They take a token past a reader that waits; False: they do not. `plain` takes one that has an id only.
+        self.taker: Callable[[Token], bool] | None = None
+        self.plain: Callable[[int], bool] | None = None
 
     def put(self, token: Token, now: float) -> None:
+        if self.taker is not None and self.waiting is not None and self.taker(token):
+            return
         self._items.append(token)
         self.bytes += TOKEN_BYTES + TOP_BYTES * len(token.top_ids)
         if self.bytes > self._limit_bytes and self._over_since is None:
             self._over_since = now
-        if self._waiting is not None:
+        if self.waiting is not None:
             self._wake()
 
     def end(self, error: BatonError | None) -> None:
@@ -54,7 +60,7 @@ class Held:
         self._wake()
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, None
+        waiting, self.waiting = self.waiting, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
@@ -68,8 +74,8 @@ class Held:
         if self._items:
             await self._turns.next()
         while not self._items:
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            self.waiting = asyncio.get_running_loop().create_future()
+            await self.waiting
         self._taken = 0
 
     def take(self) -> Token | BatonError:

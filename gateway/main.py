@@ -23,7 +23,9 @@ from gateway.http.hosts import KnownHosts, accepts_any_host
 from gateway.http.info import package_version
 from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
+from gateway.http.whole_pages import WholePages
 from gateway.leaving import serve_until_left
+from gateway.memory import bound_free_memory
 from gateway.observability.by_model import MetricsByModel
 from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
@@ -37,6 +39,7 @@ from gateway.receipts.receipts import Receipts
 from gateway.router import Local
 from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
+from gateway.siblings import Siblings
 from gateway.tenants.admission import OPEN, UNKNOWN
 from gateway.tenants.tenants import open_tenants
 from gateway.text.assets import Assets, load_assets
@@ -60,6 +63,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     """Serve until cancelled, or until SIGTERM has come and running answers have ended (gateway/leaving.py)."""
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
+    bound_free_memory()
     random, served = SystemRandom(), config.served
     loaded = [await asyncio.to_thread(_load, config, each) for each in served]
     models = AssetsByName({name: one for each, one in zip(served, loaded, strict=True) for name in each.names})
@@ -92,7 +96,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         observer=metrics.observer if metrics is not None else UNOBSERVED,
         rules=rules,
     )
-    registry = await gateway.listen(config.worker_address)
+    registry = await gateway.listen(config.own_worker_address)
     ui = Ui(gateway)
     receipts = Receipts(
         config.receipts_folder or config.cache_folder / "receipts",
@@ -112,6 +116,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: telemetry.counts().get("spans_dropped", 0),
             tenants=tenants,
+            process=config.process if config.processes > 1 else None,
         )
         pages += metrics_routes(collector, wall=time.time)
         watch.append(watch_delay(metrics.all.loop_delay.of().observe))
@@ -128,11 +133,19 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         also=pages,
         tenants=tenants,
     )
-    app = api.app if accepts_any_host(config) else KnownHosts(api.app, config.http_hosts)
+    siblings = Siblings(config.http_address, process=config.process or 0, processes=config.processes)
+    shared = config.processes > 1
+    whole = WholePages(api.app, api.unguarded, siblings) if shared else None
+    app = whole or api.app
+    app = app if accepts_any_host(config) else KnownHosts(app, config.http_hosts)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what lives as long as the gateway is no work for the collector
     tls = http_tls(config)
-    http = await serve_http(app, config.http_address, setting="gateway.http_address", limits=config, tls=tls)
+    http = await serve_http(
+        app, config.http_address, setting="gateway.http_address", limits=config, tls=tls, shared=shared
+    )
+    if whole is not None:
+        await whole.listen()
     public = services(gateway, models, random=random, traces=traces, load=lambda: load_of(gateway), receipts=receipts)
     guards = [GrpcGuard(tenants, count_error=gateway.count_error, random=random)] if tenants else []
     listening = await serve_grpc(config, public, serving=gateway.healthy(), guards=guards)
@@ -143,6 +156,8 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         await serve_until_left(gateway, serving, drain_seconds=config.drain_seconds)
     finally:
         ui.close()
+        if whole is not None:
+            await whole.close()
         await asyncio.gather(http.close(), listening.close())
         await api.aclose()
         await gateway.aclose()

@@ -108,7 +108,7 @@ class GatewayRequest:
     def is_current(self, ticket: Ticket) -> bool:
         """Rule [attempt]: tokens and reports of an earlier attempt are dropped. Shown after the next attempt began, in
         another numerics class, such a token would change the answer's past."""
-        return ticket == self.ticket
+        return ticket is self.ticket or ticket == self.ticket
 
     def is_next(self, token: Token) -> bool:
         """Rule [position]: only the next position is shown. Prefill and decode send the same positions over two

@@ -158,14 +158,14 @@ class Sequencer:
             self.observer.prefilled(request, prefilled)
 
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
-        """One message carries the tokens of a whole step, so this loop is the gateway's busiest."""
+        """One message carries a whole step; of those in columns only what does not leave at once comes here."""
         now, tier, numerics = asyncio.get_running_loop().time(), worker.tier, worker.numerics
         for item in tokens.items:
             request = self.current(item.ticket)
             if request is None:
                 continue
             if tier is Tier.DECODE and not request.handed:
-                request.handed = True
+                request.handed, request.ticket = True, item.ticket  # equal; from now on `is_current` sees the same one
                 request.trace.hears(now, tier)
                 if request.handed_seconds is None:
                     request.handed_seconds = now

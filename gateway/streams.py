@@ -4,9 +4,10 @@ The sequencer puts tokens, or the error that ended the request, into `GatewayReq
 here. A reader that was behind and has caught up lets its request go on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from gateway.core import Timings
+from gateway.errors import client_error
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.sequencer import Sequencer
 from mesh.errors import Cancelled
@@ -18,12 +19,11 @@ class RequestStream:
 
     def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
         self._sequencer, self._request, self._observer = sequencer, request, sequencer.observer
-        self._read = self._drafted = self._accepted = 0  # tokens that the front door read; drafts among them
+        self._drafted = self._accepted = 0  # of the tokens that the front door read
         self._in_a_row = 0  # accepted drafts since the last token that was none
 
     async def events(self) -> AsyncIterator[Token]:
-        request, held, taken = self._request, self._request.held, self._observer.taken
-        model = request.choice.model
+        request, held = self._request, self._request.held
         while True:
             if not held.ready:
                 await held.wait()
@@ -32,14 +32,36 @@ class RequestStream:
                 raise event
             if request.phase is RequestPhase.PAUSED and held.drained:
                 self._sequencer.on_drained(request)
-            self._read += 1
-            self._drafted += event.drafted
-            self._accepted += event.accepted
-            self._in_a_row = self._in_a_row + 1 if event.accepted else 0
-            taken(event, self._in_a_row, model)
+            self._count(event)
             yield event
             if event.end is not End.NONE:
                 return
+
+    def shorten(self, take: Callable[[int], bool]) -> None:
+        request, held, numerics = self._request, self._request.held, self._request.numerics
+
+        def plain(token: int) -> bool:
+            try:
+                return take(token)
+            except Exception as error:  # of this answer alone: the worker's other requests go on
+                held.plain = held.taker = None
+                held.fail(client_error(error, request.choice.request_id))
+                return True
+
+        def one(token: Token) -> bool:
+            if token.end is not End.NONE or request.numerics != numerics or not plain(token.token):
+                return False
+            self._count(token)
+            return True
+
+        held.plain, held.taker = plain, one
+
+    def _count(self, token: Token) -> None:
+        """The front door has taken a token."""
+        self._drafted += token.drafted
+        self._accepted += token.accepted
+        self._in_a_row = self._in_a_row + 1 if token.accepted else 0
+        self._observer.taken(token, self._in_a_row, self._request.choice.model)
 
     @property
     def numerics(self) -> str:
@@ -63,7 +85,7 @@ class RequestStream:
             cached_tokens=prefilled.cached_tokens if prefilled else 0,
             drafted_tokens=self._drafted,
             accepted_tokens=self._accepted,
-            decode_steps=max(0, self._read - self._accepted - 1),
+            decode_steps=max(0, len(request.shown) - len(request.held) - self._accepted - 1),
         )
 
     def cancel(self, *, complete: bool = False) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 class Turns:
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._given = False  # a turn is given in the next pass
+        self._given = False  # this pass has had its turn, or a turn is given in the next pass
 
     async def next(self) -> None:
         """Returns when it is the caller's turn. Turns go round in the order of the calls."""
@@ -21,6 +21,14 @@ class Turns:
             self._given = True
             loop.call_soon(self._give)
         await mine
+
+    async def first(self) -> None:
+        """The same, but returns at once where nobody has had a turn in this pass."""
+        if self._given:
+            await self.next()
+        else:
+            self._given = True
+            asyncio.get_running_loop().call_soon(self._give)
 
     def _give(self) -> None:
         while self._waiting:

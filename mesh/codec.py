@@ -15,8 +15,11 @@ from baton.worker.v1 import worker_pb2
 from mesh import messages
 from mesh.codec_fields import Codec, CodecError, derive, enum_tables, unpack_ticket
 from mesh.messages import End, Message, Register, Token, TokenOf, Tokens
+from mesh.packed_tokens import PackedTokens
 
 __all__ = ["DOWN", "KV_BACK", "KV_OUT", "UP", "Envelope", "CodecError", "decode_register", "encode_register"]
+
+TICKET_BYTES = 32
 
 
 class Envelope:
@@ -26,6 +29,8 @@ class Envelope:
         self._outer = outer
         self._encode: dict[type, tuple[str, Callable[[Any], Any]]] = {}
         self._decode: dict[str, Callable[[Any], Any]] = {}
+        if written_out and Tokens in written_out:
+            self._encode[PackedTokens] = "tokens", _encode_packed
         for field in outer.DESCRIPTOR.fields:
             cls = getattr(messages, field.message_type.name)
             codec = (written_out or {}).get(cls) or derive(cls, field.message_type)
@@ -94,8 +99,21 @@ def _encode_tokens(message: Tokens) -> Any:
     )
 
 
+def _encode_packed(message: PackedTokens) -> Any:
+    outer: Any = worker_pb2.Tokens
+    return outer(
+        tickets=message.tickets,
+        positions=message.positions,
+        tokens=message.tokens,
+        logprobs=message.logprobs,
+        ends=[_END_NUMBER[end] for end in message.ends],
+    )
+
+
 def _decode_tokens(message: Any) -> Tokens:
     count = len(message.tickets)
+    if not (message.top_counts or message.top_ids or message.top_logprobs or message.drafted or message.accepted):
+        return _decode_plain(message, count)
     counts, drafted = list(message.top_counts) or [0] * count, list(message.drafted) or [0] * count
     accepted = list(message.accepted) or [False] * count
     columns = (message.positions, message.tokens, message.logprobs, message.ends, counts, drafted, accepted)
@@ -124,6 +142,21 @@ def _decode_tokens(message: Any) -> Tokens:
     except (KeyError, ValueError) as error:
         raise CodecError(f"Tokens: {error} is no valid entry") from error
     return Tokens(items)
+
+
+def _decode_plain(message: Any, count: int) -> PackedTokens:
+    tickets, positions, tokens = list(message.tickets), list(message.positions), list(message.tokens)
+    logprobs, numbers = list(message.logprobs), list(message.ends)
+    sizes = [count, len(positions), len(tokens), len(logprobs), len(numbers)]
+    if len(set(sizes)) > 1:
+        raise CodecError(f"Tokens: columns of {sizes[1:]} entries for {count} tickets")
+    if any(len(ticket) != TICKET_BYTES for ticket in tickets):
+        raise CodecError(f"Tokens: a ticket has {TICKET_BYTES} bytes")
+    try:
+        ends = [_END[number] for number in numbers]
+    except KeyError as error:
+        raise CodecError(f"Tokens: {error} is no valid entry") from error
+    return PackedTokens(tickets, positions, tokens, logprobs, ends)
 
 
 _END_NUMBER, _END = enum_tables(End, worker_pb2.End.DESCRIPTOR)

@@ -16,6 +16,7 @@ from mesh.config_checks import (
     check_choice,
     check_choice_on,
     check_host_names,
+    check_processes,
     check_range,
     check_tls,
     is_loopback,
@@ -105,6 +106,8 @@ class GatewayConfig(DoorConfig, CommonConfig):
     http_hosts: tuple[str, ...] = ()  # names that the HTTP API answers to; empty: see gateway/http/hosts.py
     grpc_address: str = "127.0.0.1:50051"  # where clients call the gRPC API
     worker_address: str = "127.0.0.1:50052"  # where workers register; clients have no business here
+    processes: int = 1  # gateway processes that share the ports of clients; each has a port for workers, one after one
+    process: int | None = None  # number of this process among them, from 0; None: it starts and keeps all of them
     grpc_message_bytes: int = 4 * 1024 * 1024  # largest message of a client; a larger one is refused unread
     grpc_streams: int = 1024  # calls of one connection at a time; further ones wait in the client
     local: str = "auto"  # whether decode workers prefill by themselves: auto | never | always
@@ -128,6 +131,13 @@ class GatewayConfig(DoorConfig, CommonConfig):
         check_address("grpc_address", self.grpc_address)
         check_address("worker_address", self.worker_address)
         check_apart("worker_address", self.worker_address, grpc_address=self.grpc_address)
+        check_processes(
+            self.processes,
+            self.process,
+            worker_address=self.worker_address,
+            grpc_address=self.grpc_address,
+            http_address=self.http_address,
+        )
         check_host_names("http_hosts", self.http_hosts)
         if not 0.0 <= self.trace_share <= 1.0:
             raise ConfigError(f"trace_share: {self.trace_share} is not between 0 and 1")
@@ -148,6 +158,17 @@ class GatewayConfig(DoorConfig, CommonConfig):
     def served(self) -> tuple[ServedModelConfig, ...]:
         own = ("model", "served_name", "context_tokens", "tool_format", "reasoning_format")
         return self.models or (ServedModelConfig(**{key: getattr(self, key) for key in own}),)
+
+    @property
+    def worker_addresses(self) -> tuple[str, ...]:
+        """Where workers register with each of the processes: one port behind the other."""
+        host, _, port = self.worker_address.rpartition(":")
+        return tuple(f"{host}:{int(port) + number}" for number in range(self.processes))
+
+    @property
+    def own_worker_address(self) -> str:
+        """Where workers register with this process."""
+        return self.worker_addresses[self.process or 0]
 
 
 @dataclass(frozen=True, kw_only=True)

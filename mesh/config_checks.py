@@ -57,6 +57,29 @@ def check_apart(name: str, address: str, **others: str) -> None:
             raise ConfigError(f"{name}: {address} is {other} too; clients and workers need a port each")
 
 
+def check_processes(processes: int, process: int | None, *, worker_address: str, **shared: str) -> None:
+    """Several processes share the addresses `shared`, and have a port each from that of `worker_address` on."""
+    check_range("processes", processes, 1, 1024)
+    if process is not None:
+        check_range("process", process, 0, processes - 1)
+    if processes == 1:
+        return
+    host, first = split_address(worker_address)
+    for name, address in ({"worker_address": worker_address} | shared).items():
+        other, port = split_address(address)
+        if port == 0:
+            raise ConfigError(f"{name}: {address} leaves the port open; {processes} processes need a known one")
+        if name != "worker_address" and other == host and first <= port < first + processes:
+            raise ConfigError(
+                f"worker_address: {processes} processes take the ports {first} to {first + processes - 1} of {host}, "
+                f"and {name} is one of them; choose another port"
+            )
+    if first + processes - 1 > 65535:
+        raise ConfigError(
+            f"worker_address: {worker_address} has no {processes - 1} ports behind it; choose a lower one"
+        )
+
+
 def check_host_names(name: str, hosts: tuple[str, ...]) -> None:
     for host in hosts:
         if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", host):

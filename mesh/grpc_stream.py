@@ -8,18 +8,21 @@ delays nothing."""
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
 from mesh.codec import CodecError, Envelope
-from mesh.messages import Message
+from mesh.messages import Message, Tokens
 from mesh.network import StreamClosed
+from mesh.packed_tokens import PackedTokens
 
 _log = logging.getLogger(__name__)
 
 INBOX_MESSAGES = 4096  # when so many are unread, gRPC's flow control holds the peer back
 FLUSH_SECONDS = 1.0
+PIECE_TOKENS = 32  # a message with more tokens arrives in pieces, between which its reader may do other work
 
 
 class GrpcStream:
@@ -89,7 +92,7 @@ class GrpcStream:
             while (raw := await self._call.read()) is not grpc.aio.EOF:
                 if self._closed_here:
                     continue
-                self._inbox.append(self._inbound.decode(raw))
+                self._inbox.extend(pieces(self._inbound.decode(raw)))
                 self._arrived.set()
                 while len(self._inbox) >= INBOX_MESSAGES:
                     self._room.clear()
@@ -132,3 +135,20 @@ class GrpcStream:
         if self._connection is not None:
             await self._call.done_writing()
             await asyncio.wait((self._reader,))  # until the peer has read all and ended its half
+
+
+def pieces(message: Message) -> Iterator[Message]:
+    """The message, or its pieces; the tokens of one request stay together."""
+    if isinstance(message, PackedTokens):
+        yield from message.pieces(PIECE_TOKENS)
+        return
+    if not isinstance(message, Tokens) or len(message.items) <= PIECE_TOKENS:
+        yield message
+        return
+    items, first = message.items, 0
+    while first < len(items):
+        end = min(first + PIECE_TOKENS, len(items))
+        while end < len(items) and items[end].ticket == items[end - 1].ticket:
+            end += 1
+        yield Tokens(items[first:end])
+        first = end

@@ -14,6 +14,8 @@ from mesh.rules import Rules
 
 log = logging.getLogger("baton.session")
 
+TURN_SECONDS = 0.0002  # of messages that are handled before others have a turn on the loop
+
 
 class Session:
     def __init__(self, stream: Stream, *, rules: Rules, name: str) -> None:
@@ -33,16 +35,20 @@ class Session:
 
     async def run(self, on_message: Callable[[Message], None]) -> None:
         """Hand messages over until the session ends: either end closes it, a message fails, or the lease expires."""
-        self.heard_seconds = self._loop.time()
+        self.heard_seconds, clock, busy_seconds = self._loop.time(), self._loop.time, 0.0
         self._schedule()
         try:
             while True:
                 message = await self.stream.receive()
                 if self.ended:
                     break
-                self.heard_seconds = self._loop.time()
+                self.heard_seconds = began = clock()
                 if not isinstance(message, Heartbeat):
                     on_message(message)
+                    busy_seconds += clock() - began
+                    if busy_seconds > TURN_SECONDS:
+                        busy_seconds = 0.0
+                        await asyncio.sleep(0)
         except StreamClosed:
             pass
         except Exception:

@@ -29,6 +29,7 @@ async def serve_grpc(
             ("grpc.max_concurrent_streams", config.grpc_streams),
             ("grpc.keepalive_time_ms", PING_MS),
             ("grpc.keepalive_timeout_ms", PONG_MS),
+            ("grpc.so_reuseport", int(config.processes > 1)),
         ),
         interceptors=guards,
     )

@@ -78,8 +78,8 @@ class HttpApi:
         self._core, self._models, self._random, self._clock = core, models, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
         self._receipts = receipts
-        self.count_error, self.bodies = core.count_error, BodyReader(core.limits)
         self._parser = BodyParser(core.limits, self._context_tokens)
+        self.count_error, self.bodies = core.count_error, BodyReader(core.limits, self._parser.trim_later)
         info = InfoPages(core, models, created=int(clock()), also=also)
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
         chats = TranslatedChats(core, self._parser, self._known, random=random, clock=clock, turns=self.turns)
@@ -105,9 +105,12 @@ class HttpApi:
             routes=self.routes,
             exception_handlers={HTTPException: http_exception, Exception: defect},
         )
+        guarded = routed
         if tenants is not None:
-            routed = KeyGuard(routed, tenants, open_paths=core.limits.keys_open_paths, count_error=core.count_error)
-        self.app = CommonHeaders(routed, draw_id=self._draw_id, cors=Cors(core.limits.cors_origins))
+            guarded = KeyGuard(routed, tenants, open_paths=core.limits.keys_open_paths, count_error=core.count_error)
+        cors = Cors(core.limits.cors_origins)
+        self.app = CommonHeaders(guarded, draw_id=self._draw_id, cors=cors)
+        self.unguarded = CommonHeaders(routed, draw_id=self._draw_id, cors=cors)  # asks nobody for a key
 
     async def aclose(self) -> None:
         await self._parser.aclose()
@@ -135,8 +138,9 @@ class HttpApi:
     async def _validated(self, requests: Sequence[ClientRequest], assets: Assets) -> list[ValidRequest]:
         valid = list[ValidRequest]()
         for request in requests:
+            if valid:
+                await self.turns.next()
             valid.append(validate(request, self._core, assets, self._random))
-            await self.turns.next()
         return valid
 
     async def _begin(
@@ -146,8 +150,9 @@ class HttpApi:
         answers: list[Answer] = []
         try:
             for each in valid:
+                if answers:
+                    await self.turns.next()
                 answers.append(await Answer.begin(each, self._core, assets.tokenizer, self.turns))
-                await self.turns.next()
         except BaseException:
             for answer in answers:
                 answer.cancel()
@@ -264,7 +269,7 @@ class _Generate:
     async def _answer(self, out: HttpOut, caller: HttpCaller, scope: Scope, receive: Receive) -> None:
         try:
             async with self._api.bodies.read(scope, receive) as raw:
-                await self._api.turns.next()  # requests that come together are parsed one in each pass of the loop
+                await self._api.turns.first()  # requests that come together are parsed one in each pass of the loop
                 reply = await self._begin(raw, caller)
         except ClientGone:
             return
@@ -276,6 +281,8 @@ class _Generate:
         try:
             if reply.stream:
                 out.keep_alive(self._api.keep_alive_seconds)
+                if isinstance(reply, (ChatReply, CompletionReply)):
+                    reply.shorten(out.at_once)
                 # A task of its own: each token wakes it alone, and not every layer of the application around it.
                 await asyncio.create_task(_stream(reply, out))
             else:
@@ -284,7 +291,7 @@ class _Generate:
             if not watch.done():  # the client is still there: the gateway cancelled
                 await out.error(spent(error, caller.trace), reply)
         except OSError:  # the client is gone; of many that leave together one ends in each pass of the loop
-            await self._api.turns.next()
+            await self._api.turns.first()
         except Exception as error:
             await out.error(spent(client_error(error, reply.request_id), caller.trace), reply)
         finally:
@@ -302,5 +309,5 @@ async def _stream(reply: Reply, out: HttpOut) -> None:
 async def _watch(receive: Receive, reply: Reply, turns: Turns) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    await turns.next()
+    await turns.first()
     reply.cancel()

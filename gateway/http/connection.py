@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.http.refusal import refusal
-from gateway.http.writing import BoundedWriting
+from gateway.http.writing import BoundedWriting, JoinedWrites
 from mesh.door_config import DoorConfig
 
 HEAD_PIECE, BODY_PIECE = 4096, 16_384  # bytes that the parser gets at once
@@ -38,6 +38,7 @@ class OpenConnections:
     limits: DoorConfig
     count: int = 0
     without_request: dict["ClientConnection", None] = field(default_factory=dict)  # the oldest first
+    writes: JoinedWrites = field(default_factory=JoinedWrites)
 
     def make_room(self) -> bool:
         """Whether a new connection has room; one that waits for a request may have to go for it."""
@@ -69,7 +70,7 @@ class HeldFlow(FlowControl):
 
 class ClientConnection(BoundedWriting):
     def __init__(self, *arguments: Any, open: OpenConnections, **named: Any) -> None:
-        super().__init__(*arguments, reader_seconds=open.limits.reader_seconds, **named)
+        super().__init__(*arguments, reader_seconds=open.limits.reader_seconds, writes=open.writes, **named)
         self._open, self._limits = open, open.limits
         self._part = Part.HEAD
         self._rest = b""  # received and not parsed
@@ -257,6 +258,7 @@ class ClientConnection(BoundedWriting):
         open_cycles = [each for each in (self._running, self.cycle) if each is not None and not each.response_complete]
         begun = any(each.response_started for each in open_cycles)
         self._part, self._rest, self._at = Part.REFUSED, b"", 0
+        self.writable = False
         self._open.without_request.pop(self, None)
         self._stop_timer()
         self._unset_keepalive_if_required()

@@ -54,6 +54,11 @@ class HttpOut:
         await self._send({"type": "http.response.body", "body": pieces[-1]})
         self.complete = True
 
+    def at_once(self, before: bytes, behind: bytes) -> Callable[[str], bool] | None:
+        """A function that sends an event of a stream that has begun, without waiting: a JSON string between these
+        bytes. It returns False, and sends nothing, where the client is behind or gone; `event` is for these."""
+        return None if self._connection is None else self._connection.sender(before, behind)
+
     async def event(self, data: bytes, *, last: bool = False) -> None:
         """Raises ReaderStalled or ConnectionResetError when the client is gone."""
         connection = self._connection
@@ -86,7 +91,10 @@ class HttpOut:
         self._idle = self._comment = None
 
     def _look(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        left = self._sent_seconds + seconds - self._clock()
+        sent_seconds = self._sent_seconds
+        if self._connection is not None:
+            sent_seconds = max(sent_seconds, self._connection.sent_seconds)
+        left = sent_seconds + seconds - self._clock()
         if left <= 0:
             left, self._sent_seconds = seconds, self._clock()
             if self._connection is None or not self._connection.behind:

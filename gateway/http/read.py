@@ -5,7 +5,7 @@ All bodies that the gateway holds at once have a limit together."""
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -26,8 +26,9 @@ class ClientGone(Exception):
 
 
 class BodyReader:
-    def __init__(self, limits: DoorConfig) -> None:
-        self._limits = limits
+    def __init__(self, limits: DoorConfig, on_large: Callable[[], None] = lambda: None) -> None:
+        """`on_large` is called when a large body is no longer held."""
+        self._limits, self._on_large = limits, on_large
         self._held = 0  # bytes of bodies that are being read or parsed
 
     @asynccontextmanager
@@ -38,6 +39,8 @@ class BodyReader:
             yield await self._read(dict(scope["headers"]), receive, held)
         finally:
             self._held -= held.counted
+            if held.counted:
+                self._on_large()
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive, held: "_Held") -> bytes:
         coding = _check_headers(headers)

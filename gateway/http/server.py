@@ -43,8 +43,9 @@ async def serve_http(
     setting: str = "http_address",
     limits: DoorConfig | None = None,
     tls: ssl.SSLContext | None = None,
+    shared: bool = False,
 ) -> HttpServer:
-    """Raises AddressError when the server cannot listen at the address."""
+    """Raises AddressError when the server cannot listen at the address. `shared`: other processes listen there too."""
     host, port = split_address(address)
     limits = limits or DoorConfig()
     try:
@@ -55,6 +56,8 @@ async def serve_http(
         with contextlib.ExitStack() as undo:
             undo.callback(listener.close)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.bind(where)
             undo.pop_all()
     except (OSError, ValueError) as error:

@@ -7,10 +7,13 @@ gateway/http/connection.py adds what comes in."""
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.openai.sse import encode
 
 WRITE_BYTES = 32 * 1024  # in the transport; with more the answer waits
 UNSENT_BYTES = 32 * 1024  # in the kernel and not yet sent, likewise
@@ -18,9 +21,34 @@ LOOKS = 4  # how often in `reader_seconds` the connection looks whether the clie
 EXTENSION = "baton.connection"  # key of this object in scope["extensions"]
 
 
+class JoinedWrites:
+    """The writes of one pass of the event loop, made one right after the other in the next pass. Every write may wake
+    the process that reads; of writes that follow each other closely, few do."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[BoundedWriting, bytes]] = []
+
+    def add(self, connection: "BoundedWriting", data: bytes) -> None:
+        if not self.waiting:
+            connection.loop.call_soon(self._write, connection.loop)
+        self.waiting.append((connection, data))
+
+    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting, now = self.waiting.copy(), loop.time()
+        self.waiting.clear()
+        for connection, data in waiting:
+            transport = connection.transport
+            if not transport.is_closing():
+                transport.write(data)
+            connection.sent_seconds = now
+
+
 class BoundedWriting(HttpToolsProtocol):
-    def __init__(self, *arguments: Any, reader_seconds: float, **named: Any) -> None:
+    def __init__(self, *arguments: Any, reader_seconds: float, writes: "JoinedWrites", **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._writes = writes
+        self.writable = False  # the client is there and keeps up
+        self.sent_seconds = 0.0  # when `write_chunk_soon` last had its turn
         self.lost = False  # the client has gone, or was disconnected
         self.stalled = False  # it was disconnected because it took nothing for `reader_seconds`
         self.reader_seconds = reader_seconds
@@ -45,8 +73,32 @@ class BoundedWriting(HttpToolsProtocol):
         """One chunk of a body whose head went out without a length, so that uvicorn sends it in chunks."""
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
+    def sender(self, before: bytes, behind: bytes) -> Callable[[str], bool]:
+        """A function that writes a chunk of a JSON string between these bytes with the next pass of the event loop,
+        before any task that is woken from now on writes. It returns False where the client is behind or gone."""
+        waiting, add, around = self._writes.waiting, self._writes.add, len(before) + len(behind)
+        heads: dict[int, bytes] = {}  # what stands before a string of so many bytes
+        tail = behind + b"\r\n"
+
+        def send(text: str) -> bool:
+            if not self.writable:
+                return False
+            middle = encode(text)
+            head = heads.get(len(middle))
+            if head is None:
+                head = heads[len(middle)] = b"%x\r\n%b" % (around + len(middle), before)
+            chunk = head + middle + tail
+            if waiting:
+                waiting.append((self, chunk))
+            else:
+                add(self, chunk)
+            return True
+
+        return send
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.writable = True
         transport.set_write_buffer_limits(high=WRITE_BYTES)
         connected = transport.get_extra_info("socket")
         if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
@@ -58,7 +110,7 @@ class BoundedWriting(HttpToolsProtocol):
         self.scope["extensions"] = extensions
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
+        self.lost, self.writable = True, False
         self._stop_looking()
         super().connection_lost(exc)
 
@@ -66,12 +118,14 @@ class BoundedWriting(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self.writable = False
         self._left, self._looks = self.transport.get_write_buffer_size(), 0
         self._look_later()
 
     def resume_writing(self) -> None:
         self._stop_looking()
         super().resume_writing()
+        self.writable = not (self.lost or self.closing)
 
     def _look_later(self) -> None:
         self._look = self.loop.call_later(self.reader_seconds / LOOKS, self._look_at_client)

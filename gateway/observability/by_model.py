@@ -53,9 +53,9 @@ class MetricsByModel:
         for each in self._both(request.choice.model):
             each.first_token(request, now)
 
-    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
+    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float, count: int = 1) -> None:
         for each in self._both(request.choice.model):
-            each.next_tokens(request, gap_seconds, now)
+            each.next_tokens(request, gap_seconds, now, count)
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         for each in self._both(request.choice.model):
@@ -64,6 +64,10 @@ class MetricsByModel:
     def taken(self, token: Token, in_a_row: int, model: str = "") -> None:
         for each in self._both(model):
             each.taken(token, in_a_row)
+
+    def taken_plain(self, count: int, model: str = "") -> None:
+        for each in self._both(model):
+            each.taken_plain(count)
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
         for each in self._both(request.choice.model):

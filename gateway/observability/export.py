@@ -5,6 +5,7 @@ that table, sources and docs/metrics.md name the same metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from typing import Any
@@ -27,6 +28,17 @@ ENGINE = "0"  # to others the mesh is one engine
 PROVIDER = "baton"
 FINISH_REASONS = ("stop", "length", "abort", "error")
 Source = Callable[[MetricSpec], Iterable[MetricSeries]]
+PROCESS = "process"  # label of what one of several processes of a gateway counts itself
+SEEN_ALIKE = {  # all processes see the same, so these have no such label
+    "baton_workers_attached",
+    "baton_workers_draining",
+    "baton_build_info",
+    "baton_model_info",
+    "baton_worker_info",
+    "vllm:kv_cache_usage_perc",
+    "vllm:cache_config_info",
+}
+OF_WORKERS = {"vllm:iteration_tokens_total"}  # sums over workers, which the first process alone shows
 
 
 class MeshCollector:
@@ -40,9 +52,11 @@ class MeshCollector:
         clock: Callable[[], float],  # the event loop's
         spans_dropped: Callable[[], int],
         tenants: Tenants | None = None,
+        process: int | None = None,  # of several processes of a gateway; None: there is one
     ) -> None:
         self._gateway, self._metrics, self._clock, self._dropped = gateway, metrics.all, clock, spans_dropped
         self._own, self._contexts, self._tenants = (name, GATEWAY), metrics.contexts, tenants
+        self._process = process
         self._specs = (*BATON, *(VLLM if vllm else ()), *OTEL)
         each = [self._vllm(root, counted) | gen_ai(root, counted) for root, counted in metrics.of.items()]
         self._sources = self._baton() | {name: joined([one[name] for one in each]) for name in each[0]}
@@ -58,7 +72,16 @@ class MeshCollector:
             pushed.add(worker, names[worker.incarnation])
             yield None
         for spec in self._specs:
-            yield spec, [*self._sources[spec.name](spec), *pushed.of(spec.name)]
+            yield self._of_process(spec, [*self._sources[spec.name](spec), *pushed.of(spec.name)])
+
+    def _of_process(self, spec: MetricSpec, series: list[MetricSeries]) -> tuple[MetricSpec, list[MetricSeries]]:
+        """The series with the number of this process; those with a worker's name tell it already."""
+        if self._process is None or spec.labels[:2] == ("worker", "tier") or spec.name in SEEN_ALIKE:
+            return spec, series
+        if spec.name in OF_WORKERS and self._process > 0:
+            return spec, []
+        own = [MetricSeries((*each.values, str(self._process)), each.value) for each in series]
+        return replace(spec, labels=(*spec.labels, PROCESS)), own
 
     # ---- our own
 

@@ -31,10 +31,11 @@ class TracedHistogram:
         self.counts = [0] * (len(bounds) + 1)
         self.seen: list[tuple[TraceContext, float, float] | None] = [None] * (len(bounds) + 1)  # the fields of Exemplar
 
-    def observe(self, value: float, trace: TraceContext | None = None, now: float = 0.0) -> None:
+    def observe(self, value: float, trace: TraceContext | None = None, now: float = 0.0, count: int = 1) -> None:
+        """The value came `count` times."""
         bucket = bisect_left(self.bounds, value)
-        self.counts[bucket] += 1
-        self.sum += value
+        self.counts[bucket] += count
+        self.sum += value * count
         if trace is not None:
             self.seen[bucket] = trace, value, now
 

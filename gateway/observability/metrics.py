@@ -114,8 +114,9 @@ class GatewayMetrics:
         if choice.sampling.choice == 0:  # the choices of a request share its prompt
             self.prompt_tokens += len(choice.prompt)
 
-    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
-        self._gap.observe(gap_seconds, trace_of(request), now)
+    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float, count: int = 1) -> None:
+        record = request.trace.request
+        self._gap.observe(gap_seconds, record.context if record.recorded else None, now, count)
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         if request.prefill is not None and request.first_token_seconds is not None:
@@ -130,6 +131,9 @@ class GatewayMetrics:
         if in_a_row:
             self.accepted_drafts += 1
             self.accepted_at[in_a_row - 1] += 1
+
+    def taken_plain(self, count: int, model: str = "") -> None:
+        self.generated += count
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
         cancelled = isinstance(error, Cancelled) and not request.complete

@@ -33,8 +33,8 @@ class RequestObserver(Protocol):
 
     def first_token(self, request: GatewayRequest, now: float) -> None: ...
 
-    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
-        """A message with further tokens came, so long after the one before."""
+    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float, count: int = 1) -> None:
+        """A message with further tokens came, so long after the one before, to `count` requests like this one."""
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         """Decode has sent its first tokens of this request: the first hand-off, not that of a resumption."""
@@ -42,6 +42,9 @@ class RequestObserver(Protocol):
     def taken(self, token: Token, in_a_row: int, model: str = "") -> None:
         """A front door took a token for its client. `in_a_row` is 1 for the first accepted draft of a step, 2 for the
         second, and so on; 0 for any other token."""
+
+    def taken_plain(self, count: int, model: str = "") -> None:
+        """Tokens that were no drafts have left for their clients at once, `count` of them."""
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None: ...
 
@@ -82,13 +85,16 @@ class Unobserved:
     def first_token(self, request: GatewayRequest, now: float) -> None:
         pass
 
-    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float) -> None:
+    def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float, count: int = 1) -> None:
         pass
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         pass
 
     def taken(self, token: Token, in_a_row: int, model: str = "") -> None:
+        pass
+
+    def taken_plain(self, count: int, model: str = "") -> None:
         pass
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:

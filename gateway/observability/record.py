@@ -155,7 +155,12 @@ class ChoiceRecord:
             self.first_token_seconds, self.first_from = now, tier
         if self.request.recorded:
             self.token_seconds.append(now)
-            self.hears(now, tier, 1)
+            heard = self.heard
+            if heard is None or heard.tier is not tier or heard.first_token_seconds is None:
+                self.hears(now, tier, 1)
+            else:
+                heard.tokens += 1
+                heard.last_token_seconds = now
             while self.stopped:
                 self.stopped.pop().resumed_seconds = now
 

@@ -6,7 +6,6 @@ first, with limits on time and memory; it starts with the first of them. Long te
 bytes, and a thread makes values of them piece by piece."""
 
 import asyncio
-import ctypes
 import heapq
 import os
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
+from gateway.memory import give_back
 from gateway.openai.body import parse_body
 from gateway.openai.limits import check_limits
 from gateway.openai.parsing import IDS, TOO_MUCH_MEMORY, ParsedBody, ParseOrder
@@ -55,12 +55,12 @@ class BodyParser:
         check_limits(body, self._limits, self._context_tokens())
         return body
 
-    def _trim_later(self) -> None:
-        """The C library keeps freed memory of large values for itself unless it is asked."""
+    def trim_later(self) -> None:
+        """The memory of a large body goes back to the system soon, whether it was parsed or refused."""
         if self._trim is not None:
             self._trim.cancel()
         loop = asyncio.get_running_loop()
-        self._trim = loop.call_later(TRIM_SECONDS, loop.run_in_executor, self._thread, _trim_memory)
+        self._trim = loop.call_later(TRIM_SECONDS, lambda: loop.run_in_executor(self._thread, give_back))
 
     async def aclose(self) -> None:
         if self._trim is not None:
@@ -93,10 +93,10 @@ class BodyParser:
                 if not work.done():
                     self._kill()
                     await asyncio.wait((work,))
+            self.trim_later()
         if parsed.error:
             raise _error(parsed)
         ignored.extend(parsed.ignored)
-        self._trim_later()
         types = get_type_hints(kind)
         return kind(**parsed.whole, **{name: msgspec.convert(at, types[name]) for name, at in parsed.fields.items()})
 
@@ -175,11 +175,6 @@ def is_costly(raw: bytes) -> bool:
     if len(raw) <= SMALL_BYTES:
         return False
     return len(raw) > LARGE_BYTES or raw.count(b",") + raw.count(b"[") + raw.count(b"{") > TEXT_MARKS
-
-
-def _trim_memory() -> None:
-    with suppress(AttributeError, OSError):  # a C library without it
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _start() -> subprocess.Popen[bytes]:

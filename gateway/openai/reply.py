@@ -4,7 +4,7 @@ Step 8 of a request's life over HTTP. A completion request with several prompts 
 share one numbering."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -32,6 +32,7 @@ from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, joined_lo
 from gateway.openai.sse import ChatFrames, CompletionFrames, Frames, with_member
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
 from gateway.receipts.receipts import OpenReceipt
+from gateway.short_way import SendText
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
 from gateway.validation import ClientRequest
@@ -52,6 +53,8 @@ class Reply(Protocol):
 
 class BaseReply:
     prefix: str
+    _frames: Frames
+    _with_logprobs: bool
 
     def __init__(
         self, body: CommonRequest, pairs: Pairs, assets: Assets, *, created: int, receipt: OpenReceipt | None = None
@@ -71,6 +74,13 @@ class BaseReply:
         self._model = body.model or assets.name
         self._prompt_top = body.prompt_logprobs
         self._receipt = receipt
+
+    def shorten(self, sender: Callable[[bytes, bytes], SendText | None]) -> None:
+        """Let plain tokens go straight to what `sender` makes of the bytes around them, those of `frames`."""
+        if len(self._pairs) > 1 or self._with_logprobs or self._with_ids or self._with_usage_so_far or self._receipt:
+            return
+        if (send := sender(*self._frames.around_text(0))) is not None:
+            self._answers[0].shorten(send)
 
     def cancel(self) -> None:
         for _, answer in self._pairs:
@@ -123,18 +133,19 @@ class BaseReply:
 
 class ChatReply(BaseReply):
     prefix = "chatcmpl"
+    _frames: ChatFrames
 
     def __init__(
         self, body: ChatRequest, pairs: Pairs, assets: Assets, *, created: int, receipt: OpenReceipt | None = None
     ) -> None:
         super().__init__(body, pairs, assets, created=created, receipt=receipt)
         ((self._request, self._answer),) = pairs
+        self._frames = ChatFrames(id=self._id, kind="chat.completion.chunk", created=created, model=self._model)
         self._with_logprobs = self._request.top_logprobs is not None
         self._with_reasoning = body.include_reasoning is not False
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        frames = ChatFrames(id=self._id, kind="chat.completion.chunk", created=self._created, model=self._model)
-        begun = set[int]()  # choices whose first frame is sent
+        frames, begun = self._frames, set[int]()  # choices whose first frame is sent
         async for event in self.events(0):
             if event.index not in begun:
                 begun.add(event.index)
@@ -171,18 +182,20 @@ class ChatReply(BaseReply):
 
 class CompletionReply(BaseReply):
     prefix = "cmpl"
+    _frames: CompletionFrames
 
     def __init__(
         self, body: CompletionRequest, pairs: Pairs, assets: Assets, *, created: int, receipt: OpenReceipt | None = None
     ) -> None:
         super().__init__(body, pairs, assets, created=created, receipt=receipt)
+        self._frames = CompletionFrames(id=self._id, kind="text_completion", created=created, model=self._model)
         self._with_logprobs = body.logprobs is not None
         self._echo = [assets.tokenizer.decode(request.prompt) if body.echo else "" for request, _ in pairs]
         self._skip_special = body.skip_special_tokens is not False
         self._echo_top = body.logprobs if body.echo else None  # logprobs of the prompts too
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        frames = CompletionFrames(id=self._id, kind="text_completion", created=self._created, model=self._model)
+        frames = self._frames
         bases: dict[int, int] = {}  # characters of the echoed prompt, by choice
         begun = set[int]()  # prompts whose token ids were sent
         streams = [numbered(self.events(number), number * self._choices) for number in range(len(self._pairs))]

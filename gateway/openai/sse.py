@@ -25,6 +25,9 @@ def with_member(frame: bytes, name: str, value: object) -> bytes:
 class Frames:
     """The frames of one streamed request. A subclass knows where its kind of object has the text."""
 
+    BEFORE_TEXT: bytes  # between a choice's index and the text of a plain token
+    BEHIND_TEXT: bytes
+
     def __init__(self, *, id: str, kind: str, created: int, model: str) -> None:
         head = encode({"id": id, "object": kind, "created": created, "model": model})
         self._head = b"data: " + head[:-1] + b',"choices":['
@@ -41,11 +44,17 @@ class Frames:
         """A frame without choices; members can be added to it."""
         return self._head + b"]}\n\n"
 
+    def around_text(self, index: int) -> tuple[bytes, bytes]:
+        """The bytes before and behind the text of a plain token in its frame."""
+        return self.start(index) + self.BEFORE_TEXT, self.BEHIND_TEXT
+
     def usage(self, usage: object, timings: object) -> bytes:
         return self._head + b'],"usage":' + encode(usage) + b',"timings":' + encode(timings) + b"}\n\n"
 
 
 class ChatFrames(Frames):
+    BEFORE_TEXT, BEHIND_TEXT = b'"delta":{"content":', b'},"logprobs":null,"finish_reason":null}]}\n\n'
+
     def role(self, index: int) -> bytes:
         """The first frame of a choice."""
         delta = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
@@ -77,6 +86,8 @@ class ChatFrames(Frames):
 
 
 class CompletionFrames(Frames):
+    BEFORE_TEXT, BEHIND_TEXT = b'"text":', b',"logprobs":null,"finish_reason":null}]}\n\n'
+
     def text(self, index: int, text: str, logprobs: object | None, also: Mapping[str, object] = NOTHING) -> bytes:
         """`also`: further members of the choice."""
         middle = b"null" if logprobs is None else encode(logprobs)

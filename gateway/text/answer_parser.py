@@ -78,6 +78,16 @@ class AnswerParser:
         """Everything is text from here on."""
         return self._state is _State.TEXT and self._tools is None and not self._strip
 
+    def passes(self, text: str) -> bool:
+        """Whether this text is nothing but text and leaves at once."""
+        if self._state is not _State.TEXT or self._strip or self._rest:
+            return False
+        return self._tools is None or (bool(self._tools.begin) and self._tools.begin[0] not in text)
+
+    def passed(self, text: str) -> None:
+        """This text has left without `feed`."""
+        self.seen += len(text)
+
     @property
     def in_reasoning(self) -> bool:
         return self._state is _State.REASONING

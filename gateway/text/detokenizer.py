@@ -26,6 +26,10 @@ class _Joiner(Protocol):
     def flush(self) -> str:
         """The text that is held back."""
 
+    @property
+    def between(self) -> bool:
+        """Nothing is held back, and the text of the next token does not depend on those before it."""
+
 
 class Detokenizer:
     def __init__(
@@ -49,12 +53,18 @@ class Detokenizer:
             if tokenizer.pieces is not None
             else _Window(tokenizer, context)
         )
+        self.plain_texts = tokenizer.plain_texts(self._hidden)
+        self.between = self._joiner.between  # a token in `plain_texts` has that text now, and `push` changes nothing
         for token in replayed:
             self.push(token)
 
     def push(self, token: int) -> str:
         """The text that this token completes; often, but not always, its own."""
-        return "" if token in self._hidden else self._joiner.push(token)
+        if token in self._hidden:
+            return ""
+        text = self._joiner.push(token)
+        self.between = self._joiner.between
+        return text
 
     def flush(self) -> str:
         """The text that is held back, at the end of the answer."""
@@ -82,6 +92,10 @@ class _Bytes:
                 self._decoder.reset()
             self._prompts = b""
         return self._decoder.decode(raw)
+
+    @property
+    def between(self) -> bool:
+        return not (self._first or self._decoder.getstate()[0])
 
     def flush(self) -> str:
         if self._prompts:
@@ -111,6 +125,10 @@ class _Window:
             return text[start:]
         self._sent = max(start, len(text) - min(tail, HELD))
         return text[start : self._sent]
+
+    @property
+    def between(self) -> bool:
+        return False
 
     def flush(self) -> str:
         text = self._text() if self._pending else ""

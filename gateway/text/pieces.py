@@ -55,6 +55,23 @@ class Pieces:
         return piece.replace(_SPACE, " ").encode()
 
 
+class PlainTexts(dict[int, str]):
+    """The text of each token that is whole characters; empty for the others, and for hidden ones."""
+
+    def __init__(self, pieces: Pieces | None, hidden: frozenset[int]) -> None:
+        self._pieces, self._hidden = pieces, hidden
+
+    def __missing__(self, token: int) -> str:
+        found = ""
+        if self._pieces is not None and token not in self._hidden:
+            try:
+                found = self._pieces.of(token).decode()
+            except UnicodeDecodeError:
+                found = ""
+        self[token] = found
+        return found
+
+
 def pieces_of(tokenizer: Tokenizer) -> Pieces | None:
     """The bytes of each token; None where a text is not the sum of its tokens' bytes, or in unknown kinds."""
     if tokenizer.decoder is None:

@@ -20,6 +20,7 @@ class TextPiece:
 class StopStrings:
     def __init__(self, strings: tuple[str, ...], *, include: bool = False) -> None:
         self._strings = strings
+        self._begins = frozenset(string[:1] for string in strings)
         self._include = include  # leave the matched string in the text
         self._tokens: list[Token] = []  # tokens that are held back
         self._ends: list[int] = []  # where the text of each held token ends in the held text
@@ -42,6 +43,15 @@ class StopStrings:
             self._text = self._text[: end if self._include else end - len(string)]
             return self.flush()
         return self._release(len(self._text) - self._open_tail())
+
+    @property
+    def none(self) -> bool:
+        """There is no stop string."""
+        return not self._strings
+
+    def passes(self, text: str) -> bool:
+        """Whether a token with this text leaves at once: nothing is held back, and no stop string begins in it."""
+        return not self._tokens and (not self._begins or self._begins.isdisjoint(text))
 
     def flush(self) -> TextPiece:
         """Return everything that is held."""

@@ -8,10 +8,11 @@ from functools import cached_property
 
 from tokenizers import Tokenizer
 
-from gateway.text.pieces import LETTERS, pieces_of
+from gateway.text.pieces import LETTERS, PlainTexts, pieces_of
 
 REPLACEMENT = "\ufffd"
 SHRINKS = 4  # factor by which normalizing may shorten a text
+MOST_PLAIN = 16  # sets of hidden tokens whose PlainTexts are kept: none, all special ones, those without some marks
 
 
 # A batch here has one text, so threads of the library would only disturb; and it complains about them at every fork.
@@ -34,7 +35,17 @@ class ModelTokenizer:
             number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special
         )
         self._texts: dict[int, str] = {}
+        self._plain: dict[frozenset[int], PlainTexts] = {}  # by what is hidden
         self._anchor = self._find_anchor()
+
+    def plain_texts(self, hidden: frozenset[int]) -> PlainTexts:
+        """The texts of tokens that are whole characters, without hidden ones."""
+        found = self._plain.get(hidden)
+        if found is None:
+            found = PlainTexts(self.pieces, hidden)
+            if len(self._plain) < MOST_PLAIN:
+                self._plain[hidden] = found
+        return found
 
     @cached_property
     def added(self) -> dict[str, int]:

@@ -106,6 +106,22 @@ class AnswerReader:
         self._tokens.extend((token, self._parser.seen) for token in piece.tokens)
         return self._release(parsed, self._parser.seen - self._parser.held)
 
+    @property
+    def passes_all(self) -> bool:
+        """Every token leaves at once, with all of its text and nothing else, from here on."""
+        return not self._tokens and self._parser.passes_text and not self._parser.held
+
+    def passes(self, text: str) -> bool:
+        """Whether a token with this text leaves at once, with all of its text and nothing else."""
+        if self._tokens or (self._reasons and self._left < self._parser.reasoning_end):
+            return False
+        return self._parser.passes(text)
+
+    def passed(self, text: str) -> None:
+        """Such a token has left."""
+        self._parser.passed(text)
+        self._left = self._parser.seen
+
     def flush(self) -> ParsedPiece:
         """Return everything that is held."""
         return self._release(self._parser.finish(), self._parser.seen, everything=True)

@@ -38,6 +38,7 @@ RANDOM_FILES = {
     "cli/verify/drafts.py": "a draft's changed weights, drawn from a seed",
 }
 SOCKET_FILES = {
+    "gateway/siblings.py": "the local socket between the processes of one gateway",
     "cli/probe.py": "`baton health` dials the service beside it",
     "gateway/grpc/api.py": "the public gRPC server",
     "gateway/grpc/guard.py": "an interceptor of the public gRPC server",

@@ -144,3 +144,23 @@ async def test_a_mesh_that_stays_incomplete_fails_with_the_gateways_answer() -> 
 
 def test_settings_keep_equal_signs_in_values() -> None:
     assert parse_settings(["a.b=c=d", "x = y"]) == {"a.b": "c=d", "x": " y"}
+
+
+def test_several_gateway_processes_share_ports_and_workers_know_all_of_them(model: Path) -> None:
+    overrides = {
+        "model": str(model),
+        "gateway.processes": "3",
+        "gateway.http_address": free_address(),
+        "gateway.grpc_address": free_address(),
+        "gateway.worker_address": "127.0.0.1:21050",
+    }
+    mesh = read_settings(overrides=overrides).mesh()
+    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint="")
+    assert [service.name for service in services][:4] == ["gateway-0", "gateway-1", "gateway-2", "prefill-0"]
+    gateways = [read_settings(overrides=settings_in(service.arguments)).gateway() for service in services[:3]]
+    assert {gateway.http_address for gateway in gateways} == {overrides["gateway.http_address"]}
+    assert [gateway.process for gateway in gateways] == [0, 1, 2]
+    addresses = tuple(f"127.0.0.1:{port}" for port in (21050, 21051, 21052))
+    assert tuple(gateway.own_worker_address for gateway in gateways) == addresses
+    decode = read_settings(overrides=settings_in(services[-1].arguments)).decode()
+    assert decode.gateways == addresses and (decode.worker_on_host, decode.workers_on_host) == (3, 4)

@@ -83,6 +83,9 @@ class FakeStream:
             self.cancelled, self.complete = True, complete
             self.gone.set()
 
+    def shorten(self, take: Callable[[int], bool]) -> None:
+        """Every token goes to the reader."""
+
     async def events(self) -> AsyncIterator[Token]:
         for item in self.script:
             await asyncio.sleep(0)

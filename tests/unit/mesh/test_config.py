@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -297,3 +298,27 @@ def test_a_sidecar_is_an_address_on_loopback(sidecar: str, message: str) -> None
 def test_an_advertised_port_is_a_port() -> None:
     with pytest.raises(ConfigError, match="advertise_port: 70000 is not between 0 and 65535"):
         DecodeConfig(advertise_port=70000)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"processes": 0}, "processes: 0 is not between 1 and 1024"),
+        ({"processes": 2, "process": 2}, "process: 2 is not between 0 and 1"),
+        ({"process": 1}, "process: 1 is not between 0 and 0"),
+        ({"processes": 2, "http_address": "127.0.0.1:0"}, "http_address: 127.0.0.1:0 leaves the port open"),
+        ({"processes": 2, "worker_address": "127.0.0.1:0"}, "worker_address: 127.0.0.1:0 leaves the port open"),
+        ({"processes": 3, "worker_address": "127.0.0.1:65534"}, "worker_address: 127.0.0.1:65534 has no 2 ports"),
+        ({"processes": 3, "worker_address": "127.0.0.1:50049"}, "ports 50049 to 50051 .* grpc_address is one of them"),
+    ],
+)
+def test_processes_of_a_gateway_have_ports_that_are_known_and_apart(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GatewayConfig(**more)
+
+
+def test_each_process_of_a_gateway_has_a_port_for_workers() -> None:
+    several = GatewayConfig(processes=3, process=2, worker_address="[::1]:7000")
+    assert several.worker_addresses == ("[::1]:7000", "[::1]:7001", "[::1]:7002")
+    assert several.own_worker_address == "[::1]:7002"
+    assert GatewayConfig(worker_address="127.0.0.1:0").own_worker_address == "127.0.0.1:0"

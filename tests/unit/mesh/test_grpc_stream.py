@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from mesh.grpc_network import GrpcNetwork
-from mesh.grpc_stream import GrpcStream
+from mesh.grpc_stream import GrpcStream, pieces
 from mesh.messages import (
     Cancel,
     Heartbeat,
@@ -260,3 +260,15 @@ async def test_an_idle_stream_costs_next_to_nothing() -> None:
         assert time.process_time() - before < 0.3  # a loop that spins takes all of the 1.5 seconds
         for stream in streams:
             stream.close()
+
+
+def test_a_message_of_many_tokens_arrives_in_pieces_that_keep_requests_whole() -> None:
+    tickets = [Ticket(number, 1, bytes(16)) for number in range(200)]
+    items = tuple(TokenOf(ticket, Token(0, 5)) for ticket in tickets)
+    assert [len(piece.items) for piece in pieces(Tokens(items)) if isinstance(piece, Tokens)] == [32] * 6 + [8]
+    drafted = tuple(TokenOf(tickets[i // 50], Token(i, 5)) for i in range(120))
+    found = [piece for piece in pieces(Tokens(drafted)) if isinstance(piece, Tokens)]
+    assert [len(piece.items) for piece in found] == [50, 50, 20]
+    assert tuple(item for piece in found for item in piece.items) == drafted
+    for message in (Tokens(items[:32]), Heartbeat()):
+        assert list(pieces(message)) == [message]

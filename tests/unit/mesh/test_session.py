@@ -5,7 +5,7 @@ import asyncio
 from mesh.messages import Heartbeat, Message, Snapshot
 from mesh.network import StreamClosed
 from mesh.rules import RULES
-from mesh.session import Session
+from mesh.session import TURN_SECONDS, Session
 from tests.sim.loop import VirtualLoop, run_virtual
 
 
@@ -134,3 +134,23 @@ def test_a_message_of_an_ended_session_is_never_handled() -> None:
         assert got == []
 
     run_virtual(main())
+
+
+async def test_others_run_between_the_messages_of_a_backlog() -> None:
+    pipe, seen, passes = Pipe(), list[int](), [0]
+    session = Session(pipe, rules=RULES, name="test")
+    for _ in range(20):
+        pipe.inbox.put_nowait(Snapshot())
+    pipe.inbox.put_nowait(None)
+
+    def handle(message: Message) -> None:
+        end = asyncio.get_running_loop().time() + 2 * TURN_SECONDS
+        while asyncio.get_running_loop().time() < end:
+            pass
+        seen.append(passes[0])
+
+    running = asyncio.ensure_future(session.run(handle))
+    while not running.done():
+        await asyncio.sleep(0)
+        passes[0] += 1
+    assert len(seen) == 20 and len(set(seen)) == 20, "each message in a pass of its own"

@@ -1,0 +1,121 @@
+"""The other processes of one gateway: each answers the others' questions about itself over a local socket.
+
+A client's connection lands on any process. So that a page shows the whole gateway, the process that is asked asks the
+others (gateway/http/whole_pages.py). The socket has a name and no file, and only processes of the same user may use it.
+A process that does not answer in time is left out."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+log = logging.getLogger("baton.gateway")
+
+ASK_SECONDS = 1.0  # a process that takes longer is left out
+BACKLOG = 64
+LONGEST_QUESTION = 64 * 1024
+_PEER = struct.Struct("3i")  # pid, uid, gid
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A GET that a client has sent to another process."""
+
+    path: str
+    query: str
+    accept: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAnswer:
+    """The answer of one process alone."""
+
+    status: int
+    content: bytes
+
+
+AnswerAlone = Callable[[Question], Awaitable[OwnAnswer]]
+
+
+class Siblings:
+    """One process of a gateway, as the others reach it, and the others."""
+
+    def __init__(self, address: str, *, process: int, processes: int) -> None:
+        """`address`: of the HTTP clients, by which the processes of one gateway know each other."""
+        digest = hashlib.blake2b(address.encode(), digest_size=8).hexdigest()
+        names = [f"\0baton-gateway-{os.getuid()}-{digest}-{number}" for number in range(processes)]
+        self._own, self._others = names[process], [*names[:process], *names[process + 1 :]]
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, answer: AnswerAlone) -> None:
+        """Answer the others' questions from now on."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                if _is_own_user(writer):
+                    await _answer_one(reader, writer, answer)
+            except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+                log.warning("a question of another process of this gateway fails: %s", error)
+            finally:
+                writer.close()
+
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(self._own)
+        self._server = await asyncio.start_unix_server(serve, sock=listener, backlog=BACKLOG, limit=LONGEST_QUESTION)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def ask(self, question: Question) -> list[OwnAnswer]:
+        """The answers of all other processes, in their order, without those that are not there or too slow."""
+        answers = await asyncio.gather(*(self._ask(name, question) for name in self._others))
+        return [answer for answer in answers if answer is not None]
+
+    async def _ask(self, name: str, question: Question) -> OwnAnswer | None:
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                # uvloop takes no address that begins with a zero byte, but a socket that is connected to one.
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                connection.setblocking(False)
+                try:
+                    connection.connect(name)
+                except OSError:
+                    connection.close()
+                    raise
+                reader, writer = await asyncio.open_unix_connection(sock=connection)
+                try:
+                    if not _is_own_user(writer):
+                        return None
+                    writer.write(msgspec.json.encode(question) + b"\n")
+                    status, size = map(int, (await reader.readline()).split())
+                    return OwnAnswer(status, await reader.readexactly(size))
+                finally:
+                    writer.close()
+        except (OSError, ValueError, asyncio.IncompleteReadError):  # TimeoutError is an OSError
+            return None
+
+
+async def _answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: AnswerAlone) -> None:
+    async with asyncio.timeout(ASK_SECONDS):
+        line = await reader.readline()
+    try:
+        question = msgspec.json.decode(line, type=Question)
+    except msgspec.MsgspecError:
+        return
+    found = await answer(question)
+    writer.write(b"%d %d\n" % (found.status, len(found.content)) + found.content)
+    await writer.drain()
+
+
+def _is_own_user(writer: asyncio.StreamWriter) -> bool:
+    """Whether the process at the other end runs as this user."""
+    connected = writer.get_extra_info("socket")
+    _, uid, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return bool(uid == os.getuid())

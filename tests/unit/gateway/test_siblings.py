@@ -1,0 +1,168 @@
+"""Processes of one gateway answer as one: the one that is asked adds what the others say."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from cli.loop import PreciseLoop
+from gateway.http import whole_pages as pages
+from gateway.http.whole_pages import WholePages
+from gateway.siblings import OwnAnswer, Question, Siblings
+
+
+def app_of(process: int) -> Starlette:
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "prefill": 2, "decode": 1 + process})
+
+    async def load(request: Request) -> Response:
+        return JSONResponse({"server_load": 3, "running": 1 + process, "waiting": 2 - process})
+
+    async def latest(request: Request) -> Response:
+        count = int(request.query_params["limit"])
+        times = [process + 10.0 * number for number in range(count)]
+        return JSONResponse({"requests": [{"request_id": f"{process}-{at:g}", "started_at": at} for at in times]})
+
+    async def one(request: Request) -> Response:
+        own = request.path_params["name"].startswith(f"{process}-")
+        return JSONResponse({"found": process}, 200 if own else 404)
+
+    async def metrics(request: Request) -> Response:
+        return PlainTextResponse(METRICS.format(process), headers={"x-kept": "yes"})
+
+    routes = [("/health", health), ("/load", load), ("/debug/requests", latest), ("/debug/requests/{name}", one)]
+    return Starlette(routes=[Route(path, page) for path, page in (*routes, ("/metrics", metrics), ("/own", load))])
+
+
+METRICS = """# HELP a_total Things "of" {{all}} kinds.
+# TYPE a_total counter
+a_total{{kind="x}} y",process="{0}"}} {0}5
+# HELP b Workers.
+# TYPE b gauge
+b{{worker="decode-0",tier="decode"}} 7
+b{{worker="gateway-{0}",tier="gateway"}} 1
+"""
+
+
+@asynccontextmanager
+async def processes(count: int) -> AsyncIterator[list[WholePages]]:
+    name = uuid.uuid4().hex
+    found = [WholePages(app_of(i), Siblings(name, process=i, processes=count)) for i in range(count)]
+    for each in found:
+        await each.listen()
+    try:
+        yield found
+    finally:
+        for each in found:
+            await each.close()
+
+
+async def get(app: Any, path: str, query: str = "", method: str = "GET") -> tuple[int, dict[bytes, bytes], bytes]:
+    """The answer of an ASGI application, as a client would see it."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"accept-encoding", b"gzip")]
+    scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": headers}
+    await app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), b"".join(part.get("body", b"") for part in sent[1:])
+
+
+async def test_pages_about_the_gateway_speak_for_all_processes() -> None:
+    async with processes(3) as (_, asked, _):
+        status, _, body = await get(asked, "/health")
+        assert status == 200 and json.loads(body) == {"status": "ok", "prefill": 2, "decode": 1, "processes": 3}
+        _, _, body = await get(asked, "/load")
+        assert json.loads(body) == {"server_load": 9, "running": 6, "waiting": 3}
+        _, _, body = await get(asked, "/debug/requests", "limit=2")
+        assert [each["request_id"] for each in json.loads(body)["requests"]] == ["2-12", "1-11"]
+        for process in range(3):
+            status, _, body = await get(asked, f"/debug/requests/{process}-7")
+            assert (status, json.loads(body)) == (200, {"found": process})
+        assert (await get(asked, "/debug/requests/9-7"))[0] == 404
+        _, _, body = await get(asked, "/own")
+        assert json.loads(body)["running"] == 2, "every other page is the process's own"
+
+
+async def test_metrics_have_the_series_of_all_processes_and_equal_ones_once() -> None:
+    async with processes(2) as (_, asked):
+        _, headers, body = await get(asked, "/metrics")
+    assert headers[b"x-kept"] == b"yes" and int(headers[b"content-length"]) == len(body)
+    assert body.decode().splitlines() == [
+        '# HELP a_total Things "of" {all} kinds.',
+        "# TYPE a_total counter",
+        'a_total{kind="x} y",process="1"} 15',
+        'a_total{kind="x} y",process="0"} 05',
+        "# HELP b Workers.",
+        "# TYPE b gauge",
+        'b{worker="decode-0",tier="decode"} 7',
+        'b{worker="gateway-1",tier="gateway"} 1',
+        'b{worker="gateway-0",tier="gateway"} 1',
+    ]
+
+
+def test_openmetrics_end_once_and_keep_their_exemplars() -> None:
+    text = b'# TYPE a histogram\na_bucket{process="%d",le="1.0"} 3 # {trace_id="ab"} 0.5 1.0\n# EOF\n'
+    whole = pages.metrics(OwnAnswer(200, text % 0), [OwnAnswer(200, text % 1), OwnAnswer(503, b"x")])
+    lines = whole.content.decode().splitlines()
+    assert len(lines) == 4 and lines[-1] == "# EOF" and lines[2].endswith(' 3 # {trace_id="ab"} 0.5 1.0')
+
+
+async def test_a_process_that_is_gone_is_left_out() -> None:
+    async with processes(3) as (first, second, third):
+        await third.close()
+        _, _, body = await get(first, "/health")
+        assert json.loads(body)["processes"] == 2
+        _, _, body = await get(second, "/load")
+        assert json.loads(body)["running"] == 3
+
+
+async def test_a_process_that_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.siblings.ASK_SECONDS", 0.05)
+    name = uuid.uuid4().hex
+    asked, hung = (Siblings(name, process=number, processes=2) for number in range(2))
+
+    async def never(question: Question) -> OwnAnswer:
+        await asyncio.sleep(0.3)
+        return OwnAnswer(200, b"late")
+
+    await hung.listen(never)
+    assert await asked.ask(Question("/health", "", "*/*")) == []
+    await asyncio.sleep(0.3)
+    await hung.close()
+
+
+async def test_processes_of_another_gateway_are_strangers() -> None:
+    async with processes(2), processes(2) as (asked, _):
+        _, _, body = await get(asked, "/health")
+        assert json.loads(body)["processes"] == 2
+
+
+def test_processes_reach_each_other_on_the_loop_that_services_run_on() -> None:
+    async def main() -> list[OwnAnswer]:
+        name = uuid.uuid4().hex
+        asked, other = (Siblings(name, process=number, processes=2) for number in range(2))
+
+        async def answer(question: Question) -> OwnAnswer:
+            return OwnAnswer(200, question.path.encode())
+
+        await other.listen(answer)
+        found = await asked.ask(Question("/load", "", "*/*"))
+        await other.close()
+        return found
+
+    with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+        assert runner.run(main()) == [OwnAnswer(200, b"/load")]
