@@ -66,7 +66,8 @@ class RequestStream:
     @property
     def numerics(self) -> str:
         request = self._request
-        position = len(request.choice.emitted) + self._read - 1  # of the token that the front door read last
+        read = len(request.shown) - len(request.held)
+        position = len(request.choice.emitted) + read - 1  # of the token that the front door read last
         return next((name for first, name in reversed(request.classes) if first <= position), request.choice.numerics)
 
     @property
