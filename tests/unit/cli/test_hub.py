@@ -103,6 +103,19 @@ def test_a_name_of_the_hub_becomes_a_folder_with_what_serving_reads(
     assert served == {"model": str(folder), "draft": str(folder), "name": "mine"}
 
 
+def test_a_list_of_models_may_name_some_of_the_hub_and_a_worker_downloads_only_its_own(
+    hub: FakeHub, model: dict[str, bytes], tmp_path: Path
+) -> None:
+    hub.repositories[NAME] = HubRepository(model)
+    both = f"chat={NAME},acme/absent"
+    mine, by_its_name = resolve_all(
+        hub, tmp_path, {"models": both, "model": "chat"}, {"models": f"{NAME}@main,acme/absent", "model": NAME}
+    )
+    assert (mine["name"], by_its_name["name"]) == ("chat", NAME)
+    assert mine["model"] == by_its_name["model"] and Path(mine["model"]).name == COMMIT
+    assert not any("absent" in request for request in map(str, hub.requests))
+
+
 def test_a_name_stands_for_its_commit_until_it_is_fetched_again(
     hub: FakeHub, model: dict[str, bytes], tmp_path: Path
 ) -> None:
