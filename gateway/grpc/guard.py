@@ -6,7 +6,7 @@ method in a context variable, which only gateway/grpc/calls.py reads."""
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -30,6 +30,10 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         handler, method = await continuation(handler_call_details), handler_call_details.method
         if handler is None or method.startswith(OPEN_SERVICES):
             return handler
+        try:
+            self._check_key(handler_call_details.invocation_metadata)
+        except BatonError as error:
+            return self._refusal(error)
         work = work_of(method)
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(
@@ -40,6 +44,21 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                 self._many(handler.unary_stream, work), handler.request_deserializer, handler.response_serializer
             )
         raise TypeError(f"{method}: no guard stands before a stream of requests")
+
+    def _check_key(self, metadata: Any) -> None:
+        """Raise Unauthenticated for a call that no certificate could admit either. Its message has not come yet."""
+        key = key_in(_pairs(metadata))
+        if key is not None or not self._tenants.takes_certificates:
+            self._tenants.check(CallerCredentials(key))
+
+    def _refusal(self, error: BatonError) -> Any:
+        """A method that refuses. It takes a stream of requests, because gRPC does not wait for the first one of a
+        stream: a client without a key cannot make the gateway hold messages."""
+
+        async def refuse(_requests: Any, context: Any) -> None:
+            await self._abort(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _one(self, answer: Any, work: Work) -> Any:
         async def guarded(raw: bytes, context: Any) -> Any:
@@ -61,19 +80,21 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         try:
             admission = self._tenants.enter(self._credentials(context), work)
         except BatonError as error:
-            self._count_error(error, refused=True)
-            call = begin(b"", context, self._random)
-            given = str(call.metadata.get("x-request-id", ""))
-            await grpc_errors.abort(context, error, given if is_request_id(given) else call.request_id)
+            await self._abort(context, error)
         ADMISSION.set(admission)
         try:
             yield
         finally:
             admission.close()
 
+    async def _abort(self, context: Any, error: BatonError) -> NoReturn:
+        self._count_error(error, refused=True)
+        call = begin(b"", context, self._random)
+        given = str(call.metadata.get("x-request-id", ""))
+        await grpc_errors.abort(context, error, given if is_request_id(given) else call.request_id)
+
     def _credentials(self, context: Any) -> CallerCredentials:
-        pairs = [(name.encode(), _bytes(value)) for name, value in context.invocation_metadata() or ()]
-        key = key_in(pairs)
+        key = key_in(_pairs(context.invocation_metadata()))
         if key is not None or not self._tenants.takes_certificates:
             return CallerCredentials(key)
         shown = context.auth_context() or {}
@@ -85,8 +106,8 @@ def work_of(method: str) -> Work:
     return Work.COMPUTES if name in COMPUTES else Work.LOOKS if name in LOOKS else Work.GENERATES
 
 
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
+def _pairs(metadata: Any) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode() if isinstance(value, str) else value) for name, value in metadata or ()]
 
 
 def _text(value: bytes | str) -> str:

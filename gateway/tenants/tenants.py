@@ -55,6 +55,10 @@ class Tenants:
             admission.starts(spends=work is Work.GENERATES)
         return admission
 
+    def check(self, credentials: CallerCredentials) -> None:
+        """Raise Unauthenticated for a caller that nobody knows."""
+        self._tenant_of(credentials)
+
     def uses(self) -> Iterator[tuple[str, list[TenantUse]]]:
         """Uses by the name under which metrics show them: at most MOST_SHOWN names, and OTHERS."""
         self._adopt()

@@ -14,6 +14,9 @@ import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from cli.client import stream
+from cli.errors import MeshError
+from cli.health import get_json
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
@@ -115,3 +118,22 @@ async def test_a_certificate_names_a_tenant_over_http_too(core: FakeCore, assets
     await api.aclose()
     assert statuses == [200, 200, 401, 401]
     assert [stream.choice.priority for stream in core.streams] == [9, 0]
+
+
+async def test_commands_get_in_with_the_key_of_their_variable(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = write_keys(tmp_path / "keys", ops="operator")
+    with caplog.at_level(logging.INFO):
+        async with serving(folder, keys_file=keys) as http:
+            address = http.base_url.netloc.decode()
+            ready = next(r.getMessage() for r in caplog.records if "gateway ready" in r.getMessage())
+            grpc_address, request = ready.split(" grpc ")[1].split()[0], pb.GenerateRequest(text="x", model="no")
+            monkeypatch.delenv("BATON_API_KEY", raising=False)
+            assert await get_json(address, "/debug/requests") is None
+            with pytest.raises(MeshError, match="UNAUTHENTICATED"):
+                [event async for event in stream(grpc_address, request)]
+            monkeypatch.setenv("BATON_API_KEY", key_of("ops"))
+            assert await get_json(address, "/debug/requests") is not None
+            with pytest.raises(MeshError, match="NOT_FOUND"):
+                [event async for event in stream(grpc_address, request)]

@@ -199,6 +199,24 @@ async def test_a_grpc_client_that_never_reads_and_vanishes_leaves_no_place_taken
             await soon(lambda: tenants._uses["alice"].choices == 0 and not core.running)
 
 
+async def test_a_grpc_client_without_a_key_is_refused_before_its_message_comes(
+    core: FakeCore, assets: Assets, tmp_path: Path
+) -> None:
+    tenants = Tenants(KeyFile(write_keys(tmp_path / "keys", alice="")), SetClock())
+    async with guarded_grpc(core, assets, tenants) as server, grpc.aio.insecure_channel(server.address) as channel:
+        for method in ("Generate", "StreamGenerate"):
+            call: Any = channel.stream_stream(f"/baton.inference.v1.InferenceService/{method}")
+            unsent = call(metadata=(("x-api-key", "nobody"),))  # it sends no message
+            async with asyncio.timeout(10):
+                assert await unsent.code() is grpc.StatusCode.UNAUTHENTICATED
+            known = call(metadata=tuple(bearer("alice").items()))
+            with pytest.raises(TimeoutError):  # negative control: with a key the gateway waits for it
+                async with asyncio.timeout(0.3):
+                    await known.code()
+            known.cancel()
+    assert core.errors == ["UNAUTHENTICATED"] * 2
+
+
 async def test_a_large_keys_file_does_not_stop_the_event_loop(assets: Assets, tmp_path: Path) -> None:
     core, file = FakeCore(), tmp_path / "keys"
     async with guarded_http(core, assets, write_keys(file, alice="")) as door:
