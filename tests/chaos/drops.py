@@ -1,7 +1,7 @@
 """Ten thousand connections opened and dropped in mid-request: nothing is left running on any tier, no memory is lost.
 
 `python -m tests.chaos.drops --count 10000 --json`, or `make drops`. Half of the connections speak HTTP, half gRPC;
-each is dropped at a random moment (`tests/chaos/dropped.py`). Before, a tenth as many warm the mesh up. Status 1 when a
+each is dropped at a random moment (`tests/chaos/dropped.py`). Before, some warm the mesh up. Status 1 when a
 request, a page or a connection is left 10 s after the last drop, or when a process has grown by more than 5%."""
 
 import argparse
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli.health import get_json
+from gateway.observability.traces import KEPT_REQUESTS
 from tests.chaos.dropped import STAGES, Dropping, recorded_head
 from tests.harness.mesh import ProcessMesh, process_mesh
 from tests.harness.process import QUIET_SECONDS, pages_held
@@ -40,11 +41,14 @@ async def drop_many(
     began = time.monotonic()
     async with process_mesh(prefills=1, decodes=1, settings=SETTINGS, notices=notices) as mesh:
         dropping = Dropping(mesh.http, mesh.address, await recorded_head(), random)
-        await _drop(dropping, max(1, count // 10), on_drop)
+        await _drop(dropping, warm_up(count), on_drop)
         await left_in(mesh)
         before, open_before = _memory(mesh), _connections(mesh)
         dropping.stages.clear()
-        await _drop(dropping, count, on_drop)
+        series = list[int]()
+        for tenth in range(10):
+            await _drop(dropping, count * (tenth + 1) // 10 - count * tenth // 10, on_drop)
+            series.append(_resident(mesh.gateway.pid) >> 20)
         left = await left_in(mesh)
         left["connections"] = max(0, _connections(mesh) - open_before)
         after = _memory(mesh)
@@ -60,10 +64,16 @@ async def drop_many(
         "answered": dropping.answered,
         "left": left,
         "memory_mib": {name: [before[name] >> 20, after[name] >> 20] for name in before},
+        "gateway_mib": series,  # after each tenth
         "largest_growth": round(max(growth.values()), 4),
         "seconds": round(time.monotonic() - began, 1),
         "problems": problems,
     }
+
+
+def warm_up(count: int) -> int:
+    """Connections before the first look: the gateway remembers the last requests, and caches fill."""
+    return min(count, max(count // 10, 2 * KEPT_REQUESTS))
 
 
 async def left_in(mesh: ProcessMesh) -> dict[str, int]:
@@ -117,13 +127,13 @@ def _connections(mesh: ProcessMesh) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.drops", description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000, help="connections, besides the tenth that warms up")
+    parser.add_argument("--count", type=int, default=10_000, help="connections, besides those that warm up")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on stdout")
     given = parser.parse_args()
     columns = (TextColumn("drops"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=given.count + max(1, given.count // 10))
+        task = bar.add_task("", total=given.count + warm_up(given.count))
         report = asyncio.run(drop_many(given.count, Random(given.seed), on_drop=lambda: bar.advance(task)))
     for problem in report["problems"]:
         print(problem, file=sys.stderr)

@@ -23,7 +23,7 @@ from mesh.settings import read_settings
 from tests.harness import delays
 from tests.harness.events import EventHandler
 from tests.harness.orders import Orders
-from tests.harness.window import Window, decode_commands, prefill_commands, write_fact
+from tests.harness.window import Window, decode_commands, gateway_commands, prefill_commands, write_fact
 
 
 async def gateway(orders: Orders) -> None:
@@ -37,7 +37,7 @@ async def gateway(orders: Orders) -> None:
     write_fact("ready", address=config.grpc_address)
     telemetry = telemetry_of(config)
     try:
-        window = asyncio.ensure_future(Window({}).run())
+        window = asyncio.ensure_future(Window(gateway_commands()).run())
         try:
             await serve(config, telemetry, rules=orders.changed_rules())  # returns when the gateway has left
         finally:

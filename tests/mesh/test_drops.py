@@ -12,11 +12,11 @@ pytestmark = pytest.mark.mesh
 
 
 async def test_dropped_connections_leave_nothing_running_on_any_tier() -> None:
-    report = await drops.drop_many(300, Random(3))
+    report = await drops.drop_many(200, Random(3))
     assert not any(report["left"].values()), report
-    assert sum(sum(stages.values()) for stages in report["drops"].values()) == 300, report
+    assert sum(sum(stages.values()) for stages in report["drops"].values()) == 200, report
     assert all(report["drops"][door][stage] for door in report["drops"] for stage in STAGES), report
-    assert report["answered"] > 60
+    assert report["answered"] > 60  # the warm-up included
 
 
 async def test_a_gateway_that_does_not_notice_its_clients_leave_goes_on_working(
