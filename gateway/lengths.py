@@ -18,6 +18,6 @@ def validate_prompt_length(field: str, tokens: int, limits: DoorConfig, context:
 def validate_length(field: str, tokens: int, context: int, *, answer: bool = True) -> None:
     if tokens + answer > context:
         included = ", the answer included" if answer else ""
-        limit = f"the model's maximum context length is {context} tokens{included}"
+        limit = f"this model's maximum context length is {context} tokens{included}"
         what = f"{limit}; {field} has {tokens} tokens: shorten it"
         raise ContextTooLong(field, what)

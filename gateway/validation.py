@@ -168,7 +168,7 @@ def _max_tokens(request: ClientRequest, fields: Fields, context: int, pool: int)
     if prompt + max_tokens > context:
         raise ContextTooLong(
             prompt_field,
-            f"the model's maximum context length is {context} tokens; this request needs {prompt + max_tokens}: "
+            f"this model's maximum context length is {context} tokens; this request needs {prompt + max_tokens}: "
             f"{prompt} in {prompt_field}, {max_tokens} in {name}; shorten {prompt_field} or lower {name}",
         )
     if max_tokens > room:

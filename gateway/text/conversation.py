@@ -50,7 +50,7 @@ async def render_own(assets: Assets, chat: ValidChat, source: str) -> tuple[tupl
 def too_long(assets: Assets, characters: int, field: str) -> ContextTooLong:
     return ContextTooLong(
         field,
-        f"the model's maximum context length is {assets.context_tokens} tokens, which cannot hold the {characters} "
+        f"this model's maximum context length is {assets.context_tokens} tokens, which cannot hold the {characters} "
         f"characters of {field}: shorten {field}",
     )
 

@@ -143,7 +143,7 @@ def _encode_long(assets: Assets, text: str, *, field: str, special: bool) -> tup
         tokens = len(assets.tokenizer.encode(text[:first], special=special)) - MARGIN
         if tokens > context:
             what = f"the first {first} characters of {field} alone have about {tokens} tokens"
-            limit = f"the model's maximum context length is {context} tokens, the answer included"
+            limit = f"this model's maximum context length is {context} tokens, the answer included"
             raise ContextTooLong(field, f"{limit}; {what}: shorten it")
         first *= 4
     return assets.tokenizer.encode(text, special=special)

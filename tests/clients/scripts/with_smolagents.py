@@ -1,4 +1,4 @@
-"""smolagents: a ToolCallingAgent (tool_choice: required), a CodeAgent with structured output, streams."""
+"""smolagents: chat, streams, tools, a ToolCallingAgent (tool_choice: required)."""
 
 import os
 

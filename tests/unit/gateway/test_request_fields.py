@@ -145,5 +145,5 @@ async def test_too_long_a_request_says_both_numbers_in_the_words_that_clients_lo
     async with httpx2.AsyncClient(base_url=url) as client:
         for body in ({"prompt": "x" * 600}, {"prompt": "x" * 500, "max_tokens": 100}):
             error = (await client.post("/v1/completions", json=body)).json()["error"]
-            assert "maximum context length is 512 tokens" in error["message"] and "600" in error["message"]
+            assert "this model's maximum context length is 512 tokens" in error["message"] and "600" in error["message"]
             assert error["code"] == "context_length_exceeded" and error["reason"] == "CONTEXT_TOO_LONG"
