@@ -43,7 +43,12 @@ async def tried(model: OpenAIChatModel | OpenAIResponsesModel) -> None:
     async with helped.run_stream("What is the weather in Paris?") as stream:
         assert str(DEGREES) in await stream.get_output()
 
-    for form in (PydanticTier, ToolOutput(PydanticTier, strict=True), NativeOutput(PydanticTier), NativeOutput(PydanticTier, strict=True)):
+    for form in (
+        PydanticTier,
+        ToolOutput(PydanticTier, strict=True),
+        NativeOutput(PydanticTier),
+        NativeOutput(PydanticTier, strict=True),
+    ):
         agent: Agent[None, PydanticTier] = Agent(model, output_type=form, model_settings=SETTINGS)
         found = (await agent.run("How many decode workers run?")).output
         assert isinstance(found, PydanticTier), (form, found)
