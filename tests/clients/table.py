@@ -1,6 +1,6 @@
 """The real clients of `make clients`, in the order in which they run.
 
-A client NAME is a script, with_NAME.py (or .mjs for node) in tests/clients/scripts, and pins: NAME.txt in
+A client has a script in tests/clients/scripts, with_ and its name, and pins: a file of its name in
 tests/clients/requirements, or package.json for node. The first line of a script says what it tries."""
 
 import ast

@@ -13,10 +13,11 @@ def main() -> None:
     out = Path(os.environ["MESH_OUT"]) / "report.json"
     command = [
         str(Path(sys.executable).with_name("guidellm")),
-        *("benchmark", "run", "--target", os.environ["MESH_URL"], "--model", os.environ["MESH_MODEL"]),
-        *("--processor", os.environ["MESH_TOKENIZER"], "--data", f"prompt_tokens={IN},output_tokens={OUT}"),
-        *("--profile", "concurrent", "--rate", str(AT_ONCE), "--max-seconds", str(SECONDS)),
-        *("--output-path", str(out), "--disable-progress"),
+        *("run", "--backend", f"kind=openai_http,target={os.environ['MESH_URL']},model={os.environ['MESH_MODEL']}"),
+        *("--profile", f"kind=concurrent,streams={AT_ONCE}", "--constraint", f"kind=max_duration,seconds={SECONDS}"),
+        *("--data", f"kind=synthetic_text,prompt_tokens={IN},output_tokens={OUT}"),
+        *("--tokenizer", f"kind=hf_auto,model={os.environ['MESH_TOKENIZER']}"),
+        *("--output", f"kind=json,path={out}", "--disable-progress"),
     ]
     subprocess.run(command, check=True, timeout=280)
     (benchmark,) = json.loads(out.read_text())["benchmarks"]

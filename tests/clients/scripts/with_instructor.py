@@ -19,7 +19,7 @@ class Person(BaseModel):
     age: int
 
 
-class Tier(BaseModel):
+class InstructorTier(BaseModel):
     """The workers of a tier"""
 
     tier: Literal["prefill", "decode"]
@@ -62,9 +62,9 @@ def several() -> None:
     client = instructor.from_openai(OpenAI(), mode=instructor.Mode.TOOLS)
     question = [{"role": "user", "content": "How many decode workers run?"}]
     found = client.chat.completions.create(
-        model=MODEL, messages=question, response_model=Iterable[Tier], max_tokens=256
+        model=MODEL, messages=question, response_model=Iterable[InstructorTier], max_tokens=256
     )
-    assert all(isinstance(each, Tier) for each in found)
+    assert all(isinstance(each, InstructorTier) for each in found)
     parallel = instructor.from_openai(OpenAI(), mode=instructor.Mode.PARALLEL_TOOLS)
     weather = [{"role": "user", "content": "What is the weather in Paris?"}]
     calls = parallel.chat.completions.create(

@@ -16,7 +16,7 @@ MODEL = os.environ["MESH_MODEL"]
 ANSWER, DEGREES = "20 + 22 = 42.", random.randint(10, 30)
 
 
-class Tier(BaseModel):
+class LangchainTier(BaseModel):
     """The workers of a tier."""
 
     tier: Literal["prefill", "decode"] = Field(description="Which tier")
@@ -40,11 +40,11 @@ def chats(chat: ChatOpenAI) -> None:
 
 def structured(chat: ChatOpenAI) -> None:
     for method in ("json_schema", "function_calling"):
-        found = chat.with_structured_output(Tier, method=method).invoke("How many decode workers run?")
-        assert isinstance(found, Tier) and found.tier in ("prefill", "decode"), (method, found)
-    strict = chat.with_structured_output(Tier, method="function_calling", strict=True, include_raw=True)
+        found = chat.with_structured_output(LangchainTier, method=method).invoke("How many decode workers run?")
+        assert isinstance(found, LangchainTier) and found.tier in ("prefill", "decode"), (method, found)
+    strict = chat.with_structured_output(LangchainTier, method="function_calling", strict=True, include_raw=True)
     found = strict.invoke("How many decode workers run?")
-    assert isinstance(found["parsed"], Tier) and found["parsing_error"] is None, found
+    assert isinstance(found["parsed"], LangchainTier) and found["parsing_error"] is None, found
     plain = chat.with_structured_output(None, method="json_mode").invoke("Write a JSON object: name Ada, age 31.")
     assert isinstance(plain, dict), plain
 

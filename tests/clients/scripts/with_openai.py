@@ -29,7 +29,7 @@ WEATHER = {
 }
 
 
-class Worker(BaseModel):
+class OpenaiTier(BaseModel):
     tier: Literal["prefill", "decode"]
     workers: int
 
@@ -78,14 +78,14 @@ def streams(client: OpenAI) -> None:
 def forms(client: OpenAI) -> None:
     ask = "How many decode workers run?"
     chat = client.chat.completions.parse(
-        model=MODEL, messages=[{"role": "user", "content": ask}], response_format=Worker, max_tokens=64
+        model=MODEL, messages=[{"role": "user", "content": ask}], response_format=OpenaiTier, max_tokens=64
     )
     parsed = chat.choices[0].message.parsed
-    assert isinstance(parsed, Worker) and parsed.tier in ("prefill", "decode"), chat
+    assert isinstance(parsed, OpenaiTier) and parsed.tier in ("prefill", "decode"), chat
     with client.chat.completions.stream(
-        model=MODEL, messages=[{"role": "user", "content": ask}], response_format=Worker, max_tokens=64
+        model=MODEL, messages=[{"role": "user", "content": ask}], response_format=OpenaiTier, max_tokens=64
     ) as events:
-        assert isinstance(events.get_final_completion().choices[0].message.parsed, Worker)
+        assert isinstance(events.get_final_completion().choices[0].message.parsed, OpenaiTier)
     question = [{"role": "user", "content": "What is the weather in Paris?"}]
     chat = client.chat.completions.create(model=MODEL, messages=question, tools=[WEATHER])
     call = (chat.choices[0].message.tool_calls or [])[0]
@@ -142,9 +142,9 @@ def responses(client: OpenAI) -> None:
     assert events[0].type == "response.created" and events[-1].type == "response.completed"
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == ANSWER
     parsed = client.responses.parse(
-        model=MODEL, input="How many decode workers run?", text_format=Worker, store=False, max_output_tokens=64
+        model=MODEL, input="How many decode workers run?", text_format=OpenaiTier, store=False, max_output_tokens=64
     )
-    assert isinstance(parsed.output_parsed, Worker), parsed
+    assert isinstance(parsed.output_parsed, OpenaiTier), parsed
     tool = {"type": "function", **WEATHER["function"]}
     called = client.responses.create(model=MODEL, input="What is the weather in Paris?", tools=[tool], store=False)
     call = next(item for item in called.output if item.type == "function_call")

@@ -22,7 +22,7 @@ MODEL = os.environ["MESH_MODEL"]
 ANSWER, DEGREES = "20 + 22 = 42.", random.randint(10, 30)
 
 
-class Tier(BaseModel):
+class AgentsTier(BaseModel):
     tier: Literal["prefill", "decode"]
     workers: int
 
@@ -52,11 +52,11 @@ async def tried(model: OpenAIChatCompletionsModel | OpenAIResponsesModel) -> Non
     assert items == ["tool_call_item", "tool_call_output_item", "message_output_item"], items
     assert str(DEGREES) in stream.final_output
 
-    typed = plain.clone(name="Tiers", output_type=Tier)
-    assert isinstance((await Runner.run(typed, "How many decode workers run?")).final_output, Tier)
+    typed = plain.clone(name="Tiers", output_type=AgentsTier)
+    assert isinstance((await Runner.run(typed, "How many decode workers run?")).final_output, AgentsTier)
     forced = plain.clone(name="Front", handoffs=[typed], model_settings=ModelSettings(tool_choice="required"))
     handed = await Runner.run(forced, "How many decode workers run?")
-    assert handed.last_agent.name == "Tiers" and isinstance(handed.final_output, Tier), handed
+    assert handed.last_agent.name == "Tiers" and isinstance(handed.final_output, AgentsTier), handed
 
 
 async def main() -> None:

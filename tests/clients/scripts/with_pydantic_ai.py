@@ -16,7 +16,7 @@ ANSWER, DEGREES = "20 + 22 = 42.", random.randint(10, 30)
 SETTINGS = ModelSettings(max_tokens=128)
 
 
-class Tier(BaseModel):
+class PydanticTier(BaseModel):
     """The workers of a tier"""
 
     tier: Literal["prefill", "decode"]
@@ -43,10 +43,15 @@ async def tried(model: OpenAIChatModel | OpenAIResponsesModel) -> None:
     async with helped.run_stream("What is the weather in Paris?") as stream:
         assert str(DEGREES) in await stream.get_output()
 
-    for form in (Tier, ToolOutput(Tier, strict=True), NativeOutput(Tier), NativeOutput(Tier, strict=True)):
-        agent: Agent[None, Tier] = Agent(model, output_type=form, model_settings=SETTINGS)
+    for form in (
+        PydanticTier,
+        ToolOutput(PydanticTier, strict=True),
+        NativeOutput(PydanticTier),
+        NativeOutput(PydanticTier, strict=True),
+    ):
+        agent: Agent[None, PydanticTier] = Agent(model, output_type=form, model_settings=SETTINGS)
         found = (await agent.run("How many decode workers run?")).output
-        assert isinstance(found, Tier), (form, found)
+        assert isinstance(found, PydanticTier), (form, found)
 
 
 async def main() -> None:
