@@ -12,6 +12,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from gateway.grpc.admin import admin
 from gateway.grpc.api import services
@@ -109,7 +110,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     api = HttpApi(gateway, assets, random=random, clock=time.time, traces=traces, also=pages)
     siblings = Siblings(config.http_address, process=config.process or 0, processes=config.processes)
     whole = WholePages(api.app, siblings) if config.processes > 1 else None
-    app = whole or api.app
+    app: ASGIApp = whole or api.app
     app = app if accepts_any_host(config) else KnownHosts(app, config.http_hosts)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what lives as long as the gateway is no work for the collector
