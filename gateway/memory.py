@@ -7,7 +7,7 @@ Both are bounded here, and what is left goes back when it is asked for."""
 import ctypes
 from contextlib import suppress
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # names of mallopt's parameters in glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # mallopt's numbers of M_TRIM_THRESHOLD and so on
 MAPPED_BYTES = 256 * 1024  # a value of this size is mapped apart
 KEPT_BYTES = 4 * 1024 * 1024  # free memory at the end of the heap, at most
 ARENAS = 2
