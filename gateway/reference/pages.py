@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 
-class ServedModel(Struct):
+class ModelCard(Struct):
     id: str
     object: Literal["model"]
     created: int
@@ -15,9 +15,9 @@ class ServedModel(Struct):
     max_model_len: int
 
 
-class ServedModels(Struct):
+class ModelCards(Struct):
     object: Literal["list"]
-    data: list[ServedModel]
+    data: list[ModelCard]
 
 
 class HealthAnswer(Struct):

@@ -30,8 +30,8 @@ from gateway.reference.pages import (
     LastRequests,
     LoadAnswer,
     RequestSummary,
-    ServedModel,
-    ServedModels,
+    ModelCard,
+    ModelCards,
     VersionAnswer,
 )
 
@@ -78,8 +78,8 @@ OPERATIONS = (
     Operation(
         "/v1/embeddings", "Vectors of texts or token ids", EmbeddingAnswer, body=EmbeddingRequest, needs=("input",)
     ),
-    Operation("/v1/models", "The served models", ServedModels),
-    Operation("/v1/models/{name}", "One served model", ServedModel, unknown="UNKNOWN_MODEL"),
+    Operation("/v1/models", "The served models", ModelCards),
+    Operation("/v1/models/{name}", "One served model", ModelCard, unknown="UNKNOWN_MODEL"),
     Operation(
         "/tokenize",
         "The token ids of a prompt or of a chat",
