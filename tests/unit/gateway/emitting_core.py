@@ -24,7 +24,7 @@ SMALL_BUFFER = 4096
 
 @dataclass
 class EmittingCore(FakeCore):
-    mesh: SequencerMesh = field(default_factory=mesh)
+    mesh: SequencerMesh = field(default_factory=lambda: mesh(model="tiny"))
     requests: list[GatewayRequest] = field(default_factory=list)
 
     def submit(self, choice: ChoiceRequest) -> Any:

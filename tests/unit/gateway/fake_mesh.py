@@ -81,13 +81,15 @@ class SequencerMesh:
         return names[request.prefill], names[request.decode]
 
 
-def mesh(observer: RequestObserver = UNOBSERVED, *, reader_bytes: int = DoorConfig().reader_bytes) -> SequencerMesh:
+def mesh(
+    observer: RequestObserver = UNOBSERVED, *, reader_bytes: int = DoorConfig().reader_bytes, model: str = ""
+) -> SequencerMesh:
     workers, named = Workers(), {}
     for incarnation, name in enumerate(("p1", "p2", "d1", "d2"), 1):
         load = Load(free_pages=64, total_pages=64)
         tier = Tier.PREFILL if name[0] == "p" else Tier.DECODE
         hello = Hello(tier, incarnation, name, "a", "print", "m", "0", 4, 4096, load, PrefixChange(0))
-        named[name] = AttachedWorker(hello, cast(Any, RecordingSession()), load)
+        named[name] = AttachedWorker(hello, cast(Any, RecordingSession()), load, model=model)
         workers.add(named[name])
     sequencer = Sequencer(
         workers,

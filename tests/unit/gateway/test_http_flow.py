@@ -47,7 +47,7 @@ async def test_a_client_that_keeps_up_gets_one_token_in_each_chunk(assets: Asset
 
 
 async def test_an_unread_stream_pauses_and_holds_no_more_than_it_may(assets: Assets) -> None:
-    core = EmittingCore(mesh=mesh(reader_bytes=READER_BYTES))
+    core = EmittingCore(mesh=mesh(reader_bytes=READER_BYTES, model="tiny"))
     async with http_of(core, assets) as address:
         connection = await send_request(address, BODY | {"logprobs": 5})
         await within(20, lambda: bool(core.requests))
@@ -214,7 +214,7 @@ async def test_rubbish_behind_a_stream_without_tokens_gets_an_answer_and_nothing
 
 
 async def test_the_next_request_of_a_pipeline_waits_for_a_reader_that_is_behind(assets: Assets) -> None:
-    core, loop = EmittingCore(mesh=mesh(reader_bytes=READER_BYTES)), asyncio.get_running_loop()
+    core, loop = EmittingCore(mesh=mesh(reader_bytes=READER_BYTES, model="tiny")), asyncio.get_running_loop()
     async with http_of(core, assets) as address:
         connection = await send_request(address, BODY | {"logprobs": 5})
         await within(20, lambda: bool(core.requests))

@@ -148,7 +148,7 @@ async def test_the_usage_at_the_end_counts_tokens_of_both_ways(assets: Assets) -
 
 
 async def test_an_unread_stream_of_plain_tokens_pauses_and_loses_nothing(assets: Assets) -> None:
-    core = EmittingCore(mesh=mesh(reader_bytes=16 * 1024))
+    core = EmittingCore(mesh=mesh(reader_bytes=16 * 1024, model="tiny"))
     async with http_of(core, assets) as address:
         connection = await send_request(address, COMPLETION)
         await until(lambda: core.requests)

@@ -130,7 +130,7 @@ async def test_salts_and_priorities_are_the_tenants(port: GuardedPort, core: Fak
 
 
 async def test_limits_are_statuses_with_quota_and_time(assets: Assets, tmp_path: Path) -> None:
-    core, clock = EmittingCore(mesh=mesh()), SetClock()
+    core, clock = EmittingCore(mesh=mesh(model="tiny")), SetClock()
     rows = {"alice": "tokens_per_minute=600 burst_tokens=40", "bob": "concurrent=2"}
     tenants = Tenants(KeyFile(write_keys(tmp_path / "keys", **rows)), clock)
     async with guarded_grpc(core, assets, tenants) as server, grpc.aio.insecure_channel(server.address) as channel:

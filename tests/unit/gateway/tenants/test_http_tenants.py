@@ -201,7 +201,7 @@ async def test_the_tenant_stands_in_log_trace_and_page(door: GuardedDoor, caplog
 
 @pytest.fixture
 async def busy(assets: Assets, tmp_path: Path) -> AsyncIterator[tuple[GuardedDoor, EmittingCore]]:
-    core = EmittingCore(mesh=mesh())
+    core = EmittingCore(mesh=mesh(model="tiny"))
     rows = {"alice": "tokens_per_minute=600 burst_tokens=40", "bob": "concurrent=4"}
     async with guarded_http(core, assets, write_keys(tmp_path / "keys", **rows)) as door:
         yield door, core

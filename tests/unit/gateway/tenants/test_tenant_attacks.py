@@ -148,7 +148,7 @@ async def test_a_door_that_forgets_to_ask_whose_a_request_is_runs_nothing(core: 
 
 
 async def test_many_small_requests_at_once_stay_below_every_limit(assets: Assets, tmp_path: Path) -> None:
-    core = EmittingCore(mesh=mesh())
+    core = EmittingCore(mesh=mesh(model="tiny"))
     rows = {"alice": "tokens_per_minute=600 burst_tokens=600 concurrent=5"}
     async with guarded_http(core, assets, write_keys(tmp_path / "keys", **rows)) as door:
         calls = [asyncio.ensure_future(door.complete("alice", max_tokens=9)) for _ in range(40)]
@@ -162,7 +162,7 @@ async def test_many_small_requests_at_once_stay_below_every_limit(assets: Assets
 
 
 async def test_cancelled_requests_are_paid_and_leave_no_place_taken(assets: Assets, tmp_path: Path) -> None:
-    core = EmittingCore(mesh=mesh())
+    core = EmittingCore(mesh=mesh(model="tiny"))
     rows = {"alice": "tokens_per_minute=600 burst_tokens=100 concurrent=3"}
     async with guarded_http(core, assets, write_keys(tmp_path / "keys", **rows)) as door:
         for number in range(1, 6):
@@ -181,7 +181,7 @@ async def test_cancelled_requests_are_paid_and_leave_no_place_taken(assets: Asse
 async def test_a_grpc_client_that_never_reads_and_vanishes_leaves_no_place_taken(
     assets: Assets, tmp_path: Path
 ) -> None:
-    core = EmittingCore(mesh=mesh())
+    core = EmittingCore(mesh=mesh(model="tiny"))
     tenants = Tenants(KeyFile(write_keys(tmp_path / "keys", alice="concurrent=2")), SetClock())
     async with guarded_grpc(core, assets, tenants) as server:
         for _ in range(3):
