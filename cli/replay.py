@@ -19,6 +19,7 @@ from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, 
 from gateway.receipts.canonical import ReceiptError, read_receipt
 from gateway.receipts.shape import Receipt, ReceiptNumerics, shaped
 from gateway.receipts.signing import check_signature
+from mesh.settings import API_KEY
 from mesh.tls import TlsFiles, tls_files
 
 MOST_LINES = 20  # differences that are printed without --json
@@ -45,7 +46,9 @@ def replay(
     url: Annotated[str, typer.Option(help="HTTP address of a gateway.")] = "http://127.0.0.1:8000",
     address: Annotated[str, typer.Option(help="gRPC address of a gateway, to ask over gRPC instead.")] = "",
     key: KeyOption = "",
-    api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="Sent over HTTP as a bearer token.")] = "",
+    api_key: Annotated[
+        str, typer.Option(envvar=[API_KEY, "OPENAI_API_KEY"], help="Sent over HTTP as a bearer token.")
+    ] = "",
     config: ConfigFile = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,

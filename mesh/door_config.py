@@ -28,7 +28,8 @@ class DoorConfig:
     keep_alive_seconds: float = 15.0  # an idle stream gets a comment after so long; 0: never
     drain_seconds: float = 30.0  # time between SIGTERM and the end of streams that still run
     keys_file: Path | None = None  # keys of the tenants, hashed (gateway/tenants/rows.py); None: every client is served
-    keys_open_paths: tuple[str, ...] = ("/health", "/v1/health", "/version")  # read without a key, with all below
+    # Read without a key, with all below.
+    keys_open_paths: tuple[str, ...] = ("/health", "/v1/health", "/version", "/v1/receipts/key")
     receipts_folder: Path | None = None  # key of the receipts and the receipts themselves; None: in `cache_folder`
     receipt_seconds: float = 3600.0  # for which a receipt can be fetched
     receipts_mib: int = 16  # disk for receipts that can be fetched; 0: none can

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from baton.inference.v1 import inference_pb2
+from cli.api_key import api_key_headers
 from cli.client import stream
 from cli.errors import MeshError
 from cli.load.http_url import parse_url
@@ -34,7 +35,8 @@ class OtherClass(Exception):
 
 class ReplayMesh:
     def __init__(self, url: str, api_key: str = "") -> None:
-        headers = {"connection": "close"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+        given = {"authorization": f"Bearer {api_key}"} if api_key else api_key_headers()
+        headers = {"connection": "close"} | given
         self._target = LoadTarget(parse_url(url), headers=headers, timeout_seconds=ANSWER_SECONDS)
 
     async def answer(self, body: Json, model: str) -> Receipt:

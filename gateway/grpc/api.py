@@ -112,7 +112,8 @@ class Generating:
             )
             valid = validate(parsed, self._core, assets, self._random)
             self._core.admit(len(valid.choices))
-            receipt = await begin_receipt(self._receipts, request.receipt, [valid], model=trace.model)
+            owner = trace.admission.tenant
+            receipt = await begin_receipt(self._receipts, request.receipt, [valid], model=trace.model, owner=owner)
             answer = await Answer.begin(valid, self._core, assets.tokenizer, self._turns)
             async with aclosing(messages(parsed, answer, ReplyOptions.of(asked), receipt)) as events:
                 async for event in watch.over(events):

@@ -188,7 +188,8 @@ class HttpApi:
     ) -> OpenReceipt | None:
         """The receipt that the client wants; the head of the answer names it."""
         model = validate_model(self._core, body.model)
-        receipt = await begin_receipt(self._receipts, body.receipt, valid, model=model)
+        owner = caller.trace.admission.tenant
+        receipt = await begin_receipt(self._receipts, body.receipt, valid, model=model, owner=owner)
         if receipt is not None:
             caller.headers.append(receipt.header)
         return receipt

@@ -14,7 +14,7 @@ METHODS = b"GET, HEAD, POST, OPTIONS"
 PREFLIGHT_SECONDS = 600  # for which a browser remembers the answer
 EXPOSED = (
     b"x-request-id, x-error-reason, x-should-retry, retry-after, retry-after-ms, x-baton-ignored, "
-    b"x-baton-tokens-spent, x-baton-receipt, request-id"
+    b"x-baton-tokens-spent, x-baton-receipt, request-id, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens"
 )
 _NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~ ,-]{1,4096}")
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.anthropic.errors import AnthropicDialect, is_messages
 from gateway.http import errors as http_errors
-from gateway.http.headers import MORE_HEADERS
+from gateway.http.dialect import OPENAI, Dialect
+from gateway.http.headers import MORE_HEADERS, REQUEST_ID
 from gateway.http.writing import connection_of
 from gateway.openai.sse import encode
 from gateway.tenants.admission import Admission
@@ -64,12 +66,14 @@ class KeyGuard:
         self._count_error(error, refused=True)
         if error.http_status >= 429:
             error.details.setdefault(http_errors.SPENT, "0")
-        content = encode(http_errors.error_body(error))
+        dialect: Dialect = AnthropicDialect() if is_messages(scope["path"]) else OPENAI
+        content = encode(dialect.whole(error, scope[REQUEST_ID]))
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
         if isinstance(error, Unauthenticated):
             scheme = b"Basic" if work is Work.OPERATES else b"Bearer"
             headers.append((b"www-authenticate", scheme + b' realm="baton"'))
         headers += http_errors.headers(error)
+        headers += [(name, scope[REQUEST_ID].encode()) for name in dialect.id_headers]
         await send({"type": "http.response.start", "status": error.http_status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 

@@ -1,15 +1,18 @@
 """Routes of receipts: one by its id, and the public key that signs them.
 
-An id has 128 random bits and is the only thing that opens a receipt; every other path below gets the same 404."""
+An id has 128 random bits, and with tenants only the one whose answer it was finds the receipt; every other path below
+gets the same 404."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.http import errors as http_errors
+from gateway.http.guard import admission_of
 from gateway.openai.sse import encode
 from gateway.receipts.receipts import Receipts
 from gateway.receipts.signing import ALGORITHM, KeyFileError
+from gateway.tenants.admission import OPEN
 from mesh.errors import brief
 
 JSON = "application/json"
@@ -27,7 +30,8 @@ def receipt_routes(receipts: Receipts) -> list[BaseRoute]:
 
     async def one(request: Request) -> Response:
         id = str(request.path_params["id"])
-        found = await receipts.find(id) if len(id) <= MAX_ID else None
+        owner = admission_of(request.scope, OPEN).tenant
+        found = await receipts.find(id, owner) if len(id) <= MAX_ID else None
         if found is None:
             return _missing(f"there is no receipt {brief(id)!r}, or not any more: keep the one that the answer carries")
         return Response(found, media_type=JSON)

@@ -1,5 +1,6 @@
 """`baton replay` and `baton receipt`: what they send, what they find different, and their exit statuses."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -400,3 +401,20 @@ def test_a_class_that_nobody_asked_for_ends_in_an_error(file: Path, monkeypatch:
     file.write_text(json.dumps(KEY.signed(raw | {"numerics": []})))
     answer_with(monkeypatch, OtherClass([]))
     assert run(file) == 2
+
+
+async def test_the_key_of_the_variable_is_sent_to_a_gateway_with_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = list[str]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 12\r\nconnection: close\r\n\r\n{"key":"aa"}')
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        monkeypatch.delenv("BATON_API_KEY", raising=False)
+        assert await ReplayMesh(url).key() == "aa"
+        monkeypatch.setenv("BATON_API_KEY", "of-the-variable")
+        assert await ReplayMesh(url).key() == "aa"
+    assert "uthorization" not in heads[0] and "authorization: bearer of-the-variable" in heads[1].lower()
