@@ -8,6 +8,8 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from gateway.reference.receipts import SignedReceipt
+
 FinishReason = Literal["stop", "length", "tool_calls"]
 Loose = UnsetType  # the type of a member that is left out
 
@@ -118,6 +120,7 @@ class ChatAnswer(Struct, kw_only=True):
     usage: AnswerUsage
     timings: AnswerTimings
     system_fingerprint: str
+    receipt: SignedReceipt | Loose = UNSET
     prompt_token_ids: list[int] | Loose = UNSET
     prompt_logprobs: list[dict[str, PromptToken] | None] | Loose = UNSET
 
@@ -144,6 +147,7 @@ class CompletionAnswer(Struct, kw_only=True):
     usage: AnswerUsage
     timings: AnswerTimings
     system_fingerprint: str
+    receipt: SignedReceipt | Loose = UNSET
 
 
 class FunctionPiece(Struct, kw_only=True):
@@ -188,6 +192,7 @@ class ChatChunk(Struct, kw_only=True):
     usage: AnswerUsage | Loose = UNSET
     timings: AnswerTimings | Loose = UNSET
     system_fingerprint: str | Loose = UNSET
+    receipt: SignedReceipt | Loose = UNSET
     prompt_token_ids: list[int] | Loose = UNSET
 
 
@@ -212,6 +217,7 @@ class CompletionChunk(Struct, kw_only=True):
     usage: AnswerUsage | Loose = UNSET
     timings: AnswerTimings | Loose = UNSET
     system_fingerprint: str | Loose = UNSET
+    receipt: SignedReceipt | Loose = UNSET
 
 
 class EmbeddedInput(Struct):

@@ -9,7 +9,7 @@ from gateway.adjustments import MAX_BAD_WORD_CHARACTERS, MAX_BAD_WORDS, MAX_BIAS
 from gateway.adjustments import REPETITION_PENALTIES as REPETITION
 from gateway.embedding import MAX_INPUTS
 from gateway.openai.embeddings import FORMATS
-from gateway.openai.request import MAX_PROMPTS
+from gateway.openai.request import MAX_CLASS_CHARACTERS, MAX_PROMPTS
 from gateway.text.assets import Assets
 from gateway.text.prompt import ROLES
 from gateway.text.tools import MAX_TOOLS
@@ -163,6 +163,7 @@ def bounds(limits: DoorConfig, assets: Assets) -> dict[str, dict[str, Json]]:
         "cache_salt": {"string": {"maxLength": MAX_SALT_CHARACTERS}},
         **{key: {"string": {"maxLength": MAX_AFFINITY_CHARACTERS}} for key in ("prompt_cache_key", "session_id")},
         **{key: {"string": {"pattern": r"^[\x21-\x7e]{1,128}$"}} for key in ("request_id", "rid")},
+        "fingerprint": {"string": {"minLength": 1, "maxLength": MAX_CLASS_CHARACTERS}},  # of a numerics class
         "prompt": {"array": _lists(ids, MAX_PROMPTS)},
         "input": {"array": _lists(ids, MAX_INPUTS)},
         "input_ids": {"array": {"anyOf": _lists(ids, MAX_PROMPTS)["anyOf"][1:]}},

@@ -9,10 +9,14 @@ from typing import Any
 
 import msgspec
 
+from gateway.http.guard import OPERATIONS as OPERATOR_PAGES
+from gateway.http.guard import is_below
 from gateway.http.info import package_version
 from gateway.openai.body import HINTS
+from gateway.reference.answers import ErrorAnswer
 from gateway.reference.bounds import bounds
 from gateway.reference.table import OPERATIONS, TEXT, Operation
+from gateway.reference.translated_bounds import translated_bounds
 from gateway.text.assets import Assets
 from mesh import errors
 from mesh.door_config import DoorConfig
@@ -22,6 +26,7 @@ _REF = "#/components/schemas/{name}"
 _JSON, _SSE = "application/json", "text/event-stream"
 _CONNECTION = {400: "MALFORMED_REQUEST", 408: "REQUEST_TIMEOUT", 421: "UNKNOWN_HOST", 431: "HEADERS_TOO_LARGE"}
 _OWN = {503: "TOO_MANY_CONNECTIONS"}
+_KEYS = (errors.Unauthenticated, errors.Forbidden, errors.RateLimited)
 _NEVER = {499, 504}  # in logs only; over gRPC only
 _HEADER: Json = {"schema": {"type": "string"}}
 _FLAG: Json = {"schema": {"enum": ["true", "false"]}}
@@ -35,19 +40,21 @@ def document(limits: DoorConfig, assets: Assets, paths: Iterable[str]) -> Json:
     answers = [
         kind
         for row in rows
-        for kind in (row.answer, row.event, row.error, *row.also.values())
+        for kind in (row.answer, row.event, row.error, ErrorAnswer, *row.also.values())
         if kind not in (None, TEXT)
     ]
     requests, components = msgspec.json.schema_components(bodies.values(), ref_template=_REF)
     known = bounds(limits, assets)
-    for schema in components.values():
-        _bind(schema, known)
+    translated = translated_bounds(limits, assets)
+    for name, schema in components.items():
+        _bind(schema, known | translated.get(name, {}))
     needs = {schema["$ref"].rpartition("/")[2]: row for schema, row in zip(requests, _with_body(rows), strict=True)}
     for name, row in needs.items():
         _finish_body(components[name], row)
     found, more = msgspec.json.schema_components(answers, ref_template=_REF)
     by_type = dict(zip(map(repr, answers), found, strict=True))
-    operations = {row.path: _operation(row, by_type, dict(zip(bodies, requests, strict=True))) for row in rows}
+    operations = {row.path: _operation(row, by_type, dict(zip(bodies, requests, strict=True)), limits) for row in rows}
+    keys = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}} if limits.keys_file is not None else {}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -58,7 +65,7 @@ def document(limits: DoorConfig, assets: Assets, paths: Iterable[str]) -> Json:
         },
         "servers": [{"url": "/"}],
         "paths": operations,
-        "components": {"schemas": dict(sorted((components | more).items()))},
+        "components": {"schemas": dict(sorted((components | more).items())), **keys},
     }
 
 
@@ -96,7 +103,7 @@ def _alone(name: str, others: tuple[str, ...]) -> Json:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}, **absent}}
 
 
-def _operation(row: Operation, by_type: dict[str, Json], bodies: dict[str, Json]) -> Json:
+def _operation(row: Operation, by_type: dict[str, Json], bodies: dict[str, Json], limits: DoorConfig) -> Json:
     found: Json = {
         "operationId": _name_of(row),
         "summary": row.summary,
@@ -108,10 +115,23 @@ def _operation(row: Operation, by_type: dict[str, Json], bodies: dict[str, Json]
     for status, kind in row.also.items():
         either = {"anyOf": [by_type[repr(kind)], by_type[repr(row.error)]]}
         found["responses"][str(status)] = _response("no worker can take a request", either)
-    for status, reasons in sorted(_errors(row).items()):
+    if _is_guarded(row, limits):
+        found["security"] = [{"key": []}]
+    for status, reasons in sorted(_errors(row, guarded="security" in found).items()):
         if status not in row.also:
-            found["responses"][str(status)] = _error(status, reasons, by_type[repr(row.error)])
+            found["responses"][str(status)] = _error(status, reasons, _error_type(row, status, by_type))
     return {row.method: found}
+
+
+def _is_guarded(row: Operation, limits: DoorConfig) -> bool:
+    """Whether the caller needs a key."""
+    return limits.keys_file is not None and (row.method != "get" or not is_below(row.path, limits.keys_open_paths))
+
+
+def _error_type(row: Operation, status: int, by_type: dict[str, Json]) -> Json:
+    """The gateway refuses a connection before it knows the path, and then always in OpenAI's form."""
+    kinds = [by_type[repr(row.error)], by_type[repr(ErrorAnswer)]]
+    return {"anyOf": kinds} if kinds[0] != kinds[1] and status in _CONNECTION | _OWN else kinds[0]
 
 
 def _name_of(row: Operation) -> str:
@@ -173,12 +193,18 @@ def _error(status: int, reasons: list[str], schema: Json) -> Json:
     return found
 
 
-def _errors(row: Operation) -> dict[int, list[str]]:
-    """Status -> reasons of the errors that this endpoint may answer with."""
+def _errors(row: Operation, *, guarded: bool) -> dict[int, list[str]]:
+    """Status -> reasons of the errors that this endpoint may answer with. `guarded`: it asks for a key."""
     found: dict[int, list[str]] = {}
-    kinds = _closed_list()
+    kinds = [kind for kind in _closed_list() if kind not in _KEYS]
     if row.body is None:
-        kinds = [errors.Internal, errors.InvalidRequest, errors.Unauthenticated]
+        kinds = [errors.Internal, errors.InvalidRequest]
+    if guarded:
+        kinds.append(errors.Unauthenticated)
+        if is_below(row.path, OPERATOR_PAGES):
+            kinds.append(errors.Forbidden)
+        if row.body is not None:
+            kinds.append(errors.RateLimited)
     for kind in kinds:
         if kind.http_status not in _NEVER:
             found.setdefault(kind.http_status, []).append(kind.reason)

@@ -12,6 +12,7 @@ class ModelCard(Struct):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str  # the model whose workers answer: another one's name where this is an alias
     max_model_len: int
 
 
@@ -20,12 +21,21 @@ class ModelCards(Struct):
     data: list[ModelCard]
 
 
-class HealthAnswer(Struct):
+class ModelHealth(Struct):
+    status: str
+    prefill: int
+    decode: int
+
+
+class HealthAnswer(Struct, kw_only=True):
     """The number of attached workers of each tier, and whether a request can be served."""
 
     status: str
     prefill: int
     decode: int
+    models: dict[str, ModelHealth] | UnsetType = UNSET  # where several are served
+    refused_workers: list[str] | UnsetType = UNSET  # reasons for which workers are not taken
+    processes: int | UnsetType = UNSET  # that answered, of a gateway of several
 
 
 class LoadAnswer(Struct):
@@ -46,6 +56,7 @@ class RequestSummary(Struct, kw_only=True):
     request_id: str
     trace_id: str
     model: str
+    tenant: str  # empty: the request needed no key
     path: str
     status: str
     error: str

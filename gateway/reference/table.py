@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.anthropic.types import MessagesCountRequest, MessagesRequest
 from gateway.native.answers import (
     DetokenizeAnswer,
     SglangAnswer,
@@ -25,15 +26,19 @@ from gateway.reference.answers import (
     EmbeddingAnswer,
     ErrorAnswer,
 )
+from gateway.reference.messages import CountAnswer, MessageAnswer, MessageErrorAnswer, MessageEvent
 from gateway.reference.pages import (
     HealthAnswer,
     LastRequests,
     LoadAnswer,
-    RequestSummary,
     ModelCard,
     ModelCards,
+    RequestSummary,
     VersionAnswer,
 )
+from gateway.reference.receipts import ReceiptKey, SignedReceipt
+from gateway.reference.responses import ResponseAnswer, ResponseEvent
+from gateway.responses.types import ResponsesRequest
 
 TEXT = "text/plain"
 
@@ -78,6 +83,34 @@ OPERATIONS = (
     Operation(
         "/v1/embeddings", "Vectors of texts or token ids", EmbeddingAnswer, body=EmbeddingRequest, needs=("input",)
     ),
+    Operation(
+        "/v1/responses",
+        "The next items of a conversation",
+        ResponseAnswer,
+        body=ResponsesRequest,
+        needs=("input",),
+        event=ResponseEvent,
+    ),
+    Operation(
+        "/v1/messages",
+        "The next message of a conversation, in Anthropic's dialect",
+        MessageAnswer,
+        body=MessagesRequest,
+        needs=("messages",),
+        event=MessageEvent,
+        done=False,
+        error=MessageErrorAnswer,
+    ),
+    Operation(
+        "/v1/messages/count_tokens",
+        "The number of tokens of the prompt that a message's request makes",
+        CountAnswer,
+        body=MessagesCountRequest,
+        needs=("messages",),
+        error=MessageErrorAnswer,
+    ),
+    Operation("/v1/receipts/key", "The public key that signs receipts", ReceiptKey, unknown="NOT_FOUND"),
+    Operation("/v1/receipts/{id}", "The signed receipt of an answer", SignedReceipt, unknown="NOT_FOUND"),
     Operation("/v1/models", "The served models", ModelCards),
     Operation("/v1/models/{name}", "One served model", ModelCard, unknown="UNKNOWN_MODEL"),
     Operation(

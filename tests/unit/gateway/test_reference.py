@@ -6,6 +6,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,6 +18,8 @@ from starlette.routing import Route
 from gateway.http.api import HttpApi
 from gateway.observability.debug import debug_routes
 from gateway.observability.traces import RecentTraces
+from gateway.receipts.pages import receipt_routes
+from gateway.receipts.receipts import Receipts
 from gateway.reference.document import document
 from gateway.reference.page import page
 from gateway.reference.table import OPERATIONS
@@ -30,15 +33,20 @@ from tests.unit.gateway.conftest import FakeCore
 FOR_PEOPLE = {"/", "/docs", "/openapi.json"}  # and the page /ui, which a gateway has besides
 HI = [{"role": "user", "content": "hi"}]
 CHAT, TEXT, TOKENS, SGLANG = "/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/generate"
+RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
 ALL_PATHS = [row.path for row in OPERATIONS]
 OPEN = {"TokenizerInfo"}  # answers that may have more members
 
 
+def receipts_in(folder: Path) -> Receipts:
+    return Receipts(folder, random=Random(5), clock=lambda: 1.0, version="1", seconds=60.0, most_bytes=1 << 24)
+
+
 @pytest.fixture
-def api(core: FakeCore, assets: Assets) -> HttpApi:
-    traces = RecentTraces(Silent(), random=Random(1))
-    pages = debug_routes(traces, lambda: 1.0)
-    return HttpApi(core, assets, random=Random(7), clock=lambda: 1.0, traces=traces, also=pages)
+def api(core: FakeCore, assets: Assets, tmp_path: Path) -> HttpApi:
+    traces, receipts = RecentTraces(Silent(), random=Random(1)), receipts_in(tmp_path / "receipts")
+    pages = [*debug_routes(traces, lambda: 1.0), *receipt_routes(receipts)]
+    return HttpApi(core, assets, random=Random(7), clock=lambda: 1.0, traces=traces, receipts=receipts, also=pages)
 
 
 @pytest.fixture
@@ -76,6 +84,12 @@ def check(value: Any, schema: Any, described: Any) -> None:
 def schema_of(described: Any, path: str, status: int, kind: str = "application/json") -> Any:
     (operation,) = described["paths"][path].values()
     return operation["responses"][str(status)]["content"][kind]["schema"]
+
+
+def coded_event(described: Any, path: str) -> tuple[Any, bool]:
+    """The schema of an event's JSON, and whether [DONE] follows the last one."""
+    data = schema_of(described, path, 200, "text/event-stream")["properties"]["data"]
+    return (data["anyOf"][0]["contentSchema"], True) if "anyOf" in data else (data["contentSchema"], False)
 
 
 def test_every_endpoint_is_described_and_nothing_else(api: HttpApi, assets: Assets) -> None:
@@ -116,11 +130,21 @@ ANSWERS: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"messages": HI, **LOGPROBS, "n": 2}),
     (CHAT, {"messages": HI, "max_tokens": 0}),
     (CHAT, {"messages": HI, "response_format": SCHEMA}),
+    (CHAT, {"messages": HI, "receipt": True, "temperature": 0.5, "stop": "wor"}),
     (TEXT, {"prompt": "a"}),
+    (TEXT, {"prompt": ["a", "b"], "receipt": True}),
     (TEXT, {"prompt": ["a", "b"], "logprobs": 2, "echo": True, "prompt_logprobs": 1, "return_token_ids": True}),
     (TEXT, {"prompt": [[1], [2, 3]], "n": 2, "stop": "wor", "logprobs": 0}),
     ("/v1/embeddings", {"input": ["a", "b"]}),
     ("/v1/embeddings", {"input": [1, 2], "encoding_format": "base64"}),
+    (RESPONSES, {"input": "a"}),
+    (RESPONSES, {"input": HI, "top_logprobs": 2, "metadata": {"a": "b"}, "reasoning": {"effort": "low"}}),
+    (RESPONSES, {"input": "a", "max_output_tokens": 3, "text": {"format": {"type": "text"}}}),
+    (RESPONSES, {"input": "call"}),
+    (MESSAGES, {"messages": HI}),
+    (MESSAGES, {"messages": HI, "max_tokens": 3, "stop_sequences": ["wor"], "thinking": {"type": "enabled"}}),
+    (MESSAGES, {"messages": [{"role": "user", "content": "call"}]}),
+    (COUNT, {"messages": HI, "system": "b"}),
     ("/tokenize", {"prompt": "a", "return_token_strs": True}),
     ("/tokenize", {"messages": HI}),
     ("/detokenize", {"tokens": [104]}),
@@ -149,18 +173,19 @@ async def test_answers_have_exactly_the_members_that_are_described(
     event = described["paths"][path]["post"]["responses"]["200"]["content"].get("text/event-stream")
     if event is None:
         return
-    coded = schema_of(strict, path, 200, "text/event-stream")["properties"]["data"]["anyOf"][0]["contentSchema"]
+    coded, done = coded_event(strict, path)
     lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
-    assert lines[-1] == "[DONE]" and len(lines) > 2
-    for line in lines[:-1]:
+    assert (lines[-1] == "[DONE]") == done and len(lines) > 2
+    for line in lines[:-1] if done else lines:
         check(json.loads(line), coded, strict)
 
 
 async def test_pages_have_exactly_the_members_that_are_described(api: HttpApi, described: Any, core: FakeCore) -> None:
     strict = closed(described)
     async with client(api) as http:
-        await http.post(TEXT, json={"prompt": "a", "request_id": "r"})
+        made = await http.post(TEXT, json={"prompt": "a", "request_id": "r", "receipt": True})
         paths = {"/v1/models/{name}": "/v1/models/tiny", "/debug/requests/{request_id}": "/debug/requests/r"}
+        paths["/v1/receipts/{id}"] = f"/v1/receipts/{made.json()['receipt']['id']}"
         for row in OPERATIONS:
             if row.method == "get" and row.path != "/metrics":
                 answer = await http.get(paths.get(row.path, row.path))
@@ -180,6 +205,12 @@ async def test_pages_have_exactly_the_members_that_are_described(api: HttpApi, d
         ("POST", TEXT, TEXT, {"prompt": "a" * 600}),
         ("POST", SGLANG, SGLANG, {"text": "a", "sampling_params": {"n": 0}}),
         ("POST", "/tokenize", "/tokenize", {}),
+        ("POST", RESPONSES, RESPONSES, {"input": []}),
+        ("POST", RESPONSES, RESPONSES, {"input": "a", "model": "other"}),
+        ("POST", MESSAGES, MESSAGES, {"messages": HI, "max_tokens": 0}),
+        ("POST", MESSAGES, MESSAGES, {"messages": HI, "model": "other"}),
+        ("POST", MESSAGES, MESSAGES, {"messages": HI, "thread": {}}),
+        ("POST", COUNT, COUNT, {}),
         ("GET", "/v1/models/other", "/v1/models/{name}", None),
         ("GET", "/tokenizer_info?model=other", "/tokenizer_info", None),
         ("GET", "/debug/requests?limit=x", "/debug/requests", None),
@@ -238,6 +269,11 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {
     "cache_salt": (["a" * 128], ["a" * 129]),
     "session_id": (["a" * 256], ["a" * 257]),
     "request_id": (["a"], ["", "a b", "a" * 129]),
+    "receipt": ([True, False, None], [1]),
+    "numerics_class": (
+        [{"name": "path=fp32", "fingerprint": "f00d"}],
+        [{"name": "", "fingerprint": "f"}, {"name": "a", "fingerprint": ""}, {"name": "a"}, {}],
+    ),
     "prompt": ([[1, 2], ["a"], [[1], [2]]], [[], ["a", 1], [[1], "a"], [261]]),
     "response_format": ([{"type": "text"}], [{"type": "xml"}, {}]),
     "structured_outputs": ([{"regex": "a"}], [{"regexp": "a"}, {"choice": [""]}]),
@@ -271,6 +307,20 @@ def test_limits_that_are_settings_are_described_as_they_are_set(assets: Assets) 
         for wrong in ({"n": 6}, {"stop": ["a", "b", "c"]}):
             with pytest.raises(jsonschema.ValidationError):
                 check(body | wrong, _body(found, path), found)
+
+
+def test_errors_of_keys_are_described_where_keys_are_asked_for(assets: Assets, tmp_path: Path) -> None:
+    without = document(DoorConfig(), assets, ALL_PATHS)
+    found = document(DoorConfig(keys_file=tmp_path / "keys", keys_open_paths=("/health",)), assets, ALL_PATHS)
+    for row in OPERATIONS:
+        for one, guarded in ((without, False), (found, row.path != "/health")):
+            operation = one["paths"][row.path][row.method]
+            expected = {"401"} if guarded else set()
+            expected |= {"429"} if guarded and row.method == "post" else set()
+            expected |= {"403"} if guarded and row.path.startswith(("/debug", "/metrics")) else set()
+            assert {"401", "403", "429"} & set(operation["responses"]) == expected, row.path
+            assert ("security" in operation) == guarded
+    assert found["components"]["securitySchemes"] and "securitySchemes" not in without["components"]
 
 
 def test_fields_without_effect_are_described_as_such(described: Any) -> None:

@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,13 @@ from starlette.routing import Route
 
 from cli.loop import PreciseLoop
 from gateway.http import whole_pages as pages
+from gateway.http.guard import KeyGuard
+from gateway.http.headers import MORE_HEADERS, REQUEST_ID
 from gateway.http.whole_pages import WholePages
 from gateway.siblings import OwnAnswer, Question, Siblings
+from gateway.tenants.keys import KeyFile
+from gateway.tenants.tenants import Tenants
+from tests.unit.gateway.tenants.keys_files import SetClock, key_of, write_keys
 
 
 def app_of(process: int) -> Starlette:
@@ -53,9 +59,14 @@ b{{worker="gateway-{0}",tier="gateway"}} 1
 
 
 @asynccontextmanager
-async def processes(count: int) -> AsyncIterator[list[WholePages]]:
+async def processes(count: int, tenants: Tenants | None = None) -> AsyncIterator[list[WholePages]]:
+    """`tenants`: whose keys every process asks its clients for."""
     name = uuid.uuid4().hex
-    found = [WholePages(app_of(i), Siblings(name, process=i, processes=count)) for i in range(count)]
+    found = list[WholePages]()
+    for number in range(count):
+        app, siblings = app_of(number), Siblings(name, process=number, processes=count)
+        guarded = app if tenants is None else KeyGuard(app, tenants, open_paths=(), count_error=lambda *_, **__: None)
+        found.append(WholePages(guarded, app, siblings))
     for each in found:
         await each.listen()
     try:
@@ -65,7 +76,7 @@ async def processes(count: int) -> AsyncIterator[list[WholePages]]:
             await each.close()
 
 
-async def get(app: Any, path: str, query: str = "", method: str = "GET") -> tuple[int, dict[bytes, bytes], bytes]:
+async def get(app: Any, path: str, query: str = "", *, key: str = "") -> tuple[int, dict[bytes, bytes], bytes]:
     """The answer of an ASGI application, as a client would see it."""
     sent: list[Any] = []
 
@@ -75,8 +86,9 @@ async def get(app: Any, path: str, query: str = "", method: str = "GET") -> tupl
     async def send(message: Any) -> None:
         sent.append(message)
 
-    headers = [(b"accept-encoding", b"gzip")]
-    scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": headers}
+    headers = [(b"accept-encoding", b"gzip"), *([(b"x-api-key", key.encode())] if key else [])]
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": headers}
+    scope |= {REQUEST_ID: "r", MORE_HEADERS: []}
     await app(scope, receive, send)
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(part.get("body", b"") for part in sent[1:])
 
@@ -95,6 +107,38 @@ async def test_pages_about_the_gateway_speak_for_all_processes() -> None:
         assert (await get(asked, "/debug/requests/9-7"))[0] == 404
         _, _, body = await get(asked, "/own")
         assert json.loads(body)["running"] == 2, "every other page is the process's own"
+
+
+SHARED = ("/health", "/v1/health", "/load", "/metrics", "/debug/requests", "/debug/requests/1-7")
+
+
+async def test_a_caller_without_a_key_gets_no_page_of_any_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+    ask = Siblings.ask
+
+    async def noted(self: Siblings, question: Question) -> list[OwnAnswer]:
+        asked.append(question.path)
+        return await ask(self, question)
+
+    monkeypatch.setattr(Siblings, "ask", noted)
+    tenants = Tenants(KeyFile(write_keys(tmp_path / "keys", alice="", ops="operator")), SetClock())
+    async with processes(2, tenants) as (first, _):
+        for path in SHARED:
+            for key in ("", key_of("stranger")):
+                status, _, body = await get(first, path, "limit=2", key=key)
+                assert status == 401 and json.loads(body)["error"]["reason"] == "UNAUTHENTICATED"
+        for path in ("/metrics", "/debug/requests", "/debug/requests/1-7"):
+            status, _, body = await get(first, path, "limit=2", key=key_of("alice"))
+            assert status == 403 and json.loads(body)["error"]["reason"] == "FORBIDDEN"
+        assert asked == []
+        _, _, body = await get(first, "/load", key=key_of("alice"))
+        assert json.loads(body)["running"] == 3 and asked == ["/load"]
+        status, _, body = await get(first, "/debug/requests/1-7", key=key_of("ops"))
+        assert (status, json.loads(body)) == (200, {"found": 1})
+        _, _, body = await get(first, "/metrics", key=key_of("ops"))
+        assert b'process="0"' in body and b'process="1"' in body
 
 
 async def test_metrics_have_the_series_of_all_processes_and_equal_ones_once() -> None:
