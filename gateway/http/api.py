@@ -4,9 +4,7 @@ Starlette routes requests; the endpoints that generate are plain ASGI, so that s
 before the first token is an ordinary HTTP answer, afterwards an event in the stream. A client that goes away cancels
 all its choices."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TypeVar
@@ -15,23 +13,20 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from gateway.answer import Answer
 from gateway.anthropic.errors import AnthropicDialect
 from gateway.core import Core
 from gateway.embedding import Embeddings, validate_embed
-from gateway.errors import client_error
 from gateway.http.cors import Cors
-from gateway.http.dialect import OPENAI, Dialect
-from gateway.http.errors import shown_names, spent
+from gateway.http.errors import shown_names
+from gateway.http.generating import GeneratingEndpoint
 from gateway.http.guard import KeyGuard, admission_of
 from gateway.http.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
 from gateway.http.info import InfoPages, defect, http_exception
-from gateway.http.out import JSON, HttpOut
-from gateway.http.read import BodyReader, ClientGone
+from gateway.http.read import BodyReader
 from gateway.http.translated import TranslatedChats
-from gateway.http.writing import connection_of
 from gateway.native.dialect import CompletionDialect
 from gateway.native.sglang import SGLANG
 from gateway.native.tokens import TokenizerPages
@@ -40,7 +35,6 @@ from gateway.observability.traces import RecentTraces
 from gateway.openai.embeddings import EmbeddingReply, parse_embedding
 from gateway.openai.large import BodyParser
 from gateway.openai.limits import count_choices
-from gateway.openai.pieces import encode_pieces
 from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
@@ -53,7 +47,6 @@ from gateway.text.by_model import ModelAssets
 from gateway.turns import Turns
 from gateway.validation import ClientRequest, ValidRequest, validate, validate_model, validate_request_id
 from mesh import semconv
-from mesh.errors import Cancelled
 from mesh.telemetry import Silent
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -84,13 +77,24 @@ class HttpApi:
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
         chats = TranslatedChats(core, self._parser, self._known, random=random, clock=clock, turns=self.turns)
         own, messages = ResponsesDialect(), AnthropicDialect()
-        count = _Generate(self, chats.count_tokens, semconv.CHAT, messages)
+        endpoints = {
+            "/v1/chat/completions": GeneratingEndpoint(self, self._chat, semconv.CHAT),
+            "/v1/completions": GeneratingEndpoint(self, self._completion, semconv.TEXT_COMPLETION),
+            "/v1/embeddings": GeneratingEndpoint(self, self._embeddings, semconv.EMBEDDINGS),
+            "/v1/responses": GeneratingEndpoint(self, chats.responses, semconv.CHAT, own),
+            "/v1/messages": GeneratingEndpoint(self, chats.messages, semconv.CHAT, messages),
+            "/v1/messages/count_tokens": GeneratingEndpoint(self, chats.count_tokens, semconv.CHAT, messages),
+            VLLM.path: self._dialect(VLLM),
+            SGLANG.path: self._dialect(SGLANG),
+        }
         routes: list[BaseRoute] = [
-            Route("/v1/chat/completions", _Generate(self, self._chat, semconv.CHAT), methods=["POST"]),
-            Route("/v1/completions", _Generate(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]),
-            Route("/v1/embeddings", _Generate(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
-            Route("/v1/responses", _Generate(self, chats.responses, semconv.CHAT, own), methods=["POST"]),
-            Route("/v1/messages", _Generate(self, chats.messages, semconv.CHAT, messages), methods=["POST"]),
+            Route("/v1/chat/completions", GeneratingEndpoint(self, self._chat, semconv.CHAT), methods=["POST"]),
+            Route(
+                "/v1/completions", GeneratingEndpoint(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]
+            ),
+            Route("/v1/embeddings", GeneratingEndpoint(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
+            Route("/v1/responses", GeneratingEndpoint(self, chats.responses, semconv.CHAT, own), methods=["POST"]),
+            Route("/v1/messages", GeneratingEndpoint(self, chats.messages, semconv.CHAT, messages), methods=["POST"]),
             Route("/v1/messages/count_tokens", count, methods=["POST"]),
             Route(VLLM.path, self._dialect(VLLM), methods=["POST"]),
             Route(SGLANG.path, self._dialect(SGLANG), methods=["POST"]),
@@ -159,7 +163,7 @@ class HttpApi:
             raise
         return list(zip(requests, answers, strict=True))
 
-    def _dialect(self, dialect: CompletionDialect[Body]) -> "_Generate":
+    def _dialect(self, dialect: CompletionDialect[Body]) -> GeneratingEndpoint:
         async def begin(raw: bytes, caller: HttpCaller) -> Reply:
             ignored = list[str]()
             body = await self._parser.parse(raw, dialect.body, ignored)
@@ -174,7 +178,7 @@ class HttpApi:
             pairs = await self._begin(requests, await self._validated(requests, assets), assets)
             return dialect.reply(body, plain, pairs, assets, int(self._clock()))
 
-        return _Generate(self, begin, semconv.TEXT_COMPLETION)
+        return GeneratingEndpoint(self, begin, semconv.TEXT_COMPLETION)
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, EmbeddingRequest, caller)
@@ -237,78 +241,3 @@ class HttpApi:
 def _show_ignored(caller: HttpCaller, ignored: list[str]) -> None:
     if ignored:
         caller.headers.append((b"x-baton-ignored", shown_names(ignored)))
-
-
-class _Generate:
-    """One generating endpoint as an ASGI application."""
-
-    def __init__(
-        self,
-        api: HttpApi,
-        begin: Callable[[bytes, HttpCaller], Awaitable[Reply]],
-        operation: str,
-        dialect: Dialect = OPENAI,
-    ) -> None:
-        self._api, self._begin, self._operation, self._dialect = api, begin, operation, dialect
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = self._api.caller(scope, self._operation)
-        out = HttpOut(
-            send,
-            caller.request_id,
-            caller.trace,
-            self._api.count_error,
-            connection=connection_of(scope),
-            dialect=self._dialect,
-        )
-        try:
-            await self._answer(out, caller, scope, receive)
-        finally:
-            out.close()
-            caller.trace.ends(cancelled=not out.complete)
-
-    async def _answer(self, out: HttpOut, caller: HttpCaller, scope: Scope, receive: Receive) -> None:
-        try:
-            async with self._api.bodies.read(scope, receive) as raw:
-                await self._api.turns.first()  # requests that come together are parsed one in each pass of the loop
-                reply = await self._begin(raw, caller)
-        except ClientGone:
-            return
-        except Exception as error:
-            await out.error(spent(client_error(error, caller.request_id), caller.trace))
-            return
-        out.request_id = reply.request_id
-        watch = asyncio.create_task(_watch(receive, reply, self._api.turns))
-        try:
-            if reply.stream:
-                out.keep_alive(self._api.keep_alive_seconds)
-                if isinstance(reply, (ChatReply, CompletionReply)):
-                    reply.shorten(out.at_once)
-                # A task of its own: each token wakes it alone, and not every layer of the application around it.
-                await asyncio.create_task(_stream(reply, out))
-            else:
-                await out.whole(200, encode_pieces(await reply.whole()), [JSON])
-        except Cancelled as error:
-            if not watch.done():  # the client is still there: the gateway cancelled
-                await out.error(spent(error, caller.trace), reply)
-        except OSError:  # the client is gone; of many that leave together one ends in each pass of the loop
-            await self._api.turns.first()
-        except Exception as error:
-            await out.error(spent(client_error(error, reply.request_id), caller.trace), reply)
-        finally:
-            reply.cancel()
-            watch.cancel()
-
-
-async def _stream(reply: Reply, out: HttpOut) -> None:
-    async with aclosing(reply.frames()) as frames:
-        async for data in frames:
-            await out.event(data)
-    await out.event(out.dialect.done, last=True)
-
-
-async def _watch(receive: Receive, reply: Reply, turns: Turns) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    await turns.first()
-    reply.cancel()

@@ -40,4 +40,5 @@ def receipt_routes(receipts: Receipts) -> list[BaseRoute]:
 
 
 def _missing(message: str) -> Response:
-    return Response(encode(http_errors.body(404, message, "NOT_FOUND")), 404, media_type=JSON)
+    content = http_errors.body(404, message, "NOT_FOUND")
+    return Response(encode(content), 404, http_errors.page_headers(content), media_type=JSON)
