@@ -88,16 +88,7 @@ class HttpApi:
             SGLANG.path: self._dialect(SGLANG),
         }
         routes: list[BaseRoute] = [
-            Route("/v1/chat/completions", GeneratingEndpoint(self, self._chat, semconv.CHAT), methods=["POST"]),
-            Route(
-                "/v1/completions", GeneratingEndpoint(self, self._completion, semconv.TEXT_COMPLETION), methods=["POST"]
-            ),
-            Route("/v1/embeddings", GeneratingEndpoint(self, self._embeddings, semconv.EMBEDDINGS), methods=["POST"]),
-            Route("/v1/responses", GeneratingEndpoint(self, chats.responses, semconv.CHAT, own), methods=["POST"]),
-            Route("/v1/messages", GeneratingEndpoint(self, chats.messages, semconv.CHAT, messages), methods=["POST"]),
-            Route("/v1/messages/count_tokens", count, methods=["POST"]),
-            Route(VLLM.path, self._dialect(VLLM), methods=["POST"]),
-            Route(SGLANG.path, self._dialect(SGLANG), methods=["POST"]),
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
             *TokenizerPages(self, core, models, self._parse).routes(),
             *info.routes(),
             *also,
