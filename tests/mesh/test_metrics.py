@@ -17,7 +17,7 @@ from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.observability.by_model import MetricsByModel
 from gateway.observability.export import MeshCollector
-from gateway.observability.metric_names import TABLE, MetricKind
+from gateway.observability.metric_names import TABLE, TENANT, MetricKind
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import metrics_routes
 from gateway.observability.traces import RecentTraces
@@ -176,9 +176,13 @@ def _workers_agree(page: ScrapedPage, mesh: Any, decode: Any) -> None:
 
 
 def _complete(page: ScrapedPage) -> None:
-    """Every metric is there, no counter or bucket is negative, buckets rise, and the last one is the count."""
+    """Every metric is there, those of tenants only where there are tenants, no counter or bucket is negative, buckets
+    rise, and the last one is the count."""
     for name, spec in TABLE.items():
         shown = name + "_count" if spec.kind is MetricKind.HISTOGRAM else name
+        if spec.labels[:1] == TENANT:
+            assert not page.samples[shown], f"{name} is shown without a tenant"
+            continue
         assert page.samples[shown], f"{name} is not shown"
         if spec.labels[:2] == ("worker", "tier"):
             tiers = {sample.labels["tier"] for sample in page.samples[shown]} - {"gateway"}

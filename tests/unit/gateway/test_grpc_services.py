@@ -178,7 +178,7 @@ async def test_trailers_carry_the_request_and_the_load_for_balancers(stub: Any, 
     await call
     assert dict(await call.trailing_metadata())["x-request-id"] == "r7"
     random, context = Random(1), FakeContext()
-    generating = Generating(core, assets, random, RecentTraces(Silent(), random=random), lambda: LOAD)
+    generating = Generating(core, assets, random, RecentTraces(Silent(), random=random), lambda: LOAD, None)
 
     async def read(_: Any) -> AskedRequest:
         return AskedRequest(ask(request_id="r8"))
