@@ -139,7 +139,7 @@ async def test_the_client_of_the_stubs_takes_credentials_and_the_name(gateway: s
     files = files_in(folder)
     async with Client(gateway, credentials=files.channel_credentials(), server_name="baton.internal") as client:
         assert await client.generate_text("once upon") == "once upon"
-    async with Client(gateway, credentials=files.channel_credentials()) as client:
+    async with Client(gateway, credentials=files.channel_credentials(), patience_seconds=0.0) as client:
         with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
             await client.generate_text("once upon")
 
