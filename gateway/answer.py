@@ -129,7 +129,7 @@ class Answer:
             stream.cancel()
 
     def shorten(self, send: SendText) -> None:
-        """Behind the first event, plain tokens of a single choice go to `send` instead (gateway/short_way.py)."""
+        """Behind the first text, plain tokens of a single choice go to `send` instead (gateway/short_way.py)."""
         self._send = send if len(self._counts) == 1 else None
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -175,7 +175,7 @@ class Answer:
             parsed = reader.push(stops.push(token, text, active=self._counts[index] > choice.sampling.min_tokens))
             if parsed.piece.tokens:
                 yield _delta(index, parsed, stream, places)
-                if send is not None:
+                if send is not None and parsed.piece.text:  # only an event with text is sure to have begun the stream
                     stream.shorten(short_way(self._counts, index, send, detokenizer, stops, reader))
                     send = None
             has_call = one_call and reader.count > 0

@@ -15,13 +15,14 @@ from mesh.codec_fields import unpack_ticket
 from mesh.messages import End, Ticket, Token, TokenOf, Tokens
 from mesh.packed_tokens import PackedTokens
 
-MOST_KNOWN = 16_384  # tickets that are looked up at once; beyond it all are forgotten and found again
+LEAST_KNOWN = 64  # tickets; an ended request stays known until as many others have come
 
 
 class PlainTokens:
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
         self._known: dict[bytes, tuple[GatewayRequest, Ticket, Held, int]] = {}  # by packed ticket
+        self._most = LEAST_KNOWN  # beyond it those that have ended are forgotten
 
     def on_columns(self, worker: AttachedWorker, columns: PackedTokens) -> None:
         now, tier, numerics = asyncio.get_running_loop().time(), worker.tier, worker.numerics
@@ -67,6 +68,13 @@ class PlainTokens:
         if request is None or request.ticket is None:
             self._known.pop(raw, None)
             return
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
+        if len(self._known) >= self._most:
+            self._forget()
         self._known[raw] = request, request.ticket, request.held, len(request.choice.emitted)
+
+    def _forget(self) -> None:
+        """Only requests that still run, with their newest tickets, stay known: no token comes for the others."""
+        self._known = {
+            raw: entry for raw, entry in self._known.items() if entry[0].ticket is entry[1] and not entry[0].ended
+        }
+        self._most = max(LEAST_KNOWN, 2 * len(self._known))

@@ -59,6 +59,20 @@ def install() -> None:
         return _Stays()
 
     interpreter._patch_lang = replace_once
+    interpreter._get_np_dtype = _remembered(interpreter._get_np_dtype)
+
+
+def _remembered(numpy_type: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same function; it builds a table of all types at every call, and is called for every operation."""
+    known: dict[str, Any] = {}
+
+    def remembered(type: Any) -> Any:
+        name = type.scalar.name if not type.scalar.is_ptr() else "pointer"
+        if name not in known:
+            known[name] = numpy_type(type)
+        return known[name]
+
+    return remembered
 
 
 def _widened(tensor: Any) -> Floats:

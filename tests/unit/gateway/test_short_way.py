@@ -1,6 +1,7 @@
 """Plain tokens of a client that keeps up leave at once; whatever else comes, the client gets the same text in order."""
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 from random import Random
@@ -12,10 +13,10 @@ from gateway.plain_tokens import PlainTokens
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.streams import RequestStream
 from gateway.text.assets import Assets, load_assets
-from mesh.errors import BatonError, Unavailable
+from mesh.errors import BatonError, Cancelled, Unavailable
 from mesh.messages import End, Token, TokenOf, Tokens
 from mesh.packed_tokens import PackedTokens
-from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, send_request
+from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, read_raw, send_request
 from tests.unit.gateway.fake_mesh import mesh
 
 COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": "x", "stream": True, "max_tokens": 500}
@@ -118,6 +119,23 @@ async def test_plain_tokens_leave_before_any_task_runs_and_others_wait_for_one(a
     assert "".join(texts_of(chunks)) == "abcédef�ghz"
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_nothing_leaves_before_the_head_where_the_first_token_has_no_text(assets: Assets, path: str) -> None:
+    core = EmittingCore()
+    async with http_of(core, assets) as address:
+        connection = await send_request(address, COMPLETION if "chat" not in path else CHAT, path)
+        await until(lambda: core.requests)
+        (request,) = core.requests
+        for token in (258, 97, 98, 99):  # a special token leaves no text
+            give(core, request, [token])
+            await settle()
+        give(core, request, [122], End.LENGTH)
+        raw = await read_raw(connection)
+        connection.close()
+    assert raw.startswith(b"HTTP/1.1 200 OK")
+    assert "".join(texts_of([raw])) == "abcz"
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", ["completion", "chat", "tools"])
 async def test_both_ways_give_equal_pieces_of_text(folder: Path, seed: int, kind: str) -> None:
@@ -196,3 +214,18 @@ async def test_a_defect_on_the_short_way_ends_its_own_answer_only(caplog: pytest
         await reading
     assert [type(each).__name__ for each in found] == ["Token", "Internal", "Token", "Token", "Token"]
     assert "a defect" in caplog.text
+
+
+async def test_ended_requests_do_not_pile_up() -> None:
+    """No token comes any more for a request that the gateway has ended."""
+    made = mesh()
+    packed = PlainTokens(made.sequencer)
+    for _ in range(400):
+        request = made.accept()
+        assert request.ticket is not None
+        columns = PackedTokens([request.ticket.pack()], [0], [97], [-0.5], [End.NONE])
+        packed.on_columns(made.workers[made.serving(request)[1]], columns)
+        made.sequencer.end(request, Cancelled("the client went away"))
+    del request
+    gc.collect()
+    assert sum(isinstance(each, GatewayRequest) for each in gc.get_objects()) < 100
