@@ -77,6 +77,7 @@ export class Lanes {
   }
 }
 
+/** The lane's way as it is now: who travels on it keeps it when the lane is laid anew. */
 function sampled(lane) {
   if (!lane.points) {
     lane.length = lane.element.getTotalLength();
@@ -86,7 +87,7 @@ function sampled(lane) {
       return [point.x, point.y];
     });
   }
-  return lane;
+  return { points: lane.points, length: lane.length };
 }
 
 /** The gateway on the left, prefill above, decode below. */
