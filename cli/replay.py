@@ -27,7 +27,7 @@ MOST_LINES = 20  # differences that are printed without --json
 
 @dataclass(frozen=True, slots=True)
 class ReplaySource:
-    """What the user gives besides the receipt: a text, or a whole request."""
+    """The user gives this besides the receipt: a text, or a whole request."""
 
     text: str | None
     request: dict[str, Any] | None

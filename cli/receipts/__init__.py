@@ -1,1 +1,1 @@
-"""What `baton replay` does with a receipt: the requests it sends, their answers, and what differs."""
+"""`baton replay` sends the requests of a receipt again, reads their answers and says what differs."""

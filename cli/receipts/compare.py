@@ -1,4 +1,4 @@
-"""What differs between a receipt and the receipt of its replay, the cause before its consequences."""
+"""Compares a receipt with the receipt of its replay and names each difference, the cause before its consequences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

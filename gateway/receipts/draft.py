@@ -1,4 +1,4 @@
-"""What a receipt will say, collected while the answer is generated: a token costs 4 bytes and no hash.
+"""A draft collects the content of a receipt while the answer is generated: a token costs 4 bytes and no hash.
 
 Step 8 of a request's life, for requests that want a receipt. The draft notes the events of each prompt's answer, in
 front of what either front door makes of them."""

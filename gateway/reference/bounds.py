@@ -1,4 +1,4 @@
-"""What the fields of request bodies may hold beyond their types, as JSON schema: ranges, lengths, shapes.
+"""The bounds of fields in request bodies beyond their types, as JSON schema: ranges, lengths, shapes.
 
 Validation enforces these limits (gateway/validation.py and others); here they are written down for clients.
 tests/unit/gateway/test_reference.py sends values at and beyond each one."""

@@ -1,4 +1,4 @@
-"""What a caller shows: a key in a header or in gRPC's metadata, or a client certificate.
+"""The credentials that a caller shows: a key in a header or in gRPC's metadata, or a client certificate.
 
 Each request carries at most one key. A second header with another one is refused, since a proxy in front may have
 checked the first and the gateway would bill the second."""

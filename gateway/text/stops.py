@@ -46,7 +46,7 @@ class StopStrings:
 
     @property
     def none(self) -> bool:
-        """There is no stop string."""
+        """Whether there is no stop string."""
         return not self._strings
 
     def passes(self, text: str) -> bool:

@@ -1,1 +1,1 @@
-"""What the translations of other chat APIs into a chat completion share."""
+"""The parts that all translations of other chat APIs into a chat completion share."""

@@ -2,7 +2,6 @@
 
 They take minutes of a core, so `make gpu-emulated` runs them and `make test` keeps to the runner and the kernels."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -10,9 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("triton is not installed: pip install '.[gpu]'", allow_module_level=True)
 
 pytestmark = [pytest.mark.mesh, pytest.mark.emulated]
 FOLDER = Path(__file__).parent / "cuda"
