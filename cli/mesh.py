@@ -71,9 +71,9 @@ def gateway_services(gateway: GatewayConfig, common: Mapping[str, str], config: 
         return [Service(gateway.name, serve_arguments("gateway", dict(common), config), drain_seconds=drain_seconds)]
     services = []
     for number in range(gateway.processes):
-        own = {"gateway.name": f"{gateway.name}-{number}", "gateway.process": str(number)}
-        arguments = serve_arguments("gateway", dict(common) | own, config)
-        services.append(Service(own["gateway.name"], arguments, drain_seconds=drain_seconds))
+        arguments = serve_arguments("gateway", {**common, "gateway.process": str(number)}, config)
+        name = dataclasses.replace(gateway, process=number).own_name
+        services.append(Service(name, arguments, drain_seconds=drain_seconds))
     return services
 
 

@@ -110,7 +110,7 @@ def begin(
         read = read_settings(file, os.environ, parse_settings(pairs or []))
         config = build(with_models(read if build is Settings.gateway else read.for_worker(), tell=models.append))
     if config.log_format == "json":
-        log_json(config.name)
+        log_json(config.own_name)
     for model in models:
         log.info(model)
     return config

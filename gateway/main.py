@@ -78,7 +78,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     traces = RecentTraces(
         telemetry,
         random=Random(random.getrandbits(64)),
-        service=config.name,
+        service=config.own_name,
         limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
         admission=OPEN if tenants is None else UNKNOWN,
     )
@@ -112,7 +112,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         collector = MeshCollector(
             gateway,
             metrics,
-            name=config.name,
+            name=config.own_name,
             vllm=config.metrics_compat == "vllm",
             clock=asyncio.get_running_loop().time,
             spans_dropped=lambda: telemetry.counts().get("spans_dropped", 0),
@@ -142,11 +142,11 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what lives as long as the gateway is no work for the collector
     tls = http_tls(config)
+    if whole is not None:
+        await whole.listen()  # before the kernel spreads connections to this process
     http = await serve_http(
         app, config.http_address, setting="gateway.http_address", limits=config, tls=tls, shared=shared
     )
-    if whole is not None:
-        await whole.listen()
     public = services(gateway, models, random=random, traces=traces, load=lambda: load_of(gateway), receipts=receipts)
     guards = [GrpcGuard(tenants, count_error=gateway.count_error, random=random)] if tenants else []
     listening = await serve_grpc(config, public, serving=gateway.healthy(), guards=guards)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from mesh.grpc_network import AddressError
+
 log = logging.getLogger("baton.gateway")
 
 ASK_SECONDS = 1.0  # a process that takes longer is left out
@@ -50,11 +52,12 @@ class Siblings:
         """`address`: of the HTTP clients, by which the processes of one gateway know each other."""
         digest = hashlib.blake2b(address.encode(), digest_size=8).hexdigest()
         names = [f"\0baton-gateway-{os.getuid()}-{digest}-{number}" for number in range(processes)]
+        self._address, self._process = address, process
         self._own, self._others = names[process], [*names[:process], *names[process + 1 :]]
         self._server: asyncio.Server | None = None
 
     async def listen(self, answer: AnswerAlone) -> None:
-        """Answer the others' questions from now on."""
+        """Answer the others' questions from now on. AddressError: another gateway has this number already."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
@@ -66,7 +69,14 @@ class Siblings:
                 writer.close()
 
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(self._own)
+        try:
+            listener.bind(self._own)
+        except OSError as error:
+            listener.close()
+            raise AddressError(
+                f"gateway.process: another process of the gateway at {self._address} has the number {self._process} "
+                f"({error.strerror}); give each process a number of its own"
+            ) from None
         self._server = await asyncio.start_unix_server(serve, sock=listener, backlog=BACKLOG, limit=LONGEST_QUESTION)
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ class RequestStream:
     def shorten(self, take: Callable[[int], bool]) -> None:
         request, held, numerics = self._request, self._request.held, self._request.numerics
 
-        def plain(token: int) -> bool:
+        def told(token: int) -> bool:
             try:
                 return take(token)
             except Exception as error:  # of this answer alone: the worker's other requests go on
@@ -48,8 +48,12 @@ class RequestStream:
                 held.fail(client_error(error, request.choice.request_id))
                 return True
 
+        def plain(token: int) -> bool:
+            self._in_a_row = 0
+            return told(token)
+
         def one(token: Token) -> bool:
-            if token.end is not End.NONE or request.numerics != numerics or not plain(token.token):
+            if token.end is not End.NONE or request.numerics != numerics or not told(token.token):
                 return False
             self._count(token)
             return True

@@ -94,6 +94,11 @@ class CommonConfig(TlsConfig):
         check_choice("log_format", self.log_format, LOG_FORMATS)
 
     @property
+    def own_name(self) -> str:
+        """The name of this process, which no other one of the mesh has."""
+        return self.name
+
+    @property
     def model_name(self) -> str:
         """The model's first name: for logs and metrics, and by which a worker presents it."""
         return names_of(self.model, self.served_name)[0]
@@ -164,6 +169,10 @@ class GatewayConfig(DoorConfig, CommonConfig):
         """Where workers register with each of the processes: one port behind the other."""
         host, _, port = self.worker_address.rpartition(":")
         return tuple(f"{host}:{int(port) + number}" for number in range(self.processes))
+
+    @property
+    def own_name(self) -> str:
+        return self.name if self.processes == 1 or self.process is None else f"{self.name}-{self.process}"
 
     @property
     def own_worker_address(self) -> str:

@@ -107,6 +107,7 @@ class Generating:
                 call=call,
                 trace=trace,
                 time_left=context.time_remaining,
+                context=self._core.facts(trace.model).context(assets.context_tokens),
                 names=names,
                 growing=asked.growing_tool_calls,
             )

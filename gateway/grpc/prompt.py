@@ -30,8 +30,9 @@ class ParsedPrompt:
     tools: Sequence[Any] = ()  # that a chat declares, in the shape of gateway/text/tools.py
 
 
-async def parse_prompt(request: pb.GenerateRequest, assets: Assets, names: Names) -> ParsedPrompt:
-    kind, cut = request.WhichOneof("prompt"), _truncation(request, assets.context_tokens)
+async def parse_prompt(request: pb.GenerateRequest, assets: Assets, names: Names, context: int) -> ParsedPrompt:
+    """`context`: tokens that the attached workers hold of a prompt and its answer."""
+    kind, cut = request.WhichOneof("prompt"), _truncation(request, context)
     special = request.add_special_tokens if request.HasField("add_special_tokens") else kind == "text"
     if kind == "text":
         ids = await encode_cut(assets, request.text, cut, field=names.text, special=special)

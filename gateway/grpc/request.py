@@ -46,13 +46,14 @@ async def parse_request(
     call: Call,
     trace: RequestRecord,
     time_left: Callable[[], float | None],
+    context: int = 0,  # tokens that the attached workers of the model hold; 0: not known
     names: Names = NAMES,
     growing: bool = False,  # tool calls leave before they are whole
 ) -> ClientRequest:
     sampling, stop = request.sampling, request.stop
     _limit(names.others["stop"], stop.strings, MOST_STOPS)
     _limit(names.others["stop_token_ids"], stop.token_ids, assets.vocabulary)
-    prompt = await parse_prompt(request, assets, names)
+    prompt = await parse_prompt(request, assets, names, context or assets.context_tokens)
     _check_listed(request, prompt, names)
     form = await _form(request, prompt, assets, names)
     return ClientRequest(

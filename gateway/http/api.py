@@ -39,6 +39,7 @@ from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.receipts.receipts import OpenReceipt, Receipts, begin_receipt
+from gateway.reference.models import described_together
 from gateway.reference.routes import ApiReference
 from gateway.responses.errors import ResponsesDialect
 from gateway.tenants.tenants import Tenants
@@ -93,8 +94,9 @@ class HttpApi:
             *info.routes(),
             *also,
         ]
-        first = models.of(core.models()[0])
-        described = ApiReference(core.limits, first, [route.path for route in routes if isinstance(route, Route)])
+        roots = dict.fromkeys(map(core.root, core.models()))
+        together = described_together([models.of(root) for root in roots])
+        described = ApiReference(core.limits, together, [route.path for route in routes if isinstance(route, Route)])
         self.routes = [*routes, *described.routes()]
         routed: ASGIApp = Starlette(
             routes=self.routes,
@@ -212,7 +214,9 @@ class HttpApi:
             trace.request_id = validate_request_id(body.request_id)
         trace.model = validate_model(self._core, body.model)
         trace.asked[semconv.REQUEST_STREAM] = isinstance(body, CommonRequest) and bool(body.stream)
-        return replace(caller, request_id=trace.request_id), self._models.of(trace.model)
+        assets = self._models.of(trace.model)
+        context = self._core.facts(trace.model).context(assets.context_tokens)
+        return replace(caller, request_id=trace.request_id, context_tokens=context), assets
 
     def caller(self, scope: Scope, operation: str) -> HttpCaller:
         """The head of a request: its trace begins."""

@@ -27,7 +27,7 @@ class WholePages:
         self._app, self._alone, self._siblings = app, alone, siblings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        merge = _merge_of(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+        merge = _merge_of(scope["path"]) if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") else None
         if merge is None:
             await self._app(scope, receive, send)
             return
@@ -108,11 +108,21 @@ def health(own: OwnAnswer, others: Sequence[OwnAnswer]) -> OwnAnswer:
     """The gateway is as healthy as this process, since the others take connections of their own. Of the workers of a
     tier, those count that every process has."""
     pages = [_decoded(answer) for answer in (own, *others)]
-    whole = dict(pages[0])
-    for tier in whole:
-        if isinstance(whole[tier], int):
-            whole[tier] = min(page.get(tier, 0) for page in pages)
+    whole: dict[str, Any] = _fewest(pages)
+    if "models" in whole:
+        whole["models"] = {
+            name: _fewest([own, *(page["models"][name] for page in pages[1:] if name in page.get("models", {}))])
+            for name, own in whole["models"].items()
+        }
+    if refused := list(dict.fromkeys(reason for page in pages for reason in page.get("refused_workers", ()))):
+        whole["refused_workers"] = refused
     return OwnAnswer(own.status, msgspec.json.encode({**whole, "processes": len(pages)}))
+
+
+def _fewest(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The first page, with the smallest of all its counts."""
+    counts = {key: min(page.get(key, 0) for page in pages) for key, value in pages[0].items() if isinstance(value, int)}
+    return pages[0] | counts
 
 
 def load(own: OwnAnswer, others: Sequence[OwnAnswer]) -> OwnAnswer:

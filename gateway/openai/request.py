@@ -57,6 +57,7 @@ class HttpCaller:
     request_id: str
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list, compare=False)  # that the answer gets besides
+    context_tokens: int = 0  # of the attached workers of the model; 0: not known
 
 
 def chat_prompt(body: ChatRequest) -> ChatPrompt:
@@ -80,7 +81,7 @@ async def parse_chat(
 ) -> ClientRequest:
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs = true")
-    cut, fields = _truncation(body, assets.context_tokens), spelling.chat
+    cut, fields = _truncation(body, caller.context_tokens or assets.context_tokens), spelling.chat
     ids, reading = await encode_chat(assets, chat_prompt(body), fields)
     request = _client_request(
         body,
@@ -129,7 +130,10 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     adjustments, form = await _adjustments(body, assets), await _form(body, assets)
     grammar = await assets.grammars.compiled(form)
     requests = list[ClientRequest]()
-    cut, special = _truncation(body, assets.context_tokens), body.add_special_tokens is not False
+    cut, special = (
+        _truncation(body, caller.context_tokens or assets.context_tokens),
+        body.add_special_tokens is not False,
+    )
     answer = body.max_tokens != 0
     for prompt in _prompts(body.prompt, None if cut else assets.context_tokens + (not answer)):
         if isinstance(prompt, str):

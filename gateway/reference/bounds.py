@@ -10,7 +10,7 @@ from gateway.adjustments import REPETITION_PENALTIES as REPETITION
 from gateway.embedding import MAX_INPUTS
 from gateway.openai.embeddings import FORMATS
 from gateway.openai.request import MAX_CLASS_CHARACTERS, MAX_PROMPTS
-from gateway.text.assets import Assets
+from gateway.reference.models import DescribedModel
 from gateway.text.prompt import ROLES
 from gateway.text.tools import MAX_TOOLS
 from gateway.validation import (
@@ -118,9 +118,9 @@ _STRUCTURED = {
 }
 
 
-def bounds(limits: DoorConfig, assets: Assets) -> dict[str, dict[str, Json]]:
+def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Json]]:
     """Field -> JSON type -> what is added to the schema of that type. A field means the same in every body."""
-    context, ids = assets.context_tokens, {"type": "integer", "minimum": 0, "maximum": assets.vocabulary - 1}
+    context, ids = model.context_tokens, {"type": "integer", "minimum": 0, "maximum": model.vocabulary - 1}
     penalty = {"number": {"minimum": -MAX_PENALTY, "maximum": MAX_PENALTY}}
     count, tokens = {"minimum": 1, "maximum": min(MAX_CHOICES, limits.choices)}, {"minimum": 0, "maximum": context}
     top = {"integer": {"minimum": 0, "maximum": MAX_TOP_LOGPROBS}}
@@ -151,7 +151,7 @@ def bounds(limits: DoorConfig, assets: Assets) -> dict[str, dict[str, Json]]:
                 "items": {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD_CHARACTERS},
             }
         },
-        "allowed_token_ids": {"array": {"minItems": 1, "maxItems": assets.vocabulary, "items": ids}},
+        "allowed_token_ids": {"array": {"minItems": 1, "maxItems": model.vocabulary, "items": ids}},
         **{key: {"integer": {"minimum": -(2**63), "maximum": SIXTY_FOUR_BITS}} for key in ("seed", "sampling_seed")},
         "stop": {"string": text, "array": {"maxItems": limits.stop_strings, "items": text}},
         "stop_token_ids": {"array": {"maxItems": MAX_STOP_IDS, "items": ids}},

@@ -15,9 +15,9 @@ from gateway.http.info import package_version
 from gateway.openai.body import HINTS
 from gateway.reference.answers import ErrorAnswer
 from gateway.reference.bounds import bounds
+from gateway.reference.models import DescribedModel
 from gateway.reference.table import OPERATIONS, TEXT, Operation
 from gateway.reference.translated_bounds import translated_bounds
-from gateway.text.assets import Assets
 from mesh import errors
 from mesh.door_config import DoorConfig
 
@@ -32,7 +32,7 @@ _HEADER: Json = {"schema": {"type": "string"}}
 _FLAG: Json = {"schema": {"enum": ["true", "false"]}}
 
 
-def document(limits: DoorConfig, assets: Assets, paths: Iterable[str]) -> Json:
+def document(limits: DoorConfig, model: DescribedModel, paths: Iterable[str]) -> Json:
     """`paths`: those that the gateway serves, parameters with or without the word `path`."""
     served = {re.sub(r":\w+}", "}", path) for path in paths}
     rows = [row for row in OPERATIONS if row.path in served]
@@ -44,8 +44,8 @@ def document(limits: DoorConfig, assets: Assets, paths: Iterable[str]) -> Json:
         if kind not in (None, TEXT)
     ]
     requests, components = msgspec.json.schema_components(bodies.values(), ref_template=_REF)
-    known = bounds(limits, assets)
-    translated = translated_bounds(limits, assets)
+    known = bounds(limits, model)
+    translated = translated_bounds(limits, model)
     for name, schema in components.items():
         _bind(schema, known | translated.get(name, {}))
     needs = {schema["$ref"].rpartition("/")[2]: row for schema, row in zip(requests, _with_body(rows), strict=True)}
@@ -60,7 +60,7 @@ def document(limits: DoorConfig, assets: Assets, paths: Iterable[str]) -> Json:
         "info": {
             "title": "Baton",
             "version": package_version(),
-            "summary": f"The HTTP API of this gateway, which serves {assets.name}",
+            "summary": f"The HTTP API of this gateway, which serves {model.name}",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

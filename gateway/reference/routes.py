@@ -10,15 +10,15 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.openai.sse import encode
 from gateway.reference.document import Json, document
+from gateway.reference.models import DescribedModel
 from gateway.reference.page import POLICY, page
-from gateway.text.assets import Assets
 from mesh.door_config import DoorConfig
 
 
 class ApiReference:
-    def __init__(self, limits: DoorConfig, assets: Assets, paths: Sequence[str]) -> None:
+    def __init__(self, limits: DoorConfig, model: DescribedModel, paths: Sequence[str]) -> None:
         """`paths`: those that the gateway serves."""
-        self._limits, self._assets, self._paths = limits, assets, paths
+        self._limits, self._model, self._paths = limits, model, paths
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -35,7 +35,7 @@ class ApiReference:
 
     @cached_property
     def _document(self) -> Json:
-        return document(self._limits, self._assets, self._paths)
+        return document(self._limits, self._model, self._paths)
 
     @cached_property
     def _encoded(self) -> bytes:

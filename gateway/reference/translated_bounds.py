@@ -6,7 +6,7 @@ here."""
 from typing import Any
 
 from gateway.openai.request import MAX_CLASS_CHARACTERS
-from gateway.text.assets import Assets
+from gateway.reference.models import DescribedModel
 from gateway.text.tools import MAX_TOOLS
 from gateway.validation import MAX_STOP_CHARACTERS
 from mesh.door_config import DoorConfig
@@ -52,9 +52,9 @@ _BLOCKS = [
 ]
 
 
-def translated_bounds(limits: DoorConfig, assets: Assets) -> dict[str, dict[str, dict[str, Json]]]:
+def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, dict[str, Json]]]:
     """Type of a body -> field -> JSON type -> what is added to the schema of that type."""
-    tokens = {"minimum": 0, "maximum": assets.context_tokens}
+    tokens = {"minimum": 0, "maximum": model.context_tokens}
     stops = {"maxItems": limits.stop_strings, "items": _TEXT | {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}}
     said = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": {"anyOf": _BLOCKS}}]}
     asked: dict[str, dict[str, Json]] = {

@@ -160,6 +160,8 @@ def test_several_gateway_processes_share_ports_and_workers_know_all_of_them(mode
     gateways = [read_settings(overrides=settings_in(service.arguments)).gateway() for service in services[:3]]
     assert {gateway.http_address for gateway in gateways} == {overrides["gateway.http_address"]}
     assert [gateway.process for gateway in gateways] == [0, 1, 2]
+    names = [gateway.own_name for gateway in gateways]
+    assert names == ["gateway-0", "gateway-1", "gateway-2"], "processes that were started by hand have them too"
     addresses = tuple(f"127.0.0.1:{port}" for port in (21050, 21051, 21052))
     assert tuple(gateway.own_worker_address for gateway in gateways) == addresses
     decode = read_settings(overrides=settings_in(services[-1].arguments)).decode()

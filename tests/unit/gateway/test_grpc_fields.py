@@ -292,3 +292,9 @@ async def test_the_options_of_a_request_find_their_place(core: Any) -> None:
     assert request_of(chat()).chat == chat()
     with pytest.raises(TypeError, match="heat is no option"):
         request_of("x", heat=1)
+
+
+async def test_a_prompt_is_cut_to_what_the_attached_workers_hold(stub: Any, core: Any) -> None:
+    core.context_tokens = 100
+    await stub.Generate(pb.GenerateRequest(text="x" * 300, truncate_prompt_tokens=-1, stop={"max_tokens": 12}))
+    assert len(core.streams[-1].choice.prompt) == 88

@@ -6,6 +6,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ from gateway.observability.traces import RecentTraces
 from gateway.receipts.pages import receipt_routes
 from gateway.receipts.receipts import Receipts
 from gateway.reference.document import document
+from gateway.reference.models import described_together
 from gateway.reference.page import page
 from gateway.reference.table import OPERATIONS
 from gateway.text.assets import Assets
@@ -307,6 +309,15 @@ def test_limits_that_are_settings_are_described_as_they_are_set(assets: Assets) 
         for wrong in ({"n": 6}, {"stop": ["a", "b", "c"]}):
             with pytest.raises(jsonschema.ValidationError):
                 check(body | wrong, _body(found, path), found)
+
+
+def test_several_models_are_described_together(assets: Assets) -> None:
+    small = replace(assets, name="small", context_tokens=8, vocabulary=9)
+    found = document(DoorConfig(), described_together([small, assets]), ALL_PATHS)
+    assert f"small, {assets.name}" in found["info"]["summary"]
+    check({"prompt": [assets.vocabulary - 1], "max_tokens": assets.context_tokens}, _body(found, TEXT), found)
+    with pytest.raises(jsonschema.ValidationError):
+        check({"prompt": [assets.vocabulary]}, _body(found, TEXT), found)
 
 
 def test_errors_of_keys_are_described_where_keys_are_asked_for(assets: Assets, tmp_path: Path) -> None:

@@ -122,6 +122,10 @@ async def test_long_prompts_are_cut_where_the_client_says(url: str, core: Any) -
         assert await prompt_of(given, truncate_prompt_tokens=-1, max_tokens=12) == b"x" * 499 + b"y"
     await whole_of(url, "/v1/chat/completions", messages=HI, truncate_prompt_tokens=3)
     assert len(core.streams[-1].choice.prompt) == 3
+    core.context_tokens = 100
+    assert len(await prompt_of(text, truncate_prompt_tokens=-1, max_tokens=12)) == 88, (
+        "workers hold less than the model"
+    )
 
 
 async def test_routing_keys_reach_the_core_and_others_are_taken_silently(url: str, core: Any) -> None:

@@ -22,6 +22,7 @@ from gateway.http.whole_pages import WholePages
 from gateway.siblings import OwnAnswer, Question, Siblings
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.tenants import Tenants
+from mesh.grpc_network import AddressError
 from tests.unit.gateway.tenants.keys_files import SetClock, key_of, write_keys
 
 
@@ -76,7 +77,9 @@ async def processes(count: int, tenants: Tenants | None = None) -> AsyncIterator
             await each.close()
 
 
-async def get(app: Any, path: str, query: str = "", *, key: str = "") -> tuple[int, dict[bytes, bytes], bytes]:
+async def get(
+    app: Any, path: str, query: str = "", *, key: str = "", method: str = "GET"
+) -> tuple[int, dict[bytes, bytes], bytes]:
     """The answer of an ASGI application, as a client would see it."""
     sent: list[Any] = []
 
@@ -87,7 +90,7 @@ async def get(app: Any, path: str, query: str = "", *, key: str = "") -> tuple[i
         sent.append(message)
 
     headers = [(b"accept-encoding", b"gzip"), *([(b"x-api-key", key.encode())] if key else [])]
-    scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": headers}
+    scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": headers}
     scope |= {REQUEST_ID: "r", MORE_HEADERS: []}
     await app(scope, receive, send)
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(part.get("body", b"") for part in sent[1:])
@@ -107,6 +110,41 @@ async def test_pages_about_the_gateway_speak_for_all_processes() -> None:
         assert (await get(asked, "/debug/requests/9-7"))[0] == 404
         _, _, body = await get(asked, "/own")
         assert json.loads(body)["running"] == 2, "every other page is the process's own"
+
+
+def test_health_of_several_models_is_merged_model_by_model() -> None:
+    first = {
+        "status": "ok",
+        "prefill": 2,
+        "decode": 3,
+        "models": {"a": {"status": "ok", "decode": 2}, "b": {"decode": 1}},
+    }
+    second = {"status": "ok", "prefill": 2, "decode": 2, "models": {"a": {"status": "ok", "decode": 1}}}
+    second["refused_workers"] = ["decode-9: it has another model"]
+    whole = pages.health(*(OwnAnswer(200, json.dumps(first).encode()), [OwnAnswer(200, json.dumps(second).encode())]))
+    assert json.loads(whole.content) == {
+        "status": "ok",
+        "prefill": 2,
+        "decode": 2,
+        "models": {"a": {"status": "ok", "decode": 1}, "b": {"decode": 1}},
+        "refused_workers": ["decode-9: it has another model"],
+        "processes": 2,
+    }
+
+
+async def test_head_of_a_shared_page_is_that_of_the_whole_page() -> None:
+    async with processes(2) as (asked, _):
+        _, whole, _ = await get(asked, "/metrics")
+        _, head, _ = await get(asked, "/metrics", method="HEAD")
+    assert head[b"content-length"] == whole[b"content-length"]
+
+
+async def test_two_processes_with_one_number_are_told_so() -> None:
+    async with processes(2) as (first, _):
+        with pytest.raises(
+            AddressError, match=r"gateway\.process: another process of the gateway at .* has the number 0"
+        ):
+            await first.listen()
 
 
 SHARED = ("/health", "/v1/health", "/load", "/metrics", "/debug/requests", "/debug/requests/1-7")

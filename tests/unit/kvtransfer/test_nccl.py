@@ -158,7 +158,8 @@ class Deserter:
     def __init__(self, *, hangs_up: bool) -> None:
         self._hangs_up, self._talks = hangs_up, set[asyncio.StreamWriter]()
 
-    async def listen(self) -> bytes:
+    async def __aenter__(self) -> bytes:
+        """Its handle."""
         self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         return PoolHandle(KIND, bytes(16), RECEIVER, f"127.0.0.1:{port}").pack()
@@ -170,36 +171,36 @@ class Deserter:
             await asyncio.sleep(0.1)
             writer.close()
 
-    async def aclose(self) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._server.close()
         for writer in self._talks:
             writer.close()
         await self._server.wait_closed()
 
 
-@pytest.mark.parametrize(("hangs_up", "why"), [(True, "hung up while the two were joining"), (False, "within 0.4 s")])
-async def test_a_receiver_that_deserts_a_joining_writer_is_a_transfer_error(hangs_up, why):
-    communicators, source, receiver = FakeCommunicators(), OpenPool(SHAPE, 4), Deserter(hangs_up=hangs_up)
-    transport = NcclTransport(random.SystemRandom(), communicators=communicators, handshake_seconds=0.4)
-    with pytest.raises(TransferError, match=why):
-        await transport.connect(await receiver.listen(), source, WRITER)
+@pytest.mark.parametrize(
+    ("hangs_up", "seconds", "why"), [(True, 60.0, "hung up while the two were joining"), (False, 0.4, "within 0.4 s")]
+)
+async def test_a_receiver_that_deserts_a_joining_writer_is_a_transfer_error(hangs_up, seconds, why):
+    communicators, source = FakeCommunicators(), OpenPool(SHAPE, 4)
+    transport = NcclTransport(random.SystemRandom(), communicators=communicators, handshake_seconds=seconds)
+    async with Deserter(hangs_up=hangs_up) as handle:
+        with pytest.raises(TransferError, match=why):
+            await transport.connect(handle, source, WRITER)
     assert communicators.joining == 0
-    await receiver.aclose()
     source.close()
 
 
 async def test_a_connect_that_is_cancelled_while_joining_leaves_no_thread():
-    communicators, source, receiver = FakeCommunicators(), OpenPool(SHAPE, 4), Deserter(hangs_up=False)
-    handle = await receiver.listen()
-    connecting = asyncio.ensure_future(
-        NcclTransport(random.SystemRandom(), communicators=communicators).connect(handle, source, WRITER)
-    )
-    await until(lambda: communicators.joining == 1)
-    connecting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await connecting
+    communicators, source = FakeCommunicators(), OpenPool(SHAPE, 4)
+    async with Deserter(hangs_up=False) as handle:
+        transport = NcclTransport(random.SystemRandom(), communicators=communicators)
+        connecting = asyncio.ensure_future(transport.connect(handle, source, WRITER))
+        await until(lambda: communicators.joining == 1)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
     assert communicators.joining == 0
-    await receiver.aclose()
     source.close()
 
 
