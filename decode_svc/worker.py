@@ -93,7 +93,7 @@ class DecodeWorker:
             overtakes=rules.overtakes,
             reserved=self._examinations.reserved,
         )
-        self.sessions = Sessions(kv_hello, receivers, choose, rules=rules)
+        self.sessions = Sessions(kv_hello, receivers, choose, rules=rules, on_activity=self._monitor.active)
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
         parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
         self._intake = Intake(*parts, floor=floor, masker=masker, host=self, rules=rules)
@@ -109,6 +109,7 @@ class DecodeWorker:
             on_message=self._intake.on_message,
             on_end=self._intake.gateway_ended,
             pages=pages,
+            on_activity=self._monitor.active,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
 

@@ -97,7 +97,8 @@ class Attaching:
             self._reach_log.failed(f"{register.tier.value} {register.address}", problem)
             return
         self._reach_log.reached(f"{register.tier.value} {register.address}")
-        session = Session(stream, rules=self._rules, name=f"{register.tier.value} {register.address}")
+        name = f"{register.tier.value} {register.address}"
+        session = Session(stream, rules=self._rules, name=name, on_activity=self.traces.loop_active)
         attached: list[AttachedWorker] = []  # empty until the first message, Hello
 
         def on_message(message: Message) -> None:

@@ -49,6 +49,7 @@ class Held:
 
     def end(self, error: BatonError | None) -> None:
         """The request is over; a client that left takes nothing more."""
+        self.plain = self.taker = None
         if isinstance(error, Cancelled):
             self.drop()
         if error is not None:

@@ -29,7 +29,11 @@ class RequestStream:
                 await held.wait()
             event = held.take()
             if not isinstance(event, Token):
-                raise event
+                request.error = None  # its traceback will refer to this frame: such a cycle would be left as garbage
+                try:
+                    raise event
+                finally:
+                    del event
             if request.phase is RequestPhase.PAUSED and held.drained:
                 self._sequencer.on_drained(request)
             self._count(event)

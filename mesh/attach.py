@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from mesh.loop_delay import watch_delay
 from mesh.messages import (
     ClockProbe,
     ClockReading,
@@ -34,6 +33,7 @@ log = logging.getLogger("baton.attach")
 LOOK_SECONDS = 5.0  # pause between two looks at which gateways there are, while all of them have dialed
 SOON_SECONDS = 0.05  # pause after a gateway's first failure to answer; it doubles up to a heartbeat
 MEASURE_SECONDS = 1.0  # shortest time between two Measures
+LATE_SECONDS = 0.1  # a loop that is so late has been blocked, whatever else there is to tell
 
 
 class Attachments:
@@ -49,11 +49,13 @@ class Attachments:
         on_message: Callable[[Session, Message], None],
         on_end: Callable[[Session], None],
         pages: PageStates,  # what a gateway that watches gets maps of
+        on_activity: Callable[[], None] = lambda: None,  # called before a message is handled
         measures: Callable[[], Measures] | None = None,  # None: gateways get no Measures
     ) -> None:
         self.sessions: list[Session] = []
         self._network, self._gateways, self._tier, self.incarnation = network, gateways, tier, incarnation
         self._rules, self._hello, self._on_message, self._on_end = rules, hello, on_message, on_end
+        self._on_activity = on_activity
         self._measures, self._measured = measures, Measures((), ())
         self._expired = 0  # sessions that ended because the gateway was silent
         self._reach_log = ReachLog(log)
@@ -94,7 +96,7 @@ class Attachments:
             soon_seconds = min(2 * soon_seconds, self._rules.heartbeat_seconds)
 
     async def _accept(self, stream: Stream) -> None:
-        session = Session(stream, rules=self._rules, name=f"gateway {stream.peer}")
+        session = Session(stream, rules=self._rules, name=f"gateway {stream.peer}", on_activity=self._on_activity)
         session.send(self._hello(self.address))
         if self._measures is not None:
             session.send(self._measures())
@@ -141,21 +143,20 @@ class Attachments:
                 session.send(message)
 
     async def push_measures(self, observe_delay: Callable[[float], None]) -> None:
-        """Send Measures to every gateway when they have changed, and observe the loop's delay. Runs for the worker's
-        life; without Measures it ends at once."""
+        """Send Measures to every gateway when they have changed. The loop's delay is observed while the worker works,
+        so that an idle one has nothing to tell. Runs for the worker's life; without Measures it ends at once."""
         if self._measures is None:
             return
-        watch = asyncio.create_task(watch_delay(observe_delay))
-        try:
-            while True:
-                await asyncio.sleep(MEASURE_SECONDS)
-                measured = self._measures() if self.sessions else self._measured
-                if measured != self._measured:
-                    self._measured = measured
-                    for session in self.sessions:
-                        session.send(measured)
-        finally:
-            watch.cancel()
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + MEASURE_SECONDS
+            await asyncio.sleep(MEASURE_SECONDS)
+            late = max(0.0, loop.time() - due)
+            if self.sessions and (late > LATE_SECONDS or self._measures() != self._measured):
+                observe_delay(late)
+                self._measured = self._measures()
+                for session in self.sessions:
+                    session.send(self._measured)
 
     def counts(self) -> dict[str, int]:
         """Sessions with gateways now, and since the start those that ended because the gateway was silent."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-TICK_SECONDS = 0.25  # each tick takes a core from the threads of a step
+TICK_SECONDS = 1.0  # each tick takes a core from the threads of a step
 
 
 async def watch_delay(observe: Callable[[float], None], tick_seconds: float = TICK_SECONDS) -> None:

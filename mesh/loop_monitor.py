@@ -1,15 +1,17 @@
 """Notices when the process's event loop stands still: a callback that computes, or a process that gets no processor.
 
-A timer that comes late is the sign. It runs only while a recorded request is under way, so that an idle process sleeps,
-and not while a step computes: each wake-up would take a core from the step's threads. Instead a step says when it was
-done, and the loop that reads its result later than that stood still. Traces show each such interval as a span
-`loop.blocked` inside the span that it interrupts."""
+A timer that comes late is the sign. Each of its wake-ups takes a core from the threads of a step, of this process or of
+another one of the host. So it runs only while a recorded request is under way and something has just happened: a loop
+that handles nothing blocks nothing. While a step computes it rests too; a step says when it was done, and the loop that
+reads its result later than that stood still. Traces show each such interval as a span `loop.blocked` inside the span
+that it interrupts."""
 
 import asyncio
 from collections import deque
 
 TICK_SECONDS = 0.010
 BLOCKED_SECONDS = 0.010  # shorter delays are not shown
+ACTIVE_TICKS = 4  # after so many, without anything that happens, the timer rests
 KEPT_INTERVALS = 256
 
 Interval = tuple[float, float]
@@ -23,11 +25,18 @@ class LoopMonitor:
         self._steps = 0  # steps that compute now
         self._before = 0.0  # when the timer went off last
         self._timer: asyncio.TimerHandle | None = None
+        self._ticks = 0  # since something happened
 
     def begin(self) -> None:
         """A request begins that wants to know."""
         self._users += 1
-        self._start()
+        self.active()
+
+    def active(self) -> None:
+        """Something happens that the loop has to handle."""
+        self._ticks = 0
+        if self._timer is None and self._users > 0:
+            self._start()
 
     def end(self, since: float) -> list[Interval]:
         """The request is over; the intervals that touch the time since it began."""
@@ -49,18 +58,19 @@ class LoopMonitor:
             now = asyncio.get_running_loop().time()
             if done_seconds and now - done_seconds >= BLOCKED_SECONDS:
                 self._note(done_seconds, now)
-            self._start()
+            self.active()
 
     def _start(self) -> None:
-        if self._timer is None and not self._steps:
+        if not self._steps:
             loop = asyncio.get_running_loop()
             self._before = loop.time()
             self._timer = loop.call_later(TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
         self._look()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(TICK_SECONDS, self._tick) if self._users > 0 else None
+        self._ticks += 1
+        again = self._users > 0 and self._ticks < ACTIVE_TICKS
+        self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick) if again else None
 
     def _look(self) -> None:
         """The timer may be late at this moment: a callback that ends a request can run before it."""

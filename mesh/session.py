@@ -18,8 +18,11 @@ TURN_SECONDS = 0.0002  # of messages that are handled before others have a turn 
 
 
 class Session:
-    def __init__(self, stream: Stream, *, rules: Rules, name: str) -> None:
-        self.stream = stream
+    def __init__(
+        self, stream: Stream, *, rules: Rules, name: str, on_activity: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_activity` is called before each message is handled."""
+        self.stream, self._on_activity = stream, on_activity
         self.name = name
         self.ended = False
         self.expired = False  # the lease ended it
@@ -44,6 +47,7 @@ class Session:
                     break
                 self.heard_seconds = began = clock()
                 if not isinstance(message, Heartbeat):
+                    self._on_activity()
                     on_message(message)
                     busy_seconds += clock() - began
                     if busy_seconds > TURN_SECONDS:

@@ -6,7 +6,7 @@ the old one complete or fail by themselves."""
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -68,8 +68,9 @@ class Links:
         transports: Mapping[str, Transport],
         pool: Pool,
         rules: Rules,
+        on_activity: Callable[[], None] = lambda: None,  # called before a message is handled
     ) -> None:
-        self._host, self._network, self._rules = host, network, rules
+        self._host, self._network, self._rules, self._on_activity = host, network, rules, on_activity
         self._hello, self._transports, self._pool = hello, transports, pool
         self._reach_log = ReachLog(log)
         self._links: dict[str, DecodeLink] = {}
@@ -128,7 +129,7 @@ class Links:
             self._reach_log.failed(f"decode {link.address}", str(error))
             return False
         self._reach_log.reached(f"decode {link.address}")
-        session = Session(stream, rules=self._rules, name=f"decode {link.address}")
+        session = Session(stream, rules=self._rules, name=f"decode {link.address}", on_activity=self._on_activity)
         session.send(self._hello)
         try:
             answer = await asyncio.wait_for(stream.receive(), self._rules.lease_seconds)

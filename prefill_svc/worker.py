@@ -71,14 +71,12 @@ class PrefillWorker:
     ) -> None:
         self.pages, self.pool, self.runner = pages, pool, runner
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the log of plans puts a list here
-        self._hello = hello
+        self._hello, self._monitor = hello, LoopMonitor()
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._keys, self._steps, self._speed = 0, 0, Speed()
         self._measures = PrefillMeasures(step_tokens=step_tokens)
-        self._monitor = LoopMonitor()
         self._outbox = Outbox(self._monitor)
-        self._sampler = StepSampler(self._outbox, trace_steps)
-        self._floor, self._masker = floor, masker
+        self._floor, self._masker, self._sampler = floor, masker, StepSampler(self._outbox, trace_steps)
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
         self._examinations = Examinations(
             pages,
@@ -99,9 +97,11 @@ class PrefillWorker:
             on_message=self._from_gateway,
             on_end=self._gateway_ended,
             pages=pages,
+            on_activity=self._monitor.active,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
-        self.links = Links(self, network, hello=kv_hello, transports=transports, pool=pool, rules=rules)
+        links = partial(Links, self, network, rules=rules, on_activity=self._monitor.active)
+        self.links = links(hello=kv_hello, transports=transports, pool=pool)
         self.prompts = Prompts(
             self,
             self.links,

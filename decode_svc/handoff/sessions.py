@@ -43,10 +43,18 @@ class PeerHost(Protocol):
 
 
 class Sessions:
-    def __init__(self, mine: KvHello, receivers: Mapping[str, Receiver], choose: Choose, *, rules: Rules) -> None:
+    def __init__(
+        self,
+        mine: KvHello,
+        receivers: Mapping[str, Receiver],
+        choose: Choose,
+        *,
+        rules: Rules,
+        on_activity: Callable[[], None] = lambda: None,  # called before a message is handled
+    ) -> None:
         self.receivers = receivers
         self.peers: dict[int, Peer] = {}  # incarnation -> its latest session
-        self._mine, self._choose, self._rules = mine, choose, rules
+        self._mine, self._choose, self._rules, self._on_activity = mine, choose, rules, on_activity
         self._sessions: set[Session] = set()
         self._expired = 0  # sessions that ended because the prefill worker was silent
 
@@ -61,7 +69,7 @@ class Sessions:
             return
         chosen, why = self._choose(self._mine, hello)
         handle = self.receivers[chosen].handle(hello.incarnation) if chosen else b""
-        session = Session(stream, rules=self._rules, name=f"prefill {stream.peer}")
+        session = Session(stream, rules=self._rules, name=f"prefill {stream.peer}", on_activity=self._on_activity)
         session.send(replace(self._mine, chosen=chosen, why=why, handle=handle))
         if not chosen:
             log.error("refused prefill worker %s: %s", stream.peer, why)

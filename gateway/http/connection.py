@@ -109,6 +109,8 @@ class ClientConnection(BoundedWriting):
         self._unset_keepalive_if_required()
         self._rest, self._at = b"", 0
         super().connection_lost(exc)
+        self.cycle = self._running = None  # type: ignore[assignment]  # these refer to this connection
+        self.scope = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         if self._part is Part.REFUSED:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from gateway.openai.types import Json, StreamOptions
+from gateway.openai.types import Json, SamplingFields, StreamOptions
 from mesh.errors import InvalidRequest
 
 
@@ -34,7 +34,7 @@ class DetokenizeBody(msgspec.Struct):
     tokens: list[int] | None = None
 
 
-class VllmSampling(msgspec.Struct, forbid_unknown_fields=True):
+class VllmSampling(SamplingFields, forbid_unknown_fields=True):
     """vLLM's SamplingParams."""
 
     IDLE: ClassVar[tuple[str, ...]] = (
@@ -47,23 +47,7 @@ class VllmSampling(msgspec.Struct, forbid_unknown_fields=True):
 
     n: int | None = None
     max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[int] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     structured_outputs: Json | None = None

@@ -79,6 +79,10 @@ class RecentTraces:
             self._records.popitem(last=False)
         return record
 
+    def loop_active(self) -> None:
+        """Something happens that the event loop has to handle."""
+        self._monitor.active()
+
     # ---- what workers report
 
     def on_phases(self, worker: str, phases: Phases, offset_seconds: float) -> None:

@@ -80,6 +80,7 @@ class BodyParser:
             context_tokens=self._context_tokens(),
             choices=self._limits.choices,
             prompt_tokens=self._limits.prompt_tokens,
+            stop_strings=self._limits.stop_strings,
         )
         async with self._turn(len(raw)):
             if self._thread is None:

@@ -20,6 +20,11 @@ def count_prompts(body: CommonRequest) -> int:
 
 
 def check_limits(body: object, limits: DoorConfig, context_tokens: int) -> None:
+    for name in ("stop", "stop_sequences"):
+        strings = getattr(body, name, None)
+        if isinstance(strings, list) and len(strings) > limits.stop_strings:
+            what = f"{name} has {len(strings)} strings; at most {limits.stop_strings} are allowed"
+            raise InvalidRequest(name, what)
     if not isinstance(body, CommonRequest):
         return
     prompts, choices = count_prompts(body), count_choices(body)

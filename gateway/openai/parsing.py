@@ -35,6 +35,7 @@ class ParseOrder(msgspec.Struct):
     context_tokens: int
     choices: int
     prompt_tokens: int
+    stop_strings: int
 
 
 class ParsedBody(msgspec.Struct):
@@ -65,7 +66,8 @@ def main(source: BinaryIO, target: BinaryIO) -> None:
 def answer_to(order: ParseOrder, raw: bytes) -> ParsedBody:
     try:
         kind = getattr(import_module(order.module), order.kind)
-        limits, ignored = DoorConfig(choices=order.choices, prompt_tokens=order.prompt_tokens), list[str]()
+        limits = DoorConfig(choices=order.choices, prompt_tokens=order.prompt_tokens, stop_strings=order.stop_strings)
+        ignored = list[str]()
         if (found := count_containers(raw)) > MAX_VALUES:
             raise InvalidRequest(None, f"the body has {found} lists and objects; at most {MAX_VALUES} are allowed")
         body = parse_body(raw, kind, strict=order.strict, ignored=ignored)

@@ -57,16 +57,6 @@ class AnswerParser:
         self._state = _State.START if reasoning is not None else self._answer_state()
         if reasoning is not None and reasoning_begun:
             self._state, self._strip = _State.REASONING, True
-        self._steps: dict[_State, Callable[[], bool]] = {
-            _State.START: self._start,
-            _State.REASONING: self._think,
-            _State.BARE: self._bare,
-            _State.TEXT: self._text,
-            _State.OPEN: self._open,
-            _State.NAME: self._name,
-            _State.OBJECT: self._object,
-            _State.AFTER: self._after,
-        }
 
     @property
     def held(self) -> int:
@@ -100,7 +90,7 @@ class AnswerParser:
             piece = text[at : at + SLICE]
             self.seen += len(piece)
             self._rest += piece
-            while self._rest and self._steps[self._state]():
+            while self._rest and _STEPS[self._state](self):
                 pass
         return self._take()
 
@@ -326,3 +316,15 @@ class AnswerParser:
             text = text.lstrip(_SPACE)
             self._strip = not text
         self._out.text += text
+
+
+_STEPS: dict[_State, Callable[[AnswerParser], bool]] = {
+    _State.START: AnswerParser._start,
+    _State.REASONING: AnswerParser._think,
+    _State.BARE: AnswerParser._bare,
+    _State.TEXT: AnswerParser._text,
+    _State.OPEN: AnswerParser._open,
+    _State.NAME: AnswerParser._name,
+    _State.OBJECT: AnswerParser._object,
+    _State.AFTER: AnswerParser._after,
+}

@@ -101,7 +101,7 @@ async def test_requests_made_of_the_description_get_described_answers(
             assert answer.status_code < 500 or lacking, (given, answer.text)
             _check(answer, strict, row.path)
     await api.aclose()
-    assert statuses[200] >= CASES // 10, statuses  # else the description is far from what the API takes
+    assert statuses[200] >= CASES // 20, statuses  # else the description is far from what the API takes
 
 
 def _check(answer: httpx.Response, strict: Any, path: str) -> None:

@@ -314,7 +314,7 @@ def test_the_parser_of_large_bodies_refuses_what_is_no_message() -> None:
     from gateway.openai.parsing import ParseOrder, answer_to
 
     def error(raw: bytes, **fields: Any) -> tuple[str, str | None]:
-        order = ParseOrder("gateway.openai.types", "CompletionRequest", len(raw), False, 10, 256, 0)
+        order = ParseOrder("gateway.openai.types", "CompletionRequest", len(raw), False, 10, 256, 0, 16)
         answer = answer_to(order, raw)
         return answer.error, answer.param
 
@@ -323,5 +323,6 @@ def test_the_parser_of_large_bodies_refuses_what_is_no_message() -> None:
     assert check(json.dumps({"prompt": [5] * 99}).encode()) == ("ContextTooLong", "prompt")
     assert check(b'{"prompt": "x", "echo": 1}') == ("InvalidRequest", "echo")
     assert check(b'{"prompt": "x"}') == ("", None)
+    assert check(json.dumps({"prompt": "x", "stop": ["ab"] * 17}).encode()) == ("InvalidRequest", "stop")
     assert check(b'{"prompt": "' + b'[\\"[{' * 200_000 + b'"}') == ("", None), "brackets in a text are text"
     assert check(b'{"prompt": "", "user": [' + b'["\\\\"],' * 200_000 + b"0]}") == ("InvalidRequest", None)

@@ -16,6 +16,7 @@ async def blocked(seconds: float, *, after: float = 0.1, users: int = 1) -> list
     for _ in range(users):
         monitor.begin()
     await asyncio.sleep(after)
+    monitor.active()
     loop.call_soon(loop.stand_still, seconds)
     await asyncio.sleep(0.1)
     return monitor.end(0.0)
@@ -46,12 +47,28 @@ def test_an_idle_monitor_has_no_timer() -> None:
     run_virtual(main())
 
 
+def test_a_loop_that_waits_has_no_timer_until_something_happens() -> None:
+    async def main() -> None:
+        loop, monitor = asyncio.get_running_loop(), LoopMonitor()
+        monitor.begin()
+        await asyncio.sleep(1.0)
+        waiting: Any = loop
+        assert not [handle for handle in waiting._scheduled if not handle.cancelled()]
+        monitor.active()
+        waiting.stand_still(0.08)
+        await asyncio.sleep(0.1)
+        assert len(monitor.end(0.0)) == 1
+
+    run_virtual(main())
+
+
 def test_a_request_that_ends_in_the_blocking_callback_still_sees_it() -> None:
     async def main() -> None:
         monitor = LoopMonitor()
         loop: Any = asyncio.get_running_loop()
         monitor.begin()
         await asyncio.sleep(0.1)
+        monitor.active()
         loop.stand_still(0.08)
         ((start, end),) = monitor.end(0.0)
         assert end - start == pytest.approx(0.08, abs=TICK_SECONDS)

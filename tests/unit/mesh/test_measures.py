@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from random import Random
+from typing import Any
 
 from engine.pages import PagePool
 from mesh.attach import MEASURE_SECONDS, Attachments
@@ -80,6 +81,43 @@ def test_gateways_get_measures_at_once_and_then_when_they_change_but_not_more_th
     assert values[0] == 0 and values[-1] == 30 and values == sorted(set(values))
     gaps = [after - before for before, after in itertools.pairwise(times[1:])]
     assert len(values) in (4, 5) and all(gap > MEASURE_SECONDS * 0.99 for gap in gaps)
+
+
+def test_an_idle_worker_tells_nothing_until_its_loop_has_stood_still() -> None:
+    delays = list[float]()
+
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        network = MemoryNetwork(Random(1))
+        worker = Attachments(
+            network.host("worker"),
+            gateways=("gateway",),
+            tier=Tier.DECODE,
+            incarnation=1,
+            rules=RULES,
+            hello=lambda address: HELLO,
+            on_message=lambda session, message: None,
+            on_end=lambda session: None,
+            pages=PagePool(8),
+            measures=lambda: Measures((Measure("delays", len(delays)),), ()),
+        )
+        await worker.listen("worker")
+        pushing = asyncio.ensure_future(worker.push_measures(delays.append))
+        stream = await network.host("gateway").dial("worker", Channel.ATTACH)
+        for first in (await stream.receive(), await stream.receive()):
+            assert isinstance(first, Hello | Measures)
+        await asyncio.sleep(1.5)  # the first look finds what nobody has told
+        told = len(delays)
+        await asyncio.sleep(1.6)
+        assert len(delays) == told
+        loop.stand_still(1.5)
+        await asyncio.sleep(0.5)
+        assert len(delays) == told + 1 and delays[-1] > 0.1
+        pushing.cancel()
+        await asyncio.gather(pushing, return_exceptions=True)
+        await worker.aclose()
+
+    run_virtual(main())
 
 
 def test_a_worker_without_metrics_pushes_nothing_and_watches_nothing() -> None:
