@@ -97,7 +97,8 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         random=random,
         traces=traces,
         model=ServedModels(
-            ServedModel(each.names, each.folder_name, one.vocabulary) for each, one in zip(served, loaded, strict=True)
+            ServedModel(each.names, each.folder_name, one.vocabulary, one.context_tokens)
+            for each, one in zip(served, loaded, strict=True)
         ),
         local=Local(config.local),
         max_waiting=config.max_waiting,
