@@ -10,7 +10,7 @@ from gateway.lacking import no_worker
 from gateway.observability.observer import RequestObserver
 from gateway.observability.traces import RecentTraces
 from gateway.plain_tokens import PlainTokens
-from gateway.refusals import Refusals, Who
+from gateway.refusals import Refusals, Until, Who
 from gateway.sequencer import Sequencer
 from gateway.served import ServedModels
 from gateway.workers import AttachedWorker, Workers
@@ -88,10 +88,10 @@ class Attaching:
     def on_register(self, register: Register) -> None:
         now, who = asyncio.get_running_loop().time(), (register.incarnation, register.address)
         living = self._workers.get(register.incarnation)
-        if who in self._dialing or self._refusals.bars(who, now) or (living and living.hello.address == who[1]):
+        if who in self._dialing or self._refusals.stays_out(who, now) or (living and living.hello.address == who[1]):
             return
         if why_not := text_problem("address", who[1]) or (living_elsewhere(living) if living else ""):
-            self._refusals.add(who, register.tier, register.tier.value, why_not, now, session=False)
+            self._refusals.add(who, register.tier, register.tier.value, why_not, now, Until.TRIES_AGAIN)
         elif len(self._dialing) < MOST_DIALS:
             self._dialing.add(who)
             task = asyncio.get_running_loop().create_task(self._attach(register))
@@ -139,8 +139,9 @@ class Attaching:
             root, why_not = self._served.of_worker(hello)
         if why_not:
             name = session.name if text_problem("name", hello.name) else hello.name or session.name
+            now = asyncio.get_running_loop().time()
             who = (register.incarnation, register.address) if register else (hello.incarnation, hello.address)
-            self._refusals.add(who, hello.tier, name, why_not, asyncio.get_running_loop().time(), session=True)
+            self._refusals.add(who, hello.tier, name, why_not, now, Until.SESSION_ENDS)
             return None
         worker = AttachedWorker(hello, session, hello.load, root)
         worker.change(hello.prefix)
@@ -166,7 +167,7 @@ class Attaching:
     def _expel(self, session: Session, worker: AttachedWorker, why_not: str) -> None:
         """An attached worker sends what no worker sends: its requests go on elsewhere, and this process stays out."""
         who, now = (worker.incarnation, worker.hello.address), asyncio.get_running_loop().time()
-        self._refusals.add(who, worker.tier, worker.name, why_not, now, session=False)
+        self._refusals.add(who, worker.tier, worker.name, why_not, now, Until.RESTART)
         session.close()
 
     def on_report(self, worker: AttachedWorker, message: Message) -> None:

@@ -5,55 +5,63 @@ for a while. Each reason is logged once."""
 
 import logging
 from dataclasses import dataclass
+from enum import Enum
 
 from mesh.messages import Tier
 
 log = logging.getLogger("baton.gateway")
 
 FORGET_SECONDS = 15.0  # a worker registers again every second; one that has not for so long is gone
-MOST = 256  # what one page shows; a worker beyond it is refused and logged all the same
+MOST = 256  # refusals that are kept and logged; a worker beyond them is refused in silence
+SHOWN_LETTERS = 80  # of an address that no worker has
 
 Who = tuple[int, str]  # incarnation and address with which a process registered
 
 
-@dataclass(slots=True)
+class Until(Enum):
+    """When a refusal is over."""
+
+    SESSION_ENDS = "session_ends"  # the process has a session without requests, so that it does not register again
+    TRIES_AGAIN = "tries_again"  # the next Register is judged anew
+    RESTART = "restart"  # the process was attached and has sent what no worker sends: it stays out
+
+
+@dataclass(frozen=True, slots=True)
 class _Refusal:
     text: str
-    forget_seconds: float | None  # None: as long as its session lives
+    until: Until
+    seen_seconds: float  # when the process last tried
 
 
 class Refusals:
     def __init__(self) -> None:
         self._refusals: dict[Who, _Refusal] = {}
 
-    def add(self, who: Who, tier: Tier, name: str, why: str, now: float, *, session: bool) -> None:
-        """The process of this name is refused: while its session lives, or until it stops to register."""
-        text = f"{name} at {who[1]}: {why}"
-        known = self._refusals.get(who)
+    def add(self, who: Who, tier: Tier, name: str, why: str, now: float, until: Until) -> None:
+        address = who[1] if who[1].isprintable() and len(who[1]) <= SHOWN_LETTERS else repr(who[1][:SHOWN_LETTERS])
+        text, known = f"{name} at {address}: {why}", self._refusals.get(who)
+        if known is None and len(self._refusals) >= MOST and len(self.texts(now)) >= MOST:
+            return
         if known is None or known.text != text:
-            log.error("%s %s is refused: %s", tier.value, who[1], why)
-        if known is not None or len(self._refusals) < MOST:
-            self._refusals[who] = _Refusal(text, None if session else now + FORGET_SECONDS)
+            log.error("%s %s is refused: %s", tier.value, address, why)
+        self._refusals[who] = _Refusal(text, until, now)
 
-    def bars(self, who: Who, now: float) -> bool:
-        """Is this process refused although it has no session? Then its refusal lasts longer."""
-        self._forget(now)
+    def stays_out(self, who: Who, now: float) -> bool:
+        """Does this process stay out until it starts anew?"""
         refusal = self._refusals.get(who)
-        if refusal is None or refusal.forget_seconds is None:
+        if refusal is None or refusal.until is not Until.RESTART:
             return False
-        refusal.forget_seconds = now + FORGET_SECONDS
+        self._refusals[who] = _Refusal(refusal.text, refusal.until, now)
         return True
 
     def session_ended(self, who: Who) -> None:
-        if (refusal := self._refusals.get(who)) is not None and refusal.forget_seconds is None:
+        if (refusal := self._refusals.get(who)) is not None and refusal.until is Until.SESSION_ENDS:
             del self._refusals[who]
 
     def texts(self, now: float) -> tuple[str, ...]:
-        self._forget(now)
-        return tuple(refusal.text for refusal in self._refusals.values())
-
-    def _forget(self, now: float) -> None:
-        over = [who for who, each in self._refusals.items() if each.forget_seconds is not None]
-        for who in over:
-            if now > (self._refusals[who].forget_seconds or 0.0):
+        """Who is refused now, and why."""
+        gone = [who for who, each in self._refusals.items() if each.until is not Until.SESSION_ENDS]
+        for who in gone:
+            if now - self._refusals[who].seen_seconds > FORGET_SECONDS:
                 del self._refusals[who]
+        return tuple(refusal.text for refusal in self._refusals.values())
