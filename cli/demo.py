@@ -56,9 +56,7 @@ async def _demo(question: str, max_tokens: int) -> None:
         print(line)
 
 
-async def _ask_mesh(
-    mesh: MeshConfig, overrides: dict[str, str], question: str, max_tokens: int
-) -> dict[str, Any]:
+async def _ask_mesh(mesh: MeshConfig, overrides: dict[str, str], question: str, max_tokens: int) -> dict[str, Any]:
     """Start the mesh, show the answer, stop the mesh and return the request's trace."""
     services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint=mesh.gateway.otlp_endpoint)
     say(f"starting {', '.join(service.name for service in services)}")

@@ -18,8 +18,8 @@ from cli.running import running_mesh
 from cli.supervisor import Service
 from cli.verify.bodies import Roles
 from cli.verify.cells import Cell
-from mesh.settings import read_settings
 from mesh.mesh_token import MeshToken, mesh_token
+from mesh.settings import read_settings
 from mesh.tls import TlsFiles, tls_files
 
 START_SECONDS = 180.0  # on a GPU whose kernels were never compiled, each worker compiles them

@@ -179,7 +179,9 @@ def test_a_commit_of_another_worker_frees_no_quarantined_page() -> None:
 def test_the_first_process_owns_an_incarnation_and_old_ones_are_forgotten_at_last() -> None:
     known = Writers(most=3)
     assert [known.problem(hello) != "" for hello in (MINE, STRANGE, MINE)] == [False, True, False]
-    assert known.problem(replace(MINE, incarnation=5, secret=bytes(SECRET_BYTES + 1))).startswith("secret: has 65 bytes")
+    assert known.problem(replace(MINE, incarnation=5, secret=bytes(SECRET_BYTES + 1))).startswith(
+        "secret: has 65 bytes"
+    )
     for incarnation in (1, 2, WRITER, 3):
         assert known.problem(replace(MINE, incarnation=incarnation)) == ""
     assert known.problem(STRANGE) != "" and known.problem(replace(STRANGE, incarnation=1)) == ""

@@ -42,11 +42,11 @@ HELLO = Hello(Tier.DECODE, 0, "", "class", "print", "tiny", "0", 32, 512, LOAD, 
 class Worker:
     """A decode worker that answers every request with one token."""
 
-    def __init__(self, network: MemoryNetwork, address: str, **fields: Any) -> None:
-        self.address, self.opened = address, list[Open]()
-        self.hello = replace(HELLO, **{"address": address, "name": address} | fields)
+    def __init__(self, network: MemoryNetwork, at: str, **fields: Any) -> None:
+        self.address, self.opened = at, list[Open]()
+        self.hello = replace(HELLO, **{"address": at, "name": at} | fields)
         self.session: Session | None = None
-        self._host = network.host(address)
+        self._host = network.host(at)
 
     async def join(self, incarnation: int | None = None) -> None:
         """Listen and register, with this incarnation or that of its Hello."""
@@ -80,8 +80,8 @@ class World:
         served = ServedModels([ServedModel(("tiny",), context_tokens=256)])
         self.gateway = Gateway(self.network.host("gateway"), random=Random(1), model=served, local=Local.ALWAYS)
 
-    def worker(self, address: str, **fields: Any) -> Worker:
-        return Worker(self.network, address, **fields)
+    def worker(self, at: str, **fields: Any) -> Worker:
+        return Worker(self.network, at, **fields)
 
     async def ask(self, prompt: int = 8) -> list[int]:
         choice = ChoiceRequest("r", "tiny", tuple(range(prompt)), (), Sampling(max_tokens=1))
@@ -122,7 +122,8 @@ def test_a_worker_with_a_bad_field_is_refused_by_its_name_and_harms_nobody(field
         for _ in range(8):
             assert await world.ask() == [5]
         assert len(good.opened) == 8 and bad.opened == []
-        bad.session and bad.session.close()
+        assert bad.session is not None
+        bad.session.close()
         await asyncio.sleep(1.0)
         assert world.gateway.refused_workers() == ()
 

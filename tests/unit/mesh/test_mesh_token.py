@@ -67,7 +67,7 @@ async def test_a_stranger_gets_nothing_and_a_member_is_served(name: str, tmp_pat
     mine, other = token_in(tmp_path / "mine", NEW), token_in(tmp_path / "other", OLD)
     async with port(mine) as served:
         for stranger in (None, other):
-            with pytest.raises((StreamClosed, grpc.aio.AioRpcError), match="UNAUTHENTICATED|no token of this mesh"):
+            with pytest.raises((StreamClosed, grpc.aio.AioRpcError), match=r"UNAUTHENTICATED|no token of this mesh"):
                 await served.call(name, stranger)
         assert served.registered == []
         await served.call(name, mine)
@@ -136,12 +136,14 @@ async def test_a_token_is_replaced_while_the_mesh_serves(tmp_path: Path) -> None
             await served.call("register", token_in(tmp_path / "old", OLD))
 
 
-@pytest.mark.parametrize("content", ["", "\n", "short\n", "has a space in its middle\n", "x" * 513, "ümläutümläutümläut"])
+@pytest.mark.parametrize(
+    "content", ["", "\n", "short\n", "has a space in its middle\n", "x" * 513, "ümläutümläutümläut"]
+)
 def test_a_file_without_a_token_is_an_error_that_names_the_setting(content: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(content, "utf-8")
-    with pytest.raises(ConfigError, match="mesh_token_file: .* must hold a token"):
+    with pytest.raises(ConfigError, match=r"mesh_token_file: .* must hold a token"):
         MeshToken(tmp_path / "token")
-    with pytest.raises(ConfigError, match="mesh_token_file: .* cannot be read"):
+    with pytest.raises(ConfigError, match=r"mesh_token_file: .* cannot be read"):
         MeshToken(tmp_path / "missing")
 
 
@@ -149,7 +151,7 @@ def test_a_service_that_others_can_reach_needs_a_token_or_tls(tmp_path: Path) ->
     file = tmp_path / "token"
     token_in(file, NEW)
     open_port = "10.0.0.1:7001"
-    with pytest.raises(ConfigError, match=f"decode.address: {open_port} can be reached .* set mesh_token_file .* tls_"):
+    with pytest.raises(ConfigError, match=rf"address: {open_port} can be reached .* set mesh_token_file .* tls_"):
         mesh_token(DecodeConfig(address=open_port), "decode.address", open_port)
     guarded = DecodeConfig(address=open_port, mesh_token_file=file)
     assert mesh_token(guarded, "decode.address", open_port) is not None
@@ -162,6 +164,7 @@ def test_a_service_that_others_can_reach_needs_a_token_or_tls(tmp_path: Path) ->
 
 
 def test_all_services_of_a_mesh_have_one_token(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="mesh_token_file: .* set it at the top"):
-        MeshConfig(gateway=GatewayConfig(mesh_token_file=tmp_path / "a"), prefill=PrefillConfig(), decode=DecodeConfig())
-
+    with pytest.raises(ConfigError, match=r"mesh_token_file: .* set it at the top"):
+        MeshConfig(
+            gateway=GatewayConfig(mesh_token_file=tmp_path / "a"), prefill=PrefillConfig(), decode=DecodeConfig()
+        )
