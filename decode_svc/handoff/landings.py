@@ -75,10 +75,10 @@ class Landings:
                     self.spans.committed(*found, message)
                 else:
                     self.quarantine.prove(lambda own: own.writer == peer.incarnation and own.committed_by(message))
-            case Quiet() if message.incarnation == peer.incarnation:
-                self._quiet(message)
+            case Quiet():
+                self._quiet(peer, message)
             case _:
-                raise TypeError(f"prefill workers do not send such a {type(message).__name__}")
+                raise TypeError(f"prefill workers do not send {type(message).__name__}")
 
     # ---- a landing begins
 
@@ -154,11 +154,11 @@ class Landings:
 
     # ---- the landing ends without admission
 
-    def _quiet(self, quiet: Quiet) -> None:
-        """The writer has no write of this ticket in flight and starts none."""
-        self.quarantine.prove(lambda owner: owner.quieted_by(quiet))
+    def _quiet(self, peer: Peer, quiet: Quiet) -> None:
+        """The writer has no write of this ticket in flight and starts none. Each process speaks for itself alone."""
+        self.quarantine.prove(lambda owner: owner.quieted_by(quiet) and quiet.incarnation == peer.incarnation)
         found = self._find(quiet.ticket)
-        if found is None or not found[1].owner.quieted_by(quiet):
+        if found is None or quiet.incarnation != peer.incarnation or not found[1].owner.quieted_by(quiet):
             return
         request, landing = found
         if landing.round and landing.commit is None:
