@@ -173,10 +173,13 @@ async def test_negative_control_a_crowd_that_does_not_give_way_keeps_writers_out
 
     monkeypatch.setattr(TcpReceiver, "joined", stay)
     async with new_pair(tcp(handshake_seconds=600.0)) as pair:
-        streams = await silent_strangers(pair, 80)
+        streams, handle = await silent_strangers(pair, 80), PoolHandle.unpack(pair.receiver.handle(7))
+        host, port = handle.address.split(":")
+        reader, stream = await asyncio.open_connection(host, int(port))
+        stream.write(Greeting(handle.token, 7, handle.receiver, pair.target.shape).pack())
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await greet(pair)
-        for other in streams:
+            await reader.readexactly(WELCOME_BYTES)
+        for other in [stream, *streams]:
             other.close()
 
 
