@@ -82,7 +82,7 @@ class Attaching:
             raise no_worker(now - since, model if len(self._served.roots) > 1 else None)
 
     def refused_workers(self) -> tuple[str, ...]:
-        """Who they are, and why each is refused."""
+        """The name and address of each refused worker, and the reason."""
         return self._refusals.texts(asyncio.get_running_loop().time())
 
     def on_register(self, register: Register) -> None:

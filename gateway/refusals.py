@@ -59,7 +59,7 @@ class Refusals:
             del self._refusals[who]
 
     def texts(self, now: float) -> tuple[str, ...]:
-        """Who is refused now, and why."""
+        """The name and address of each refused process, and the reason."""
         gone = [who for who, each in self._refusals.items() if each.until is not Until.SESSION_ENDS]
         for who in gone:
             if now - self._refusals[who].seen_seconds > FORGET_SECONDS:

@@ -26,7 +26,7 @@ class MeshToken:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a call to another service shows."""
+        """The metadata of a call to another service."""
         return ((HEADER, self._current()[0]),)
 
     def accepts(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:

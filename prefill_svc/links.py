@@ -165,5 +165,5 @@ class Links:
 
 
 def secret_for(address: str, drawn: bytes) -> bytes:
-    """What this process shows the decode worker at this address, and no other worker can show there."""
+    """The secret of this process for the decode worker at this address; no other worker gets it."""
     return hashlib.blake2b(address.encode(), key=drawn, digest_size=32).digest()

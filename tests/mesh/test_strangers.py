@@ -53,7 +53,7 @@ class RunningMesh:
         return self.config.gateway.worker_address
 
     async def known(self) -> dict[str, admin_pb2.Worker]:
-        """What an operator sees of the workers, by tier."""
+        """The workers by tier, as an operator sees them."""
         async with grpc.aio.insecure_channel(self.registry) as channel:
             stub = admin_pb2_grpc.AdminServiceStub(channel)
             shown = self.token.metadata if self.token else ()

@@ -54,7 +54,7 @@ async def decode() -> Decode:
 
 
 async def heard(stream: Stream, seconds: float = 3.0) -> list[Message]:
-    """What arrives within this time, without heartbeats."""
+    """The messages that arrive within this time, without heartbeats."""
     found: list[Message] = []
     try:
         async with asyncio.timeout(seconds):

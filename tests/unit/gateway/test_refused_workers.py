@@ -39,7 +39,7 @@ LOAD = Load(free_pages=64, total_pages=64, tokens_per_second=100.0)
 HELLO = Hello(Tier.DECODE, 0, "", "class", "print", "tiny", "0", 32, 512, LOAD, PrefixChange(0, (), (), True))
 
 
-class Worker:
+class OneTokenWorker:
     """A decode worker that answers every request with one token."""
 
     def __init__(self, network: MemoryNetwork, at: str, **fields: Any) -> None:
@@ -74,14 +74,14 @@ class Worker:
             self.send(Tokens((TokenOf(message.job.ticket, Token(0, 5, end=End.LENGTH)),)))
 
 
-class World:
+class GatewayWorld:
     def __init__(self) -> None:
         self.network = MemoryNetwork(Random(1))
         served = ServedModels([ServedModel(("tiny",), context_tokens=256)])
         self.gateway = Gateway(self.network.host("gateway"), random=Random(1), model=served, local=Local.ALWAYS)
 
-    def worker(self, at: str, **fields: Any) -> Worker:
-        return Worker(self.network, at, **fields)
+    def worker(self, at: str, **fields: Any) -> OneTokenWorker:
+        return OneTokenWorker(self.network, at, **fields)
 
     async def ask(self, prompt: int = 8) -> list[int]:
         choice = ChoiceRequest("r", "tiny", tuple(range(prompt)), (), Sampling(max_tokens=1))
@@ -89,9 +89,9 @@ class World:
             return [token.token async for token in self.gateway.submit(choice).events()]
 
 
-def in_world(story: Callable[[World], Awaitable[None]]) -> None:
+def in_world(story: Callable[[GatewayWorld], Awaitable[None]]) -> None:
     async def main() -> None:
-        world = World()
+        world = GatewayWorld()
         await world.gateway.listen("gateway")
         try:
             await story(world)
@@ -112,7 +112,7 @@ BAD = {
 
 @pytest.mark.parametrize("field", BAD)
 def test_a_worker_with_a_bad_field_is_refused_by_its_name_and_harms_nobody(field: str) -> None:
-    async def story(world: World) -> None:
+    async def story(world: GatewayWorld) -> None:
         good, bad = world.worker("good", incarnation=1), world.worker("bad", **{"incarnation": 2, field: BAD[field]})
         await good.join()
         await bad.join()
@@ -135,7 +135,7 @@ def test_negative_control_without_the_checks_a_page_of_no_tokens_breaks_the_requ
 ) -> None:
     monkeypatch.setattr(attaching, "hello_problem", lambda hello: "")
 
-    async def story(world: World) -> None:
+    async def story(world: GatewayWorld) -> None:
         await world.worker("good", incarnation=1).join()
         await world.worker("bad", incarnation=2, page_tokens=0).join()
         with pytest.raises(ZeroDivisionError):
@@ -146,7 +146,7 @@ def test_negative_control_without_the_checks_a_page_of_no_tokens_breaks_the_requ
 
 @pytest.mark.parametrize("speed", [-5.0, math.nan, math.inf])
 def test_an_attached_worker_whose_load_turns_bad_leaves_and_stays_out(speed: float) -> None:
-    async def story(world: World) -> None:
+    async def story(world: GatewayWorld) -> None:
         good, bad = world.worker("good", incarnation=1), world.worker("bad", incarnation=2)
         await good.join()
         await bad.join()
@@ -166,7 +166,7 @@ def test_an_attached_worker_whose_load_turns_bad_leaves_and_stays_out(speed: flo
 
 
 def test_a_second_hello_on_one_stream_ends_it() -> None:
-    async def story(world: World) -> None:
+    async def story(world: GatewayWorld) -> None:
         worker = world.worker("one", incarnation=1)
         await worker.join()
         worker.send(replace(worker.hello, incarnation=99))
@@ -178,7 +178,7 @@ def test_a_second_hello_on_one_stream_ends_it() -> None:
 
 
 def test_a_stranger_with_a_living_workers_incarnation_is_not_dialled_and_the_living_one_stays() -> None:
-    async def story(world: World) -> None:
+    async def story(world: GatewayWorld) -> None:
         real, stranger = world.worker("real", incarnation=7), world.worker("stranger", incarnation=7)
         await real.join()
         session = real.session
@@ -198,7 +198,7 @@ def test_a_stranger_that_registers_as_itself_cannot_say_hello_as_another(field: 
     """Otherwise it would take the place of the living worker: it got 16 of 16 prompts."""
     changed = {"incarnation": 7, "address": "real", "tier": Tier.PREFILL}
 
-    async def story(world: World) -> None:
+    async def story(world: GatewayWorld) -> None:
         real = world.worker("real", incarnation=7)
         stranger = world.worker("stranger", **{"incarnation": 8, field: changed[field]})
         await real.join()
@@ -214,7 +214,7 @@ def test_a_stranger_that_registers_as_itself_cannot_say_hello_as_another(field: 
 
 
 def test_a_stranger_that_registers_first_cannot_keep_the_real_worker_from_being_dialled() -> None:
-    async def story(world: World) -> None:
+    async def story(world: GatewayWorld) -> None:
         silent = world.network.host("silent")
 
         async def hold(stream: Stream) -> None:
@@ -230,7 +230,7 @@ def test_a_stranger_that_registers_first_cannot_keep_the_real_worker_from_being_
 
 
 def test_an_address_of_control_characters_is_not_dialled() -> None:
-    async def story(world: World) -> None:
+    async def story(world: GatewayWorld) -> None:
         await world.network.host("x").register("gateway", Register("a\nb", Tier.DECODE, 7))
         await asyncio.sleep(1.0)
         assert [each.isprintable() for each in world.gateway.refused_workers()] == [True]
