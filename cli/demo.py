@@ -5,11 +5,12 @@ request's trace, which the gateway keeps. At the end all processes are gone."""
 
 import os
 import shutil
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cli.client import chat_request, sampling, stream
+from cli.drawn_token import drawn_token
 from cli.errors import readable_errors
 from cli.mesh import services_of
 from cli.output import say, write
@@ -19,6 +20,7 @@ from cli.running import running_mesh
 from cli.supervisor import READY, MeshFailed, brief
 from cli.timeline import draw
 from cli.up import run_until_signal
+from mesh.config import MeshConfig
 from mesh.settings import read_settings
 from mesh.tls import TlsFiles, tls_files
 
@@ -47,6 +49,15 @@ async def _demo(question: str, max_tokens: int) -> None:
         "gateway.local": "never",
     }
     mesh = read_settings(None, os.environ, overrides).mesh()
+    with drawn_token(mesh) as token:
+        request = await _ask_mesh(mesh, overrides | token, question, max_tokens)
+    say("\nWhere the time went, from the request's trace:\n")
+    for line in draw(request, shutil.get_terminal_size((100, 24)).columns):
+        print(line)
+
+
+async def _ask_mesh(mesh: MeshConfig, overrides: dict[str, str], question: str, max_tokens: int) -> dict[str, Any]:
+    """Start the mesh, show the answer, stop the mesh and return the request's trace."""
     services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint=mesh.gateway.otlp_endpoint)
     say(f"starting {', '.join(service.name for service in services)}")
     async with running_mesh(mesh, services, _on_line, START_SECONDS):
@@ -55,9 +66,7 @@ async def _demo(question: str, max_tokens: int) -> None:
         request = await last_finished(dialable(mesh.gateway.http_address), TRACE_SECONDS)
         if request is None:
             raise MeshFailed(f"the gateway has no trace of the request after {TRACE_SECONDS} s")
-    say("\nWhere the time went, from the request's trace:\n")
-    for line in draw(request, shutil.get_terminal_size((100, 24)).columns):
-        print(line)
+    return request
 
 
 async def _ask(address: str, tls: TlsFiles | None, question: str, max_tokens: int) -> None:

@@ -21,7 +21,7 @@ from cli.mesh import parse_settings, with_model
 from cli.orphan import die_with
 from cli.ports import check_free
 from mesh.config import CommonConfig, GatewayConfig
-from mesh.logs import log_json
+from mesh.logs import log_json, log_lines
 from mesh.settings import Settings, read_settings
 from mesh.telemetry import KeptHere, Silent, Telemetry
 
@@ -102,9 +102,7 @@ def begin(
     if parent is not None:
         die_with(parent)
     # `baton up` adds the service's name to each line.
-    logging.basicConfig(
-        format="%(message)s" if parent is not None else "%(asctime)s %(levelname)s %(message)s", level=logging.INFO
-    )
+    log_lines("%(message)s" if parent is not None else "%(asctime)s %(levelname)s %(message)s")
     models: list[str] = []
     with readable_errors():
         read = read_settings(file, os.environ, parse_settings(pairs or []))

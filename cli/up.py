@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.drawn_token import drawn_token
 from cli.errors import readable_errors
 from cli.hub import with_models
 from cli.mesh import parse_settings, services_of
@@ -92,6 +93,13 @@ def up(
 
 async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], *, trace: bool, verbose: bool) -> None:
     begun = time.monotonic()
+    with drawn_token(mesh) as token:
+        await _run(mesh, file, overrides | token, trace=trace, verbose=verbose, begun=begun)
+
+
+async def _run(
+    mesh: MeshConfig, file: Path | None, overrides: dict[str, str], *, trace: bool, verbose: bool, begun: float
+) -> None:
     services = services_of(mesh, file=file, overrides=overrides, otlp_endpoint=mesh.gateway.otlp_endpoint)
     width = max(len(service.name) for service in services)
     say(f"starting {', '.join(service.name for service in services)}")
@@ -108,6 +116,8 @@ async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], *,
         tls = tls_arguments(mesh.gateway) + (f" --model {names.partition(',')[0]}" if mesh.further else "")
         say(f"  gRPC   baton generate --address {grpc}{tls} 'Once upon a time'")
         say(f"  chat   baton chat --address {grpc}{tls}")
+        if token := overrides.get("mesh_token_file"):
+            say(f"  token  {token}")
         say(f"  look   http://{http}/ui\n" if mesh.gateway.ui else "")
         if trace:
             await _draw_all(http)

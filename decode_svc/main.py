@@ -18,6 +18,7 @@ from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import DecodeConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
+from mesh.mesh_token import mesh_token
 from mesh.messages import KvHello, Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
@@ -46,6 +47,7 @@ async def open_worker(
 ) -> AsyncIterator[DecodeWorker]:
     """A worker that listens; the caller runs it. Tests pass `spoil`, which changes the model so that `baton verify`
     must notice, and `draft_lengths`, which drafts at any cost."""
+    token = mesh_token(config, "decode.address", config.address)
     model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
     memory, weights = memory_bytes(config.device), model.weights_bytes
@@ -69,6 +71,7 @@ async def open_worker(
     worker = DecodeWorker(
         GrpcNetwork(
             tls=tls,
+            token=token,
             sidecar=config.sidecar,
             advertise_host=config.advertise_host,
             advertise_port=config.advertise_port,

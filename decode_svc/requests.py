@@ -136,6 +136,10 @@ class DecodeRequest:
         """Is this the ticket of the request's current attempt?"""
         return same_ticket(self.ticket, ticket)
 
+    def lands_from_another(self, writer: int) -> bool:
+        """Does another prefill worker than this one write its landing?"""
+        return self.landing is not None and self.landing.writer != writer
+
     @property
     def ticket(self) -> Ticket:
         return self.job.ticket

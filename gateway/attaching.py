@@ -10,9 +10,11 @@ from gateway.lacking import no_worker
 from gateway.observability.observer import RequestObserver
 from gateway.observability.traces import RecentTraces
 from gateway.plain_tokens import PlainTokens
+from gateway.refusals import Refusals, Until, Who
 from gateway.sequencer import Sequencer
 from gateway.served import ServedModels
 from gateway.workers import AttachedWorker, Workers
+from mesh.hello_checks import hello_problem, load_problem, text_problem
 from mesh.messages import (
     ClockReading,
     Drain,
@@ -41,6 +43,7 @@ from mesh.session import Session
 log = logging.getLogger("baton.gateway")
 
 WITHOUT_WORKERS_SECONDS = 10.0  # after this time without any worker, requests no longer wait for one
+MOST_DIALS = 4096  # workers that are dialled or refused at one time; further ones wait until some have left
 
 
 class Attaching:
@@ -60,10 +63,10 @@ class Attaching:
         self.traces, self._observer, self._rules = traces, observer, rules
         self._served = served
         self._alone: dict[str, float] = {}  # models without a worker, and since when
-        self.refused: dict[int, str] = {}  # workers of models that are not served, by incarnation: who they are
+        self._refusals = Refusals()
         self._plain_tokens = PlainTokens(sequencer)
         self._reach_log = ReachLog(log)
-        self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet, or that are refused
+        self._dialing: set[Who] = set()  # workers whose Hello has not come yet, or that are refused
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, address: str) -> Listening:
@@ -78,19 +81,30 @@ class Attaching:
         if since is not None and now - since >= WITHOUT_WORKERS_SECONDS:
             raise no_worker(now - since, model if len(self._served.roots) > 1 else None)
 
+    def refused_workers(self) -> tuple[str, ...]:
+        """The name and address of each refused worker, and the reason."""
+        return self._refusals.texts(asyncio.get_running_loop().time())
+
     def on_register(self, register: Register) -> None:
-        if register.incarnation not in self._dialing and self._workers.get(register.incarnation) is None:
-            self._dialing.add(register.incarnation)
+        now, who = asyncio.get_running_loop().time(), (register.incarnation, register.address)
+        living = self._workers.get(register.incarnation)
+        if who in self._dialing or self._refusals.stays_out(who, now) or (living and living.hello.address == who[1]):
+            return
+        if why_not := text_problem("address", who[1]) or (living_elsewhere(living) if living else ""):
+            self._refusals.add(who, register.tier, register.tier.value, why_not, now, Until.TRIES_AGAIN)
+        elif len(self._dialing) < MOST_DIALS:
+            self._dialing.add(who)
             task = asyncio.get_running_loop().create_task(self._attach(register))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _attach(self, register: Register) -> None:
         """Dial a worker and handle its messages until the session ends."""
+        who = register.incarnation, register.address
         try:
             stream = await self._network.dial(register.address, Channel.ATTACH)
         except StreamClosed as error:
-            self._dialing.discard(register.incarnation)
+            self._dialing.discard(who)
             problem = (
                 f"{error}. It registered with this address: check its `address`, `advertise_host` and `advertise_port`"
             )
@@ -102,8 +116,10 @@ class Attaching:
         attached: list[AttachedWorker] = []  # empty until the first message, Hello
 
         def on_message(message: Message) -> None:
-            if isinstance(message, Hello):
-                worker = self.on_hello(session, message)
+            if attached and (why_not := report_problem(message)):
+                self._expel(session, attached[0], why_not)
+            elif isinstance(message, Hello):
+                worker = self.on_hello(session, message, register)
                 attached.extend([worker] if worker is not None else [])
             elif attached:
                 self.on_report(attached[0], message)
@@ -111,30 +127,49 @@ class Attaching:
         await session.run(on_message)
         if session.expired:
             self._observer.lease_expired(register.tier)
-        self._dialing.discard(register.incarnation)
-        self.refused.pop(register.incarnation, None)
+        self._dialing.discard(who)
+        self._refusals.session_ended(who)
         for worker in attached:
             self.on_session_end(worker)
 
-    def on_hello(self, session: Session, hello: Hello) -> AttachedWorker | None:
+    def on_hello(self, session: Session, hello: Hello, register: Register | None = None) -> AttachedWorker | None:
         """The worker, attached from now on; None: it is refused. Then its session stays, without any request, so that
         it does not register again and again."""
-        root, why_not = self._served.of_worker(hello)
+        root, why_not = "", hello_problem(hello) or self._not_who_registered(hello, register)
+        if not why_not:
+            root, why_not = self._served.of_worker(hello)
         if why_not:
-            self.refused[hello.incarnation] = f"{hello.name or session.name} at {hello.address}: {why_not}"
-            log.error("%s is refused: %s", session.name, why_not)
+            name = session.name if text_problem("name", hello.name) else hello.name or session.name
+            now = asyncio.get_running_loop().time()
+            who = (register.incarnation, register.address) if register else (hello.incarnation, hello.address)
+            self._refusals.add(who, hello.tier, name, why_not, now, Until.SESSION_ENDS)
             return None
         worker = AttachedWorker(hello, session, hello.load, root)
         worker.change(hello.prefix)
         self._workers.add(worker)
         self._alone.pop(root, None)
-        self._dialing.discard(worker.incarnation)
+        self._dialing.discard((worker.incarnation, hello.address))
         self._changed.set()
         if self.traces.records_phases:
             worker.clock.start()
         log.info("%s is up, class %s", session.name, worker.numerics)
         self._sequencer.on_room(worker)
         return worker
+
+    def _not_who_registered(self, hello: Hello, register: Register | None) -> str:
+        """Why Hello does not come from the process that registered; empty: it does. An incarnation belongs to the
+        process that was the first to show it, for as long as that one is attached."""
+        for field in ("tier", "incarnation", "address") if register is not None else ():
+            if getattr(hello, field) != getattr(register, field):
+                return f"{field}: differs from what it registered with"
+        living = self._workers.get(hello.incarnation)
+        return living_elsewhere(living) if living is not None else ""
+
+    def _expel(self, session: Session, worker: AttachedWorker, why_not: str) -> None:
+        """An attached worker sends what no worker sends: its requests go on elsewhere, and this process stays out."""
+        who, now = (worker.incarnation, worker.hello.address), asyncio.get_running_loop().time()
+        self._refusals.add(who, worker.tier, worker.name, why_not, now, Until.RESTART)
+        session.close()
 
     def on_report(self, worker: AttachedWorker, message: Message) -> None:
         match message:
@@ -190,3 +225,14 @@ class Attaching:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def living_elsewhere(living: AttachedWorker) -> str:
+    return f"incarnation: belongs to {living.name} at {living.hello.address}, which is attached"
+
+
+def report_problem(message: Message) -> str:
+    """Why an attached worker may not send this; empty: it may."""
+    if isinstance(message, Hello):
+        return "hello: comes once, at the beginning"
+    return load_problem(message) if isinstance(message, Load) else ""

@@ -48,6 +48,7 @@ from gateway.text.by_model import AssetsByName
 from mesh.config import ConfigError, GatewayConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.loop_delay import watch_delay
+from mesh.mesh_token import mesh_token
 from mesh.model_config import ServedModelConfig
 from mesh.network import Listening
 from mesh.rules import RULES, Rules
@@ -64,6 +65,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     """Serve until cancelled, or until SIGTERM has come and running answers have ended (gateway/leaving.py)."""
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
+    token = mesh_token(config, "gateway.worker_address", config.own_worker_address)
     bound_free_memory()
     random, served = SystemRandom(), config.served
     loaded = [await asyncio.to_thread(_load, config, each) for each in served]
@@ -85,11 +87,18 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     if config.log_content:
         traces.show_content(lambda ids, model: models.of(model).tokenizer.decode(ids))
     gateway = Gateway(
-        GrpcNetwork(tls=tls_files(config), sidecar=config.sidecar, setting="gateway.worker_address", also=add_admin),
+        GrpcNetwork(
+            tls=tls_files(config),
+            token=token,
+            sidecar=config.sidecar,
+            setting="gateway.worker_address",
+            also=add_admin,
+        ),
         random=random,
         traces=traces,
         model=ServedModels(
-            ServedModel(each.names, each.folder_name, one.vocabulary) for each, one in zip(served, loaded, strict=True)
+            ServedModel(each.names, each.folder_name, one.vocabulary, one.context_tokens)
+            for each, one in zip(served, loaded, strict=True)
         ),
         local=Local(config.local),
         max_waiting=config.max_waiting,

@@ -17,6 +17,7 @@ class ServedModel:
     names: tuple[str, ...]  # what clients may write into `model`; the first is the root
     folder_name: str = ""  # under which workers may present it too
     vocabulary: int = 0  # token ids of its tokenizer here; 0: not known
+    context_tokens: int = 0  # of a prompt and its answer, as the gateway serves it; 0: not known
 
     @property
     def root(self) -> str:
@@ -46,6 +47,9 @@ class ServedModels:
         if model.vocabulary and hello.vocabulary and model.vocabulary != hello.vocabulary:
             theirs, ours = f"{hello.vocabulary} token ids", f"{model.vocabulary} in the gateway's folder"
             return "", f"it has model {hello.model} with {theirs}, and there are {ours}: they are different models"
+        if hello.context_tokens < model.context_tokens:
+            theirs, ours = f"{hello.context_tokens} tokens of context", f"the gateway serves {model.context_tokens}"
+            return "", f"context_tokens: it has {theirs}, and {ours}; set it at the top of the file, for both"
         return model.root, ""
 
 

@@ -179,10 +179,12 @@ class MappedReceiver:
             return
         connection.setblocking(False)
         reason = stranger(credentials(connection), os.geteuid())
-        if reason or len(self._waiting) >= _WAITING:
-            self.refused["stranger" if reason else "crowd"] += 1
+        if reason:
+            self.refused["stranger"] += 1
             connection.close()
             return
+        if len(self._waiting) >= _WAITING:  # a writer shows its token at once: the oldest silent one gives way
+            self._drop(next(iter(self._waiting)), "crowd")
         late = self._loop.call_later(self._handshake_seconds, self._drop, connection, "late")
         self._waiting[connection] = late
         self._loop.add_reader(connection, self._greeted, connection)

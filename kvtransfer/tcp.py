@@ -21,7 +21,7 @@ from kvtransfer.transfer import Arrived, Pool
 from mesh.config import ConfigError
 from mesh.tls import TlsFiles
 
-_WAITING = 64  # connections that have not shown their token yet
+_SILENT = 256  # connections that have not shown their token yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,7 @@ class TcpReceiver:
         self._tls = tls
         self._tokens: dict[int, bytes] = {}  # by writer incarnation
         self._connections: set[TcpConnection] = set()
+        self._silent: dict[TcpConnection, None] = {}  # those that have not shown their token, the oldest first
         self._server: asyncio.Server | None = None
         self._address = ""
 
@@ -155,14 +156,22 @@ class TcpReceiver:
     def handshake_seconds(self) -> float:
         return self._options.handshake_seconds
 
-    def joined(self, connection: TcpConnection) -> bool:
-        """False when too many connections have not shown their token yet."""
-        crowd = sum(not other.greeted for other in self._connections) >= _WAITING
+    def joined(self, connection: TcpConnection) -> None:
+        """A connection is there. Of too many that have shown no token the oldest gives way: a writer shows its token at
+        once, so connections that stay silent delay no writer."""
         self._connections.add(connection)
-        return not crowd
+        self._silent[connection] = None
+        if len(self._silent) > _SILENT:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.refuse("crowd")
+
+    def greeted(self, connection: TcpConnection) -> None:
+        self._silent.pop(connection, None)
 
     def left(self, connection: TcpConnection) -> None:
         self._connections.discard(connection)
+        self._silent.pop(connection, None)
 
     def knows(self, greeting: Greeting) -> bool:
         """Does the greeting carry the token of the handle that its writer got?"""

@@ -24,7 +24,10 @@ class ConnectionOwner(Protocol):
     @property
     def handshake_seconds(self) -> float: ...
 
-    def joined(self, connection: "TcpConnection") -> bool: ...
+    def joined(self, connection: "TcpConnection") -> None: ...
+
+    def greeted(self, connection: "TcpConnection") -> None:
+        """It has shown the token of a writer."""
 
     def left(self, connection: "TcpConnection") -> None: ...
 
@@ -36,7 +39,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.greeted = False
         self._owner = owner
         self._landings = owner.landings
-        self._ahead = memoryview(bytearray(_AHEAD_BYTES))  # greeting, headers, and what comes along with them
+        self._ahead = memoryview(bytearray(GREETING_BYTES))  # the greeting; then headers and what comes with them
         self._have = 0  # bytes in that buffer
         self._wanted = GREETING_BYTES  # bytes to read into it before it is parsed
         self._frame: Frame | None = None  # the frame whose bytes are being received
@@ -49,9 +52,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._gone: asyncio.Future[None] = loop.create_future()
-        self._late = loop.call_later(self._owner.handshake_seconds, self._refuse, "late")
-        if not self._owner.joined(self):
-            self._refuse("crowd")
+        self._late = loop.call_later(self._owner.handshake_seconds, self.refuse, "late")
+        self._owner.joined(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._late.cancel()
@@ -95,13 +97,15 @@ class TcpConnection(asyncio.BufferedProtocol):
         try:
             greeting = Greeting.unpack(bytes(self._ahead[:GREETING_BYTES]))
         except Malformed:
-            return self._refuse("malformed")
+            return self.refuse("malformed")
         if not self._owner.knows(greeting):
-            return self._refuse("token")
+            return self.refuse("token")
         welcome = Welcome(greeting.shape == pool.shape, self._owner.incarnation, pool.pages, pool.shape)
         self._transport.write(welcome.pack())
         self._late.cancel()
         self.greeted = True
+        self._owner.greeted(self)
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
         self._have, self._wanted = 0, FRAME_BYTES
         if not welcome.accepted:  # the writer reads the reason before the connection closes
             self._owner.refused["shape"] += 1
@@ -115,7 +119,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             try:
                 frame = Frame.unpack(bytes(self._ahead[at : at + FRAME_BYTES]), self._landings.pool.shape)
             except Malformed:
-                return self._refuse("frame")
+                return self.refuse("frame")
             at += FRAME_BYTES
             self._wanted = _AHEAD_BYTES if frame.length < _AHEAD_BYTES else FRAME_BYTES
             self._frame, self._left = frame, frame.length
@@ -140,7 +144,8 @@ class TcpConnection(asyncio.BufferedProtocol):
             else:
                 self._landings.discarded_bytes += frame.length
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """End the connection and count it under this reason."""
         self._owner.refused[reason] += 1
         self._refused = True  # further bytes of this connection are ignored
         self._transport.abort()

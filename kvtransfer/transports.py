@@ -85,7 +85,9 @@ def every_transport(
     return {"cuda_ipc": CudaIpc(random, may_kill=may_kill), "nccl": nccl}
 
 
-def say_hello(incarnation: int, numerics: str, shape: PageShape, transports: Sequence[str]) -> KvHello:
+def say_hello(
+    incarnation: int, numerics: str, shape: PageShape, transports: Sequence[str], *, secret: bytes = b""
+) -> KvHello:
     """The first message of one end of a kv.v1 session."""
     return KvHello(
         incarnation=incarnation,
@@ -96,4 +98,5 @@ def say_hello(incarnation: int, numerics: str, shape: PageShape, transports: Seq
         uid=os.geteuid(),
         pid=os.getpid(),
         transports=tuple(transports),
+        secret=secret,
     )

@@ -69,6 +69,7 @@ class CommonConfig(TlsConfig):
     """Settings of every service: the top-level keys of the file."""
 
     name: str = "baton"  # name of this process in logs and traces
+    mesh_token_file: Path | None = None  # the secret of this mesh, which its services show each other; None: none
     sidecar: str = ""  # where this process's own Envoy takes its gRPC calls to peers; empty: it dials them itself
     model: Path | None = None  # Hugging Face folder; None: the built-in pair
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
@@ -339,6 +340,11 @@ class MeshConfig:
             raise ConfigError(
                 f"tls_ca: {with_tls} would speak TLS, {without} plain text; set tls_certificate, tls_key and tls_ca at "
                 "the top of the file, for all services"
+            )
+        if len({each.mesh_token_file for each in (self.gateway, self.prefill, self.decode)}) > 1:
+            raise ConfigError(
+                "mesh_token_file: gateway and workers would show each other different tokens; set it at the top of the "
+                "file, for all services"
             )
         if self.prefill_workers == 0:
             return

@@ -1,9 +1,9 @@
 """The real network: streams of messages over grpc.aio, one connection per stream, so that a peer's death ends it.
 
 It implements mesh.network.Network: it serves Attach, Session and Register, and dials them. With TLS files both ends of
-every connection show a certificate (`mesh/tls.py`). With a sidecar every dial goes to this process's own Envoy, on
-loopback and in plain text; Envoy chooses the peer by the authority. Bytes become messages here and nowhere else. An
-idle stream waits for events only and costs nothing."""
+every connection show a certificate (`mesh/tls.py`); with a token every call shows it (`mesh/mesh_token.py`). With a
+sidecar every dial goes to this process's own Envoy, on loopback and in plain text; Envoy chooses the peer by the
+authority. Bytes become messages here and nowhere else. An idle stream waits for events only and costs nothing."""
 
 import asyncio
 import socket
@@ -17,11 +17,13 @@ from mesh import codec
 from mesh.config import split_address
 from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcListening
 from mesh.grpc_stream import GrpcStream
+from mesh.mesh_token import MeshToken
 from mesh.messages import Register
 from mesh.network import Accept, Channel, OnRegister, Stream, StreamClosed
 from mesh.sidecar_advice import UNKNOWN_PEER, with_sidecar_advice
 from mesh.tls import TlsFiles, open_channel
 from mesh.tls_advice import with_advice
+from mesh.token_guard import TokenGuard
 
 __all__ = ["AddServices", "AddressError", "GrpcListening", "GrpcNetwork"]
 
@@ -59,6 +61,7 @@ class GrpcNetwork:
         self,
         *,
         tls: TlsFiles | None = None,  # both ends of every connection show a certificate of the CA
+        token: MeshToken | None = None,  # every call shows it, and is asked for it
         sidecar: str = "",  # address of the Envoy that takes all dials and speaks TLS in place of this process
         advertise_host: str = "",  # what others dial instead of the host that this process listens on
         advertise_port: int = 0,  # and instead of its port
@@ -67,6 +70,7 @@ class GrpcNetwork:
         also: AddServices | None = None,  # served on the same port
     ) -> None:
         self._tls = None if sidecar else tls
+        self._token = token
         self._sidecar = sidecar
         self._advertise_host, self._advertise_port = advertise_host, advertise_port
         self._dial_seconds = dial_seconds
@@ -76,7 +80,7 @@ class GrpcNetwork:
     async def listen(
         self, address: str, accept: dict[Channel, Accept], on_register: OnRegister | None = None
     ) -> GrpcListening:
-        listening = GrpcListening()
+        listening = GrpcListening(interceptors=[TokenGuard(self._token)] if self._token else ())
         for channel, serve in accept.items():
             service, method, inbound, outbound = _CHANNELS[channel]
             listening.add(service, method, listening.stream_handler(serve, inbound, outbound))
@@ -102,7 +106,7 @@ class GrpcNetwork:
             async with asyncio.timeout(self._dial_seconds):
                 await _ready(connection)
                 open_stream: Any = connection.stream_stream(f"/{service}/{method}")
-                call = open_stream()
+                call = open_stream(metadata=self._shown())
                 greeted = SERVED in tuple(await call.initial_metadata())
                 # A call without that metadata was refused, or is over already: then gRPC may have dropped the metadata.
                 if not greeted and await call.code() is not grpc.StatusCode.OK:
@@ -131,13 +135,17 @@ class GrpcNetwork:
             async with asyncio.timeout(self._dial_seconds):
                 await _ready(connection)
                 register: Any = connection.unary_unary(f"/{_REGISTRY}/Register")
-                await register(codec.encode_register(message))
+                await register(codec.encode_register(message), metadata=self._shown())
         except _BROKEN as error:
             if _cancelled():
                 raise
             raise StreamClosed(f"{gateway}: {self._why(error)}") from error
         finally:
             await connection.close()
+
+    def _shown(self) -> tuple[tuple[str, str], ...]:
+        """The metadata of every call to another service."""
+        return self._token.metadata if self._token else ()
 
     def _connect(self, address: str) -> grpc.aio.Channel:
         if self._sidecar:

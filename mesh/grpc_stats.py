@@ -10,6 +10,7 @@ import grpc
 
 from baton.worker.v1 import worker_pb2, worker_pb2_grpc
 from mesh.grpc_server import AddServices
+from mesh.mesh_token import MeshToken
 from mesh.tls import TlsFiles, open_channel
 
 Counts = Mapping[str, int]
@@ -35,9 +36,12 @@ def stats_service(counts: Callable[[], Counts]) -> AddServices:
     return add
 
 
-async def read_stats(address: str, *, tls: TlsFiles | None = None, timeout_seconds: float = 5.0) -> dict[str, int]:
+async def read_stats(
+    address: str, *, tls: TlsFiles | None = None, token: MeshToken | None = None, timeout_seconds: float = 5.0
+) -> dict[str, int]:
     """Read the counts of the worker at this address; raises grpc.aio.AioRpcError when it does not answer."""
     async with open_channel(address, tls) as channel:
         stub = worker_pb2_grpc.WorkerServiceStub(channel)
-        answer = await stub.Stats(worker_pb2.StatsRequest(), timeout=timeout_seconds)
+        shown = token.metadata if token else ()
+        answer = await stub.Stats(worker_pb2.StatsRequest(), timeout=timeout_seconds, metadata=shown)
     return dict(answer.counts)

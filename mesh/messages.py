@@ -5,7 +5,7 @@ The Attach stream carries `Down` from gateway to worker and `Up` from worker to 
 between prefill and decode. Page bytes never travel here. docs/protocol.md says what each message means."""
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 _TICKET = struct.Struct("<QQ16s")
@@ -433,6 +433,7 @@ class KvHello:
     chosen: str = ""  # from decode: the transport for this session, or "" if there is none
     why: str = ""  # from decode: the reason for its choice, as text for logs
     handle: bytes = b""  # from decode: how the transport reaches its pool; valid for this incarnation only
+    secret: bytes = field(default=b"", repr=False)  # from prefill: the same in all its sessions with this decode worker
 
 
 @dataclass(frozen=True, slots=True)

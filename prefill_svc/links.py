@@ -5,9 +5,10 @@ it. A new session begins only after the end of the old one was handled, and it b
 the old one complete or fail by themselves."""
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -130,7 +131,7 @@ class Links:
             return False
         self._reach_log.reached(f"decode {link.address}")
         session = Session(stream, rules=self._rules, name=f"decode {link.address}", on_activity=self._on_activity)
-        session.send(self._hello)
+        session.send(replace(self._hello, secret=secret_for(link.address, self._hello.secret)))
         try:
             answer = await asyncio.wait_for(stream.receive(), self._rules.lease_seconds)
             if not isinstance(answer, KvHello):
@@ -162,3 +163,8 @@ class Links:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def secret_for(address: str, drawn: bytes) -> bytes:
+    """The secret of this process for the decode worker at this address; no other worker gets it."""
+    return hashlib.blake2b(address.encode(), key=drawn, digest_size=32).digest()

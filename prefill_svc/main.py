@@ -13,6 +13,7 @@ from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import PrefillConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
+from mesh.mesh_token import mesh_token
 from mesh.messages import Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
@@ -33,6 +34,7 @@ async def open_worker(
     config: PrefillConfig, *, rules: Rules = RULES, bytes_per_second: float | None = None
 ) -> AsyncIterator[PrefillWorker]:
     """A worker that listens for its gateways; the caller runs it."""
+    token = mesh_token(config, "prefill.address", config.address)
     model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
     memory, weights = memory_bytes(config.device), model.weights_bytes
@@ -53,6 +55,7 @@ async def open_worker(
     worker = PrefillWorker(
         GrpcNetwork(
             tls=tls,
+            token=token,
             sidecar=config.sidecar,
             advertise_host=config.advertise_host,
             advertise_port=config.advertise_port,
@@ -63,7 +66,9 @@ async def open_worker(
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
         hello=worker_hello(Tier.PREFILL, incarnation, config, model),
-        kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
+        kv_hello=say_hello(
+            incarnation, model.identity.numerics, shape, list(transports), secret=SystemRandom().randbytes(32)
+        ),
         transports=transports,
         gateways=config.gateways,
         chunk_tokens=config.chunk_tokens,

@@ -18,6 +18,7 @@ from cli.running import running_mesh
 from cli.supervisor import Service
 from cli.verify.bodies import Roles
 from cli.verify.cells import Cell
+from mesh.mesh_token import MeshToken, mesh_token
 from mesh.settings import read_settings
 from mesh.tls import TlsFiles, tls_files
 
@@ -46,6 +47,7 @@ class ReadyWorker:
 class CellMesh:
     gateway: str  # gRPC address
     tls: TlsFiles | None  # None: this mesh speaks plain text
+    token: MeshToken | None = None  # None: calls between services show none
     workers: dict[str, ReadyWorker] = field(default_factory=dict)  # by name
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=30))
 
@@ -75,7 +77,8 @@ async def running_cell(
         services = [with_body(service, roles) for service in services]
     if tampering.decode_program:
         services = [with_program(service, *tampering.decode_program) for service in services]
-    mesh = CellMesh(config.gateway.grpc_address, tls_files(config.gateway))
+    token = mesh_token(config.gateway, "gateway.worker_address", config.gateway.worker_address)
+    mesh = CellMesh(config.gateway.grpc_address, tls_files(config.gateway), token)
     async with running_mesh(config, services, mesh.read, START_SECONDS):
         yield mesh
 

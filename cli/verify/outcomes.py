@@ -17,7 +17,6 @@ from cli.verify.bodies import Roles
 from cli.verify.cell_mesh import CellMesh, Tampering, running_cell
 from cli.verify.requests import VerifyRequest
 from mesh.grpc_stats import read_stats
-from mesh.tls import TlsFiles
 
 ANSWER_SECONDS = 180.0  # longest time for one answer, its wait for others included
 
@@ -95,7 +94,7 @@ async def run_cell(
         outcome = CellOutcome([task.result() for task in tasks], classes.pop())
         outcome.bodies = frozenset((worker.tier, worker.body) for worker in mesh.workers.values())
         for worker in mesh.workers.values():
-            outcome.add(worker.tier, await read_stats(worker.address, tls=mesh.tls))
+            outcome.add(worker.tier, await read_stats(worker.address, tls=mesh.tls, token=mesh.token))
         return outcome
 
 
@@ -124,12 +123,12 @@ def client_of(mesh: CellMesh) -> Client:
 
 
 async def _failure(mesh: CellMesh, error: Exception) -> str:
-    states = [f"    {name} {await _stats(worker.address, mesh.tls)}" for name, worker in mesh.workers.items()]
+    states = [f"    {name} {await _stats(worker.address, mesh)}" for name, worker in mesh.workers.items()]
     return "\n".join([f"no answer: {error}", *states, *mesh.last_lines])
 
 
-async def _stats(address: str, tls: TlsFiles | None) -> str:
+async def _stats(address: str, mesh: CellMesh) -> str:
     try:
-        return str(await read_stats(address, tls=tls))
+        return str(await read_stats(address, tls=mesh.tls, token=mesh.token))
     except Exception as error:
         return f"its counts cannot be read: {error}"

@@ -64,19 +64,19 @@ class Landings:
             case Ready():
                 self._ready(peer, message.ticket)
             case Written(ticket, first_layer, layers, _, pages, checksums):
-                if found := self._find(ticket):
+                if found := self._find(ticket, peer):
                     self.spans.arrived(*found, pages, first_layer, layers, checksums)
             case Computing():
-                if found := self._find(message.ticket):
+                if found := self._find(message.ticket, peer):
                     _, landing = found
                     landing.progress_seconds, landing.longest_step_ms = self._loop.time(), message.longest_step_ms
             case Commit():
-                if found := self._find(message.ticket):
+                if found := self._find(message.ticket, peer):
                     self.spans.committed(*found, message)
                 else:
-                    self.quarantine.prove(lambda owner: owner.committed_by(message))
+                    self.quarantine.prove(lambda own: own.writer == peer.incarnation and own.committed_by(message))
             case Quiet():
-                self._quiet(message)
+                self._quiet(peer, message)
             case _:
                 raise TypeError(f"prefill workers do not send {type(message).__name__}")
 
@@ -86,7 +86,7 @@ class Landings:
         request = self._requests.get(ticket.request)
         if request is None or not request.holds(ticket):
             peer.send(Later(ticket) if is_early(request, ticket) else Abort(ticket))
-        elif request.phase in (DecodePhase.LOST, DecodePhase.LOCAL):
+        elif request.phase in (DecodePhase.LOST, DecodePhase.LOCAL) or request.lands_from_another(peer.incarnation):
             peer.send(Abort(ticket))
         elif request.phase is DecodePhase.RUNNING:
             peer.send(Landed(ticket))
@@ -154,11 +154,11 @@ class Landings:
 
     # ---- the landing ends without admission
 
-    def _quiet(self, quiet: Quiet) -> None:
-        """The writer has no write of this ticket in flight and starts none."""
-        self.quarantine.prove(lambda owner: owner.quieted_by(quiet))
+    def _quiet(self, peer: Peer, quiet: Quiet) -> None:
+        """The writer has no write of this ticket in flight and starts none. Each process speaks for itself alone."""
+        self.quarantine.prove(lambda owner: owner.quieted_by(quiet) and quiet.incarnation == peer.incarnation)
         found = self._find(quiet.ticket)
-        if found is None or not found[1].owner.quieted_by(quiet):
+        if found is None or quiet.incarnation != peer.incarnation or not found[1].owner.quieted_by(quiet):
             return
         request, landing = found
         if landing.round and landing.commit is None:
@@ -240,12 +240,12 @@ class Landings:
             **self.quarantine.counts(),
         }
 
-    def _find(self, ticket: Ticket) -> tuple[DecodeRequest, OpenLanding] | None:
-        """The request that holds this ticket, with its landing."""
+    def _find(self, ticket: Ticket, sender: Peer | None = None) -> tuple[DecodeRequest, OpenLanding] | None:
+        """The request that holds this ticket, with its landing; None if that landing is another sender's."""
         request = self._requests.get(ticket.request)
         if request is None or request.landing is None or not request.holds(ticket):
             return None
-        return request, request.landing
+        return None if sender and request.lands_from_another(sender.incarnation) else (request, request.landing)
 
 
 def is_early(request: DecodeRequest | None, ticket: Ticket) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from decode_svc.handoff.writers import Writers
 from kvtransfer.transfer import Receiver
 from mesh.messages import Kv, KvHello, Message
 from mesh.network import Stream, StreamClosed
@@ -55,6 +56,7 @@ class Sessions:
         self.receivers = receivers
         self.peers: dict[int, Peer] = {}  # incarnation -> its latest session
         self._mine, self._choose, self._rules, self._on_activity = mine, choose, rules, on_activity
+        self._writers = Writers()
         self._sessions: set[Session] = set()
         self._expired = 0  # sessions that ended because the prefill worker was silent
 
@@ -67,7 +69,9 @@ class Sessions:
         if not isinstance(hello, KvHello):
             log.warning("%s began its session with %s instead of KvHello", stream.peer, type(hello).__name__)
             return
-        chosen, why = self._choose(self._mine, hello)
+        chosen, why = "", self._writers.problem(hello)
+        if not why:
+            chosen, why = self._choose(self._mine, hello)
         handle = self.receivers[chosen].handle(hello.incarnation) if chosen else b""
         session = Session(stream, rules=self._rules, name=f"prefill {stream.peer}", on_activity=self._on_activity)
         session.send(replace(self._mine, chosen=chosen, why=why, handle=handle))

@@ -3,6 +3,7 @@ versions of Kubernetes, and compares with the golden files. `--update` writes wh
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,8 @@ def golden(texts: dict[str, str]) -> str:
     for path, text in texts.items():
         if path == "templates/monitoring.yaml":
             text = without_copies(text)
+        if path == "templates/token.yaml":
+            text = re.sub(r"  token: \S+", "  token: (drawn)", text)
         if path.endswith(".txt"):
             text = "\n".join(f"# {line}".rstrip() for line in text.strip().splitlines())
         parts.append(f"---\n# {path}\n{text.strip().removeprefix('---').strip()}\n")

@@ -13,7 +13,7 @@ from mesh.config import ConfigError
 from mesh.settings import Settings, read_settings
 from tests.helm_check.chart import Document
 
-GIVEN = re.compile(r"-tls$|^(models|packed-weights|public-tls)$")  # names of what the reader brings along
+GIVEN = re.compile(r"-tls$|^(models|packed-weights|public-tls|mesh-token)$")  # names of what the reader brings along
 SERVICES = {"gateway": Settings.gateway, "prefill": Settings.prefill, "decode": Settings.decode}
 
 

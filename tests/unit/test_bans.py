@@ -35,6 +35,7 @@ RANDOM_FILES = {
     "kvtransfer/transports.py": "makes the transports of a process; their tokens are secrets",
     "engine/builtin/model.py": "weights drawn from a seed",
     "cli/keys.py": "draws the keys of tenants",
+    "cli/drawn_token.py": "draws the token of a mesh",
     "cli/verify/drafts.py": "a draft's changed weights, drawn from a seed",
 }
 SOCKET_FILES = {
@@ -45,6 +46,7 @@ SOCKET_FILES = {
     "gateway/http/server.py": "the public HTTP server",
     "gateway/http/writing.py": "an option of the server's connections",
     "mesh/grpc_network.py": "the real network",
+    "mesh/token_guard.py": "an interceptor of the real network",
     "mesh/tls.py": "opens encrypted channels",
     "mesh/grpc_server.py": "the real network",
     "mesh/grpc_stream.py": "the real network",

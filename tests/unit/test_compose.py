@@ -13,7 +13,7 @@ import yaml
 COMPOSE = Path(__file__).resolve().parents[2] / "compose"
 Service = dict[str, Any]
 # Containers without a health check of their own, and why.
-UNCHECKED = {"prepare": "it ends", "collector": "its image has no program that could ask"}
+UNCHECKED = {"prepare": "it ends", "token": "it ends", "collector": "its image has no program that could ask"}
 
 
 def loaded(name: str) -> dict[str, Any]:
@@ -83,7 +83,16 @@ def test_a_profile_has_a_gateway_and_two_workers_of_each_tier(profile: str) -> N
     members = {name for name, service in SERVICES.items() if profile in service["profiles"]}
     mesh = {f"{prefix}{name}" for name in ("gateway", "prefill-1", "prefill-2", "decode-1", "decode-2")}
     assert mesh <= members
-    assert (members == mesh) == (profile == "lite")
+    assert (members == mesh | {"token"}) == (profile == "lite")
+
+
+@pytest.mark.parametrize(
+    ("profile", "guard"), [("lite", "BATON_MESH_TOKEN_FILE"), ("tls", "BATON_TLS_CA"), ("full", "BATON_SIDECAR")]
+)
+def test_every_service_of_a_mesh_asks_its_peers_who_they_are(profile: str, guard: str) -> None:
+    commands = (["serve", "gateway"], ["serve", "prefill"], ["serve", "decode"])
+    mesh = [one for one in SERVICES.values() if profile in one["profiles"] and one.get("command") in commands]
+    assert len(mesh) == 5 and all(guard in service["environment"] for service in mesh)
 
 
 def test_whatever_a_service_waits_for_starts_with_every_profile_of_it() -> None:

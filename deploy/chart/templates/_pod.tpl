@@ -82,6 +82,8 @@ volumeMounts:
   {{- end }}
   {{- if ne $.Values.security.mode "plain" }}
   {{- include "baton.certificateMount" $ | nindent 2 }}
+  {{- else }}
+  - {name: mesh-token, mountPath: /mesh-token, readOnly: true}
   {{- end }}
   {{- if (dig "gpu" "count" 0 $values) }}
   - {name: shared-memory, mountPath: /dev/shm}
@@ -126,6 +128,11 @@ volumeMounts:
 {{- end }}
 {{- if ne $.Values.security.mode "plain" }}
 {{ include "baton.certificateVolume" . }}
+{{- else }}
+- name: mesh-token # the key `token`: what the services show each other
+  secret:
+    secretName: {{ $.Values.security.meshTokenSecret | default (include "baton.component" (list $ "mesh-token")) }}
+    defaultMode: 0440
 {{- end }}
 {{- if eq $.Values.security.mode "sidecar" }}
 - name: envoy

@@ -99,6 +99,10 @@ names, files) comes as BATON_* variables, which win over the file.
 - name: BATON_SIDECAR # this pod's Envoy takes every gRPC call to a peer; pages go past it, with TLS of their own
   value: {{ printf "127.0.0.1:%v" .Values.ports.sidecar | quote }}
 {{- end }}
+{{- if eq .Values.security.mode "plain" }}
+- name: BATON_MESH_TOKEN_FILE
+  value: /mesh-token/token
+{{- end }}
 {{- if ne .Values.security.mode "plain" }}
 - name: BATON_TLS_CERTIFICATE
   value: /tls/tls.crt

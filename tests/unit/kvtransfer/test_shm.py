@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from kvtransfer.frames import Greeting, PoolHandle
+from kvtransfer.frames import WELCOME_BYTES, Greeting, PoolHandle
 from kvtransfer.mapped_folder import make_folder, remove_folder, sweep
 from kvtransfer.peer import Credentials, stranger
 from kvtransfer.shm import SharedMemory
@@ -99,6 +99,21 @@ async def test_whoever_does_not_greet_in_time_is_cut_off(tmp_path, new_pair):
     async with new_pair(SharedMemory(random.SystemRandom(), folder=tmp_path, handshake_seconds=1.0)) as pair:
         assert await dial(pair.receiver.handle(7)) == b""
         assert pair.receiver.refused == {"late": 1}
+
+
+async def test_processes_that_say_nothing_delay_no_writer(tmp_path, new_pair):
+    shm = SharedMemory(random.SystemRandom(), folder=tmp_path, handshake_seconds=600.0)
+    async with new_pair(shm) as pair:
+        raw, silent = pair.receiver.handle(7), list[socket.socket]()
+        for count in range(1, 71):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            silent.append(connection)
+            connection.connect(PoolHandle.unpack(raw).address)
+            await pair.until(lambda count=count: len(pair.receiver._waiting) + pair.receiver.refused["crowd"] == count)
+        assert len(await dial(raw, hello(pair, raw, 7))) == WELCOME_BYTES
+        assert pair.receiver.refused == {"crowd": 7}
+        for connection in silent:
+            connection.close()
 
 
 async def test_an_incarnation_is_one_process(shm, new_pair):

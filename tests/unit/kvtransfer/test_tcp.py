@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from kvtransfer.frames import FRAME_BYTES, WELCOME_BYTES, Frame, Greeting, PoolHandle
-from kvtransfer.tcp import Tcp, TcpOptions
+from kvtransfer.frames import FRAME_BYTES, GREETING_BYTES, WELCOME_BYTES, Frame, Greeting, PoolHandle
+from kvtransfer.tcp import Tcp, TcpOptions, TcpReceiver
 from kvtransfer.tcp_socket import advance
 from kvtransfer.transfer import PageShape, Span, TransferError
 from mesh.config import ConfigError
@@ -147,15 +147,48 @@ async def test_a_connection_that_does_not_greet_in_time_is_cut_off(new_pair):
         await pair.landed(1)
 
 
-async def test_strangers_that_say_nothing_cannot_crowd_out_writers_for_longer_than_a_handshake(new_pair):
-    async with new_pair(tcp(handshake_seconds=1.5)) as pair:
-        host, port = PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")
-        streams = [await asyncio.open_connection(host, int(port)) for _ in range(80)]
-        await pair.until(lambda: pair.receiver.refused["crowd"] == 16)
-        await pair.until(lambda: pair.receiver.refused["late"] == 64)
-        _, stream = await greet(pair)
-        for other in [stream, *(stream for _, stream in streams)]:
+async def silent_strangers(pair, count):
+    host, port = PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")
+    streams = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(count)]
+    await pair.until(lambda: len(pair.receiver._connections) + pair.receiver.refused["crowd"] >= count)
+    return streams
+
+
+@pytest.mark.parametrize("count", [64, 300])
+async def test_strangers_that_say_nothing_delay_no_writer(new_pair, count):
+    async with new_pair(tcp(handshake_seconds=600.0)) as pair:  # a writer that waits for their end never gets in
+        streams = await silent_strangers(pair, count)
+        async with asyncio.timeout(60):
+            _, stream = await greet(pair)
+        assert pair.receiver.refused["crowd"] == max(0, count + 1 - 256) and pair.receiver.refused["late"] == 0
+        for other in [stream, *streams]:
             other.close()
+
+
+async def test_negative_control_a_crowd_that_does_not_give_way_keeps_writers_out(new_pair, monkeypatch):
+    def stay(receiver, connection):
+        receiver._connections.add(connection)
+        if sum(not other.greeted for other in receiver._connections) > 64:
+            connection.refuse("crowd")
+
+    monkeypatch.setattr(TcpReceiver, "joined", stay)
+    async with new_pair(tcp(handshake_seconds=600.0)) as pair:
+        streams, handle = await silent_strangers(pair, 80), PoolHandle.unpack(pair.receiver.handle(7))
+        host, port = handle.address.split(":")
+        reader, stream = await asyncio.open_connection(host, int(port))
+        stream.write(Greeting(handle.token, 7, handle.receiver, pair.target.shape).pack())
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(WELCOME_BYTES)
+        for other in [stream, *streams]:
+            other.close()
+
+
+async def test_a_silent_connection_takes_little_memory(new_pair):
+    async with new_pair(tcp()) as pair:
+        (stream,) = await silent_strangers(pair, 1)
+        (silent,) = [each for each in pair.receiver._connections if not each.greeted]
+        assert len(silent._ahead) == GREETING_BYTES
+        stream.close()
 
 
 async def test_frames_of_a_stopped_reader_wait_without_spinning_and_go_on(new_pair):

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62\x61ton/kv/v1/kv.proto\x12\x0b\x62\x61ton.kv.v1\"\xb6\x02\n\x0eSessionRequest\x12+\n\theartbeat\x18\x01 \x01(\x0b\x32\x16.baton.kv.v1.HeartbeatH\x00\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.baton.kv.v1.KvHelloH\x00\x12#\n\x05ready\x18\x03 \x01(\x0b\x32\x12.baton.kv.v1.ReadyH\x00\x12\'\n\x07written\x18\x04 \x01(\x0b\x32\x14.baton.kv.v1.WrittenH\x00\x12+\n\tcomputing\x18\x05 \x01(\x0b\x32\x16.baton.kv.v1.ComputingH\x00\x12%\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x13.baton.kv.v1.CommitH\x00\x12#\n\x05quiet\x18\x07 \x01(\x0b\x32\x12.baton.kv.v1.QuietH\x00\x42\t\n\x07message\"\xb1\x02\n\x0fSessionResponse\x12+\n\theartbeat\x18\x01 \x01(\x0b\x32\x16.baton.kv.v1.HeartbeatH\x00\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.baton.kv.v1.KvHelloH\x00\x12\'\n\x07landing\x18\x03 \x01(\x0b\x32\x14.baton.kv.v1.LandingH\x00\x12#\n\x05later\x18\x04 \x01(\x0b\x32\x12.baton.kv.v1.LaterH\x00\x12%\n\x06resend\x18\x05 \x01(\x0b\x32\x13.baton.kv.v1.ResendH\x00\x12%\n\x06landed\x18\x06 \x01(\x0b\x32\x13.baton.kv.v1.LandedH\x00\x12#\n\x05\x61\x62ort\x18\x07 \x01(\x0b\x32\x12.baton.kv.v1.AbortH\x00\x42\t\n\x07message\"\x0b\n\tHeartbeat\"\xbd\x01\n\x07KvHello\x12\x13\n\x0bincarnation\x18\x01 \x01(\x06\x12\x10\n\x08numerics\x18\x02 \x01(\t\x12\x0e\n\x06layout\x18\x03 \x01(\t\x12\x12\n\npage_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03uid\x18\x06 \x01(\r\x12\x0b\n\x03pid\x18\x07 \x01(\r\x12\x12\n\ntransports\x18\x08 \x03(\t\x12\x0e\n\x06\x63hosen\x18\t \x01(\t\x12\x0b\n\x03why\x18\n \x01(\t\x12\x0e\n\x06handle\x18\x0b \x01(\x0c\"\xa2\x01\n\x05Token\x12\x10\n\x08position\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\r\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x0f\n\x07top_ids\x18\x04 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x05 \x03(\x02\x12\x1d\n\x03\x65nd\x18\x06 \x01(\x0e\x32\x10.baton.kv.v1.End\x12\x0f\n\x07\x64rafted\x18\x07 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x08 \x01(\x08\"\x17\n\x05Ready\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"<\n\x07Landing\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x12\n\nfirst_page\x18\x02 \x01(\r\x12\r\n\x05pages\x18\x03 \x03(\r\"\x17\n\x05Later\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"o\n\x07Written\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66irst_layer\x18\x02 \x01(\r\x12\x0e\n\x06layers\x18\x03 \x01(\r\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05pages\x18\x05 \x03(\r\x12\x11\n\tchecksums\x18\x06 \x03(\x06\":\n\tComputing\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x17\n\x0flongest_step_ms\x18\x03 \x01(\rJ\x04\x08\x02\x10\x03\"Y\n\x06\x43ommit\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12&\n\x05\x66irst\x18\x03 \x01(\x0b\x32\x12.baton.kv.v1.TokenH\x00\x88\x01\x01\x42\x08\n\x06_first\"[\n\x06Resend\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x0e\n\x06layers\x18\x04 \x01(\r\x12\r\n\x05pages\x18\x05 \x03(\r\"\x18\n\x06Landed\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\",\n\x05Quiet\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06*F\n\x03\x45nd\x12\x13\n\x0f\x45ND_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x45ND_NONE\x10\x01\x12\x0c\n\x08\x45ND_STOP\x10\x02\x12\x0e\n\nEND_LENGTH\x10\x03\x32U\n\tKvService\x12H\n\x07Session\x12\x1b.baton.kv.v1.SessionRequest\x1a\x1c.baton.kv.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62\x61ton/kv/v1/kv.proto\x12\x0b\x62\x61ton.kv.v1\"\xb6\x02\n\x0eSessionRequest\x12+\n\theartbeat\x18\x01 \x01(\x0b\x32\x16.baton.kv.v1.HeartbeatH\x00\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.baton.kv.v1.KvHelloH\x00\x12#\n\x05ready\x18\x03 \x01(\x0b\x32\x12.baton.kv.v1.ReadyH\x00\x12\'\n\x07written\x18\x04 \x01(\x0b\x32\x14.baton.kv.v1.WrittenH\x00\x12+\n\tcomputing\x18\x05 \x01(\x0b\x32\x16.baton.kv.v1.ComputingH\x00\x12%\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x13.baton.kv.v1.CommitH\x00\x12#\n\x05quiet\x18\x07 \x01(\x0b\x32\x12.baton.kv.v1.QuietH\x00\x42\t\n\x07message\"\xb1\x02\n\x0fSessionResponse\x12+\n\theartbeat\x18\x01 \x01(\x0b\x32\x16.baton.kv.v1.HeartbeatH\x00\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.baton.kv.v1.KvHelloH\x00\x12\'\n\x07landing\x18\x03 \x01(\x0b\x32\x14.baton.kv.v1.LandingH\x00\x12#\n\x05later\x18\x04 \x01(\x0b\x32\x12.baton.kv.v1.LaterH\x00\x12%\n\x06resend\x18\x05 \x01(\x0b\x32\x13.baton.kv.v1.ResendH\x00\x12%\n\x06landed\x18\x06 \x01(\x0b\x32\x13.baton.kv.v1.LandedH\x00\x12#\n\x05\x61\x62ort\x18\x07 \x01(\x0b\x32\x12.baton.kv.v1.AbortH\x00\x42\t\n\x07message\"\x0b\n\tHeartbeat\"\xcd\x01\n\x07KvHello\x12\x13\n\x0bincarnation\x18\x01 \x01(\x06\x12\x10\n\x08numerics\x18\x02 \x01(\t\x12\x0e\n\x06layout\x18\x03 \x01(\t\x12\x12\n\npage_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03uid\x18\x06 \x01(\r\x12\x0b\n\x03pid\x18\x07 \x01(\r\x12\x12\n\ntransports\x18\x08 \x03(\t\x12\x0e\n\x06\x63hosen\x18\t \x01(\t\x12\x0b\n\x03why\x18\n \x01(\t\x12\x0e\n\x06handle\x18\x0b \x01(\x0c\x12\x0e\n\x06secret\x18\x0c \x01(\x0c\"\xa2\x01\n\x05Token\x12\x10\n\x08position\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\r\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x0f\n\x07top_ids\x18\x04 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x05 \x03(\x02\x12\x1d\n\x03\x65nd\x18\x06 \x01(\x0e\x32\x10.baton.kv.v1.End\x12\x0f\n\x07\x64rafted\x18\x07 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x08 \x01(\x08\"\x17\n\x05Ready\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"<\n\x07Landing\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x12\n\nfirst_page\x18\x02 \x01(\r\x12\r\n\x05pages\x18\x03 \x03(\r\"\x17\n\x05Later\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"o\n\x07Written\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66irst_layer\x18\x02 \x01(\r\x12\x0e\n\x06layers\x18\x03 \x01(\r\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05pages\x18\x05 \x03(\r\x12\x11\n\tchecksums\x18\x06 \x03(\x06\":\n\tComputing\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x17\n\x0flongest_step_ms\x18\x03 \x01(\rJ\x04\x08\x02\x10\x03\"Y\n\x06\x43ommit\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12&\n\x05\x66irst\x18\x03 \x01(\x0b\x32\x12.baton.kv.v1.TokenH\x00\x88\x01\x01\x42\x08\n\x06_first\"[\n\x06Resend\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x0e\n\x06layers\x18\x04 \x01(\r\x12\r\n\x05pages\x18\x05 \x03(\r\"\x18\n\x06Landed\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\",\n\x05Quiet\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06*F\n\x03\x45nd\x12\x13\n\x0f\x45ND_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x45ND_NONE\x10\x01\x12\x0c\n\x08\x45ND_STOP\x10\x02\x12\x0e\n\nEND_LENGTH\x10\x03\x32U\n\tKvService\x12H\n\x07Session\x12\x1b.baton.kv.v1.SessionRequest\x1a\x1c.baton.kv.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.kv.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_END']._serialized_start=1594
-  _globals['_END']._serialized_end=1664
+  _globals['_END']._serialized_start=1610
+  _globals['_END']._serialized_end=1680
   _globals['_SESSIONREQUEST']._serialized_start=38
   _globals['_SESSIONREQUEST']._serialized_end=348
   _globals['_SESSIONRESPONSE']._serialized_start=351
@@ -40,29 +40,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEAT']._serialized_start=658
   _globals['_HEARTBEAT']._serialized_end=669
   _globals['_KVHELLO']._serialized_start=672
-  _globals['_KVHELLO']._serialized_end=861
-  _globals['_TOKEN']._serialized_start=864
-  _globals['_TOKEN']._serialized_end=1026
-  _globals['_READY']._serialized_start=1028
-  _globals['_READY']._serialized_end=1051
-  _globals['_LANDING']._serialized_start=1053
-  _globals['_LANDING']._serialized_end=1113
-  _globals['_LATER']._serialized_start=1115
-  _globals['_LATER']._serialized_end=1138
-  _globals['_WRITTEN']._serialized_start=1140
-  _globals['_WRITTEN']._serialized_end=1251
-  _globals['_COMPUTING']._serialized_start=1253
-  _globals['_COMPUTING']._serialized_end=1311
-  _globals['_COMMIT']._serialized_start=1313
-  _globals['_COMMIT']._serialized_end=1402
-  _globals['_RESEND']._serialized_start=1404
-  _globals['_RESEND']._serialized_end=1495
-  _globals['_LANDED']._serialized_start=1497
-  _globals['_LANDED']._serialized_end=1521
-  _globals['_ABORT']._serialized_start=1523
-  _globals['_ABORT']._serialized_end=1546
-  _globals['_QUIET']._serialized_start=1548
-  _globals['_QUIET']._serialized_end=1592
-  _globals['_KVSERVICE']._serialized_start=1666
-  _globals['_KVSERVICE']._serialized_end=1751
+  _globals['_KVHELLO']._serialized_end=877
+  _globals['_TOKEN']._serialized_start=880
+  _globals['_TOKEN']._serialized_end=1042
+  _globals['_READY']._serialized_start=1044
+  _globals['_READY']._serialized_end=1067
+  _globals['_LANDING']._serialized_start=1069
+  _globals['_LANDING']._serialized_end=1129
+  _globals['_LATER']._serialized_start=1131
+  _globals['_LATER']._serialized_end=1154
+  _globals['_WRITTEN']._serialized_start=1156
+  _globals['_WRITTEN']._serialized_end=1267
+  _globals['_COMPUTING']._serialized_start=1269
+  _globals['_COMPUTING']._serialized_end=1327
+  _globals['_COMMIT']._serialized_start=1329
+  _globals['_COMMIT']._serialized_end=1418
+  _globals['_RESEND']._serialized_start=1420
+  _globals['_RESEND']._serialized_end=1511
+  _globals['_LANDED']._serialized_start=1513
+  _globals['_LANDED']._serialized_end=1537
+  _globals['_ABORT']._serialized_start=1539
+  _globals['_ABORT']._serialized_end=1562
+  _globals['_QUIET']._serialized_start=1564
+  _globals['_QUIET']._serialized_end=1608
+  _globals['_KVSERVICE']._serialized_start=1682
+  _globals['_KVSERVICE']._serialized_end=1767
 # @@protoc_insertion_point(module_scope)

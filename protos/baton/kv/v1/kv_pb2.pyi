@@ -59,7 +59,7 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class KvHello(_message.Message):
-    __slots__ = ("incarnation", "numerics", "layout", "page_bytes", "host", "uid", "pid", "transports", "chosen", "why", "handle")
+    __slots__ = ("incarnation", "numerics", "layout", "page_bytes", "host", "uid", "pid", "transports", "chosen", "why", "handle", "secret")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class KvHello(_message.Message):
     CHOSEN_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     numerics: str
     layout: str
@@ -82,7 +83,8 @@ class KvHello(_message.Message):
     chosen: str
     why: str
     handle: bytes
-    def __init__(self, incarnation: _Optional[int] = ..., numerics: _Optional[str] = ..., layout: _Optional[str] = ..., page_bytes: _Optional[int] = ..., host: _Optional[str] = ..., uid: _Optional[int] = ..., pid: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., chosen: _Optional[str] = ..., why: _Optional[str] = ..., handle: _Optional[bytes] = ...) -> None: ...
+    secret: bytes
+    def __init__(self, incarnation: _Optional[int] = ..., numerics: _Optional[str] = ..., layout: _Optional[str] = ..., page_bytes: _Optional[int] = ..., host: _Optional[str] = ..., uid: _Optional[int] = ..., pid: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., chosen: _Optional[str] = ..., why: _Optional[str] = ..., handle: _Optional[bytes] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("position", "token", "logprob", "top_ids", "top_logprobs", "end", "drafted", "accepted")

@@ -1,0 +1,73 @@
+"""Checks what a worker says of itself, Hello and Load, before a gateway computes with it.
+
+Routing divides by page sizes, adds speeds and takes the smallest context, so one wrong number of one worker would harm
+the requests of all. Every field is checked here. A problem names the field; then the gateway refuses that worker and
+serves on (`gateway/attaching.py`)."""
+
+import math
+
+from mesh.messages import Hello, Load
+
+MOST_PAGE_TOKENS = 1 << 16
+MOST_TOKENS = 1 << 31  # of a context, a queue or a vocabulary
+MOST_PAGES = 1 << 31
+MOST_REQUESTS = 1 << 31
+MOST_TOKENS_PER_SECOND = 1e9
+MOST_LETTERS = 256  # of a name
+MOST_HASH_BYTES = 64
+MOST_HASHES = 1 << 24
+
+
+def hello_problem(hello: Hello) -> str:
+    """The first field that no worker of this version sends so, and why; empty: none."""
+    texts = {
+        "address": hello.address,
+        "numerics": hello.numerics,
+        "fingerprint": hello.fingerprint,
+        "model": hello.model,
+        "model_hash": hello.model_hash,
+        "name": hello.name,
+    }
+    return (
+        _range("incarnation", hello.incarnation, 1, (1 << 64) - 1)
+        or next((problem for name, text in texts.items() if (problem := text_problem(name, text))), "")
+        or ("" if hello.address else "address: is empty")
+        or ("" if hello.model else "model: is empty")
+        or _range("page_tokens", hello.page_tokens, 1, MOST_PAGE_TOKENS)
+        or _range("context_tokens", hello.context_tokens, 1, MOST_TOKENS)
+        or _range("vocabulary", hello.vocabulary, 0, MOST_TOKENS)
+        or _hashes(hello.prefix.added)
+        or load_problem(hello.load)
+    )
+
+
+def load_problem(load: Load) -> str:
+    """The same for the report that comes again and again."""
+    return (
+        _range("load.waiting", load.waiting, 0, MOST_REQUESTS)
+        or _range("load.running", load.running, 0, MOST_REQUESTS)
+        or _range("load.queued_tokens", load.queued_tokens, 0, MOST_TOKENS)
+        or _range("load.total_pages", load.total_pages, 0, MOST_PAGES)
+        or _range("load.free_pages", load.free_pages, 0, load.total_pages)
+        or _range("load.tokens_per_second", load.tokens_per_second, 0, MOST_TOKENS_PER_SECOND)
+    )
+
+
+def text_problem(name: str, text: str) -> str:
+    """Names go into logs, metrics and traces: they are short, and of printable characters."""
+    if len(text) > MOST_LETTERS:
+        return f"{name}: has {len(text)} characters, more than {MOST_LETTERS}"
+    return "" if text.isprintable() else f"{name}: {text!r} has characters that cannot be printed"
+
+
+def _range(name: str, value: float, low: int, high: float) -> str:
+    if math.isfinite(value) and low <= value <= high:
+        return ""
+    return f"{name}: {value} is not between {low} and {high:.0f}"
+
+
+def _hashes(hashes: tuple[bytes, ...]) -> str:
+    if len(hashes) > MOST_HASHES:
+        return f"prefix: has {len(hashes)} block hashes, more than {MOST_HASHES}"
+    odd = next((each for each in hashes if not 0 < len(each) <= MOST_HASH_BYTES), None)
+    return "" if odd is None else f"prefix: a block hash has {len(odd)} bytes, not 1 to {MOST_HASH_BYTES}"

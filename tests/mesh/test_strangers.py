@@ -1,0 +1,213 @@
+"""A mesh of real processes with the token that `baton up` draws: a stranger at any port gets nothing and harms nobody.
+
+The stranger knows all that is no secret: addresses, incarnations, the protocol. A member with the token that says
+nonsense of itself is refused by the name of the field."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from baton.admin.v1 import admin_pb2, admin_pb2_grpc
+from cli.drawn_token import drawn_token
+from cli.health import health
+from cli.mesh import services_of
+from cli.ports import free_address
+from cli.running import running_mesh
+from mesh.config import MeshConfig
+from mesh.grpc_network import GrpcNetwork
+from mesh.grpc_stats import read_stats
+from mesh.mesh_token import MeshToken
+from mesh.messages import Hello, Load, Message, Open, PrefixChange, Register, Tier
+from mesh.network import Channel, Listening, Stream, StreamClosed
+from mesh.rules import RULES
+from mesh.session import Session
+from mesh.settings import read_settings
+from tests.harness.client import MeshClient, TokenRequest
+
+pytestmark = pytest.mark.mesh
+
+START_SECONDS = 120.0
+LOAD = Load(free_pages=1 << 20, total_pages=1 << 20, tokens_per_second=1e6)
+
+
+@dataclass
+class RunningMesh:
+    config: MeshConfig
+    token: MeshToken | None
+    lines: list[str] = field(default_factory=list)
+    workers: dict[str, str] = field(default_factory=dict)  # addresses by tier
+
+    def read(self, name: str, line: str) -> None:
+        self.lines.append(f"{name} {line}")
+        if found := re.search(r"(prefill|decode) ready at (\S+) class", line):
+            self.workers[found[1]] = found[2]
+
+    @property
+    def registry(self) -> str:
+        return self.config.gateway.worker_address
+
+    async def known(self) -> dict[str, admin_pb2.Worker]:
+        """The workers by tier, as an operator sees them."""
+        async with grpc.aio.insecure_channel(self.registry) as channel:
+            stub = admin_pb2_grpc.AdminServiceStub(channel)
+            shown = self.token.metadata if self.token else ()
+            async for event in stub.WatchTopology(admin_pb2.WatchTopologyRequest(), metadata=shown):
+                return {worker.tier: worker for worker in event.snapshot.workers}
+        raise AssertionError("there is no topology")
+
+    async def tokens(self, count: int) -> list[int]:
+        """Number of tokens of each of so many answers."""
+        client = MeshClient(self.config.gateway.grpc_address)
+        prompts = [tuple(range(33 + number, 97 + number)) for number in range(count)]
+        try:
+            seen = await asyncio.gather(*(client.ask(TokenRequest(f"r{i}", p, 4)) for i, p in enumerate(prompts)))
+        finally:
+            await client.aclose()
+        assert [each.error for each in seen] == [""] * count
+        return [len(each.tokens) for each in seen]
+
+
+@asynccontextmanager
+async def mesh(folder: Path, *, token: bool) -> AsyncIterator[RunningMesh]:
+    overrides = {
+        "gateway.http_address": free_address(),
+        "gateway.grpc_address": free_address(),
+        "gateway.worker_address": free_address(),
+        "mesh.prefill_workers": "1",
+        "mesh.decode_workers": "1",
+        "worker.transports": "tcp",
+    }
+    config = read_settings(overrides=overrides | {"cache_folder": str(folder)}).mesh()
+    with drawn_token(config) as drawn:
+        given = overrides | (drawn if token else {})
+        running = RunningMesh(config, MeshToken(Path(drawn["mesh_token_file"])) if token else None)
+        services = services_of(config, file=None, overrides=given, otlp_endpoint="")
+        async with running_mesh(config, services, running.read, START_SECONDS):
+            yield running
+
+
+class Stranger:
+    """A process that would like to be a decode worker; keeps the requests that it gets."""
+
+    def __init__(self, real: admin_pb2.Worker, token: MeshToken | None, **changed: object) -> None:
+        self.opened, self.dialled = list[Open](), 0
+        self.network = GrpcNetwork(token=token)
+        identity = (real.numerics_class, real.fingerprint, real.model, real.model_hash)
+        hello = Hello(Tier.DECODE, real.incarnation, "", *identity, 32, 1 << 20, LOAD, PrefixChange(0), name="stranger")
+        self.hello = replace(hello, **changed)  # type: ignore[arg-type]
+        self.listening: Listening | None = None
+
+    async def listen(self) -> str:
+        self.listening = await GrpcNetwork().listen("127.0.0.1:0", {Channel.ATTACH: self._accept})
+        self.hello = replace(self.hello, address=self.listening.address)
+        return self.listening.address
+
+    async def register(self, gateway: str, incarnation: int) -> None:
+        await self.network.register(gateway, Register(self.hello.address, Tier.DECODE, incarnation))
+
+    async def _accept(self, stream: Stream) -> None:
+        self.dialled += 1
+        session = Session(stream, rules=RULES, name="gateway")
+        session.send(self.hello)
+
+        def take(message: Message) -> None:
+            if isinstance(message, Open):
+                self.opened.append(message)
+
+        await session.run(take)
+
+    async def close(self) -> None:
+        if self.listening is not None:
+            await self.listening.close()
+
+
+async def refused(mesh: RunningMesh, count: int) -> list[str]:
+    """The refused workers, once there are so many."""
+    async with asyncio.timeout(60):
+        while True:
+            seen = await health(mesh.config.gateway.http_address) or {}
+            if len(found := seen.get("refused_workers", [])) >= count:
+                return list(found)
+            await asyncio.sleep(0.05)
+
+
+async def test_a_stranger_gets_nothing_at_any_port_and_harms_nobody(tmp_path: Path) -> None:
+    async with mesh(tmp_path, token=True) as running:
+        real = (await running.known())["decode"]
+        (tmp_path / "guess").write_text("g" * 64)
+        for token in (None, MeshToken(tmp_path / "guess")):
+            stranger = Stranger(real, token)
+            await stranger.listen()
+            for incarnation in (real.incarnation, 1234):
+                with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
+                    await stranger.register(running.registry, incarnation)
+            for tier, channel in (("prefill", Channel.ATTACH), ("decode", Channel.ATTACH), ("decode", Channel.KV)):
+                with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
+                    await stranger.network.dial(running.workers[tier], channel)
+            with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
+                await read_stats(running.workers["decode"], token=token)
+            async with grpc.aio.insecure_channel(running.registry) as port:
+                with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
+                    await admin_pb2_grpc.AdminServiceStub(port).Drain(
+                        admin_pb2.DrainRequest(worker=real.name), metadata=token.metadata if token else ()
+                    )
+            assert await running.tokens(4) == [4] * 4
+            assert stranger.dialled == 0 and stranger.opened == []
+            await stranger.close()
+        counts = await read_stats(running.workers["decode"], token=running.token)
+        assert counts["admitted_remote"] + counts["admitted_patched"] + counts["admitted_local"] == 8
+        told = [line.split()[0] for line in running.lines if "without the token of this mesh" in line]
+        assert set(told) == {"gateway", "prefill-0", "decode-0"} and len(told) < 10
+        secret = running.token.metadata[0][1] if running.token else ""
+        assert not any(secret in line for line in running.lines)
+
+
+async def test_a_member_that_says_nonsense_or_takes_an_incarnation_is_refused_by_name(tmp_path: Path) -> None:
+    async with mesh(tmp_path, token=True) as running:
+        real = (await running.known())["decode"]
+        copies = Stranger(real, running.token)  # of a living worker
+        lies = Stranger(real, running.token)  # registers as itself, says Hello as the living worker
+        odd = Stranger(real, running.token, incarnation=3, page_tokens=0)
+        small = Stranger(real, running.token, incarnation=4, context_tokens=1)
+        hanging = Stranger(real, running.token, incarnation=5, load=replace(LOAD, tokens_per_second=-1.0))
+        everyone = (copies, lies, odd, small, hanging)
+        for member in everyone:
+            await member.listen()
+        await copies.register(running.registry, real.incarnation)
+        await lies.register(running.registry, 2)
+        for member in (odd, small, hanging):
+            await member.register(running.registry, member.hello.incarnation)
+        texts = sorted(text.partition(": ")[2] for text in await refused(running, 5))
+        fields = [text.partition(":")[0] for text in texts]
+        assert fields == ["context_tokens", "incarnation", "incarnation", "load.tokens_per_second", "page_tokens"], (
+            texts
+        )
+        assert await running.tokens(8) == [4] * 8
+        assert copies.dialled == 0 and all(member.opened == [] for member in everyone)
+        assert (await running.known())["decode"].incarnation == real.incarnation
+        for member in everyone:
+            await member.close()
+
+
+async def test_negative_control_without_a_token_a_stranger_gets_prompts(tmp_path: Path) -> None:
+    async with mesh(tmp_path, token=False) as running:
+        real = (await running.known())["decode"]
+        stranger = Stranger(real, None, incarnation=1234)
+        await stranger.listen()
+        await stranger.register(running.registry, 1234)
+        client = MeshClient(running.config.gateway.grpc_address)
+        asked = [
+            asyncio.ensure_future(client.ask(TokenRequest(f"r{n}", tuple(range(33 + n, 97 + n)), 4))) for n in range(16)
+        ]
+        async with asyncio.timeout(60):
+            while not stranger.opened:
+                await asyncio.sleep(0.05)
+        await stranger.close()  # its requests are resumed by the real worker
+        assert [len(seen.tokens) for seen in await asyncio.gather(*asked)] == [4] * 16
+        await client.aclose()

@@ -1,0 +1,70 @@
+"""What a worker says of itself is checked field by field; the problem names the field."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from mesh.hello_checks import MOST_LETTERS, hello_problem, load_problem
+from mesh.messages import Hello, Load, PrefixChange, Tier
+
+LOAD = Load(waiting=1, running=2, queued_tokens=3, free_pages=4, total_pages=8, tokens_per_second=5.5)
+HELLO = Hello(
+    Tier.DECODE,
+    1 << 63,
+    "10.0.0.7:7000",
+    "class",
+    "print",
+    "model",
+    "hash",
+    32,
+    4096,
+    LOAD,
+    PrefixChange(0, (bytes(16),), (), True),
+    name="decode-0",
+    vocabulary=32_000,
+)
+WRONG: list[tuple[str, Any]] = [
+    ("incarnation", 0),
+    ("address", ""),
+    ("address", "a\nb:1"),
+    ("numerics", "x" * (MOST_LETTERS + 1)),
+    ("fingerprint", "f\x1b[2J"),
+    ("model", ""),
+    ("model", "m" * 300),
+    ("model_hash", "\x00"),
+    ("page_tokens", 0),
+    ("page_tokens", -32),
+    ("page_tokens", 1 << 20),
+    ("context_tokens", 0),
+    ("context_tokens", 1 << 32),
+    ("prefix", PrefixChange(0, (b"",), (), True)),
+    ("prefix", PrefixChange(0, (bytes(65),), (), True)),
+    ("name", "worker\n2026-01-01 INFO all is well"),
+    ("vocabulary", -1),
+    ("load", replace(LOAD, waiting=-1)),
+    ("load", replace(LOAD, running=1 << 40)),
+    ("load", replace(LOAD, queued_tokens=1 << 60)),
+    ("load", replace(LOAD, free_pages=9)),
+    ("load", replace(LOAD, total_pages=-1)),
+    ("load", replace(LOAD, tokens_per_second=-1.0)),
+    ("load", replace(LOAD, tokens_per_second=float("nan"))),
+    ("load", replace(LOAD, tokens_per_second=float("inf"))),
+]
+
+
+def test_a_sound_worker_has_no_problem() -> None:
+    assert hello_problem(HELLO) == "" and hello_problem(replace(HELLO, load=Load(), name="", vocabulary=0)) == ""
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+def test_a_problem_names_its_field_on_one_line(field: str, value: Any) -> None:
+    problem = hello_problem(replace(HELLO, **{field: value}))
+    assert problem.partition(":")[0].partition(".")[0] == field and problem.isprintable()
+    if isinstance(value, Load):
+        assert load_problem(value) == problem
+
+
+def test_every_field_that_can_be_wrong_is_checked() -> None:
+    unchecked = {"tier", "examines", "adjusts_logits"}  # each value of these types means something
+    assert {field.name for field in fields(Hello)} - unchecked == {field for field, _ in WRONG}
