@@ -63,7 +63,7 @@ async def open_worker(
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
         hello=worker_hello(Tier.PREFILL, incarnation, config, model),
-        kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
+        kv_hello=say_hello(incarnation, model.identity.pairing, shape, list(transports)),
         transports=transports,
         gateways=config.gateways,
         chunk_tokens=config.chunk_tokens,
