@@ -3,6 +3,7 @@
 All of them depend on the model alone, never on the machine, the page size or a setting."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,12 @@ _SLOTS = 1090  # more than two stretches of 512, after which attention folds wha
 
 def spread(seed: int, *shape: int) -> NDArray[np.float32]:
     """Fixed numbers around zero, of any shape, made from a few thousand."""
-    return np.resize(numbers(seed, _PERIOD), shape)
+    return np.resize(_few(seed), shape)
+
+
+@cache
+def _few(seed: int) -> NDArray[np.float32]:
+    return numbers(seed, _PERIOD)
 
 
 def slots_of(weights: Weights) -> int:

@@ -95,7 +95,7 @@ def test_a_library_without_a_body_that_the_processor_runs_is_refused_with_the_re
 
 def test_the_library_names_the_sources_that_it_was_compiled_from() -> None:
     assert library.sources() == build.source_digest(), "run `python -m baton_kernels.build`"
-    assert len(library.file_digest()) == 32 != library.sources()
+    assert library.file_digest() != library.sources()
 
 
 def test_any_changed_source_or_flag_is_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
