@@ -16,11 +16,13 @@ from engine.model.weights import Bytes, Weights
 
 Array = NDArray[Any]
 
-_PANEL = 32  # columns that are packed together
+PANEL = 32  # columns that are packed together
+FEW_ROWS = 12  # of a product in one tile
+MANY_ROWS = (24, 37, 75, 200)  # of products in several tiles, in many, and in two blocks of them
 _PERIOD = 8191  # a prime, so that rows, heads and slots do not repeat each other
-_FEWEST = (1, 2, 4, 5, 12, 13)  # counts of rows that every model computes
-_MORE = (3, 6, 7, 8, 10, 11, 24, 37, 75, 200)  # as many as the budget allows: tiles of all sizes, many tiles, two blocks
-_BUDGET = 150e6  # multiply-adds of the products in slices; the plain body computes them in a tenth of a second
+_FEWEST = (1, 2, 4, 5, 12, 13)  # counts of rows that the plain body computes for every model
+_MORE = (3, 6, 8, 10, 11)  # and as many of these as the budget allows
+_BUDGET = 50e6  # multiply-adds, which take the plain body less than a tenth of a second
 _SLOTS = 1090  # more than two stretches of 512, after which attention folds what it has
 
 
@@ -42,7 +44,7 @@ def slots_of(weights: Weights) -> int:
 def row_counts(config: ModelConfig) -> tuple[int, ...]:
     """Counts of rows, ascending."""
     depths = 4 * config.hidden + config.q_width + config.ffn + config.hidden
-    left = _BUDGET / (depths * 2 * _PANEL) - sum(_FEWEST)
+    left = _BUDGET / (depths * 2 * PANEL) - sum(_FEWEST)
     counts = list(_FEWEST)
     for count in _MORE:
         if count <= left:
@@ -51,17 +53,18 @@ def row_counts(config: ModelConfig) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-def columns(path: str, packed: Bytes, n: int, k: int) -> Iterator[tuple[Bytes, int]]:
-    """The first panel of a packed weight, and the last, which may be narrower: each a packed weight of its own."""
-    size, panels = kernels.pack_bytes(path, _PANEL, k), -(-n // _PANEL)
+def columns(path: str, packed: Bytes, n: int, k: int) -> Iterator[tuple[int, Bytes, int]]:
+    """The first panel of a packed weight, and the last, which may be narrower: each a packed weight of its own, with
+    its first column and how many it has."""
+    size, panels = kernels.pack_bytes(path, PANEL, k), -(-n // PANEL)
     for panel in sorted({0, panels - 1}):
-        yield packed[panel * size : (panel + 1) * size], min(_PANEL, n - panel * _PANEL)
+        yield panel * PANEL, packed[panel * size : (panel + 1) * size], min(PANEL, n - panel * PANEL)
 
 
 def gate_columns(path: str, packed: Bytes, ffn: int, hidden: int) -> tuple[Bytes, int]:
     """Some columns of gate and up, packed together as the whole is. All of them, where up begins inside a panel."""
-    if ffn % _PANEL:
+    if ffn % PANEL:
         return packed, ffn
-    size = kernels.pack_bytes(path, _PANEL, hidden)
-    up = ffn // _PANEL * size
-    return np.concatenate([packed[:size], packed[up : up + size]]), _PANEL
+    size = kernels.pack_bytes(path, PANEL, hidden)
+    up = ffn // PANEL * size
+    return np.concatenate([packed[:size], packed[up : up + size]]), PANEL

@@ -12,8 +12,8 @@ from baton_kernels import KernelError
 from engine.model.weights import Bytes, LayerWeights, Weights
 from engine.selftest_inputs import Array, slots_of, spread
 
-_FRESH = 70  # rows of a prompt that begins: two blocks of 32 slots and a part
-_TAIL, _DRAFTS = 24, 5  # rows of a chunk behind a long text, and of a step that verifies drafts
+_FRESH = 40  # rows of a prompt that begins: a block of 32 slots and a part
+_TAIL, _DRAFTS = 14, 5  # rows of a chunk behind a long text, and of a step that verifies drafts
 _MOST_WORDS = 1 << 16  # of a span whose checksum is computed once more here
 
 

@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 
 import baton_kernels as kernels
+from baton_kernels import KernelError
 from engine.layer_groups import unreported
 from engine.model.forward import Forward
 from engine.model.page_memory import page_layout, page_memory
 from engine.model.rows import RowLimits, Rows
-from engine.model.weights import Weights
+from engine.model.weights import Bytes, Floats, Weights
 from engine.plan import Piece, Sampled
 from engine.reports import score
 from engine.sampling import sample, sampled_rows, sampling_arrays
@@ -22,8 +23,7 @@ from engine.selftest_inputs import Array, slots_of, spread
 from engine.selftest_pages import block_tables, write_layer
 from mesh.messages import Adjustments, Sampling, TokenBias
 
-_SHORT = 60e6  # multiply-adds of steps that the plain body computes too
-_MOST = 2e9  # multiply-adds that the chunk of a prompt may take; on large models it has fewer rows
+_MOST = 1e9  # multiply-adds that the chunk of a prompt may take; on large models it has fewer rows
 _ROWS = (8, 75)  # of that chunk
 _HEAD_BYTES = 16 << 20  # of the head's columns that a step multiplies
 _FRESH, _VERIFIED = 5, 5  # rows of a prompt that begins, and of drafts that are verified
@@ -33,21 +33,15 @@ _SAMPLED = (
     Sampling(temperature=0.7, top_k=5, seed=2, choice=1),
     Sampling(temperature=1.3, top_p=0.8, seed=3, top_logprobs=3),
     Sampling(temperature=1.0, min_p=0.1, seed=2**63, stop_ids=(0, 1, 2), min_tokens=9),
-    Sampling(temperature=0.9, top_k=9, top_p=0.9, seed=5, top_logprobs=20),
 )
 _ADJUSTED = Adjustments((TokenBias(3, 2.5),), repetition_penalty=1.2, frequency_penalty=0.3, presence_penalty=0.1)
-
-
-def short_steps(weights: Weights) -> bool:
-    """True: the plain body computes the steps in little time."""
-    return (_chunk_rows(weights) + 3 * _FRESH) * _row_cost(weights) <= _SHORT
 
 
 def steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
     """Two steps: a chunk behind a long text beside a new prompt, decode and drafts; then decode alone."""
     slots, rows = slots_of(weights), _chunk_rows(weights)
     long, fresh = tuple(_tokens(weights, slots)), min(_FRESH, slots)
-    forward, limits, tables = _opened(weights, page_tokens, (slots, fresh))
+    forward, separate, limits, tables = _opened(weights, page_tokens, (slots, fresh))
     pages, new_pages = tuple(tables[0].tolist()), tuple(tables[1].tolist())
     first, drafts = slots - rows, min(_VERIFIED, max(1, slots - rows - 1))
     one, some = Sampling(top_logprobs=3), Sampling(temperature=0.8, top_p=0.95, seed=7, max_tokens=99)
@@ -62,9 +56,12 @@ def steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
         Piece(2, long[first - 1 : first], first - 1, pages, 1, 5, some),
     ]
     for pieces in (mixed, decode):
-        hidden = forward.hidden(Rows.of(pieces, limits), unreported)
+        rows_of_step = Rows.of(pieces, limits)
+        hidden = forward.hidden(rows_of_step, unreported)
+        if hidden.tobytes() != separate.hidden(rows_of_step, unreported).tobytes():
+            raise KernelError("self-test failed: a layer in one call has other bits than its kernels one by one")
         logits = forward.logits(hidden)
-        yield from (hidden.copy(), logits.copy())
+        yield from (hidden, logits)
         yield from _columns([each for piece in sample(pieces, logits) for each in piece])
 
 
@@ -72,7 +69,7 @@ def sampling(weights: Weights, page_tokens: int) -> Iterator[Array]:
     """Draws from the whole vocabulary with every parameter, bans and adjusted copies, and the rows of examinations."""
     vocab = weights.config.vocab
     text = tuple(_tokens(weights, 12))
-    adjusted = [replace(each, adjustments=_ADJUSTED) for each in _SAMPLED[1:3]]
+    adjusted = [replace(each, adjustments=_ADJUSTED) for each in _SAMPLED[2:3]]
     pieces = [
         Piece(key, text[-1:], len(text) - 1, (), 1, 4, each, text=text)
         for key, each in enumerate((*_SAMPLED, *adjusted))
@@ -89,7 +86,7 @@ def proposals(draft: Weights, page_tokens: int) -> Iterator[Array]:
     slots = slots_of(draft)
     beyond, fresh = min(4, slots // 4), min(_FRESH, slots // 2)
     text = tuple(_tokens(draft, slots))
-    forward, limits, tables = _opened(draft, page_tokens, (slots, fresh + beyond))
+    forward, _, limits, tables = _opened(draft, page_tokens, (slots, fresh + beyond))
     start = slots - beyond - min(8, slots // 4)
     pieces = [
         Piece(0, text[start : slots - beyond], start, tuple(tables[0].tolist()), 1, 0, Sampling(max_tokens=99)),
@@ -99,8 +96,9 @@ def proposals(draft: Weights, page_tokens: int) -> Iterator[Array]:
     yield forward.propose(pieces, arrays, (beyond + 1, beyond), limits)[:beyond]
 
 
-def _opened(weights: Weights, page_tokens: int, lengths: tuple[int, int]) -> tuple[Forward, RowLimits, Array]:
-    """The cut model over a pool in which all slots of two sequences are written."""
+def _opened(weights: Weights, page_tokens: int, lengths: tuple[int, int]) -> tuple[Forward, Forward, RowLimits, Array]:
+    """The cut model over a pool in which all slots of two sequences are written: as a worker computes it, and with a
+    call for every kernel."""
     layers = weights.layers[:1] + weights.layers[1:][-1:]
     context, vocab = len(weights.cos), _vocabulary(weights)
     config = replace(weights.config, layers=len(layers), vocab=vocab, context=context)
@@ -112,7 +110,15 @@ def _opened(weights: Weights, page_tokens: int, lengths: tuple[int, int]) -> tup
     memory = page_memory(pool, layout, page_tokens, segment=0)
     for index, layer in enumerate(layers):
         write_layer(cut, layer, pool, tables, lengths, page_tokens, layout.page_bytes, memory.layer(index))
-    return Forward(cut, memory), RowLimits(vocab, context, pages, page_tokens, layout.page_bytes), tables
+    limits = RowLimits(vocab, context, pages, page_tokens, layout.page_bytes)
+    return Forward(cut, memory), Forward(cut, memory, _product), limits, tables
+
+
+def _product(
+    path: str, x: Floats, packed: Bytes, n: int, out: Floats, bias: Floats | None = None, residual: Floats | None = None
+) -> None:
+    """The product by another name: `Forward` then calls every kernel by itself."""
+    kernels.product(path, x, packed, n, out, bias, residual)
 
 
 def _columns(sampled: list[Sampled]) -> Iterator[Array]:

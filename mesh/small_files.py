@@ -19,10 +19,13 @@ def read_small(path: Path, most_bytes: int = CONFIG_BYTES) -> bytes:
     """The content of a regular file. UnfitFile where it is none or has more bytes than that; other errors of the system
     as they are."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
+    try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
             raise UnfitFile("is no regular file; copy the file itself into the folder")
         if about.st_size > most_bytes:
             raise UnfitFile(f"has {about.st_size} bytes, and at most {most_bytes} are read")
-        return file.read(most_bytes)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(most_bytes)
+    finally:
+        os.close(handle)

@@ -26,7 +26,7 @@ async def steps_of(mesh: Any, prompt: tuple[int, ...], salt: bytes) -> tuple[int
         for piece in plan.pieces
         if piece.start < len(prompt) and len(piece.tokens) > 1
     ]
-    return asked.handle.cached_tokens, chunks
+    return asked.handle.timings.cached_tokens, chunks
 
 
 async def settled(mesh: Any, prompt: tuple[int, ...], salt: bytes) -> tuple[int, list[tuple[int, int]]]:
