@@ -82,6 +82,10 @@ verify-shape: $(DEV) ## equal bits on a 0.5B-shaped model
 handoff: $(DEV) ## how much of the hand-off is hidden behind prefill
 	@$(BIN)/python -m bench.handoff --json $(ARGS)
 
+.PHONY: transport
+transport: $(DEV) ## how fast pages move between two processes, beside memcpy
+	@$(BIN)/python -m bench.transport --json $(ARGS)
+
 .PHONY: start
 start: $(DEV) ## how long a mesh takes to start, and how much memory its host gives
 	@$(BIN)/python -m bench.start --json $(ARGS)

@@ -1,8 +1,9 @@
-"""`baton doctor`: which kernels, numerics class and transports a worker would use on this machine, and what is wrong.
+"""`baton doctor`: which kernels, class and transports a worker would use here, how fast these are, and what is wrong.
 
 Every failed check becomes a problem with a remedy. No check ends the command, so that one broken part hides no
 other."""
 
+import asyncio
 import os
 import platform
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from mesh.config import ConfigError, DecodeConfig, GatewayConfig
 from mesh.settings import read_settings
 
 Report = dict[str, Any]
+_SPEED_BYTES = 32 << 20  # that each transport moves in a measured pass
 
 
 def doctor(
@@ -37,14 +39,15 @@ def doctor(
     with readable_errors():
         read = with_models(read_settings(config, os.environ, parse_settings(settings or [])), download=False)
         gateway, worker = read.gateway(), read.decode()
-    report = examine(gateway, worker)
+    report = examine(gateway, worker, speed_bytes=_SPEED_BYTES)
     if json:
         emit_json(report)
     else:
         _show(report)
 
 
-def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
+def examine(gateway: GatewayConfig, worker: DecodeConfig, *, speed_bytes: int = 0) -> Report:
+    """`speed_bytes`: how many bytes each transport moves in a measured pass; 0: none is measured."""
     report: Report = {
         "python": platform.python_version(),
         "processor": machine.processor(),
@@ -58,6 +61,9 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
         "not_built": [],
         "forced": os.environ.get("BATON_PRODUCT_PATH") or None,
         "transports": [],
+        "memcpy_gb_per_second": None,
+        "library": None,
+        "product_path": None,
         "class": None,
         "fingerprint": None,
         "draft": None,
@@ -67,7 +73,7 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig) -> Report:
         lambda: _ports(report, gateway),
         lambda: _kernels(report),
         lambda: _gpu(report, worker),
-        lambda: _transports(report, worker),
+        lambda: _transports(report, worker, speed_bytes),
         lambda: _class(report, worker),
         lambda: _draft(report, worker),
         lambda: _memory(report, worker),
@@ -105,10 +111,16 @@ def _ports(report: Report, gateway: GatewayConfig) -> None:
 
 def _kernels(report: Report) -> None:
     import baton_kernels
+    from baton_kernels import library
 
     if reason := baton_kernels.available():
         compiler = report["compiler"]["path"] or "none"
         return _problem(report, f"kernels: {reason}", f"install g++ (found: {compiler}), then {INSTALL_SERVE}")
+    report["library"] = {
+        "version": baton_kernels.KERNEL_VERSION,
+        "sources": library.sources(),
+        "digest": library.file_digest(),
+    }
     _bodies(report)
 
 
@@ -133,19 +145,18 @@ def _gpu(report: Report, worker: DecodeConfig) -> None:
         _problem(report, f'device is "cuda", but {found.why_not}', 'repair that, or set device = "cpu"')
 
 
-def _transports(report: Report, worker: DecodeConfig) -> None:
-    from kvtransfer.transports import every_transport
+def _transports(report: Report, worker: DecodeConfig, speed_bytes: int) -> None:
+    from cli.doctor_transports import describe_transports, measure_transports
 
     if worker.device == "cuda" and not report["gpu"]["usable"]:
         return
-    host, advertised = worker.transport_host, worker.advertise_host
-    for transport in every_transport(worker.device, host=host, advertise_host=advertised).values():
-        reason = transport.available()
-        if not reason and transport.name not in worker.allowed_transports:
-            reason = "not allowed by the setting transports"
-        report["transports"].append({"name": transport.name, "usable": not reason, "reason": reason or "usable"})
-    if not any(transport["usable"] for transport in report["transports"]):
-        _problem(report, "no transport is usable: prefill cannot hand pages over", "read the reasons under transports")
+    entries = report["transports"] = describe_transports(worker)
+    if not any(entry["usable"] for entry in entries):
+        return _problem(
+            report, "no transport is usable: prefill cannot hand pages over", "read the reasons under transports"
+        )
+    if speed_bytes and worker.device == "cpu":
+        report["memcpy_gb_per_second"] = measure_transports(entries, speed_bytes)
 
 
 def _class(report: Report, worker: DecodeConfig) -> None:
@@ -161,10 +172,12 @@ def _class(report: Report, worker: DecodeConfig) -> None:
         worker.cache_folder,
         product_path=worker.product_path,
         page_tokens=worker.page_tokens,
+        threads=worker.thread_count,
     )
     identity = model.identity
     _bodies(report)  # loading the weights has applied BATON_PRODUCT_PATH
     report["class"], report["fingerprint"] = identity.numerics, identity.fingerprint
+    report["product_path"] = identity.path
 
 
 def _draft(report: Report, worker: DecodeConfig) -> None:
@@ -198,6 +211,20 @@ def _gpu_line(gpu: Report) -> str:
     return f"{devices}: path {gpu['path']}" if gpu["usable"] else f"{devices}; not usable: {gpu['why_not']}"
 
 
+def _transport_line(entry: Report) -> str:
+    chosen = "two workers of this host use it, " if entry["chosen"] else ""
+    line = f"{entry['name']}: {chosen}{entry['reason']}"
+    if entry["gb_per_second"] is None:
+        return line
+    return f"{line}; {entry['gb_per_second']} GB/s, {entry['memcpy_share']} of memcpy"
+
+
+def _kernels_line(report: Report) -> str:
+    if (library := report["library"]) is None:
+        return "none"
+    return f"version {library['version']}, sources {library['sources']}, library {library['digest']}"
+
+
 def _show(report: Report) -> None:
     chip, memory = report["processor"], report["memory"]
     lines = [
@@ -211,10 +238,13 @@ def _show(report: Report) -> None:
         ("GPU", _gpu_line(report["gpu"])),
         ("device", report["device"]),
         *(("port", f"{address} is {state}") for address, state in report["ports"].items()),
-        *(("transport", f"{entry['name']}: {entry['reason']}") for entry in report["transports"]),
+        *(("transport", _transport_line(entry)) for entry in report["transports"]),
+        ("memcpy", f"{report['memcpy_gb_per_second'] or '?'} GB/s, scattered, one thread"),
         *(("path", f"{name}: {path['body']} of {', '.join(path['usable'])}") for name, path in report["paths"].items()),
         *([("not built", f"{', '.join(report['not_built'])}: not for this processor")] if report["not_built"] else []),
         *([("forced", f"BATON_PRODUCT_PATH={report['forced']}")] if report["forced"] else []),
+        ("kernels", _kernels_line(report)),
+        ("product path", report["product_path"] or "unknown"),
         ("class", report["class"] or "unknown"),
         ("fingerprint", report["fingerprint"] or "unknown"),
         ("draft", report["draft"] or "none"),

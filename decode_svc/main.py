@@ -82,7 +82,7 @@ async def open_worker(
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
         hello=worker_hello(Tier.DECODE, incarnation, config, model),
-        kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
+        kv_hello=say_hello(incarnation, model.identity.pairing, shape, list(transports)),
         receivers=receivers,
         choose=pair,
         gateways=config.gateways,

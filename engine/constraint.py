@@ -21,6 +21,7 @@ from llguidance import LLMatcher, LLTokenizer
 from engine.masks import NONE, Ints, Masks, StepMasks
 from mesh.grammar import GrammarFault, Grammars, check
 from mesh.messages import Sampling
+from mesh.small_files import TOKENIZER_BYTES, read_small
 
 THREADS = 4  # a slow mask keeps one of them; masks of other requests take the others
 NO_MASKS = "structured output is not supported by this worker: it computes on a GPU; use CPU workers"
@@ -53,7 +54,7 @@ def open_masker(folder: Path, vocabulary: int) -> Masker:
     """For the model in this folder."""
 
     def definition() -> str:
-        return (folder / "tokenizer.json").read_text(encoding="utf-8")
+        return read_small(folder / "tokenizer.json", TOKENIZER_BYTES).decode()
 
     return Masker(Grammars(definition, vocabulary), vocabulary=vocabulary)
 

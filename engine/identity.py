@@ -1,13 +1,15 @@
 """A worker's identity: its numerics class, which says what bits it computes, and the fingerprint that proves it.
 
 Two workers may work on one request only when both strings are equal: the router pairs workers by them, and the hashes
-of pages contain the class. The self-test runs once at start; it also compares the chosen kernel bodies with the plain
-ones."""
+of pages contain the class. The class names the sources that the kernels were compiled from, not the bytes of the library:
+each machine compiles its own, and compilers differ where bits do not. `engine/selftest.py` makes the fingerprint."""
 
 from dataclasses import dataclass
 
 import baton_kernels
+from baton_kernels import library
 from engine.model.weights import Weights
+from engine.selftest import self_test
 
 _KV_DTYPES = {"fp32": "fp32", "pairs": "bf16", "amx": "bf16"}
 
@@ -19,15 +21,20 @@ class Identity:
     model_hash: str
     path: str
 
+    @property
+    def pairing(self) -> str:
+        """Equal for two workers exactly if they may exchange pages."""
+        return f"{self.numerics} fingerprint {self.fingerprint}"
 
-def identify(weights: Weights) -> Identity:
-    """Raises baton_kernels.KernelError when a chosen body computes other bits than the plain one."""
+
+def identify(weights: Weights, page_tokens: int) -> Identity:
+    """Raises baton_kernels.KernelError when the self-test finds a wrong kernel."""
     parts = (
         f"model={weights.model_hash[:32]}",
         f"weights={weights.dtype}",
         f"kv={_KV_DTYPES[weights.path]}",
         "tp=1",
         f"path={weights.path}",
-        f"kernels={baton_kernels.KERNEL_VERSION}",
+        f"kernels={baton_kernels.KERNEL_VERSION}-{library.sources()[:12]}",
     )
-    return Identity(" ".join(parts), baton_kernels.self_test(weights.path), weights.model_hash, weights.path)
+    return Identity(" ".join(parts), self_test(weights, page_tokens), weights.model_hash, weights.path)

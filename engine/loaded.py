@@ -18,6 +18,7 @@ from engine.model.page_memory import page_layout
 from engine.model.weights import Weights, open_weights
 from engine.plan import Runner
 from engine.runner import CpuRunner, PoolBuffer
+from engine.selftest import check_draft_kernels
 from engine.work import ModelWork
 
 
@@ -140,8 +141,10 @@ def load_on(
     page_tokens: int,
     draft: Path | None = None,
     context_tokens: int = 0,
+    threads: int = 0,
 ) -> LoadedModel:
-    """`context_tokens`: what a request may have at most; 0: as many as the model allows."""
+    """`context_tokens`: what a request may have at most; 0: as many as the model allows. `threads`: how many compute, so
+    that the self-test divides its work as later steps do; 0: as many as before."""
     wanted: dict[str, Any] = {
         "product_path": product_path,
         "page_tokens": page_tokens,
@@ -149,7 +152,7 @@ def load_on(
         "context_tokens": context_tokens,
     }
     if device == "cpu":
-        return load_model(folder, cache_folder, **wanted)
+        return load_model(folder, cache_folder, threads=threads, **wanted)
     found = find_gpu()
     if found.gpu is None or found.why_not:
         raise ModelError(
@@ -168,10 +171,15 @@ def load_model(
     page_tokens: int,
     draft: Path | None = None,
     context_tokens: int = 0,
+    threads: int = 0,
 ) -> CpuModel:
     weights = open_weights(folder, cache_folder, product_path=product_path, context_tokens=context_tokens)
     draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
-    return CpuModel(weights, identify(weights), page_tokens, draft_weights)
+    if threads:
+        baton_kernels.set_threads(threads)
+    if draft_weights is not None:
+        check_draft_kernels(draft_weights, page_tokens)
+    return CpuModel(weights, identify(weights, page_tokens), page_tokens, draft_weights)
 
 
 def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path) -> Weights:

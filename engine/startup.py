@@ -26,6 +26,7 @@ async def load_configured(config: WorkerConfig) -> LoadedModel:
         page_tokens=config.page_tokens,
         draft=config.draft_folder,
         context_tokens=config.context_tokens,
+        threads=config.thread_count,
     )
 
 

@@ -423,7 +423,7 @@ class KvHello:
     """First message of a kv.v1 session: prefill sends one, decode answers with its own."""
 
     incarnation: int  # incarnation of the sender
-    numerics: str  # numerics class
+    numerics: str  # numerics class and fingerprint
     layout: str  # name of the tile layout inside a page; between equal names bytes move as they are
     page_bytes: int  # bytes of one page
     host: str  # equal for processes that can share memory

@@ -67,7 +67,7 @@ async def open_worker(
         pool,
         hello=worker_hello(Tier.PREFILL, incarnation, config, model),
         kv_hello=say_hello(
-            incarnation, model.identity.numerics, shape, list(transports), secret=SystemRandom().randbytes(32)
+            incarnation, model.identity.pairing, shape, list(transports), secret=SystemRandom().randbytes(32)
         ),
         transports=transports,
         gateways=config.gateways,

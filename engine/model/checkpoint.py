@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from engine.model.errors import ModelError
 from mesh.model_folder import why_no_weights
+from mesh.small_files import read_small
 
 Array = NDArray[Any]
 DTYPES: dict[str, tuple[str, type[np.generic]]] = {
@@ -24,8 +25,8 @@ DTYPES: dict[str, tuple[str, type[np.generic]]] = {
 }
 _AGAIN = "The file is damaged or incomplete; copy or download it again."
 _INDEX = "model.safetensors.index.json"
-_HEADER_LIMIT = 100 << 20  # bytes, as the format says
 _MOST_TENSORS = 100_000  # of one file
+_HEADER_LIMIT = 32 << 20  # bytes, enough for so many; the format allows 100 MB, which take gigabytes when they are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ def checkpoint_files(folder: Path) -> tuple[Path, ...]:
     if not index.is_file():
         raise ModelError(single, "file", *why_no_weights(folder))
     try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        names = sorted(set(json.loads(read_small(index, _HEADER_LIMIT))["weight_map"].values()))
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(index, "weight_map", f"cannot be read ({error!r})", _AGAIN) from None
     for name in names:
         if not isinstance(name, str) or "/" in name or not (folder / name).is_file():
@@ -100,18 +101,25 @@ def _open(path: Path) -> dict[str, Tensor]:
         raise ModelError(path, "file", f"cannot be read ({error})", "Check its permissions.") from None
     length = int.from_bytes(data[:8], "little")
     if not 2 <= length <= min(size - 8, _HEADER_LIMIT):
-        raise ModelError(path, "header", f"says it is {length} bytes long in a file of {size}", _AGAIN)
+        limit = f" where at most {_HEADER_LIMIT} are read" if length <= size - 8 else ""
+        raise ModelError(path, "header", f"says it is {length} bytes long in a file of {size}{limit}", _AGAIN)
+    raw = data[8 : 8 + length]
+    _refuse_many(path, raw.count(b'"data_offsets"'))  # before they are read, which takes seconds
     try:
-        header = json.loads(data[8 : 8 + length])
-    except ValueError as error:
+        header = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise ModelError(path, "header", f"is not JSON ({error})", _AGAIN) from None
     if not isinstance(header, dict):
         raise ModelError(path, "header", "is not a JSON object", _AGAIN)
-    if len(header) > _MOST_TENSORS:
-        remedy = "No model that Baton serves has so many; take another checkpoint."
-        raise ModelError(path, "header", f"names {len(header)} tensors, more than {_MOST_TENSORS}", remedy)
+    _refuse_many(path, len(header))
     header.pop("__metadata__", None)
     return _views(path, data, 8 + length, header)
+
+
+def _refuse_many(path: Path, tensors: int) -> None:
+    if tensors > _MOST_TENSORS:
+        remedy = "No model that Baton serves has so many; take another checkpoint."
+        raise ModelError(path, "header", f"names {tensors} tensors, more than {_MOST_TENSORS}", remedy)
 
 
 def _views(path: Path, data: mmap.mmap, base: int, header: dict[str, Any]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.model.errors import ModelError
+from mesh.small_files import UnfitFile, read_small
 
 _FAMILIES = {
     "LlamaForCausalLM": "llama",
@@ -113,14 +114,14 @@ _OTHER = "Baton cannot compute this; serve a model without it."
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if path.exists() and not path.is_file():
-        raise ModelError(path, "file", "is no regular file", _DAMAGED)
     try:
-        raw = json.loads(path.read_bytes())
+        raw = json.loads(read_small(path))
     except FileNotFoundError:
         remedy = "Give the path of a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)."
         raise ModelError(path, "file", "does not exist", remedy) from None
-    except (OSError, ValueError) as error:
+    except UnfitFile as error:
+        raise ModelError(path, "file", str(error), _DAMAGED) from None
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(path, "file", f"cannot be read as JSON ({error})", _DAMAGED) from None
     if not isinstance(raw, dict):
         raise ModelError(path, "file", "is not a JSON object", _DAMAGED)

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.model.config import ModelConfig, read_config
 from engine.model.errors import ModelError
+from mesh.small_files import TOKENIZER_BYTES, read_small
 
 REMEDY = "Set `draft` to a smaller model of the same family and tokenizer, or leave it out."
 
@@ -31,7 +32,7 @@ def _vocabulary(folder: Path) -> dict[str, Any] | None:
     file = folder / "tokenizer.json"
     if not file.is_file():
         return None
-    content = json.loads(file.read_bytes())
+    content = json.loads(read_small(file, TOKENIZER_BYTES))
     return {"vocab": content["model"].get("vocab"), "added": content.get("added_tokens")}
 
 

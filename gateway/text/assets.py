@@ -23,6 +23,7 @@ from gateway.text.tokenizer import ModelTokenizer
 from gateway.text.tokenizer_files import AssetError, load_tokenizer, token_names
 from gateway.text.tools import tool_support
 from mesh.config import ConfigError
+from mesh.small_files import UnfitFile, read_small
 
 __all__ = ["AssetError", "Assets", "Defaults", "load_assets"]
 
@@ -138,13 +139,15 @@ def _context(folder: Path, config: Mapping[str, Any], wanted: int) -> int:
 
 
 def _read(file: Path, *, optional: bool = False) -> dict[str, Any]:
-    if optional and not file.is_file():
+    if optional and not file.exists():
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_small(file).decode())
     except FileNotFoundError:
         raise AssetError(f"model: {file} is missing; name a complete Hugging Face model folder") from None
-    except (OSError, ValueError) as error:
+    except UnfitFile as error:
+        raise AssetError(f"model: {file} {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
         raise AssetError(f"model: {file} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise AssetError(f"model: {file} holds no JSON object")

@@ -11,6 +11,7 @@ import jinja2
 from gateway.text.chat import ChatTemplate
 from gateway.text.jinja import Now
 from mesh.config import ConfigError
+from mesh.small_files import read_small
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 
@@ -36,7 +37,7 @@ def _sources(folder: Path, tokenizer_config: Mapping[str, Any]) -> Iterator[tupl
     files = [(DEFAULT, file)] if file.is_file() else []
     files += [(path.stem, path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
     for name, path in files:
-        yield name, str(path), path.read_text(encoding="utf-8")
+        yield name, str(path), _read(path)
     listed, where = tokenizer_config.get("chat_template"), str(folder / "tokenizer_config.json")
     if files or listed is None:
         return
@@ -47,3 +48,10 @@ def _sources(folder: Path, tokenizer_config: Mapping[str, Any]) -> Iterator[tupl
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise ConfigError(f"model: {where}: each entry of chat_template needs a name and a template")
         yield entry["name"], f"{where} ({entry['name']})", entry.get("template")
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_small(path).decode()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model: {path} {error}") from error

@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 
 from mesh.config import ConfigError
+from mesh.small_files import TOKENIZER_BYTES
 
 Json = Mapping[str, Any]
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -57,6 +58,8 @@ def _read_tokenizer(file: Path) -> Tokenizer:
             f"model: {file} is missing; the gateway needs a fast tokenizer. With transformers: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
+    if file.stat().st_size > TOKENIZER_BYTES:
+        raise AssetError(f"model: {file} has more than {TOKENIZER_BYTES} bytes; it is damaged: copy the folder again")
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower

@@ -6,6 +6,7 @@ processor says which body it lacks. The compiler must never contract or reorder 
 
 import ctypes
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -75,6 +76,15 @@ def sources(bodies: Collection[str] = BODIES) -> list[Path]:
     return sorted(path for path in (HERE / "cpu").glob("*.cpp") if path.name not in left_out)
 
 
+def source_digest() -> str:
+    """Digest of all sources and flags, whichever bodies are compiled: part of the numerics class of every worker."""
+    digest = hashlib.blake2b(repr((FLAGS, DEFAULT_MARCH, LIGHT, MARCH)).encode(), digest_size=16)
+    for path in sorted((HERE / "cpu").iterdir()):
+        if path.suffix in (".cpp", ".h"):
+            digest.update(f"\n{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 def up_to_date(bodies: Collection[str] = BODIES) -> bool:
     """The library is there, has these bodies, and is newer than everything that it is made from."""
     made_from = (Path(__file__), *(HERE / "cpu").iterdir())
@@ -106,9 +116,10 @@ def build(target: Path = LIBRARY, *, bodies: Collection[str] = BODIES) -> Path:
         objects = [Path(folder, source.stem + ".o") for source in chosen]
         # the slowest files first
         jobs = sorted(zip(chosen, objects, strict=True), key=lambda job: not job[0].name.startswith("body_"))
+        made_from = f'-DBATON_SOURCES="{source_digest()}"'
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda job: _run([cxx, *FLAGS, *WARNINGS, *LIGHT.get(job[0].name, ()),
-                                            *MARCH.get(job[0].name, DEFAULT_MARCH),
+                                            *MARCH.get(job[0].name, DEFAULT_MARCH), made_from,
                                             "-c", str(job[0]), "-o", str(job[1])]), jobs))  # fmt: skip
         linked = Path(folder, "linked.so")
         link = [cxx, "-shared", "-pthread", *map(str, objects), "-o", str(linked)]

@@ -4,6 +4,7 @@ Importing never compiles and never fails: where the library is missing, `availab
 first kernel call raises the same words as a KernelError."""
 
 import ctypes
+import hashlib
 from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_long, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ _FILE = Path(__file__).resolve().parent / "_baton_kernels.so"
 # m a message or null, - nothing. The order is api.h's.
 _SIGNATURES = {
     "version": "i",
+    "sources": "m",
     "supported": "i",
     "built": "ii",
     "missing": "i",
@@ -101,6 +103,18 @@ def load() -> Library:
             "install g++ 11 or newer and run `python -m baton_kernels.build`"
         )
     return library
+
+
+def sources() -> str:
+    """Digest of the sources and flags that the library was compiled from: equal on all machines that compiled the same
+    sources, with whatever compiler and for whatever bodies."""
+    digest: bytes = load().sources()
+    return digest.decode()
+
+
+def file_digest() -> str:
+    """Digest of the library's own bytes, which differ between compilers."""
+    return hashlib.blake2b(_FILE.read_bytes(), digest_size=16).hexdigest()
 
 
 def available() -> str:

@@ -7,10 +7,15 @@
 #include "dispatch.h"
 #include "pool.h"
 
+#ifndef BATON_SOURCES  // build.py gives it
+#define BATON_SOURCES "unknown"
+#endif
+
 using namespace baton;
 
 extern "C" {
 int baton_version() { return 2; }
+const char* baton_sources() { return BATON_SOURCES; }
 int baton_supported() { return machine_supported(); }
 int baton_built(int body) { return body_built(body); }
 int baton_missing() { return body_missing(); }

@@ -44,6 +44,7 @@ struct BatonSampling {
 #pragma GCC visibility push(default)
 extern "C" {
 int baton_version();
+const char* baton_sources();  // digest of the sources and flags that the library was compiled from
 int baton_supported();
 int baton_built(int body);
 int baton_missing();

@@ -1,12 +1,14 @@
 """The gateway reads limits, ids and templates from a model's folder, and names the file that is missing or broken."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.text.assets import AssetError, Defaults, load_assets
+from mesh.config import ConfigError
 
 
 def change(file: Path, **fields: Any) -> None:
@@ -123,6 +125,28 @@ def test_a_broken_folder_is_an_error_that_names_the_file(
     else:
         (folder / file).write_text(content)
     with pytest.raises(AssetError, match=message):
+        load_assets(folder, "tiny")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "tokenizer.json",
+        "additional_chat_templates/rag.jinja",
+    ],
+)
+def test_a_pipe_under_a_files_name_is_an_error_and_holds_nobody_up(folder: Path, name: str) -> None:
+    load_assets(folder, "tiny")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(ConfigError, match=rf"{name}.*(no regular file|missing)"):
         load_assets(folder, "tiny")
 
 

@@ -91,3 +91,20 @@ def test_a_library_without_a_body_that_the_processor_runs_is_refused_with_the_re
     assert build.built(build.build(tmp_path / "few.so", bodies=fewer)) == ("plain",)
     words = said_about(tmp_path, "print(bk.available())")
     assert "this one's body 'avx512'" in words and "python -m baton_kernels.build" in words
+
+
+def test_the_library_names_the_sources_that_it_was_compiled_from() -> None:
+    assert library.sources() == build.source_digest(), "run `python -m baton_kernels.build`"
+    assert library.file_digest() != library.sources()
+
+
+def test_any_changed_source_or_flag_is_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(build.HERE / "cpu", tmp_path / "cpu")
+    honest = build.source_digest()
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    assert build.source_digest() == honest, "the place does not matter"
+    file = tmp_path / "cpu" / "rows.h"
+    file.write_text(file.read_text().replace("0.", "0.0", 1) + "\n")
+    changed = build.source_digest()
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-ffast-math"))
+    assert len({honest, changed, build.source_digest()}) == 3

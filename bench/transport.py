@@ -1,0 +1,127 @@
+"""`python -m bench.transport`: how fast each transport moves pages between two processes, beside memcpy in the same run.
+
+Spans of 16 to 256 KiB, from places apart to places in random order, through the product's own transports. Every figure
+is a median over interleaved passes, with its lowest and highest. `ratio_to_memcpy` and `cpu_seconds_per_gb` hold each
+transport's worst size. Status 1 when a target is missed."""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from bench.handoff import processor, say
+from bench.spread import Spread
+from cli.loop import PreciseLoop
+from cli.transport_speed import SpeedFigures, measure, receiving_process
+from kvtransfer.transports import every_transport
+
+TARGETS = {"shm": 0.9, "tcp": 0.5}  # shares of memcpy's speed
+SPANS_KIB = (16, 32, 64, 128, 256)
+MIB, GB = 1 << 20, 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.transport", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser.add_argument("--passes", type=int, default=15, help="measured passes of each transport and size")
+    parser.add_argument("--mib", type=int, default=64, help="MiB that a pass moves")
+    parser.add_argument("--spans", type=int, nargs="+", default=SPANS_KIB, metavar="KIB", help="sizes of spans")
+    arguments = parser.parse_args()
+    if arguments.passes < 1 or arguments.mib < 1 or min(arguments.spans) < 1:
+        parser.error("--passes, --mib and --spans must be at least 1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way out the other process ends
+    with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+        found = runner.run(bench(arguments.spans, arguments.mib * MIB, arguments.passes))
+    figures = keys(found)
+    missed = misses(figures["ratio_to_memcpy"])
+    for line in missed:
+        say(f"MISSED: {line}")
+    if arguments.json:
+        print(json.dumps({**figures, "missed": missed, "processor": processor()}))
+    sys.exit(1 if missed else 0)
+
+
+async def bench(spans_kib: Sequence[int], pass_bytes: int, passes: int) -> list[SpeedFigures]:
+    say(f"{processor()}; each figure: median   (lowest to highest)")
+    names = [name for name, way in every_transport("cpu", host="127.0.0.1").items() if not way.available()]
+    found: list[SpeedFigures] = []
+    with Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("transports", total=len(spans_kib) * passes)
+        async with receiving_process() as peer:
+            for kib in spans_kib:
+                progress.update(bar, description=f"spans of {kib} KiB")
+                figures = await measure(
+                    peer,
+                    names,
+                    span_bytes=kib * 1024,
+                    pass_bytes=pass_bytes,
+                    passes=passes,
+                    each=lambda: progress.advance(bar),
+                )
+                found.append(figures)
+    for figures in found:
+        memcpy = Spread.of([figures.pass_bytes / seconds / GB for seconds in figures.memcpy_seconds])
+        say(f"spans of {figures.span_bytes // 1024} KiB, memcpy GB/s     {memcpy}")
+        for name, row in size_row(figures).items():
+            say(f"  {name:<6} share of memcpy   {row['ratio_to_memcpy']}   CPU s/GB {row['cpu_seconds_per_gb']}")
+    return found
+
+
+def size_row(figures: SpeedFigures) -> dict[str, dict[str, Spread]]:
+    """The figures of each transport for one size of spans."""
+    return {
+        name: {
+            "gb_per_second": Spread.of([figures.pass_bytes / seconds / GB for seconds in passes.seconds]),
+            "ratio_to_memcpy": Spread.of(passes.memcpy_share),
+            "cpu_seconds_per_gb": Spread.of([seconds / figures.pass_bytes * GB for seconds in passes.cpu_seconds]),
+        }
+        for name, passes in figures.transports.items()
+    }
+
+
+def keys(found: Sequence[SpeedFigures]) -> dict[str, Any]:
+    """The worst size of each transport, and every size."""
+    rows = {figures.span_bytes: size_row(figures) for figures in found}
+    names = list(found[0].transports)
+    return {
+        "ratio_to_memcpy": {name: min(row[name]["ratio_to_memcpy"].median for row in rows.values()) for name in names},
+        "cpu_seconds_per_gb": {
+            name: max(row[name]["cpu_seconds_per_gb"].median for row in rows.values()) for name in names
+        },
+        "spans": [
+            {
+                "span_bytes": figures.span_bytes,
+                "memcpy_gb_per_second": _spread(
+                    Spread.of([figures.pass_bytes / seconds / GB for seconds in figures.memcpy_seconds])
+                ),
+                "transports": {
+                    name: {key: _spread(value) for key, value in row.items()}
+                    for name, row in rows[figures.span_bytes].items()
+                },
+            }
+            for figures in found
+        ],
+    }
+
+
+def misses(ratios: dict[str, float]) -> list[str]:
+    """One line for each missed target."""
+    return [
+        f"{name} moves pages at {ratio:.3f} of memcpy's speed, wanted >= {TARGETS[name]}"
+        for name, ratio in ratios.items()
+        if ratio < TARGETS.get(name, 0.0)
+    ]
+
+
+def _spread(spread: Spread) -> dict[str, float]:
+    return {"median": spread.median, "low": spread.low, "high": spread.high}
+
+
+if __name__ == "__main__":
+    main()

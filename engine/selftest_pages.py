@@ -1,0 +1,166 @@
+"""The self-test's parts around pages: what a layer writes into them, attention over them, and how their bytes move.
+
+Keys and values are read back slot by slot, in the order that the layout's name promises: other workers will read these
+bytes. So the page size leaves no trace in the fingerprint."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+import baton_kernels as kernels
+from baton_kernels import KernelError
+from engine.model.weights import Bytes, LayerWeights, Weights
+from engine.selftest_inputs import Array, slots_of, spread
+
+_FRESH = 40  # rows of a prompt that begins: a block of 32 slots and a part
+_TAIL, _DRAFTS = 14, 5  # rows of a chunk behind a long text, and of a step that verifies drafts
+_MOST_WORDS = 1 << 16  # of a span whose checksum is computed once more here
+
+
+def attention(weights: Weights, page_tokens: int) -> Iterator[Array]:
+    """Norms, rotary and page writes of the first layer, then attention: decode, drafts, a chunk, a new prompt."""
+    config, path = weights.config, weights.path
+    long, fresh = slots_of(weights), min(_FRESH, slots_of(weights))
+    tables = block_tables(long, fresh, page_tokens=page_tokens)
+    stride = kernels.layer_bytes(path, page_tokens, config.kv_heads, config.head_dim)
+    pool = np.zeros((int(tables.max()) + 1) * stride, np.uint8)
+    q = write_layer(weights, weights.layers[0], pool, tables, (long, fresh), page_tokens, stride, 0)
+    yield q
+    for table, slots in zip(tables, (long, fresh), strict=True):
+        pages = pool.reshape(-1, stride)[table[: -(-slots // page_tokens)]]
+        for stored in by_slot(path, pages, config.kv_heads, page_tokens, config.head_dim):
+            yield stored[:slots]
+    behind = [(0, min(count, long)) for count in (1, _DRAFTS, _TAIL)]
+    for group in ([behind[0]], behind[:2], [*behind, (1, fresh)]):
+        yield _attend(weights, pool, tables, (long, fresh), page_tokens, stride, q, group)
+
+
+def _attend(
+    weights: Weights,
+    pool: Bytes,
+    tables: Array,
+    lengths: tuple[int, int],
+    page_tokens: int,
+    stride: int,
+    q: Array,
+    group: list[tuple[int, int]],
+) -> Array:
+    """Attention of the last rows of sequences; `group` names each sequence and how many of its rows."""
+    config = weights.config
+    ends = np.cumsum(lengths)
+    counts = np.array([count for _, count in group], np.int32)
+    starts = np.array([lengths[sequence] - count for sequence, count in group], np.int32)
+    rows = np.concatenate([q[ends[sequence] - count : ends[sequence]] for sequence, count in group])
+    out = np.empty((len(rows), config.q_width), np.float32)
+    kernels.attention(
+        weights.path,
+        rows,
+        pool,
+        0,
+        stride,
+        np.ascontiguousarray(tables[[sequence for sequence, _ in group]]),
+        starts,
+        counts,
+        (np.cumsum(counts) - counts).astype(np.int32),
+        config.heads,
+        config.kv_heads,
+        config.head_dim,
+        page_tokens,
+        config.head_dim**-0.5,
+        out,
+    )
+    return out
+
+
+def block_tables(*slots: int, page_tokens: int) -> Array:
+    """The pages of sequences of so many slots, none in its natural order: [sequences, most pages]."""
+    needed = [-(-count // page_tokens) for count in slots]
+    tables = np.zeros((len(slots), max(needed)), np.int32)
+    first = 0
+    for table, pages in zip(tables, needed, strict=True):
+        table[:pages] = np.arange(first, first + pages)[::-1]
+        first += pages
+    return tables
+
+
+def write_layer(
+    weights: Weights,
+    layer: LayerWeights,
+    pool: Bytes,
+    tables: Array,
+    lengths: tuple[int, ...],
+    page_tokens: int,
+    stride: int,
+    offset: int,
+) -> Array:
+    """Writes one layer's keys and values of whole sequences; returns their queries [rows, heads, dim]."""
+    config = weights.config
+    slots = np.concatenate([np.arange(count) for count in lengths]).astype(np.int32)
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    page_of = tables[owner, slots // page_tokens].astype(np.int64) * stride + offset
+    q = np.empty((len(slots), config.heads, config.head_dim), np.float32)
+    kernels.rotate_write(
+        weights.path,
+        spread(7, len(slots), config.qkv_width),
+        config.heads,
+        config.kv_heads,
+        config.head_dim,
+        weights.cos,
+        weights.sin,
+        slots,
+        page_of,
+        slots % page_tokens,
+        page_tokens,
+        pool,
+        q,
+        q_norm=layer.q_norm,
+        k_norm=layer.k_norm,
+        eps=config.eps,
+    )
+    return q
+
+
+def by_slot(path: str, pages: Bytes, kv_heads: int, page_tokens: int, dim: int) -> tuple[Array, Array]:
+    """One layer's bytes of pages [pages, bytes] as keys and values [slots, kv_heads, dim], by the layout's definition
+    (`baton_kernels/paged.py`)."""
+    tiles = pages.view(np.float32 if path == "fp32" else np.uint16).reshape(-1, 2, kv_heads, page_tokens * dim)
+    if path == "fp32":
+        k = tiles[:, 0].reshape(-1, kv_heads, dim, page_tokens).transpose(0, 3, 1, 2)
+        v = tiles[:, 1].reshape(-1, kv_heads, page_tokens, dim).transpose(0, 2, 1, 3)
+    else:
+        k = tiles[:, 0].reshape(-1, kv_heads, dim // 2, page_tokens, 2).transpose(0, 3, 1, 2, 4)
+        v = tiles[:, 1].reshape(-1, kv_heads, page_tokens // 2, dim, 2).transpose(0, 2, 4, 1, 3)
+    return k.reshape(-1, kv_heads, dim), v.reshape(-1, kv_heads, dim)
+
+
+def moved_pages(weights: Weights, page_tokens: int) -> None:
+    """Copies of a page's bytes, between pools and inside one, and their checksums, which are computed once more here.
+    KernelError when one is wrong: their lengths depend on the page size, so they are compared and not hashed."""
+    config = weights.config
+    layer = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim)
+    size = layer * max(1, min(config.layers, _MOST_WORDS * 8 // layer))
+    source = np.resize(spread(8, 4093).view(np.uint8), size)
+    pool = np.zeros(2 * size, np.uint8)
+    sums, key = np.zeros(2, np.uint64), np.array([0, layer // 8])
+    halves = np.array([0, size // 16 * 8])
+    to, from_ = pool.ctypes.data + halves, source.ctypes.data + halves
+    kernels.scatter(to, from_, size // 16 * 8, key, sums)
+    first, second = source[: size // 16 * 8], source[size // 16 * 8 :]
+    kernels.copy_page(pool, 0, size, size)
+    right = {
+        "scatter": bool((pool[:size] == source).all())
+        and sums.tolist() == [checksum(first, 0), checksum(second, layer // 8)],
+        "checksum": kernels.checksum(source.ctypes.data, size, 0) == checksum(source, 0),
+        "copy_page": bool((pool[size:] == source).all()),
+    }
+    if wrong := [name for name, is_right in right.items() if not is_right]:
+        raise KernelError(f"self-test of pages of {page_tokens} tokens failed: {', '.join(wrong)}")
+
+
+def checksum(data: Array, word: int) -> int:
+    """The checksum of page bytes, by its definition (`baton_kernels/pages.py`)."""
+    words = data.view(np.uint64)
+    with np.errstate(over="ignore"):
+        x = (np.arange(word, word + words.size, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        y = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+        return int((words * ((y ^ (y >> np.uint64(29))) | np.uint64(1))).sum(dtype=np.uint64))

@@ -1,0 +1,106 @@
+"""Transports are measured between two real processes, here over a few spans: what is checked is that they arrive."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import transport as bench_transport
+from cli import doctor, transport_speed
+from cli.ports import free_address
+from cli.transport_speed import SpeedFigures, TransportFigures, measure, receiving_process
+from kvtransfer.transfer import TransferError
+from mesh.config import DecodeConfig, GatewayConfig
+
+SPAN, SPANS = 16 << 10, 5
+
+
+async def test_every_transport_moves_all_spans_and_each_pass_stands_beside_memcpy() -> None:
+    rounds: list[int] = []
+    async with receiving_process() as peer:
+        for span in (SPAN, 2 * SPAN):  # the other process opens another pool for each size
+            figures = await measure(
+                peer,
+                ["shm", "tcp"],
+                span_bytes=span,
+                pass_bytes=SPANS * span,
+                passes=3,
+                each=lambda: rounds.append(1),
+            )
+            assert figures.pass_bytes == SPANS * span and len(figures.memcpy_seconds) == 3
+            for found in figures.transports.values():
+                assert len(found.seconds) == len(found.memcpy_share) == len(found.cpu_seconds) == 3
+                assert min(*found.seconds, *found.memcpy_share) > 0 <= min(found.cpu_seconds)
+    assert len(rounds) == 6
+
+
+async def test_a_transport_that_changes_bytes_is_no_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = transport_speed._verified
+
+    async def damaged(peer: Any, name: str, writer: Any, spans: Any, targets: list[int]) -> None:
+        await honest(peer, name, writer, spans, targets)
+        moved = [targets[1], targets[0], *targets[2:]]
+        other = [spans[0], *spans[:1], *spans[2:]]  # the second span's page gets nothing of its own
+        await honest(peer, name, writer, other, moved)
+
+    monkeypatch.setattr(transport_speed, "_verified", damaged)
+    async with receiving_process() as peer:
+        with pytest.raises(TransferError, match="shm: the pages that arrived are not those that were sent"):
+            await measure(peer, ["shm"], span_bytes=SPAN, pass_bytes=SPANS * SPAN, passes=1)
+
+
+async def test_the_receiving_process_ends_with_the_one_that_measures() -> None:
+    async with receiving_process() as peer:
+        assert (await peer.ask())["cpu_seconds"] > 0
+    with pytest.raises((TransferError, ConnectionError)):
+        await peer.ask()
+
+
+def test_the_doctor_says_how_fast_each_transport_is_and_which_is_used(tmp_path: Path) -> None:
+    gateway = GatewayConfig(http_address=free_address(), grpc_address=free_address(), worker_address=free_address())
+    report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path), speed_bytes=1 << 18)
+    assert report["problems"] == [] and report["memcpy_gb_per_second"] > 0
+    for entry in report["transports"]:
+        assert entry["gb_per_second"] > 0 and entry["memcpy_share"] > 0
+    assert [(entry["name"], entry["chosen"]) for entry in report["transports"]] == [("shm", True), ("tcp", False)]
+    assert report["transports"][0]["reason"] == "same host and user"
+    assert set(report["library"]) == {"version", "sources", "digest"} and report["product_path"] == "pairs"
+    assert f"kernels={report['library']['version']}-{report['library']['sources'][:12]}" in report["class"]
+    assert json.loads(json.dumps(report)) == report
+
+
+def test_a_transport_that_is_not_allowed_is_neither_measured_nor_used(tmp_path: Path) -> None:
+    worker = DecodeConfig(cache_folder=tmp_path, transports=("tcp",))
+    report = doctor.examine(GatewayConfig(), worker, speed_bytes=1 << 18)
+    shm, tcp = report["transports"]
+    assert shm["gb_per_second"] is None and not shm["chosen"]
+    assert tcp["gb_per_second"] > 0 and tcp["chosen"] and tcp["reason"] == "prefill's first choice"
+
+
+def figures(span_kib: int, share: float, cpu_seconds: float) -> SpeedFigures:
+    passes = TransportFigures([0.1, 0.2, 0.3], [share, share, share * 2], [cpu_seconds] * 3)
+    return SpeedFigures(span_kib << 10, 10**8, [0.1, 0.1, 0.1], {"shm": passes})
+
+
+def test_the_worst_size_counts_and_a_missed_target_is_named() -> None:
+    found = bench_transport.keys([figures(16, 0.95, 0.02), figures(256, 0.8, 0.01)])
+    assert found["ratio_to_memcpy"] == {"shm": 0.8}
+    assert found["cpu_seconds_per_gb"] == {"shm": pytest.approx(0.2)}
+    assert found["spans"][0]["transports"]["shm"]["gb_per_second"]["median"] == pytest.approx(0.5)
+    assert bench_transport.misses({"shm": 0.8, "tcp": 0.6}) == [
+        "shm moves pages at 0.800 of memcpy's speed, wanted >= 0.9"
+    ]
+    assert not bench_transport.misses({"shm": 0.9, "tcp": 0.5})
+
+
+def test_the_benchmark_ends_with_one_json_object() -> None:
+    command = ["-m", "bench.transport", "--json", "--mib", "1", "--passes", "2", "--spans", "16", "64"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert set(said["ratio_to_memcpy"]) == set(said["cpu_seconds_per_gb"]) == {"shm", "tcp"}
+    assert [row["span_bytes"] for row in said["spans"]] == [16 << 10, 64 << 10]
+    assert set(said["spans"][0]["transports"]["tcp"]["ratio_to_memcpy"]) == {"median", "low", "high"}
