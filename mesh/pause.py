@@ -1,7 +1,7 @@
 """A pause that a timer ends. Code that waits for its end reads `over` and compares no clocks.
 
-asyncio may fire a timer a little early, by the resolution of the clock, and rounding makes it earlier still. Code that a
-timer wakes and that compares clocks then finds that its time has not come, and no timer is left to wake it again."""
+asyncio may fire a timer a little early, by the resolution of the clock, and rounding makes it earlier still. Code that
+a timer wakes and that compares clocks then finds that its time has not come, and no timer is left to wake it again."""
 
 import asyncio
 from collections.abc import Callable
