@@ -42,8 +42,7 @@ class WatchedPool(PagePool):
 
     def faults(self, worker: PrefillWorker | DecodeWorker) -> list[str]:
         """What is wrong with the pages now."""
-        states = Counter(self._state)
-        counts = self.counts()
+        counts, states = self.counts(), self._state
         stated = {
             PageState.FREE: counts.free,
             PageState.CACHED: counts.cached,
@@ -51,12 +50,8 @@ class WatchedPool(PagePool):
             PageState.LANDING: counts.landing,
             PageState.QUARANTINED: counts.quarantined,
         }
-        found = [
-            f"{states[state]} pages are {state.value}, not {n}" for state, n in stated.items() if states[state] != n
-        ]
-        if len(set(self._free)) != len(self._free) or any(
-            self._state[page] is not PageState.FREE for page in self._free
-        ):
+        found = [f"not {n} pages are {each.value}" for each, n in stated.items() if states.count(each) != n]
+        if len(set(self._free)) != len(self._free) or any(states[page] is not PageState.FREE for page in self._free):
             found.append(f"the free list is wrong: {sorted(self._free)}")
         held = _held(worker)
         wrong = [page for page in range(self.pages) if self._refs[page] != held[page]]
