@@ -41,7 +41,7 @@ def _world(random: Random, seed: int) -> World:
         pages=random.choice((24, 32, 48, 96)),
         prefill_pages=random.choice((20, 32, 48, 96)),
         one_sided=random.random() < 0.6,
-        may_kill=random.random() < 0.8,
+        may_kill=random.random() < 0.7,
         cache=random.random() < 0.7,
         local=random.choice((Local.AUTO, Local.AUTO, Local.NEVER, Local.NEVER, Local.ALWAYS)),
         chunk_tokens=random.choice((4, 8, 16)),
@@ -120,7 +120,7 @@ def _fault(random: Random, world: World, kind: str, at: float) -> Fault:
     waits = random.random() < 0.6
     if kind in OF_PROCESS:
         target = random.choice(prefills + decodes)
-        return Fault(at, kind, target, seconds=seconds, phase=_phase(random, target) if waits else "")
+        return Fault(at, kind, target, seconds=seconds, phase=_phase(random, world, target) if waits else "")
     if kind in OF_GATEWAY:
         return Fault(
             at,
@@ -134,18 +134,22 @@ def _fault(random: Random, world: World, kind: str, at: float) -> Fault:
         one, other = random.choice(ways)
         if random.random() < 0.5 and other not in gateways:
             one, other = other, one
-        phase = _phase(random, one) if waits else ""
+        phase = _phase(random, world, one) if waits and one not in gateways else ""
         if kind == "deafen" and random.random() < 0.5:
             one, other, phase = other, one, ""
         return Fault(at, kind, one, other, seconds=seconds, phase=phase)
     if kind in ("cancel", "stall"):
         phase = random.choice(PHASES[kind]) if waits else ""
-        return Fault(at, kind, seconds=seconds, phase=phase, pick=random.getrandbits(16))
+        lasts = seconds if kind == "cancel" else _between(random, 1.0, 25.0)
+        return Fault(at, kind, seconds=lasts, phase=phase, pick=random.getrandbits(16))
     return Fault(at, kind, seconds=_between(random, 0.5, 25.0), pick=random.choice((1, 1, 2, 5, 40)))
 
 
-def _phase(random: Random, target: str) -> str:
-    return random.choice(AT_PREFILL if target.startswith("prefill") else AT_DECODE)
+def _phase(random: Random, world: World, target: str) -> str:
+    """Phases in which pages are at stake come more often."""
+    if target.startswith("prefill"):
+        return random.choices(AT_PREFILL, (1, 1, 4, 2))[0]
+    return random.choices(AT_DECODE, (0, 0, 3, 2) if world.local is Local.ALWAYS else (1, 4, 1, 3))[0]
 
 
 def _lasting(random: Random, world: World, load_seconds: float) -> Fault | None:
@@ -157,7 +161,7 @@ def _lasting(random: Random, world: World, load_seconds: float) -> Fault | None:
     others = prefills[1:] + decodes[1:]
     if others and random.random() < 0.6:
         target = random.choice(others)
-        return Fault(at, "freeze", target, seconds=inf, phase=_phase(random, target))
+        return Fault(at, "freeze", target, seconds=inf, phase=_phase(random, world, target))
     ways = [(p, d) for p in prefills for d in decodes if (p, d) != (prefills[0], decodes[0])]
     if not ways:
         return None

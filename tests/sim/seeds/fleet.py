@@ -6,7 +6,6 @@ is done here, from outside all nodes."""
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from contextvars import Context
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -14,101 +13,23 @@ from decode_svc.requests import PageOwner
 from decode_svc.worker import DecodeWorker
 from gateway.core import ChoiceRequest
 from gateway.service import Gateway
-from kvtransfer.memory import MemoryPool, Write
+from kvtransfer.memory import Write
 from mesh.door_config import DoorConfig
 from mesh.messages import KvHello, Message, Ticket, Tier
 from mesh.rules import Rules
-from prefill_svc.worker import PrefillWorker
-from tests.sim.model import VOCABULARY, SimRunner
+from tests.sim.model import VOCABULARY
 from tests.sim.seeds.coverage import Coverage
 from tests.sim.seeds.nodes import Node, NodeLoop
 from tests.sim.seeds.pools import WatchedPool
+from tests.sim.seeds.processes import GatewayProcess, Process, Trouble, WorkerProcess
 from tests.sim.seeds.story import World
 from tests.sim.seeds.wires import NodeFabric, NodeNetwork, NodeTransport
-from tests.sim.workers import DraftSource, SimWorker, WorkerOptions, start_worker
+from tests.sim.workers import DraftSource, WorkerOptions, start_worker
 
+# True: decode may kill only a writer that is silent itself, not one that answers while others' pages wait.
+KILL_ONLY_SILENT = False
 TOGETHER_SECONDS = 2.0  # workers that die within so long died together
 MEND_SECONDS = 20.0  # so long after a fault the mesh may still suffer from it
-
-
-@dataclass
-class Process:
-    name: str
-    node: Node
-    tasks: list["asyncio.Task[Any]"] = field(default_factory=list)
-    alive: bool = True
-    replaced: bool = False  # another process has its address
-
-    @property
-    def runs(self) -> bool:
-        return self.alive and not self.node.frozen
-
-
-@dataclass
-class WorkerProcess(Process):
-    tier: Tier = Tier.PREFILL
-    incarnation: int = 0
-    numerics: str = ""
-    lasting: bool = False  # it stays frozen when the run heals
-    made: SimWorker | None = None
-
-    @property
-    def worker(self) -> PrefillWorker | DecodeWorker:
-        assert self.made is not None
-        return self.made.worker
-
-    @property
-    def pages(self) -> WatchedPool:
-        assert self.made is not None and isinstance(self.made.pages, WatchedPool)
-        return self.made.pages
-
-    @property
-    def pool(self) -> MemoryPool:
-        assert self.made is not None
-        return self.made.pool
-
-    @property
-    def runner(self) -> SimRunner:
-        assert self.made is not None
-        return self.made.runner
-
-    def stages(self, request: int | None = None) -> set[str]:
-        """Phases of its requests, or of one of them."""
-        worker = self.worker
-        if isinstance(worker, DecodeWorker):
-            return {r.phase.value for r in worker.requests.values() if request in (None, r.key)}
-        return {p.phase.value for p in worker.prompts if request in (None, p.ticket.request)}
-
-    def computing(self) -> set[int]:
-        """The requests that it computes, or has computed pages of."""
-        worker = self.worker
-        if isinstance(worker, DecodeWorker):
-            return {r.key for r in worker.requests.values() if r.phase.value in ("landing", "running")}
-        return {p.ticket.request for p in worker.prompts if p.phase.value in ("pushing", "held")}
-
-
-@dataclass
-class GatewayProcess(Process):
-    gateway: Gateway | None = None
-    broken: list[Callable[[], None]] = field(default_factory=list)  # told to the clients that it serves when it dies
-
-    @property
-    def core(self) -> Gateway:
-        assert self.gateway is not None
-        return self.gateway
-
-    def stages(self, request: int | None = None) -> set[str]:
-        return {r.phase.value for r in self.core.sequencer.requests.values() if request in (None, r.id)}
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """A time in which a process could not serve."""
-
-    name: str
-    kind: str
-    began: float
-    ended: float
 
 
 class Fleet:
@@ -301,8 +222,17 @@ class Fleet:
             self.coverage.reach("kill from quarantine is not permitted")
             return False
         self.coverage.reach("kill from quarantine")
+        if KILL_ONLY_SILENT and not self._silent(process):
+            self.violate(f"{process.name} is killed from quarantine, though it was not silent")
         self.loop.call_soon(self._end, process, context=Context())
         return True
+
+    def _silent(self, process: WorkerProcess) -> bool:
+        """Whether others have not heard of this process for a lease."""
+        since = self.loop.world - self.options.rules.lease_seconds
+        kinds = ("freeze", "replace", "cut", "deafen", "snap")
+        near = [t for t in self.troubles if t.name == process.name and t.kind in kinds and t.ended >= since]
+        return process.node.frozen or process.replaced or bool(near)
 
     def _end(self, process: WorkerProcess) -> None:
         if process.alive:

@@ -14,7 +14,8 @@ from mesh.errors import (
 from tests.sim.workers import PAGE_TOKENS
 
 if TYPE_CHECKING:
-    from tests.sim.seeds.fleet import Fleet, GatewayProcess
+    from tests.sim.seeds.fleet import Fleet
+    from tests.sim.seeds.processes import GatewayProcess
     from tests.sim.seeds.users import User
 
 # True: WORKERS_DIED counts only processes that died alone while they computed the request.

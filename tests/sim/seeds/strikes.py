@@ -8,13 +8,15 @@ from math import inf
 from gateway.leaving import drain
 from kvtransfer.memory import Write
 from mesh.messages import Ticket
-from tests.sim.seeds.fleet import Fleet, GatewayProcess, Process, WorkerProcess
+from tests.sim.seeds.fleet import Fleet
+from tests.sim.seeds.processes import GatewayProcess, Process, WorkerProcess
 from tests.sim.seeds.story import WRITE_FAULTS, Fault
 from tests.sim.seeds.users import User
 from tests.sim.seeds.wires import WriteFault
 
 WAIT_SECONDS = 6.0  # longest wait for a phase
 SLOWNESS = 20.0
+LONG_TOKENS = 20
 POLL_SECONDS = 0.25
 RESTART_SECONDS = 0.3
 
@@ -230,6 +232,8 @@ class Strikes:
 
     def _user(self, fault: Fault) -> User | None:
         users = [user for user in self._users if user.calls and not user.ended and not user.cancelled]
+        if fault.kind == "stall":  # only a long answer can be more than a gateway holds
+            users = [user for user in users if user.demand.sampling.max_tokens > LONG_TOKENS] or users
         if fault.phase:
             users = [user for user in users if fault.phase in user.stages()] or users
         return users[fault.pick % len(users)] if users else None

@@ -16,8 +16,9 @@ from mesh.errors import (
     WorkersDied,
 )
 from mesh.messages import End, Token
-from tests.sim.seeds.fleet import Fleet, GatewayProcess
+from tests.sim.seeds.fleet import Fleet
 from tests.sim.seeds.judge import justified
+from tests.sim.seeds.processes import GatewayProcess
 from tests.sim.seeds.story import Demand
 from tests.sim.seeds.text import ExpectedText
 from tests.sim.workers import SHAPE
