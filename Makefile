@@ -21,6 +21,8 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 SERVE := $(VENV)/.serve
 DEV := $(VENV)/.dev
 SCHEMATHESIS := build/schemathesis
+SEEDS ?= 200
+FIRST ?= 0
 BUILT_FROM := pyproject.toml $(wildcard hatch_build.py) \
 	$(shell find kernels/baton_kernels -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
 
@@ -137,6 +139,10 @@ overhead: $(DEV) ## what tracing and metrics cost, in tokens per second
 .PHONY: model
 model: $(DEV) ## explore the hand-off protocol: every state of small worlds, and each rule removed
 	@$(BIN)/python -m tests.protocol --json $(ARGS)
+
+.PHONY: sim
+sim: $(DEV) ## simulate meshes under faults in virtual time; SEEDS=20000 FIRST=0, ARGS="--remove-each"
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --first $(FIRST) --json $(ARGS)
 
 .PHONY: ui-check
 ui-check: $(DEV) ## the page /ui in headless Chromium, with screenshots in build/ui

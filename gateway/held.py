@@ -102,7 +102,8 @@ class Held:
         return self.bytes * DRAINED <= self._limit_bytes
 
     def __len__(self) -> int:
-        return len(self._items)
+        """Tokens that the reader has not taken: the error behind them is none."""
+        return len(self._items) - (bool(self._items) and not isinstance(self._items[-1], Token))
 
 
 def share(reader_bytes: int, choices: int) -> int:

@@ -21,11 +21,14 @@ class MemoryPool:
     def __init__(self, shape: PageShape, pages: int) -> None:
         self.shape, self.pages = shape, pages
         self.memory = bytearray(shape.page_bytes * pages)
+        self._page_bytes, self._places = shape.page_bytes, dict[tuple[int, int], tuple[int, int]]()
 
     def view(self, page: int, first_layer: int, layers: int) -> memoryview:
-        offset, length = self.shape.place(first_layer, layers)
-        begin = page * self.shape.page_bytes + offset
-        return memoryview(self.memory)[begin : begin + length]
+        place = self._places.get((first_layer, layers))
+        if place is None:
+            place = self._places[first_layer, layers] = self.shape.place(first_layer, layers)
+        begin = page * self._page_bytes + place[0]
+        return memoryview(self.memory)[begin : begin + place[1]]
 
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
         words = self.view(page, first_layer, layers).cast("Q")

@@ -60,12 +60,12 @@ class HandOff:
         self.starved = None
         ahead = sum(p.remaining for p in self._prompts if p.computing)  # tokens that are computed before the next ones
         for prompt in self._prompts:
-            if prompt.phase is PromptPhase.ASKED and now - prompt.asked_seconds < self._rules.ready_seconds:
+            if prompt.phase is PromptPhase.ASKED and not prompt.answer.over:
                 ahead += prompt.remaining
             link, needed = self._links.get(prompt.decode_address), self._pages.needed(prompt.total)
             full = needed + self._reserved(self._prompts.seniority(prompt)) > room
             reachable = link is not None and link.up and link.incarnation == prompt.decode_incarnation
-            too_early = ahead >= self._ahead_tokens or now < prompt.ask_again_seconds
+            too_early = ahead >= self._ahead_tokens or not prompt.later.over
             if link is None or not reachable or too_early or not may_ask(prompt):
                 continue
             if full:
@@ -74,10 +74,9 @@ class HandOff:
             ahead, room = ahead + prompt.remaining, room - needed
             if prompt.phase is PromptPhase.QUEUED:
                 prompt.enter(PromptPhase.ASKED)
-            prompt.asked_seconds = now
             prompt.record.asked(now)
             link.send(Ready(prompt.ticket))
-            self._loop.call_later(self._rules.ready_seconds, self._host.wake)
+            prompt.answer.begin(self._rules.ready_seconds, self._host.wake)
 
     def on_message(self, link: DecodeLink, message: Message) -> None:
         match message:
@@ -122,8 +121,7 @@ class HandOff:
         """Let other prompts pass, and ask again in a while."""
         if prompt.phase is PromptPhase.ASKED:
             prompt.enter(PromptPhase.QUEUED)
-        prompt.ask_again_seconds = self._loop.time() + self._rules.again_seconds
-        self._loop.call_later(self._rules.again_seconds, self._host.wake)
+        prompt.later.begin(self._rules.again_seconds, self._host.wake)
 
     def _resend(self, link: DecodeLink, resend: Resend) -> None:
         prompt = self._prompts.find(resend.ticket)

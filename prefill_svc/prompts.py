@@ -15,6 +15,7 @@ from engine.batch import Chunk, prompt_piece
 from engine.masks import StepMasks
 from engine.plan import Drafting, Piece, Sampled
 from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token, TokenOf, Tokens
+from mesh.pause import Pause
 from mesh.session import Session
 from prefill_svc.links import Links, PrefillHost
 from prefill_svc.measures import PrefillMeasures
@@ -52,8 +53,8 @@ class Prompt:
     decode_incarnation: int
     queued_seconds: float  # when Prefill arrived
     phase: PromptPhase = PromptPhase.QUEUED
-    asked_seconds: float = 0.0  # when Ready was sent last
-    ask_again_seconds: float = 0.0  # no Ready before this time
+    answer: Pause = field(default_factory=Pause)  # began with Ready: other prompts go first when it is over
+    later: Pause = field(default_factory=Pause)  # began with Later: no Ready before it is over
     landing: Landing | None = None  # decode's Landing, once this worker has accepted it
     own: PromptPages = field(default_factory=PromptPages)  # this worker's pages for it
     done: int = 0  # tokens whose KV is in the pages

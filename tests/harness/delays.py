@@ -145,8 +145,7 @@ def _prefill() -> None:
             queue(self, *arguments)
             if seconds := take("wait for a turn at prefill"):
                 for prompt in self.prompts:
-                    prompt.ask_again_seconds = asyncio.get_running_loop().time() + seconds
-                _later(seconds + 0.001, self.wake)
+                    prompt.later.begin(seconds, self.wake)
 
         return wait
 

@@ -1,9 +1,7 @@
 """A prefill worker without one rule of the hand-off protocol: each mutant replaces the guards of one rule."""
 
-import asyncio
 from collections.abc import Callable
 
-from mesh.rules import RULES
 from prefill_svc import handoff, prompts
 from prefill_svc.prompts import Prompt, PromptPhase
 
@@ -15,8 +13,7 @@ def one_ready(patch: Patch) -> None:
     """A prompt sends Ready again after each silence, and accepts every Landing that answers one."""
 
     def may_ask(prompt: Prompt) -> bool:
-        silent = asyncio.get_running_loop().time() - prompt.asked_seconds >= RULES.ready_seconds
-        return prompt.phase is PromptPhase.QUEUED or (prompt.phase is PromptPhase.ASKED and silent)
+        return prompt.phase is PromptPhase.QUEUED or (prompt.phase is PromptPhase.ASKED and prompt.answer.over)
 
     def expects_landing(prompt: Prompt) -> bool:
         return prompt.phase in (PromptPhase.QUEUED, PromptPhase.ASKED)

@@ -1,42 +1,90 @@
-"""`python -m tests.sim --seeds N --first S --json`: simulate seeds with random faults and report every violation."""
+"""`python -m tests.sim --seeds N --first S [--remove-each] --json`: simulate meshes under faults.
+
+python -m tests.sim --seeds 200              200 seeds; a failing one is shrunk to a short story
+python -m tests.sim --story 7                run seed 7 and tell its story, shrunk if it fails
+python -m tests.sim --remove-each            remove each protection until a seed fails, at most 2,000
+python -m tests.sim --remove NAME            the same for one protection
+python -m tests.sim --list                   the protections that can be removed"""
 
 import argparse
-import hashlib
 import json
-import logging
 import sys
+import time
 
-from tests.sim.chaos import run_seed
+from tests.sim.seeds.drawing import draw
+from tests.sim.seeds.many import first_failing, run_many, story_of
+from tests.sim.seeds.removals import REMOVALS
+from tests.sim.seeds.run import run_story
+from tests.sim.seeds.shrinking import tell
+
+MOST_RUNS = 2000  # seeds that are tried for each removal
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=0, help="processes that work at once; 0: one for each core")
+    parser.add_argument("--remove-each", action="store_true", help="show for each protection that a seed fails without")
+    parser.add_argument("--remove", choices=list(REMOVALS), metavar="NAME", help="the same for one protection")
+    parser.add_argument("--story", type=int, metavar="SEED", help="tell the story of one seed")
+    parser.add_argument("--shrink", type=float, default=60.0, metavar="SECONDS", help="longest time to shrink a story")
+    parser.add_argument("--list", action="store_true", help="list the protections")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on stdout")
+    return parser.parse_args()
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def remove(names: list[str], first: int, jobs: int) -> dict[str, int | None]:
+    found = dict[str, int | None]()
+    for name in names:
+        began = time.monotonic()
+        found[name], how = first_failing(name, first, MOST_RUNS, jobs=jobs)
+        note(f"\rwithout {name:28} seed {found[name]}, {time.monotonic() - began:.0f} s: {how}")
+    return found
+
+
+def table(hits: dict[str, dict[str, int]]) -> None:
+    for fault, phases in hits.items():
+        note(f"  {fault:15} " + "  ".join(f"{phase} {count}" for phase, count in phases.items()))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="how many seeds")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--requests", type=int, default=40, help="requests per seed")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object on stdout")
-    given = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    violations, logs, faults = [], hashlib.sha256(), dict[str, int]()
-    for seed in range(given.first, given.first + given.seeds):
-        outcome = run_seed(seed, requests=given.requests)
-        logs.update(outcome.event_log_hash.encode())
-        violations += [f"seed {seed}: {what}" for what in outcome.violations]
-        for kind, count in outcome.faults.items():
-            faults[kind] = faults.get(kind, 0) + count
-        print(f"seed {seed}: {outcome.requests} requests, {outcome.errors} errors, {outcome.faults}", file=sys.stderr)
-        for what in outcome.violations:
-            print(f"  {what}", file=sys.stderr)
+    given = arguments()
+    if given.list:
+        for name, removal in REMOVALS.items():
+            print(f"{name:28} {removal.what}")
+        return 0
+    if given.story is not None:
+        story = draw(given.story)
+        outcome = run_story(story)
+        lines = story_of(given.story, seconds=given.shrink) if outcome.violations else tell(story, outcome)
+        print("\n".join(lines))
+        return bool(outcome.violations)
+    removals = [given.remove] if given.remove else list(REMOVALS) if given.remove_each else []
+    began, report = time.monotonic(), dict[str, object]()
+    if not given.remove:
+        summary = run_many(given.first, given.seeds, jobs=given.jobs)
+        report = summary.report()
+        note(f"{given.seeds} seeds, {summary.requests} requests, {len(summary.violations)} violations")
+        table(report["hits"])  # type: ignore[arg-type]
+        for path, count in report["reached"].items():  # type: ignore[attr-defined]
+            note(f"  {count:8} {path}")
+        for what in summary.violations[:20]:
+            note(what)
+        if summary.failed:
+            note("\n".join(story_of(summary.failed[0], seconds=given.shrink)))
+    removed = remove(removals, given.first, given.jobs)
+    missed = [name for name, seed in removed.items() if seed is None]
+    report |= {"removed": removed, "missed": missed, "seconds": round(time.monotonic() - began, 1)}
     if given.json:
-        report = {
-            "seeds": given.seeds,
-            "violations": len(violations),
-            "event_log_hash": logs.hexdigest()[:16],
-            "what": violations[:20],
-            "faults": faults,
-        }
         print(json.dumps(report))
-    return bool(violations)
+    return bool(report.get("violations") or missed)
 
 
 if __name__ == "__main__":

@@ -4,66 +4,32 @@ Everything but the loop, the network, the transports and the runner is the produ
 killed, restarted, frozen and cut off; what clients saw is compared with the reference text, and pages are counted."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from random import Random
 
 from decode_svc.requests import PageOwner
-from decode_svc.speculation.draft_length import DraftLengths
-from decode_svc.speculation.speculation import Accept, DraftSource, Speculation
+from decode_svc.speculation.speculation import Accept, DraftSource
 from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.constraint import Masker
 from engine.pages import PagePool
-from gateway.core import ChoiceRequest, TokenStream
+from gateway.core import ChoiceRequest
 from gateway.observability.limits import Limits
 from gateway.observability.traces import RecentTraces
 from gateway.router import Local
 from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
-from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport, Write
-from kvtransfer.transfer import PageShape
+from kvtransfer.memory import Fabric, MemoryTransport, Write
 from mesh.door_config import DoorConfig
-from mesh.errors import BatonError, Cancelled
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Hello, KvHello, Load, PrefixChange, Sampling, Ticket, Tier
+from mesh.messages import KvHello, Sampling, Ticket, Tier
 from mesh.rules import RULES, Rules
 from mesh.telemetry import Silent, Telemetry
 from prefill_svc.worker import PrefillWorker
-from tests.sim.model import VOCABULARY, SimRunner, reference
-
-PAGE_TOKENS = 4
-SHAPE = PageShape(((2, PAGE_TOKENS * 8),), "sim")
-DRAFT_SHAPE = PageShape(((2, PAGE_TOKENS * 8), (1, PAGE_TOKENS * 8)), layout="sim+draft")
-
-
-@dataclass
-class SimProcess:
-    """One worker process: what runs in it and how it ends."""
-
-    name: str
-    tier: Tier
-    worker: PrefillWorker | DecodeWorker
-    pool: MemoryPool
-    incarnation: int
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    alive: bool = True
-    thaw: Callable[[], None] | None = None
-
-
-@dataclass
-class SimClient:
-    """One request and what its client saw."""
-
-    spec: ChoiceRequest
-    handle: TokenStream
-    seen: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    error: BatonError | None = None
-    ended: bool = False
-    may_fail: bool = False
-    task: asyncio.Task[None] | None = None
-    reads: Callable[[], Awaitable[None]] | None = None
+from tests.sim.clients import Bans, SimClient
+from tests.sim.model import VOCABULARY
+from tests.sim.processes import SimProcess
+from tests.sim.workers import WorkerOptions, start_worker
 
 
 class Cluster:
@@ -96,19 +62,29 @@ class Cluster:
         trace_steps: int = 0,
         limits: Limits | None = None,
         masker: Callable[[], Masker] | None = None,  # makes each worker's masks; None: no request has a grammar
-        bans: Callable[[Sampling, list[int]], Collection[int]] = lambda sampling, text: (),  # those of the reference
+        bans: Bans = lambda sampling, text: (),  # those of the reference
         reader_kib: int = 256,
     ) -> None:
         self.random = Random(seed)
-        self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
-        self.prefill_pages, self.may_kill, self.chunk_tokens, self.cache = prefill_pages, may_kill, chunk_tokens, cache
+        self.options = WorkerOptions(
+            rules=rules,
+            chunk_tokens=chunk_tokens,
+            cache=cache,
+            max_batch=max_batch,
+            source=source,
+            draft_tokens=draft_tokens,
+            foresight=foresight,
+            vocabulary=vocabulary,
+            acceptance=acceptance,
+            accept=accept,
+            ahead=ahead,
+            trace_steps=trace_steps,
+            masker=masker,
+        )
+        self.one_sided, self.pages, self.local, self.may_kill = one_sided, pages, local, may_kill
+        self.prefill_pages, self.patience_seconds = prefill_pages, patience_seconds
         self.numerics, self.models, self.served = numerics or {}, models or {}, served
-        self.patience_seconds, self.max_batch = patience_seconds, max_batch
-        self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
-        self.acceptance, self.ahead, self.trace_steps = acceptance, ahead, trace_steps
-        self.masker, self.bans = masker, bans
-        self.limits, self.door = limits or Limits(), DoorConfig(reader_kib=reader_kib)
-        self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is DraftSource.DRAFT else SHAPE
+        self.bans, self.limits, self.door = bans, limits or Limits(), DoorConfig(reader_kib=reader_kib)
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
         self.fabric = Fabric(Random(seed + 2))
@@ -129,7 +105,7 @@ class Cluster:
             local=self.local,
             patience_seconds=self.patience_seconds,
             limits=self.door,
-            rules=self.rules,
+            rules=self.options.rules,
         )
 
     async def start(self, prefills: int = 2, decodes: int = 2) -> None:
@@ -150,88 +126,24 @@ class Cluster:
 
     async def add(self, tier: Tier, name: str, pages: int | None = None) -> SimProcess:
         incarnation = self.random.getrandbits(63)
-        host, transport = self.network.host(name), self._transport()
         count = pages or (self.prefill_pages if tier is Tier.PREFILL else None) or self.pages
-        pool, page_pool = MemoryPool(self.shape, count), PagePool(count, cache=self.cache)
-        numerics = self.numerics.get(name, "class-a")
-        hello = Hello(
-            tier,
-            incarnation,
-            name,
-            numerics,
-            f"print-{numerics}",
-            self.models.get(name, "sim"),
-            "0",
-            PAGE_TOKENS,
-            4096,
-            Load(),
-            PrefixChange(0),
-            name,
+        transport, pool = self._transport(), PagePool(count, cache=self.options.cache)
+        made = await start_worker(
+            self.options,
+            self.network.host(name),
+            transport,
+            tier=tier,
+            name=name,
+            incarnation=incarnation,
+            pages=pool,
+            numerics=self.numerics.get(name, "class-a"),
+            model=self.models.get(name, "sim"),
+            choose=lambda mine, theirs: self._choose(transport.name, name, theirs),
+            on_write=lambda page: self._computed(name, pool, page),
         )
-        kv_hello = KvHello(
-            incarnation, numerics, self.shape.layout, self.shape.page_bytes, "host", 0, 0, transports=(transport.name,)
-        )
-        accent = 0 if numerics == "class-a" else 1
-        runner = SimRunner(
-            pool,
-            PAGE_TOKENS,
-            accent=accent,
-            draft_layers=self.shape.layers - SHAPE.layers,
-            foresight=self.foresight,
-            vocabulary=self.vocabulary,
-            on_write=lambda page: self._computed(name, page_pool, page),
-            ahead=self.ahead,
-        )
-        worker: PrefillWorker | DecodeWorker
-        if tier is Tier.PREFILL:
-            worker = PrefillWorker(
-                host,
-                runner,
-                page_pool,
-                pool,
-                hello=hello,
-                kv_hello=kv_hello,
-                transports={transport.name: transport},
-                gateways=("gateway",),
-                chunk_tokens=self.chunk_tokens,
-                step_tokens=2 * self.chunk_tokens,
-                drafts=self.source is DraftSource.DRAFT,
-                trace_steps=self.trace_steps,
-                masker=self.masker() if self.masker is not None else None,
-                rules=self.rules,
-            )
-            await worker.attachments.listen(name)
-        else:
-            worker = DecodeWorker(
-                host,
-                runner,
-                page_pool,
-                pool,
-                hello=hello,
-                kv_hello=kv_hello,
-                receivers={transport.name: await transport.receive(pool, incarnation)},
-                choose=lambda mine, theirs: self._choose(transport.name, name, theirs),
-                gateways=("gateway",),
-                speculation=Speculation(
-                    self.source,
-                    draft_tokens=self.draft_tokens,
-                    chunk_tokens=self.chunk_tokens,
-                    page_tokens=PAGE_TOKENS,
-                    context_tokens=hello.context_tokens,
-                    accept=self.accept,
-                    draft_lengths=None
-                    if self.acceptance is None
-                    else DraftLengths(longest=self.draft_tokens, prior=self.acceptance),
-                ),
-                chunk_tokens=self.chunk_tokens,
-                max_batch=self.max_batch,
-                trace_steps=self.trace_steps,
-                masker=self.masker() if self.masker is not None else None,
-                rules=self.rules,
-            )
-            await worker.listen(name)
+        worker = made.worker
         worker.plans = []
-        process = SimProcess(name, tier, worker, pool, incarnation)
+        process = SimProcess(name, tier, worker, made.pool, incarnation)
         process.tasks = [asyncio.ensure_future(worker.run()), asyncio.ensure_future(worker.attachments.register())]
         self.processes[name] = process
         return process
@@ -342,7 +254,7 @@ class Cluster:
             name, model, prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics, trace
         )
         client = SimClient(spec, self.gateway.submit(spec), reads=reads)
-        client.task = asyncio.ensure_future(self._listen(client))
+        client.task = asyncio.ensure_future(client.listen())
         self.clients.append(client)
         return client
 
@@ -351,19 +263,6 @@ class Cluster:
         found = next(r.ticket for r in self.gateway.sequencer.requests.values() if r.choice is client.spec)
         assert found is not None, f"{client.spec.request_id} waits for a worker"
         return found
-
-    async def _listen(self, client: SimClient) -> None:
-        try:
-            async for token in client.handle.events():
-                client.positions.append(token.position)
-                client.seen.append(token.token)
-                if client.reads is not None:
-                    await client.reads()
-        except BatonError as error:
-            client.error = error
-            client.spec.trace.fails(error)
-        client.spec.trace.ends(cancelled=isinstance(client.error, Cancelled))
-        client.ended = True
 
     async def until(self, what: Callable[[], bool], seconds: float = 60.0) -> bool:
         """Let time pass until something holds; False when it did not in time."""
@@ -391,23 +290,7 @@ class Cluster:
     def violations(self) -> list[str]:
         found = list(self.strays)
         for client in self.clients:
-            had = list(client.spec.emitted)
-            spec, vocabulary = client.spec, self.vocabulary
-            given = spec.prompt, spec.sampling, SHAPE.layers
-            texts = [reference(*given, accent, vocabulary, self.bans) for accent in (0, 1)]
-            texts = [text[len(had) :] for text in texts if text[: len(had)] == had]
-            expected = next((text for text in texts if text[: len(client.seen)] == client.seen), texts[0])
-            name = client.spec.request_id
-            if not client.ended:
-                found.append(f"{name} never ends ({len(client.seen)} of {len(expected)} tokens)")
-            elif client.error is None and client.seen != expected:
-                found.append(f"{name} differs: {client.seen} is not {expected}")
-            elif client.seen != expected[: len(client.seen)]:
-                found.append(f"{name} differs before its error: {client.seen} is not the beginning of {expected}")
-            if client.error is not None and not isinstance(client.error, Cancelled) and not client.may_fail:
-                found.append(f"{name} ends with {client.error!r}")
-            if client.positions != list(range(len(had), len(had) + len(client.positions))):
-                found.append(f"{name} positions {client.positions}")
+            found += client.violations(self.options.vocabulary, self.bans)
         for process in self.processes.values():
             for task in process.tasks:
                 if task.done() and not task.cancelled() and task.exception() is not None:

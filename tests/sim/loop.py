@@ -1,4 +1,6 @@
-"""An event loop whose time is virtual: when nothing is ready it jumps to the next timer instead of waiting."""
+"""An event loop whose time is virtual: when nothing is ready it jumps to the next timer instead of waiting.
+
+A real loop fires a timer up to its clock's resolution early. With `early_seconds` this one does so too, each time."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,9 +14,9 @@ class Stuck(Exception):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
+    def __init__(self, early_seconds: float = 0.0) -> None:
         super().__init__()
-        self._now = 0.0
+        self._now, self._early_seconds = 0.0, early_seconds
         self._selector.select = self._jump  # type: ignore[attr-defined]
 
     def time(self) -> float:
@@ -27,12 +29,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _jump(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise Stuck("nothing is ready and no timer is left")
-        self._now += max(timeout, 0.0)
+        self._now += max(timeout - self._early_seconds, 0.0)
         return []
 
 
-def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    loop = VirtualLoop()
+def run_virtual(main: Coroutine[Any, Any, T], *, early_seconds: float = 0.0) -> T:
+    loop = VirtualLoop(early_seconds)
     try:
         return loop.run_until_complete(main)
     finally:

@@ -96,6 +96,8 @@ class SimRunner:
         on_write: Callable[[int], None] = lambda page: None,  # called with every page before its rows are written
         ahead: bool = False,
     ) -> None:
+        self.slowness = 1.0  # a step takes so many times as long
+        self.hangs: asyncio.Event | None = None  # until it is set, no step goes on
         self.ahead, self._following, self._turn = ahead, FollowedTokens(), asyncio.Lock()
         self._on_write = on_write
         self._accent, self._vocabulary = accent, vocabulary
@@ -117,12 +119,14 @@ class SimRunner:
         for piece in plan.pieces:
             for index in range(piece.start // self._page_tokens, (piece.stop - 1) // self._page_tokens + 1):
                 self._on_write(piece.pages[index])
-        work_seconds = self._step_seconds + plan.rows * self._row_seconds
+        work_seconds = (self._step_seconds + plan.rows * self._row_seconds) * self.slowness
         done_seconds = (
             asyncio.get_running_loop().time() + work_seconds
         )  # a thread computes though the loop stands still
         for layer in range(self._model_layers):
             await asyncio.sleep(work_seconds / self._model_layers)
+            if self.hangs is not None:
+                await self.hangs.wait()
             for piece in plan.pieces:
                 self._write(piece, layer)
             if on_layers is not None:

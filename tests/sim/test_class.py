@@ -2,9 +2,11 @@
 
 from mesh.errors import ClassUnavailable
 from mesh.messages import Sampling
-from tests.sim.cluster import SHAPE, Cluster, SimClient
+from tests.sim.clients import SimClient
+from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference
+from tests.sim.workers import SHAPE
 
 PROMPT = tuple(range(10))
 SAMPLING = Sampling(max_tokens=20)

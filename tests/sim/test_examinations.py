@@ -11,9 +11,10 @@ from gateway.core import ChoiceRequest, ExaminationStream, PromptScores
 from gateway.router import Local
 from mesh.errors import BatonError, DeadlineExceeded, WorkersDied
 from mesh.messages import Examination, Pooling, Sampling
-from tests.sim.cluster import SHAPE, Cluster
+from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference_logprobs
+from tests.sim.workers import SHAPE
 
 SCORES = Examination()
 LONG = tuple(range(120))

@@ -8,9 +8,11 @@ from gateway.core import ChoiceRequest
 from gateway.workers import Workers
 from mesh.errors import Unavailable
 from mesh.messages import Examination, Sampling, Tier
-from tests.sim.cluster import SHAPE, Cluster, SimClient
+from tests.sim.clients import SimClient
+from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference, reference_logprobs
+from tests.sim.workers import SHAPE
 
 PROMPT = tuple(range(10))
 SAMPLING = Sampling(max_tokens=12)

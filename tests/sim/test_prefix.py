@@ -4,8 +4,9 @@ import asyncio
 
 from gateway.router import Local
 from mesh.messages import PrefixChange, Sampling
-from tests.sim.cluster import PAGE_TOKENS, SHAPE, Cluster
+from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
+from tests.sim.workers import PAGE_TOKENS, SHAPE
 
 TEXT = tuple((slot * 31 + slot // 7) % 50 for slot in range(1024))
 

@@ -9,7 +9,8 @@ from gateway.router import Local
 from mesh.errors import PoolTooSmall
 from mesh.messages import Full, FullKind, Landing, Lost, Message, Reason, Sampling, Tier
 from mesh.rules import RULES
-from tests.sim.cluster import Cluster, SimClient
+from tests.sim.clients import SimClient
+from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 
 

@@ -97,3 +97,25 @@ def test_each_token_has_the_class_that_computed_it_however_late_it_is_read() -> 
 
     classes = run_virtual(main())
     assert classes[0] != "other" and classes[1:] == ["other"] * 3
+
+
+def test_a_token_has_its_class_though_an_error_is_held_behind_it() -> None:
+    """Its client needs the class to continue elsewhere: the error that ended the request is not a token."""
+
+    async def main() -> tuple[list[str], bool]:
+        m = mesh()
+        request = m.accept(max_tokens=4)
+        stream = RequestStream(m.sequencer, request)
+        prefill, _ = m.serving(request)
+        m.token(prefill, request.ticket, 0)
+        m.sequencer.end(request, DeadlineExceeded("late"))
+        classes, failed = list[str](), False
+        try:
+            async for _ in stream.events():
+                classes.append(stream.numerics)
+        except DeadlineExceeded:
+            failed = True
+        return classes, failed
+
+    classes, failed = run_virtual(main())
+    assert failed and len(classes) == 1 and classes[0] != ""

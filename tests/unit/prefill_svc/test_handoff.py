@@ -92,6 +92,35 @@ def test_after_later_a_prompt_lets_others_pass_and_asks_again() -> None:
     run_virtual(main())
 
 
+class AskingParts(PrefillParts):
+    """Its host looks for prompts to ask for at once when it is woken, as the worker's loop does."""
+
+    def wake(self) -> None:
+        self.handoff.ask()
+
+
+def test_a_prompt_that_got_later_asks_again_though_its_timer_fires_early() -> None:
+    async def main() -> None:
+        parts = AskingParts()
+        prompt = parts.asked()
+        parts.handoff.on_message(parts.link, Later(prompt.ticket))
+        await asyncio.sleep(2 * RULES.again_seconds)
+        assert parts.decode.taken() == [Ready(prompt.ticket)]
+
+    run_virtual(main(), early_seconds=5e-10)
+
+
+def test_other_prompts_pass_a_silent_one_though_its_timer_fires_early() -> None:
+    async def main() -> None:
+        parts = AskingParts(ahead_tokens=8)
+        parts.asked(1)
+        other = parts.queued(2)
+        await asyncio.sleep(2 * RULES.ready_seconds)
+        assert parts.decode.taken() == [Ready(other.ticket)]
+
+    run_virtual(main(), early_seconds=5e-10)
+
+
 def test_silence_lets_other_prompts_pass_but_no_second_ready_goes_out() -> None:
     async def main() -> None:
         parts = PrefillParts(ahead_tokens=8)

@@ -1,0 +1,169 @@
+"""Draws the story of a seed. Each seed has its own mesh and its own rate for each kind of fault, often none: a run with
+many faults of few kinds goes deeper than one with few faults of all kinds."""
+
+from math import exp, inf, log
+from random import Random
+
+from decode_svc.speculation.speculation import DraftSource
+from gateway.router import Local
+from mesh.messages import Sampling
+from tests.sim.model import VOCABULARY
+from tests.sim.seeds.story import AT_DECODE, AT_GATEWAY, AT_PREFILL, PHASES, Demand, Fault, Story, World
+
+LOAD_SECONDS = (55.0, 120.0)
+LONGEST_PROMPT = 60
+OF_PROCESS = ("kill", "freeze", "replace", "drain", "slow", "hang")
+OF_GATEWAY = ("kill gateway", "freeze gateway", "drain gateway")
+OF_WAYS = ("snap", "cut", "deafen")
+
+
+def draw(seed: int, *, faults: bool = True, requests: int | None = None) -> Story:
+    random = Random(seed * 7919 + 13)
+    world = _world(random, seed)
+    load_seconds = random.uniform(*LOAD_SECONDS)
+    demands = _demands(random, world, load_seconds, requests or random.randint(20, 45))
+    return Story(world, demands, _faults(random, world, load_seconds) if faults else (), load_seconds)
+
+
+def _between(random: Random, least: float, most: float) -> float:
+    """Each order of magnitude is as likely as the others."""
+    return exp(random.uniform(log(least), log(most)))
+
+
+def _world(random: Random, seed: int) -> World:
+    kinds = (DraftSource.OFF, DraftSource.DRAFT, DraftSource.LOOKUP)
+    return World(
+        seed=seed,
+        prefills=random.randint(1, 3),
+        decodes=random.randint(1, 3),
+        gateways=random.choice((1, 2, 2, 2)),
+        classes=("class-a", "class-b") if random.random() < 0.2 else ("class-a",),
+        pages=random.choice((24, 32, 48, 96)),
+        prefill_pages=random.choice((20, 32, 48, 96)),
+        one_sided=random.random() < 0.6,
+        may_kill=random.random() < 0.7,
+        cache=random.random() < 0.7,
+        local=random.choice((Local.AUTO, Local.AUTO, Local.NEVER, Local.NEVER, Local.ALWAYS)),
+        chunk_tokens=random.choice((4, 8, 16)),
+        max_batch=random.choice((3, 8, 64)),
+        source=random.choices(kinds, (6, 1, 1))[0],
+        ahead=random.random() < 0.2,
+        step_seconds=_between(random, 0.01, 0.2),
+        latency_seconds=_between(random, 0.002, 0.1),
+        write_seconds=_between(random, 0.002, 0.3),
+        drift=random.choice((0.0, 0.0001, 0.02)),
+        reader_kib=random.choice((4, 4, 256)),
+    )
+
+
+def _demands(random: Random, world: World, load_seconds: float, count: int) -> tuple[Demand, ...]:
+    """Requests come alone and in bursts; many prompts begin alike."""
+    stems = [_tokens(random, random.randint(1, 40)) for _ in range(6)]
+    bursts = [random.uniform(0, load_seconds) for _ in range(random.randint(1, 4))]
+    patient, bounded = random.random() < 0.5, random.choice((0.0, 0.1, 0.4))
+    times = [
+        random.choice(bursts) + random.uniform(0, 2) if random.random() < 0.4 else random.uniform(0, load_seconds)
+        for _ in range(count)
+    ]
+    demands = []
+    for at in sorted(times):
+        prompt = (random.choice(stems) + _tokens(random, random.randint(0, 20)))[:LONGEST_PROMPT]
+        most = random.randint(20, 60) if random.random() < 0.3 else random.randint(1, 20)
+        sampling = Sampling(
+            temperature=random.choice((0.0, 1.0)),
+            seed=random.getrandbits(32),
+            max_tokens=most,
+            stop_ids=(random.randrange(VOCABULARY),) if random.random() < 0.3 else (),
+        )
+        demands.append(
+            Demand(
+                at,
+                prompt,
+                sampling,
+                random.randrange(world.gateways),
+                None if patient or random.random() >= bounded else _between(random, 0.05, 20.0),
+                len(world.classes) > 1 and random.random() < 0.5,
+                random.choice((0, 0, 0, -5, 5)),
+            )
+        )
+    return tuple(demands)
+
+
+def _tokens(random: Random, count: int) -> tuple[int, ...]:
+    return tuple(random.randrange(50) for _ in range(count))
+
+
+def _faults(random: Random, world: World, load_seconds: float) -> tuple[Fault, ...]:
+    found = list[Fault]()
+    for kind in PHASES:
+        if kind == "deadline" or random.random() < 0.6:
+            continue
+        mean = load_seconds / _between(random, 1.0, 15.0)
+        at = random.expovariate(1 / mean)
+        while at < load_seconds:
+            found.append(_fault(random, world, kind, at))
+            at += random.expovariate(1 / mean)
+    if lasting := _lasting(random, world, load_seconds):
+        found.append(lasting)
+    return tuple(sorted(found, key=lambda fault: fault.at))
+
+
+def _names(world: World) -> tuple[list[str], list[str], list[str]]:
+    counts = (("prefill", world.prefills), ("decode", world.decodes), ("gateway", world.gateways))
+    prefills, decodes, gateways = ([f"{tier}{n}" for n in range(count)] for tier, count in counts)
+    return prefills, decodes, gateways
+
+
+def _fault(random: Random, world: World, kind: str, at: float) -> Fault:
+    prefills, decodes, gateways = _names(world)
+    seconds = _between(random, 0.05, 25.0)
+    waits = random.random() < 0.6
+    if kind in OF_PROCESS:
+        target = random.choice(prefills + decodes)
+        return Fault(at, kind, target, seconds=seconds, phase=_phase(random, world, target) if waits else "")
+    if kind in OF_GATEWAY:
+        return Fault(
+            at,
+            kind,
+            random.choice(gateways),
+            seconds=seconds,
+            phase=random.choice(AT_GATEWAY) if waits else "",
+        )
+    if kind in OF_WAYS:
+        ways = [(p, d) for p in prefills for d in decodes] + [(w, g) for w in prefills + decodes for g in gateways]
+        one, other = random.choice(ways)
+        if random.random() < 0.5 and other not in gateways:
+            one, other = other, one
+        phase = _phase(random, world, one) if waits and one not in gateways else ""
+        if kind == "deafen" and random.random() < 0.5:
+            one, other, phase = other, one, ""
+        return Fault(at, kind, one, other, seconds=seconds, phase=phase)
+    if kind in ("cancel", "stall"):
+        phase = random.choice(PHASES[kind]) if waits else ""
+        lasts = seconds if kind == "cancel" else _between(random, 1.0, 25.0)
+        return Fault(at, kind, seconds=lasts, phase=phase, pick=random.getrandbits(16))
+    return Fault(at, kind, seconds=_between(random, 0.5, 25.0), pick=random.choice((1, 1, 2, 5, 40)))
+
+
+def _phase(random: Random, world: World, target: str) -> str:
+    """Phases in which pages are at stake come more often."""
+    if target.startswith("prefill"):
+        return random.choices(AT_PREFILL, (1, 1, 4, 2))[0]
+    return random.choices(AT_DECODE, (0, 0, 3, 2) if world.local is Local.ALWAYS else (1, 4, 1, 3))[0]
+
+
+def _lasting(random: Random, world: World, load_seconds: float) -> Fault | None:
+    """A fault that never ends by itself. The mesh must work around it, so the first worker of each tier is spared."""
+    at = random.uniform(0, load_seconds)
+    prefills, decodes, _ = _names(world)
+    if len(world.classes) > 1 or random.random() < 0.6:
+        return None
+    others = prefills[1:] + decodes[1:]
+    if others and random.random() < 0.6:
+        target = random.choice(others)
+        return Fault(at, "freeze", target, seconds=inf, phase=_phase(random, world, target))
+    ways = [(p, d) for p in prefills for d in decodes if (p, d) != (prefills[0], decodes[0])]
+    if not ways:
+        return None
+    one, other = random.choice(ways)
+    return Fault(at, random.choice(("cut", "deafen")), one, other, seconds=inf)

@@ -1,0 +1,88 @@
+"""A page pool that is checked after every event that has changed it: each page is where its state says, and is referred
+to by exactly those that hold it."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+from decode_svc.worker import DecodeWorker
+from engine.pages import PagePool, PageState
+from prefill_svc.worker import PrefillWorker
+
+
+class WatchedPool(PagePool):
+    changed = False
+
+    def share(self, pages: Iterable[int]) -> None:
+        self.changed = True
+        super().share(pages)
+
+    def release(self, pages: Sequence[int]) -> None:
+        self.changed = True
+        super().release(pages)
+
+    def admit(self, pages: Iterable[int]) -> None:
+        self.changed = True
+        super().admit(pages)
+
+    def unland(self, pages: Iterable[int]) -> None:
+        self.changed = True
+        super().unland(pages)
+
+    def quarantine(self, pages: Iterable[int]) -> None:
+        self.changed = True
+        super().quarantine(pages)
+
+    def prove(self, proven: Callable[[Hashable], bool]) -> int:
+        self.changed = True
+        return super().prove(proven)
+
+    def _allocate(self, count: int, state: PageState) -> tuple[int, ...] | None:
+        self.changed = True
+        return super()._allocate(count, state)
+
+    def faults(self, worker: PrefillWorker | DecodeWorker) -> list[str]:
+        """What is wrong with the pages now."""
+        counts, states = self.counts(), self._state
+        stated = {
+            PageState.FREE: counts.free,
+            PageState.CACHED: counts.cached,
+            PageState.IN_USE: counts.in_use,
+            PageState.LANDING: counts.landing,
+            PageState.QUARANTINED: counts.quarantined,
+        }
+        found = [f"not {n} pages are {each.value}" for each, n in stated.items() if states.count(each) != n]
+        if len(set(self._free)) != len(self._free) or any(states[page] is not PageState.FREE for page in self._free):
+            found.append(f"the free list is wrong: {sorted(self._free)}")
+        held = _held(worker)
+        wrong = [page for page in range(self.pages) if self._refs[page] != held[page]]
+        if wrong:
+            page = wrong[0]
+            what = f"page {page}, {self._state[page].value}, has {self._refs[page]} references and {held[page]} holders"
+            found.append(what)
+        landing = _landing(worker)
+        if sorted(landing) != sorted(page for page in self._owner if self._state[page] is PageState.LANDING):
+            found.append(f"the pages of the landings are {sorted(landing)}, not those that land")
+        return found
+
+
+def _held(worker: PrefillWorker | DecodeWorker) -> Counter[int]:
+    """How many requests hold each page."""
+    held = Counter[int]()
+    for exam in worker._examinations._all.values():
+        held.update(exam.pages)
+    if isinstance(worker, DecodeWorker):
+        for request in worker.requests.values():
+            held.update(request.pages)
+        for flight in worker._flights._flying:
+            held.update(flight.doomed)
+    else:
+        for prompt in worker.prompts:
+            held.update(prompt.own.pages)
+            held.update(source for source, _ in prompt.own.copies)
+    return held
+
+
+def _landing(worker: PrefillWorker | DecodeWorker) -> list[int]:
+    if not isinstance(worker, DecodeWorker):
+        return []
+    return [page for r in worker.requests.values() if r.landing is not None for page in r.landing.pages]

@@ -1,0 +1,96 @@
+"""One process of a run, and how others see what it is doing."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from decode_svc.worker import DecodeWorker
+from gateway.service import Gateway
+from kvtransfer.memory import MemoryPool
+from mesh.messages import Tier
+from prefill_svc.worker import PrefillWorker
+from tests.sim.model import SimRunner
+from tests.sim.seeds.nodes import Node
+from tests.sim.seeds.pools import WatchedPool
+from tests.sim.workers import SimWorker
+
+
+@dataclass
+class Process:
+    name: str
+    node: Node
+    tasks: list["asyncio.Task[Any]"] = field(default_factory=list)
+    alive: bool = True
+    replaced: bool = False  # another process has its address
+
+    @property
+    def runs(self) -> bool:
+        return self.alive and not self.node.frozen
+
+
+@dataclass
+class WorkerProcess(Process):
+    tier: Tier = Tier.PREFILL
+    incarnation: int = 0
+    numerics: str = ""
+    lasting: bool = False  # it stays frozen when the run heals
+    made: SimWorker | None = None
+
+    @property
+    def worker(self) -> PrefillWorker | DecodeWorker:
+        assert self.made is not None
+        return self.made.worker
+
+    @property
+    def pages(self) -> WatchedPool:
+        assert self.made is not None and isinstance(self.made.pages, WatchedPool)
+        return self.made.pages
+
+    @property
+    def pool(self) -> MemoryPool:
+        assert self.made is not None
+        return self.made.pool
+
+    @property
+    def runner(self) -> SimRunner:
+        assert self.made is not None
+        return self.made.runner
+
+    def stages(self, request: int | None = None) -> set[str]:
+        """Phases of its requests, or of one of them."""
+        worker = self.worker
+        if isinstance(worker, DecodeWorker):
+            return {r.phase.value for r in worker.requests.values() if request in (None, r.key)}
+        return {p.phase.value for p in worker.prompts if request in (None, p.ticket.request)}
+
+    def computing(self) -> set[int]:
+        """The requests that it computes, or has computed pages of."""
+        worker = self.worker
+        if isinstance(worker, DecodeWorker):
+            return {r.key for r in worker.requests.values() if r.phase.value in ("landing", "running")}
+        return {p.ticket.request for p in worker.prompts if p.phase.value in ("pushing", "held")}
+
+
+@dataclass
+class GatewayProcess(Process):
+    gateway: Gateway | None = None
+    broken: list[Callable[[], None]] = field(default_factory=list)  # told to the clients that it serves when it dies
+
+    @property
+    def core(self) -> Gateway:
+        assert self.gateway is not None
+        return self.gateway
+
+    def stages(self, request: int | None = None) -> set[str]:
+        return {r.phase.value for r in self.core.sequencer.requests.values() if request in (None, r.id)}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A time in which a process could not serve."""
+
+    name: str
+    kind: str
+    began: float
+    ended: float

@@ -1,0 +1,30 @@
+"""The text that a request must have, token by token: what each numerics class says behind the tokens so far."""
+
+from mesh.messages import End, Sampling
+from tests.sim.model import choose, mix
+
+_MASK = (1 << 64) - 1
+
+
+class ExpectedText:
+    def __init__(self, prompt: tuple[int, ...], sampling: Sampling, *, layers: int, vocabulary: int) -> None:
+        self.sampling, self.tokens, self.end = sampling, list[int](), End.NONE
+        self._vocabulary, self._kv, self._state, self._slot = vocabulary, [0] * layers, 0, 0
+        for token in prompt:
+            self._read(token)
+
+    def next(self, numerics: str) -> int:
+        """The token that comes next if a worker of this class samples it."""
+        accent = 0 if numerics.startswith("class-a ") else 1
+        return choose(self._state + accent, self.sampling, len(self.tokens), self._vocabulary)
+
+    def add(self, token: int) -> None:
+        self.end = self.sampling.end(len(self.tokens), token)
+        self.tokens.append(token)
+        self._read(token)
+
+    def _read(self, token: int) -> None:
+        for layer, value in enumerate(self._kv):
+            self._kv[layer] = mix(value, mix(token, layer))
+        self._state = (self._state + sum(mix(value, self._slot) for value in self._kv)) & _MASK
+        self._slot += 1

@@ -1,0 +1,224 @@
+"""Clients of a run. A client reads one answer, checks each token, and goes on at another gateway when its own is gone,
+as the clients' stub does: with the tokens that it has, and their numerics class."""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from gateway.core import ChoiceRequest, TokenStream, check_class
+from mesh.errors import (
+    BatonError,
+    Cancelled,
+    ClassUnavailable,
+    DeadlineExceeded,
+    PoolTooSmall,
+    Unavailable,
+    WorkersDied,
+)
+from mesh.messages import End, Token
+from tests.sim.seeds.fleet import Fleet
+from tests.sim.seeds.judge import justified
+from tests.sim.seeds.processes import GatewayProcess
+from tests.sim.seeds.story import Demand
+from tests.sim.seeds.text import ExpectedText
+from tests.sim.workers import SHAPE
+
+BACK_OFF_SECONDS = (0.2, 3.0)
+LATE_SECONDS = 1.0  # so long after its deadline a request must have ended, where its gateway runs
+NOTICED_SECONDS = 0.001  # before its deadline, when its phase is noted
+
+
+class Call:
+    """One request at one gateway: what the gateway sends arrives in order."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._way: deque[Any] = deque()
+        self.inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self.stream: TokenStream | None = None
+
+    def send(self, item: Any) -> None:
+        self._way.append(item)
+        self._fleet.network.later(self._arrive)
+
+    def break_off(self) -> None:
+        self.inbox.put_nowait(ConnectionError("the gateway is gone"))
+
+    def _arrive(self) -> None:
+        self.inbox.put_nowait(self._way.popleft())
+
+
+class User:
+    def __init__(self, fleet: Fleet, number: int, demand: Demand) -> None:
+        self.fleet, self.name, self.demand = fleet, f"r{number}", demand
+        self.text = ExpectedText(
+            demand.prompt, demand.sampling, layers=SHAPE.layers, vocabulary=fleet.options.vocabulary
+        )
+        self.numerics = ""
+        self.began = self.accepted = 0.0  # of the request; of its latest call
+        self.ended = self.cancelled = False
+        self.error: BatonError | None = None
+        self.calls = 0
+        self.requests = set[int]()  # its numbers at gateways
+        self.reads = asyncio.Event()  # cleared while the client does not read
+        self.reads.set()
+        self.process: GatewayProcess | None = None
+        self._call: Call | None = None
+        self._spec: ChoiceRequest | None = None
+        self._gone = ""  # why the last call ended before the answer
+
+    # ---- what faults do to it
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.process is not None and self._call is not None and self.process.alive:
+            call = self._call
+            self.process.node.run(self.fleet.loop.call_soon, lambda: call.stream and call.stream.cancel())
+
+    @property
+    def request(self) -> int | None:
+        """Its number at its gateway now."""
+        if self.process is None or self._spec is None or not self.process.alive:
+            return None
+        return self.fleet.request_of(self._spec, self.process.name)
+
+    def stages(self) -> set[str]:
+        """Phases of its request at all workers."""
+        request = self.request
+        if request is None:
+            return set()
+        return {stage for worker in self.fleet.workers.values() for stage in worker.stages(request)}
+
+    # ---- its life
+
+    async def run(self) -> None:
+        fleet, turn, pause = self.fleet, self.demand.gateway, BACK_OFF_SECONDS[0]
+        self.began = fleet.loop.world
+        while not self.ended:
+            process = fleet.gateways[f"gateway{turn % fleet.world.gateways}"]
+            if self.cancelled and not self.calls:
+                break
+            if process.alive and await self._ask(process):
+                break
+            if self.cancelled:
+                break
+            turn += 1
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, BACK_OFF_SECONDS[1])
+        self.ended = True
+        if self.error is None and not self.cancelled and self.text.end is End.NONE:
+            self._wrong("ends too soon")
+
+    async def _ask(self, process: GatewayProcess) -> bool:
+        """One call. True: the request is over."""
+        fleet, demand, call = self.fleet, self.demand, Call(self.fleet)
+        left = None
+        if demand.deadline_seconds is not None:
+            left = demand.deadline_seconds - (fleet.loop.world - self.began)
+            if left <= 0:
+                fleet.coverage.reach("DEADLINE_EXCEEDED")
+                self.error = DeadlineExceeded("before another gateway took it")
+                return True
+            fleet.loop.call_later(max(0.0, left - NOTICED_SECONDS), self._deadline_comes, process)
+        spec = ChoiceRequest(
+            self.name,
+            "sim",
+            demand.prompt,
+            tuple(self.text.tokens),
+            demand.sampling,
+            left,
+            demand.allow_class_change,
+            self.numerics,
+            priority=demand.priority,
+        )
+        self.process, self._call, self._spec, self.accepted = process, call, spec, fleet.loop.world
+        self.calls += 1
+        process.broken.append(call.break_off)
+        task = process.node.spawn(self._serve(process, spec, call))
+        try:
+            return await self._read(process, call)
+        finally:
+            process.broken.remove(call.break_off)
+            process.tasks = [each for each in process.tasks if not each.done()] + [task]
+
+    async def _serve(self, process: GatewayProcess, spec: ChoiceRequest, call: Call) -> None:
+        """The front door of the gateway, on its node."""
+        try:
+            call.stream = stream = process.core.submit(spec)
+            self.requests.update(r.id for r in process.core.sequencer.requests.values() if r.choice is spec)
+            if self.cancelled:
+                stream.cancel()
+            async for token in stream.events():
+                check_class(spec, stream)
+                call.send((token, stream.numerics))
+                await self.reads.wait()
+        except BatonError as error:
+            if call.stream is not None:
+                call.stream.cancel()
+            call.send(error)
+        else:
+            call.send(None)
+
+    async def _read(self, process: GatewayProcess, call: Call) -> bool:
+        while True:
+            match await call.inbox.get():
+                case None:
+                    return True
+                case ConnectionError():
+                    self._gone = "died"
+                    return False
+                case BatonError() as error:
+                    return self._failed(process, error)
+                case (token, numerics):
+                    self._take(token, numerics)
+
+    def _take(self, token: Token, numerics: str) -> None:
+        text, coverage = self.text, self.fleet.coverage
+        if self._gone:
+            paths = {
+                "died": "a request continues at a gateway after its gateway died",
+                "drained": "a request continues after a gateway has drained",
+            }
+            if self._gone in paths:
+                coverage.reach(paths[self._gone])
+            self._gone = ""
+        if self.numerics and numerics != self.numerics:
+            coverage.reach("a request continues in another numerics class")
+            if not self.demand.allow_class_change:
+                self._wrong(f"changes from {self.numerics} to {numerics}")
+        self.numerics = numerics
+        expected = text.next(numerics)
+        if token.position != len(text.tokens):
+            self._wrong(f"gets position {token.position} and not {len(text.tokens)}")
+        elif token.token != expected:
+            self._wrong(f"gets token {token.token} and not {expected} at position {token.position} from {numerics}")
+        elif text.end is not End.NONE:
+            self._wrong("gets a token behind its end")
+        text.add(token.token)
+        late = self.demand.deadline_seconds
+        if late is not None and self.fleet.loop.world > self.began + late * 1.03 + LATE_SECONDS:
+            if self.process is not None and not self.fleet.troubled(self.process.name, self.began):
+                self._wrong(f"gets a token after its deadline of {late:.3f} s")
+
+    def _failed(self, process: GatewayProcess, error: BatonError) -> bool:
+        """True: the request is over."""
+        fleet, coverage = self.fleet, self.fleet.coverage
+        if (why := justified(fleet, self, process, error)) is not None:
+            self._wrong(f"ends with {error!r}: {why}")
+        if isinstance(
+            error, WorkersDied | Unavailable | ClassUnavailable | PoolTooSmall | DeadlineExceeded | Cancelled
+        ):
+            coverage.reach(error.reason)
+        if isinstance(error, Unavailable | ClassUnavailable):
+            self._gone = "drained" if "continue_with" in error.details else "refused"
+            return False
+        self.error = error
+        return True
+
+    def _deadline_comes(self, process: GatewayProcess) -> None:
+        if self.process is process and not self.ended:
+            for stage in self.stages():
+                self.fleet.coverage.hit("deadline", stage)
+
+    def _wrong(self, what: str) -> None:
+        self.fleet.violate(f"{self.name} {what}")

@@ -1,0 +1,161 @@
+"""The workers of simulations: the product's own, with transports in memory and a model that is fast to check."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from decode_svc.handoff.sessions import Choose
+from decode_svc.speculation.draft_length import DraftLengths
+from decode_svc.speculation.speculation import Accept, DraftSource, Speculation
+from decode_svc.worker import DecodeWorker
+from engine.acceptance import accepted
+from engine.constraint import Masker
+from engine.pages import PagePool
+from kvtransfer.memory import MemoryPool, MemoryTransport
+from kvtransfer.transfer import PageShape
+from mesh.messages import Hello, KvHello, Load, PrefixChange, Tier
+from mesh.network import Network
+from mesh.rules import RULES, Rules
+from prefill_svc.worker import PrefillWorker
+from tests.sim.model import VOCABULARY, SimRunner
+
+PAGE_TOKENS = 4
+CONTEXT_TOKENS = 4096
+SHAPE = PageShape(((2, PAGE_TOKENS * 8),), "sim")
+DRAFT_SHAPE = PageShape(((2, PAGE_TOKENS * 8), (1, PAGE_TOKENS * 8)), layout="sim+draft")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """What all workers of a simulated mesh have in common."""
+
+    rules: Rules = RULES
+    gateways: tuple[str, ...] = ("gateway",)
+    chunk_tokens: int = 8
+    cache: bool = True
+    max_batch: int = 64
+    source: DraftSource = DraftSource.OFF
+    draft_tokens: int = 4
+    foresight: float = 0.7
+    vocabulary: int = VOCABULARY
+    acceptance: float | None = None  # the acceptance that drafts are expected to find; None: the product's guess
+    accept: Accept = accepted
+    ahead: bool = False  # decode launches steps before the ones in front are read
+    trace_steps: int = 0
+    step_seconds: float = 0.002
+    masker: Callable[[], Masker] | None = None  # makes each worker's masks; None: no request has a grammar
+
+    @property
+    def shape(self) -> PageShape:
+        return DRAFT_SHAPE if self.source is DraftSource.DRAFT else SHAPE
+
+
+@dataclass(frozen=True)
+class SimWorker:
+    """A worker and the parts of it that tests look into."""
+
+    worker: PrefillWorker | DecodeWorker
+    pages: PagePool
+    pool: MemoryPool
+    runner: SimRunner
+
+
+async def start_worker(
+    options: WorkerOptions,
+    network: Network,
+    transport: MemoryTransport,
+    *,
+    tier: Tier,
+    name: str,
+    incarnation: int,
+    pages: PagePool,
+    numerics: str = "class-a",
+    model: str = "sim",
+    choose: Choose,
+    on_write: Callable[[int], None],  # called with every page before a step writes it
+) -> SimWorker:
+    """A worker that listens at its name; its caller runs its loop and lets it register."""
+    shape, rules = options.shape, options.rules
+    pool = MemoryPool(shape, pages.pages)
+    hello = Hello(
+        tier,
+        incarnation,
+        name,
+        numerics,
+        f"print-{numerics}",
+        model,
+        "0",
+        PAGE_TOKENS,
+        CONTEXT_TOKENS,
+        Load(),
+        PrefixChange(0),
+        name,
+    )
+    kv_hello = KvHello(
+        incarnation, numerics, shape.layout, shape.page_bytes, "host", 0, 0, transports=(transport.name,)
+    )
+    runner = SimRunner(
+        pool,
+        PAGE_TOKENS,
+        step_seconds=options.step_seconds,
+        row_seconds=options.step_seconds / 10,
+        accent=0 if numerics == "class-a" else 1,
+        draft_layers=shape.layers - SHAPE.layers,
+        foresight=options.foresight,
+        vocabulary=options.vocabulary,
+        on_write=on_write,
+        ahead=options.ahead,
+    )
+    masker = options.masker() if options.masker is not None else None
+    if tier is Tier.PREFILL:
+        prefill = PrefillWorker(
+            network,
+            runner,
+            pages,
+            pool,
+            hello=hello,
+            kv_hello=kv_hello,
+            transports={transport.name: transport},
+            gateways=options.gateways,
+            chunk_tokens=options.chunk_tokens,
+            step_tokens=2 * options.chunk_tokens,
+            drafts=options.source is DraftSource.DRAFT,
+            trace_steps=options.trace_steps,
+            masker=masker,
+            rules=rules,
+        )
+        await prefill.attachments.listen(name)
+        return SimWorker(prefill, pages, pool, runner)
+    decode = DecodeWorker(
+        network,
+        runner,
+        pages,
+        pool,
+        hello=hello,
+        kv_hello=kv_hello,
+        receivers={transport.name: await transport.receive(pool, incarnation)},
+        choose=choose,
+        gateways=options.gateways,
+        speculation=_speculation(options),
+        chunk_tokens=options.chunk_tokens,
+        max_batch=options.max_batch,
+        trace_steps=options.trace_steps,
+        masker=masker,
+        rules=rules,
+    )
+    await decode.listen(name)
+    return SimWorker(decode, pages, pool, runner)
+
+
+def _speculation(options: WorkerOptions) -> Speculation:
+    lengths = None
+    if options.acceptance is not None:
+        lengths = DraftLengths(longest=options.draft_tokens, prior=options.acceptance)
+    return Speculation(
+        options.source,
+        draft_tokens=options.draft_tokens,
+        chunk_tokens=options.chunk_tokens,
+        page_tokens=PAGE_TOKENS,
+        context_tokens=CONTEXT_TOKENS,
+        accept=options.accept,
+        draft_lengths=lengths,
+    )
