@@ -98,6 +98,9 @@ class Cluster:
         masker: Callable[[], Masker] | None = None,  # makes each worker's masks; None: no request has a grammar
         bans: Callable[[Sampling, list[int]], Collection[int]] = lambda sampling, text: (),  # those of the reference
         reader_kib: int = 256,
+        queue_seconds: float = 10.0,
+        step_seconds: float = 0.002,
+        row_seconds: float = 0.0002,
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
@@ -107,7 +110,8 @@ class Cluster:
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
         self.acceptance, self.ahead, self.trace_steps = acceptance, ahead, trace_steps
         self.masker, self.bans = masker, bans
-        self.limits, self.door = limits or Limits(), DoorConfig(reader_kib=reader_kib)
+        self.limits, self.door = limits or Limits(), DoorConfig(reader_kib=reader_kib, queue_seconds=queue_seconds)
+        self.step_seconds, self.row_seconds = step_seconds, row_seconds
         self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is DraftSource.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
@@ -181,6 +185,8 @@ class Cluster:
             vocabulary=self.vocabulary,
             on_write=lambda page: self._computed(name, page_pool, page),
             ahead=self.ahead,
+            step_seconds=self.step_seconds,
+            row_seconds=self.row_seconds,
         )
         worker: PrefillWorker | DecodeWorker
         if tier is Tier.PREFILL:
