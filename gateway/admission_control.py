@@ -20,7 +20,7 @@ from mesh.rules import Rules
 QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING = "queue", "deadline", "max_waiting", "no_worker", "draining"
 REFUSALS = QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING  # why requests are refused
 DEMAND_SECONDS = 10.0  # time in which the count of those that came fades
-LATE_TIMES = 2  # a request may wait for so many times `queue_seconds`, if the estimate was wrong
+LATE_TIMES = 1.5  # a request may wait for so many times `queue_seconds`, if the estimate was wrong
 
 
 class AdmissionControl:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from math import inf
 
 from engine.batch import Chunk, prompt_piece
 from engine.masks import StepMasks
@@ -153,7 +152,7 @@ class Prompts:
         self.measures = measures
         self._host, self._links, self._pages = host, links, pages
         self._incarnation, self._priority_seconds = incarnation, priority_seconds
-        self._tokens_per_second = inf  # as last reported; not measured before
+        self._tokens_per_second = 0.0  # as last reported; 0: not measured yet
         self._prompts: dict[int, Prompt] = {}  # by key, in order of seniority
         self.stepping: set[int] = set()  # keys of the prompts whose rows are in the step that runs now
 
@@ -188,7 +187,7 @@ class Prompts:
         return sum(self._pages.needed(prompt.total) for prompt in self if prompt.phase is PromptPhase.ASKED)
 
     def load(self, tokens_per_second: float) -> Load:
-        self._tokens_per_second = tokens_per_second or inf
+        self._tokens_per_second = tokens_per_second
         waiting = sum(p.phase in (PromptPhase.QUEUED, PromptPhase.ASKED) for p in self)
         queued = sum(p.remaining if p.landing else self._pages.fresh * p.remaining for p in self if p.first is None)
         running = sum(p.computing for p in self)
@@ -210,7 +209,7 @@ class Prompts:
         job, limits = prompt.job, list[float]()
         if job.start_seconds is not None:
             limits.append(job.start_seconds)
-        if job.deadline_seconds is not None and not job.emitted:
+        if job.deadline_seconds is not None and not job.emitted and self._tokens_per_second:
             limits.append(job.deadline_seconds - self._pages.fresh * prompt.total / (2 * self._tokens_per_second))
         if limits:
             prompt.start = asyncio.get_running_loop().call_later(max(0.0, min(limits)), self._give_back, prompt)

@@ -121,9 +121,9 @@ def test_an_older_worker_that_reports_no_places_refuses_nobody() -> None:
     assert control(made).wait_seconds("m") == 0.0
 
 
-def test_a_request_may_wait_twice_the_limit_and_longer_with_a_low_priority() -> None:
+def test_a_request_may_wait_half_as_long_again_as_the_limit_and_longer_with_a_low_priority() -> None:
     limit = partial(start_limit, 10.0, RULES)
-    assert limit(choice()) == 20.0 and limit(choice(priority=5)) == 25.0 and limit(choice(priority=-5)) == 20.0
+    assert limit(choice()) == 15.0 and limit(choice(priority=5)) == 20.0 and limit(choice(priority=-5)) == 15.0
     assert start_limit(0.0, RULES, choice()) is None
     assert limit(ChoiceRequest("r", "m", (1,), (2,), Sampling(max_tokens=5))) is None, "a continued answer waits"
 
