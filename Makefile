@@ -132,6 +132,10 @@ clients: $(DEV) ## real clients against a running mesh, each in an environment o
 traces: $(DEV) ## do traces add up? mixed requests behind Envoys, and delays put into every stage
 	@$(BIN)/python -m bench.traces --json $(ARGS)
 
+.PHONY: overload
+overload: $(DEV) ## goodput at three and ten times the capacity, and what refusals cost
+	@$(BIN)/python -m bench.overload --json $(ARGS)
+
 .PHONY: overhead
 overhead: $(DEV) ## what tracing and metrics cost, in tokens per second
 	@$(BIN)/python -m bench.overhead --json $(ARGS)

@@ -76,6 +76,7 @@ class Growth:
             if younger is None:
                 self._host.starved(request)
                 return None
+            younger.preempted = True
             self._host.lost(younger, Reason.PREEMPTED)
             self._host.drop(younger)
         return taken[0]

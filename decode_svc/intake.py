@@ -8,6 +8,7 @@ and goes on; any other request starts again and keeps its age."""
 import asyncio
 import logging
 
+from decode_svc.deadlines import set_deadlines
 from decode_svc.emission import Emission
 from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
@@ -100,7 +101,7 @@ class Intake:
         if job.sampling.grammar and not self._follows_grammar(request):
             return
         self._requests[request.key] = request
-        self._set_deadline(request)
+        set_deadlines(request, self._expire, self._host)
 
     def _follows_grammar(self, request: DecodeRequest) -> bool:
         """Compile the request's grammar while its pages are on their way. False: this worker cannot, which the gateway
@@ -128,7 +129,7 @@ class Intake:
         request.record.continues(self._loop.time())
         request.job, request.gateway, request.prefill = job, gateway, message.prefill_incarnation
         request.tokens.extend(job.tokens[known:])
-        self._set_deadline(request)
+        set_deadlines(request, self._expire, self._host)
         for position in range(job.base, request.next_position):
             self._emission.show(request, request.produced[position])
         self._emission.flush()
@@ -188,12 +189,6 @@ class Intake:
         if self._room.largest_need(request) > self._pages.pages - self._quarantine.stuck_pages:
             request.gateway.send(Full(request.ticket, FullKind.NOW))
             self._host.drop(request)
-
-    def _set_deadline(self, request: DecodeRequest) -> None:
-        if request.deadline is not None:
-            request.deadline.cancel()
-        seconds = request.job.deadline_seconds
-        request.deadline = None if seconds is None else self._loop.call_later(seconds, self._expire, request)
 
     def _expire(self, request: DecodeRequest) -> None:
         """The deadline has passed, though no Cancel came. The gateway ends the request by its own timer."""

@@ -85,6 +85,10 @@ class Planning:
     def tokens_per_second(self) -> float:
         return self._speed.tokens_per_second
 
+    @property
+    def step_seconds(self) -> float:
+        return self._speed.step_seconds
+
     def counts(self) -> dict[str, int]:
         """Since the start: steps, steps launched before the previous one was read, requests of the largest step."""
         return {"steps": self._steps, "steps_ahead": self._steps_ahead, "largest_batch": self._largest_batch}

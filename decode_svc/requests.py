@@ -113,6 +113,8 @@ class DecodeRequest:
     filled: int = 0  # tokens whose KV is in the pages
     produced: dict[int, Token] = field(default_factory=dict)  # position -> token; a later attempt emits them again
     passed: int | None = None  # younger requests that got pages since this one got Later; None: it never did
+    shared: int = 0  # pages that the prefix cache had when it got its own
+    preempted: bool = False  # it gives way to an older one
     landing: OpenLanding | None = None
     landing_began_seconds: float | None = None  # when the landing began that it was admitted from
     running_seconds: float = 0.0  # when it was admitted
@@ -122,6 +124,7 @@ class DecodeRequest:
     constraint: Constraint | None = None  # the grammar that the answer follows
     record: AttemptRecord = field(default_factory=AttemptRecord)  # what traces show of this attempt
     deadline: TimerHandle | None = None  # drops the request when its deadline passes
+    start: TimerHandle | None = None  # gives it back when nothing of it is computed after too long
 
     def __post_init__(self) -> None:
         self.phase = DecodePhase.LOCAL if self.prefill is None else DecodePhase.OPEN
@@ -131,6 +134,9 @@ class DecodeRequest:
         if phase not in MOVES[self.phase]:
             raise ValueError(f"request {self.key}: no move from {self.phase.value} to {phase.value}")
         self.phase = phase
+        for timer in (self.deadline, self.start) if phase is DecodePhase.ENDED else ():
+            if timer is not None:
+                timer.cancel()
 
     def holds(self, ticket: Ticket) -> bool:
         """Is this the ticket of the request's current attempt?"""

@@ -252,8 +252,7 @@ class DecodeWorker:
     def drop(self, request: DecodeRequest) -> None:
         """Step 9 of a request's life: forget it, fence its landing, and free its pages once no step uses them."""
         self.requests.pop(request.key, None)
-        if request.deadline is not None:
-            request.deadline.cancel()
+        self._room.ended(request, self._loop.time())
         if request.phase is DecodePhase.RUNNING:
             if not self._flights.keep(request, request.pages):
                 self.pages.release(request.pages)
@@ -277,7 +276,7 @@ class DecodeWorker:
         return self._hello.at(address, self._load(), prefix)
 
     def _load(self) -> Load:
-        return self._examinations.join(self._room.load(self._planning.tokens_per_second))
+        return self._examinations.join(self._room.load(self._planning.tokens_per_second, self._planning.step_seconds))
 
     async def measure(self) -> None:
         await self.attachments.push_measures(self._measures.loop_delay.observe)

@@ -171,8 +171,9 @@ class Core(Protocol):
     def limits(self) -> DoorConfig:
         """Limits of one request."""
 
-    def admit(self, choices: int) -> None:
-        """Raise one of mesh.errors if so many choices of one request cannot be accepted now."""
+    def admit(self, choices: int, model: str | None = None) -> None:
+        """Raise one of mesh.errors if so many choices of one request cannot be accepted now. `model`: a name of its
+        model, where that is known: a long queue at its workers refuses the request too."""
 
     def load(self) -> Mapping[str, int]:
         """Number of accepted choices that run, and that wait for their first token."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from gateway.requests import GatewayRequest
 from gateway.router import Local
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import Unavailable
-from mesh.messages import FullKind, Tier
+from mesh.errors import BatonError, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
+from mesh.messages import FullKind, Lost, Reason, Tier
 
 NO_WORKER_RETRY_SECONDS = 5.0
 DECODE_WORKER, PREFILL_WORKER, ROOM = "decode worker", "prefill worker", "room"
@@ -41,3 +41,17 @@ def no_worker(seconds: float, model: str | None = None) -> Unavailable:
     which = f"no worker of model {model!r}" if model is not None else "no worker"
     message = f"{which} has been attached for {seconds:.0f} s: start one, or try again later"
     return Unavailable(message, retry_after_seconds=NO_WORKER_RETRY_SECONDS)
+
+
+def given_back(request: GatewayRequest, lost: Lost, now: float) -> BatonError | None:
+    """The error that ends a request which a worker has given back, where no other worker shall try; None: another one
+    does."""
+    if lost.reason is Reason.GRAMMAR:
+        return InvalidRequest(request.choice.grammar_field, lost.detail)
+    if lost.reason is not Reason.LATE:
+        return None
+    waited, deadline = now - request.accepted_seconds, request.choice.deadline_seconds
+    if deadline is not None and waited < (request.start_seconds or deadline):
+        return DeadlineExceeded(f"the deadline of {deadline:.3f} s would pass before the first token")
+    what = f"this request waited {waited:.1f} s behind others and nothing of it was computed; try again later"
+    return Overloaded(what, wait_seconds=waited, retry_after_seconds=waited)

@@ -73,6 +73,7 @@ class GatewayRequest:
     error: BatonError | None = None  # that ended it
     findings: list[Scored | Embedded] = field(default_factory=list)  # of an examination, from the current attempt
     over: asyncio.Event = field(default_factory=asyncio.Event)  # set at its end
+    start_seconds: float | None = None  # a worker gives it back if nothing of it is computed by then; None: it waits
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None  # ends the wait for a worker
 
@@ -142,6 +143,8 @@ class GatewayRequest:
         assert self.ticket is not None, "an attempt has a ticket"
         choice, age_seconds = self.choice, now - self.accepted_seconds
         left = None if choice.deadline_seconds is None else max(0.0, choice.deadline_seconds - age_seconds)
+        limit = None if self.shown else self.start_seconds
+        start = None if limit is None else max(0.0, limit - age_seconds)
         return Job(
             ticket=self.ticket,
             prompt=choice.prompt,
@@ -150,6 +153,7 @@ class GatewayRequest:
             deadline_seconds=left,
             salt=choice.salt,
             priority=choice.priority,
+            start_seconds=start,
         )
 
     def cached_tokens(self, worker: AttachedWorker) -> int:

@@ -15,7 +15,7 @@ from gateway.candidates import choose, hopeless
 from gateway.core import ChoiceRequest
 from gateway.examining import Examining
 from gateway.held import Held, share
-from gateway.lacking import gave_up, lacking
+from gateway.lacking import gave_up, given_back, lacking
 from gateway.observability.attributes import route_attributes
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import READER_BEHIND, GatewayRequest, RequestPhase
@@ -24,7 +24,7 @@ from gateway.router import Local, Route, RouteDecision
 from gateway.tally import Tally
 from gateway.turns import Turns
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import BatonError, Cancelled, DeadlineExceeded, InvalidRequest, WorkersDied
+from mesh.errors import BatonError, Cancelled, DeadlineExceeded, WorkersDied
 from mesh.messages import (
     Cancel,
     End,
@@ -55,12 +55,13 @@ class Sequencer:
         local: Local,
         patience_seconds: float,
         reader_bytes: int,  # tokens of one client request that its reader may leave
+        start_limit: Callable[[ChoiceRequest], float | None] = lambda choice: None,  # see GatewayRequest.start_seconds
         observer: RequestObserver = UNOBSERVED,
     ) -> None:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
         self.tally, self._affinities = Tally(), Affinities()
-        self._rules, self._random, self._local = rules, random, local
+        self._rules, self._random, self._local, self._start_limit = rules, random, local, start_limit
         self.examining = Examining(self, workers, local=local, observer=observer)
         self._patience_seconds, self._reader_bytes, self._turns = patience_seconds, reader_bytes, Turns()
         self._retries = Retries(lambda: self._in_seniority(RequestPhase.WAITING), self.raise_attempt)
@@ -69,11 +70,11 @@ class Sequencer:
 
     def accept(self, choice: ChoiceRequest) -> GatewayRequest:
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        examined = choice.examination is not None
+        now, examined = loop.time(), choice.examination is not None
         trace = choice.trace.choice(now, choice.prompt, choice.sampling, examined=examined)
         held = Held(share(self._reader_bytes, choice.choices), self._turns)
         request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, held, numerics=choice.numerics)
+        request.start_seconds = self._start_limit(choice)
         self.requests[request.id] = request
         self.tally.accepted()
         self.observer.accepted(request)
@@ -221,8 +222,8 @@ class Sequencer:
             return
         name, ids = request.choice.request_id, request.choice.trace.log_fields
         log.info("request %s attempt %d: %s", name, lost.ticket.attempt, lost.reason.value, extra=ids)
-        if lost.reason is Reason.GRAMMAR:
-            return self.end(request, InvalidRequest(request.choice.grammar_field, lost.detail))
+        if (error := given_back(request, lost, asyncio.get_running_loop().time())) is not None:
+            return self.end(request, error)
         if lost.reason is Reason.TOO_LARGE:
             request.refused[worker.incarnation] = FullKind.EVER
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:
@@ -295,6 +296,5 @@ class Sequencer:
     def leave(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """Make these workers forget the current attempt and all earlier ones."""
         for incarnation in sorted(i for i in incarnations if i is not None):
-            worker = self.workers.get(incarnation)
-            if worker is not None and request.ticket is not None:
+            if (worker := self.workers.get(incarnation)) is not None and request.ticket is not None:
                 worker.send(Cancel(request.id, request.ticket.attempt))

@@ -6,8 +6,10 @@ heartbeat."""
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 
+from gateway.admission_control import AdmissionControl, start_limit
 from gateway.attaching import Attaching
 from gateway.changes import Changes
 from gateway.core import ChoiceRequest, ModelFacts
@@ -21,7 +23,7 @@ from gateway.served import ServedModels, facts_of, numbers, one_or_many
 from gateway.streams import RequestStream
 from gateway.workers import Workers
 from mesh.door_config import DoorConfig
-from mesh.errors import BatonError, Unavailable
+from mesh.errors import BatonError
 from mesh.network import Listening, Network
 from mesh.rules import RULES, Rules
 from mesh.telemetry import Silent
@@ -54,11 +56,12 @@ class Gateway:
             local=local,
             patience_seconds=patience_seconds,
             reader_bytes=self.limits.reader_bytes,
+            start_limit=partial(start_limit, self.limits.queue_seconds, rules),
             observer=observer,
         )
         self.observer = observer
         self.traces = traces or RecentTraces(Silent(), random=random)
-        self.served, self._local, self._max_waiting = one_or_many(model), local, max_waiting
+        self.served, self._local = one_or_many(model), local
         self.draining = False
         self.attaching = Attaching(
             network,
@@ -70,21 +73,21 @@ class Gateway:
             observer=observer,
             rules=rules,
         )
+        self.admission = AdmissionControl(
+            self.workers,
+            self.sequencer.tally,
+            self.attaching.check_workers,
+            local=local,
+            max_waiting=max_waiting,
+            queue_seconds=self.limits.queue_seconds,
+        )
 
     # ---- what the front doors use
 
-    def admit(self, choices: int) -> None:
-        if self.draining:
-            raise Unavailable("this gateway shuts down and takes no new requests; call another one, or try again later")
-        now, tally = asyncio.get_running_loop().time(), self.sequencer.tally
-        self.attaching.check_workers(now)
-        if tally.waiting + choices > self._max_waiting:
-            more = f"this request has {choices} more; " if choices > 1 else ""
-            raise Unavailable(
-                f"{tally.waiting} choices wait for their first token already; {more}the gateway takes at most "
-                f"{self._max_waiting} (max_waiting): try again later",
-                retry_after_seconds=tally.wait_seconds(now),
-            )
+    def admit(self, choices: int, model: str | None = None) -> None:
+        self.admission.check(
+            choices, model and self.root(model), asyncio.get_running_loop().time(), draining=self.draining
+        )
 
     def submit(self, choice: ChoiceRequest) -> RequestStream:
         return RequestStream(self.sequencer, self._accept(choice))
@@ -93,8 +96,7 @@ class Gateway:
         return ExaminationReply(self.sequencer, self._accept(choice))
 
     def _accept(self, choice: ChoiceRequest) -> GatewayRequest:
-        self.admit(1)
-        self.attaching.check_workers(asyncio.get_running_loop().time(), choice.model)
+        self.admission.accept(choice, asyncio.get_running_loop().time(), draining=self.draining)
         return self.sequencer.accept(choice)
 
     def load(self) -> dict[str, int]:

@@ -120,6 +120,9 @@ class Attachments:
         elif isinstance(message, ClockProbe):
             session.send(ClockReading(message.number, asyncio.get_running_loop().time()))
         else:
+            self._load = (
+                None  # the next report goes out even if it is the same: gateways forget what they have counted since
+            )
             self._on_message(session, message)
 
     # ---- reports: every gateway gets what has changed

@@ -15,6 +15,7 @@ MAX_SECONDS = 86_400.0
 @dataclass(frozen=True, kw_only=True)
 class DoorConfig:
     choices: int = 256  # prompts of one request times its n
+    queue_seconds: float = 10.0  # a request that would wait longer behind others is refused at once; 0: none is
     prompt_tokens: int = 0  # tokens of one prompt; 0: what the model's context holds
     stop_strings: int = 16  # of one request
     strict_fields: bool = False  # true: a field that no endpoint knows is an error; false: it is named as ignored
@@ -50,7 +51,7 @@ class DoorConfig:
         for key in ("header_seconds", "body_seconds", "reader_seconds", "receipt_seconds"):
             if not 0.0 < (seconds := getattr(self, key)) <= MAX_SECONDS:
                 raise ConfigError(f"{key}: {seconds} is not above 0 and at most {MAX_SECONDS:g}")
-        for key in ("keep_alive_seconds", "drain_seconds"):
+        for key in ("queue_seconds", "keep_alive_seconds", "drain_seconds"):
             if not 0.0 <= (seconds := getattr(self, key)) <= MAX_SECONDS:
                 raise ConfigError(f"{key}: {seconds} is not between 0 and {MAX_SECONDS:g}")
         for origin in self.cors_origins:

@@ -114,6 +114,18 @@ class RateLimited(BatonError):
     code = "rate_limit_exceeded"
 
 
+class Overloaded(BatonError):
+    """Too much waits before this request; nothing of it has been computed. A later try may succeed."""
+
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    http_status = 429
+    reason = "OVERLOADED"
+
+    def __init__(self, message: str, *, wait_seconds: float, retry_after_seconds: float) -> None:
+        details = {"wait_seconds": f"{wait_seconds:.1f}"}
+        super().__init__(message, retry_after_seconds=retry_after_seconds, details=details)
+
+
 class PoolTooSmall(BatonError):
     """The request is larger than every worker's pool. It can succeed only after a worker with a larger pool
     attaches."""

@@ -52,6 +52,7 @@ class Reason(Enum):
     CANNOT_PUSH = "cannot_push"  # prefill cannot reach decode, or a write to it failed
     TOO_LARGE = "too_large"  # the prompt needs more pages than the whole prefill pool has
     GRAMMAR = "grammar"  # the answer cannot follow its grammar here; the gateway ends the request with the detail
+    LATE = "late"  # it waited too long, and nothing of it is computed; the gateway ends the request
 
 
 class Pooling(Enum):
@@ -143,6 +144,7 @@ class Job:
     traceparent: str = ""  # W3C trace context of this attempt's span at this worker; empty: record nothing
     salt: bytes = b""  # the tenant's secret in the block hashes: tenants share no cached pages
     priority: int = 0  # a lower number counts as waiting longer, see `priority_seconds` in mesh/rules.py
+    start_seconds: float | None = None  # a worker that computes nothing of it for so long gives it back; None: it waits
 
     @property
     def base(self) -> int:
@@ -231,6 +233,9 @@ class Load:
     free_pages: int = 0  # pages that can be handed out: free and cached ones
     total_pages: int = 0  # pages of the whole pool
     tokens_per_second: float = 0.0  # prompt tokens per second of recent steps; 0: not measured yet
+    opened: int = 0  # decode: requests without pages, those whose prompts wait at prefill included
+    free_places: int = 0  # decode: further requests that could begin now
+    place_seconds: float = 0.0  # decode: time between two places that get free while none is; 0: not measured yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from engine.batch import pages_needed
 from engine.pages import PagePool
 from mesh.hashing import block_hashes
 
+FADES = 0.9  # weight of a prompt against the one behind it
+
 
 @dataclass(slots=True)
 class PromptPages:
@@ -24,6 +26,7 @@ class PromptPages:
 class PrefillPages:
     def __init__(self, pool: PagePool, *, page_tokens: int, numerics: str) -> None:
         self._pool, self._page_tokens, self._numerics = pool, page_tokens, numerics
+        self._fresh_tokens = self._taken_tokens = 0.0  # of the prompts that took pages, the last ones most
 
     @property
     def available(self) -> int:
@@ -33,6 +36,11 @@ class PrefillPages:
     @property
     def total(self) -> int:
         return self._pool.pages
+
+    @property
+    def fresh(self) -> float:
+        """The share of a prompt that no cache had, of those that took pages last: what those that wait will need."""
+        return self._fresh_tokens / self._taken_tokens if self._taken_tokens else 1.0
 
     def needed(self, tokens: int) -> int:
         return pages_needed(tokens, self._page_tokens)
@@ -50,9 +58,12 @@ class PrefillPages:
         if fresh is None:
             self._pool.release(shared)
             return None
+        cached = len(tokens) - 1 if whole else len(shared) * size
+        self._fresh_tokens = FADES * self._fresh_tokens + len(tokens) - cached
+        self._taken_tokens = FADES * self._taken_tokens + len(tokens)
         if whole:
-            return PromptPages((*shared[:-1], *fresh), hashes, len(tokens) - 1, ((shared[-1], fresh[0]),))
-        return PromptPages((*shared, *fresh), hashes, len(shared) * size)
+            return PromptPages((*shared[:-1], *fresh), hashes, cached, ((shared[-1], fresh[0]),))
+        return PromptPages((*shared, *fresh), hashes, cached)
 
     def copied(self, own: PromptPages) -> None:
         """The step that made the copies is over: give the shared pages back from which they were made."""

@@ -24,6 +24,9 @@ from prefill_svc.pages import PrefillPages, PromptPages
 
 log = logging.getLogger("baton.prefill")
 
+DUE_SECONDS = 10.0  # prompts whose deadline is nearer count as older
+LOOK_AGAIN_SECONDS = 0.1
+
 
 class PromptPhase(Enum):
     QUEUED = "queued"  # its turn to send Ready has not come, or decode answered Later
@@ -65,6 +68,7 @@ class Prompt:
     committed: bool = False  # Commit was sent at least once
     quiet_due: bool = False  # Quiet goes to decode when no write is in flight any more
     deadline: asyncio.TimerHandle | None = None  # drops the prompt when the client's deadline passes
+    start: asyncio.TimerHandle | None = None  # gives the prompt back when it has waited too long for its first step
     landed_seconds: float = 0.0  # when the Landing was accepted
     transport: str = ""  # by which its pages travel, once it has landed
     reported_seconds: float = 0.0  # when Computing was sent last
@@ -149,6 +153,7 @@ class Prompts:
         self.measures = measures
         self._host, self._links, self._pages = host, links, pages
         self._incarnation, self._priority_seconds = incarnation, priority_seconds
+        self._tokens_per_second = 0.0  # as last reported; 0: not measured yet
         self._prompts: dict[int, Prompt] = {}  # by key, in order of seniority
         self.stepping: set[int] = set()  # keys of the prompts whose rows are in the step that runs now
 
@@ -171,8 +176,11 @@ class Prompts:
         return [p for p in self._prompts.values() if p.decode_address == address]
 
     def seniority(self, prompt: Prompt) -> tuple[float, int]:
-        """The smaller one goes first: one step of priority is worth so many seconds of waiting."""
-        return prompt.queued_seconds + prompt.job.priority * self._priority_seconds, prompt.ticket.request
+        """The smaller one goes first: one step of priority is worth so many seconds of waiting. A near deadline makes a
+        prompt older, by DUE_SECONDS at most, so that no prompt waits for ever."""
+        left = prompt.job.deadline_seconds
+        hurry = 0.0 if left is None else max(0.0, DUE_SECONDS - left)
+        return prompt.queued_seconds - hurry + prompt.job.priority * self._priority_seconds, prompt.ticket.request
 
     @property
     def promised(self) -> int:
@@ -180,10 +188,11 @@ class Prompts:
         return sum(self._pages.needed(prompt.total) for prompt in self if prompt.phase is PromptPhase.ASKED)
 
     def load(self, tokens_per_second: float) -> Load:
+        self._tokens_per_second = tokens_per_second
         waiting = sum(p.phase in (PromptPhase.QUEUED, PromptPhase.ASKED) for p in self)
-        queued = sum(p.remaining for p in self if p.first is None)
+        queued = sum(p.remaining if p.landing else self._pages.fresh * p.remaining for p in self if p.first is None)
         running = sum(p.computing for p in self)
-        return Load(waiting, running, queued, self._pages.available, self._pages.total, tokens_per_second)
+        return Load(waiting, running, round(queued), self._pages.available, self._pages.total, tokens_per_second)
 
     def add(self, prompt: Prompt) -> None:
         self._prompts[prompt.key] = prompt
@@ -191,6 +200,28 @@ class Prompts:
         if prompt.job.deadline_seconds is not None:
             loop = asyncio.get_running_loop()
             prompt.deadline = loop.call_later(prompt.job.deadline_seconds, self.drop, prompt)
+        self._watch_start(prompt)
+
+    # ---- late prompts
+
+    def _watch_start(self, prompt: Prompt) -> None:
+        """Give the prompt back if its turn does not come in time: when it has waited for as long as the gateway allows,
+        or when its deadline would pass before its first token, even at twice the measured speed."""
+        job, limits = prompt.job, list[float]()
+        if job.start_seconds is not None:
+            limits.append(job.start_seconds)
+        if job.deadline_seconds is not None and not job.emitted and self._tokens_per_second:
+            limits.append(job.deadline_seconds - self._pages.fresh * prompt.total / (2 * self._tokens_per_second))
+        if limits:
+            prompt.start = asyncio.get_running_loop().call_later(max(0.0, min(limits)), self._give_back, prompt)
+
+    def _give_back(self, prompt: Prompt) -> None:
+        """Only before anything of it is computed: what has begun goes on."""
+        if prompt.phase is PromptPhase.QUEUED:
+            prompt.gateway.send(Lost(prompt.ticket, Reason.LATE))
+            self.stop(prompt, quiet=False)
+        elif prompt.phase is PromptPhase.ASKED:  # decode answers soon, or the prompt is queued again
+            prompt.start = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._give_back, prompt)
 
     # ---- ends
 
@@ -233,8 +264,9 @@ class Prompts:
             self._links.to(prompt.decode_address).send(Quiet(prompt.ticket, self._incarnation))
         if prompt.key not in self.stepping:
             prompt.enter(PromptPhase.ENDED)
-            if prompt.deadline is not None:
-                prompt.deadline.cancel()
+            for timer in (prompt.deadline, prompt.start):
+                if timer is not None:
+                    timer.cancel()
             del self._prompts[prompt.key]
             self._pages.release(prompt.own)
             self._host.wake()

@@ -1,16 +1,20 @@
-"""Room: decides which requests get the pages of a whole prompt now, all or none; running requests' next pages go first.
+"""Room: decides which requests get the pages of a whole prompt now, all or none; running requests' pages go first.
 
-Steps 3 and 6 of a request's life. A request that got Later keeps its place: a few younger ones may pass it, then none
-until it has its pages or has left. `allows` changes nothing; `refuse` and `pass_over` record what was decided."""
+Steps 3 and 6 of a request's life. A request waits if those that run would need its pages before they end, if
+answers become as long as they did here: what is admitted shall not be preempted. A request that got Later keeps its
+place: a few younger ones may pass it, then none until it has its pages or has left. `allows` changes nothing; `refuse`,
+`pass_over` and `ended` record what happened."""
 
 from collections.abc import Callable, Mapping
 
+from decode_svc.answer_lengths import AnswerLengths
+from decode_svc.forecast import GrowingRequest, peak_growth
 from decode_svc.requests import WAITING, DecodePhase, DecodeRequest
 from engine.batch import pages_needed
 from engine.examined import Seniority
 from engine.pages import PagePool
 from mesh.hashing import block_hashes
-from mesh.messages import Load
+from mesh.messages import End, Load
 
 HAVE_PAGES = (DecodePhase.RUNNING, DecodePhase.LANDING)
 
@@ -34,6 +38,7 @@ class Room:
         self.page_tokens = page_tokens
         self._requests, self._pages, self._numerics = requests, pages, numerics
         self._max_batch, self._overtakes, self._reserved = max_batch, overtakes, reserved
+        self._lengths = AnswerLengths()
 
     def take_shared(self, request: DecodeRequest) -> tuple[int, ...]:
         """The pages of this text that the prefix cache has, with a reference taken on each."""
@@ -62,7 +67,8 @@ class Room:
             return False
         if not self.places():
             return False
-        return lacking + self.growth() + self._reserved(request.seniority) <= self._pages.available
+        room = self._pages.available - lacking - self._reserved(request.seniority)
+        return self.growth() <= room and self.later_growth(request) <= room
 
     def refuse(self, request: DecodeRequest) -> None:
         """The request got Later: from now on those that pass it are counted."""
@@ -70,6 +76,7 @@ class Room:
 
     def pass_over(self, request: DecodeRequest) -> None:
         """The request gets its pages: every older one that waits has been passed once more."""
+        request.shared = len(request.hashes)
         for older in self._passed_by(request):
             older.passed = (older.passed or 0) + 1
 
@@ -80,23 +87,56 @@ class Room:
             for r in self._requests.values()
         )
 
+    def later_growth(self, request: DecodeRequest) -> int:
+        """Pages that running requests and this one will need beyond their next ones, as far as that can be known."""
+        others = [r for r in self._requests.values() if r.phase in HAVE_PAGES]
+        if not others or not self._lengths.known:
+            return 0
+        own = pages_needed(len(request.tokens), self.page_tokens)
+        growing = [self._growing(each, _pages(each), each.shared) for each in others]
+        return peak_growth([*growing, self._growing(request, own, own)], self.page_tokens)
+
+    def _growing(self, request: DecodeRequest, pages: int, shared: int) -> GrowingRequest:
+        left = self._lengths.left(request.next_position, request.job.sampling.max_tokens)
+        return GrowingRequest(left, len(request.tokens), pages, shared)
+
+    def ended(self, request: DecodeRequest, now: float) -> None:
+        """The request leaves. Those that ran teach how long answers become."""
+        last = request.produced.get(request.next_position - 1)
+        if request.phase is DecodePhase.RUNNING and last is not None and not request.preempted:
+            began = request.landing_began_seconds or request.running_seconds
+            self._lengths.add(request.next_position, now - began, cut=last.end is End.LENGTH)
+
     def oldest_waiting(self) -> tuple[Seniority, int] | None:
         """The oldest request that got Later and still waits: its seniority, and the pages that its text needs."""
         waiting = [r for r in self._requests.values() if r.phase in WAITING and r.passed is not None]
         first = min(waiting, key=lambda r: r.seniority, default=None)
         return None if first is None else (first.seniority, self.lacking(first, 0))
 
-    def load(self, tokens_per_second: float) -> Load:
+    def load(self, tokens_per_second: float, step_seconds: float = 0.0) -> Load:
         """The report that tells gateways how full this worker is."""
         everyone = self._requests.values()
+        opened = [r for r in everyone if r.phase in WAITING]
+        waiting = sum(r.phase is DecodePhase.LOCAL or r.passed is not None for r in opened)
+        running = sum(r.phase in HAVE_PAGES for r in everyone)
         return Load(
-            waiting=sum(r.phase is DecodePhase.LOCAL or r.passed is not None for r in everyone),
-            running=sum(r.phase in HAVE_PAGES for r in everyone),
+            waiting=waiting,
+            running=running,
             queued_tokens=sum(r.pending for r in everyone if r.pending > 1 and r.prefill is None),
             free_pages=self._pages.available,
             total_pages=self._pages.pages,
             tokens_per_second=tokens_per_second,
+            opened=len(opened),
+            free_places=0 if waiting else self.places(),
+            place_seconds=self._place_seconds(step_seconds, running if waiting else self._max_batch),
         )
+
+    def _place_seconds(self, step_seconds: float, places: int) -> float:
+        """The time between two places that get free while none is: the time for which answers kept theirs, divided by
+        the places. Before answers have ended they count as long as they may become. Two digits: it changes seldom."""
+        limits = [r.job.sampling.max_tokens for r in self._requests.values()]
+        guess = step_seconds * sum(limits) / len(limits) if limits else 0.0
+        return float(f"{(self._lengths.seconds or guess) / max(1, places):.1e}")
 
     def _passed_by(self, request: DecodeRequest) -> list[DecodeRequest]:
         """Older requests that got Later and still wait."""
@@ -105,3 +145,8 @@ class Room:
             for r in self._requests.values()
             if r.passed is not None and r.phase in WAITING and r.seniority < request.seniority
         ]
+
+
+def _pages(request: DecodeRequest) -> int:
+    """Pages that the request has, those that prefill writes included."""
+    return len(request.pages) + (len(request.landing.pages) if request.landing is not None else 0)

@@ -100,6 +100,7 @@ class Generating:
             if given := request.request_id or call.metadata.get("x-request-id"):
                 trace.request_id = call.request_id = validate_request_id(str(given))
             trace.model = validate_model(self._core, request.model)
+            self._core.admit(1, trace.model)  # before the prompt is tokenized
             assets = self._models.of(trace.model)
             parsed = await parse_request(
                 request,
@@ -112,7 +113,7 @@ class Generating:
                 growing=asked.growing_tool_calls,
             )
             valid = validate(parsed, self._core, assets, self._random)
-            self._core.admit(len(valid.choices))
+            self._core.admit(len(valid.choices), trace.model)
             owner = trace.admission.tenant
             receipt = await begin_receipt(self._receipts, request.receipt, [valid], model=trace.model, owner=owner)
             answer = await Answer.begin(valid, self._core, assets.tokenizer, self._turns)

@@ -115,7 +115,7 @@ class HttpApi:
     async def _chat(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, ChatRequest, caller)
         caller, assets = self._known(caller, body)
-        self._core.admit(count_choices(body))
+        self._core.admit(count_choices(body), caller.trace.model)
         request = await parse_chat(body, assets, caller)
         valid = validate(request, self._core, assets, self._random)
         receipt = await self._receipt([valid], body, caller)
@@ -125,7 +125,7 @@ class HttpApi:
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, CompletionRequest, caller)
         caller, assets = self._known(caller, body)
-        self._core.admit(count_choices(body))
+        self._core.admit(count_choices(body), caller.trace.model)
         requests = await parse_completion(body, assets, caller)
         valid = await self._validated(requests, assets)
         receipt = await self._receipt(valid, body, caller)
@@ -166,7 +166,7 @@ class HttpApi:
             facts = self._core.facts(assets.name)
             context, pool = facts.context(assets.context_tokens), facts.largest_pool_tokens
             dialect.check(body, plain, self._core.limits, context)
-            self._core.admit(count_choices(plain))
+            self._core.admit(count_choices(plain), caller.trace.model)
             requests = await dialect.requests(body, plain, assets, caller, room=min(context, pool or context))
             pairs = await self._begin(requests, await self._validated(requests, assets), assets)
             return dialect.reply(body, plain, pairs, assets, int(self._clock()))

@@ -94,6 +94,7 @@ class MeshCollector:
             "baton_attempts_total": lambda _: [MetricSeries((), counted.attempts)],
             "baton_resumes_total": by_label(counted.resumes),
             "baton_errors_total": by_label(counted.errors),
+            "baton_refusals_total": by_label(self._gateway.admission.refusals),
             "baton_prompt_tokens_total": lambda _: [MetricSeries((), counted.prompt_tokens)],
             "baton_generation_tokens_total": lambda _: [MetricSeries((), counted.generated)],
             "baton_time_to_first_token_seconds": views(counted.first_tokens, by=("path",)),
@@ -103,6 +104,7 @@ class MeshCollector:
             "baton_waiting_requests": self._waiting,
             "baton_running_requests": self._running,
             "baton_queued_tokens": self._queued_tokens,
+            "baton_estimated_wait_seconds": self._waits,
             "baton_prefill_queue_seconds": views(counted.prompt_queues, by=("tier",)),
             "baton_prefill_compute_seconds": views(counted.prompt_computes, by=("tier",)),
             "baton_route_decisions_total": by_label(counted.decisions),
@@ -151,6 +153,10 @@ class MeshCollector:
         tokens = sum(len(r.choice.prompt) for r in requests if r.phase is RequestPhase.WAITING)
         yield MetricSeries(self._own, tokens)
         yield from self._loads(lambda load: load.queued_tokens)
+
+    def _waits(self, _: MetricSpec) -> Iterator[MetricSeries]:
+        for root in self._gateway.served.roots:
+            yield MetricSeries((root,), self._gateway.admission.wait_seconds(root))
 
     def _loads(self, number: Callable[[Any], int]) -> Iterator[MetricSeries]:
         names = labels_of(self._gateway.workers)

@@ -65,6 +65,12 @@ BATON = (
     _counter("baton_attempts_total", "Attempts that the gateway began: one per request, and one more per resume"),
     _counter("baton_resumes_total", "Attempts after the first, by the reason that ended the one before", ("reason",)),
     _counter("baton_errors_total", "Errors sent to clients, refused requests included", ("reason",)),
+    _counter(
+        "baton_refusals_total",
+        "Requests that the gateway refused before anything was computed. reason: queue (they would wait longer than "
+        "queue_seconds), deadline (longer than their own deadline), max_waiting, no_worker, draining",
+        ("reason",),
+    ),
     _counter("baton_prompt_tokens_total", "Prompt tokens of requests that have their first token"),
     _counter("baton_generation_tokens_total", "Tokens that the front doors took for clients"),
     _histogram(
@@ -85,6 +91,9 @@ BATON = (
     _gauge("baton_waiting_requests", "Requests that wait: for a worker, their turn or pages", WORKER),
     _gauge("baton_running_requests", "Requests that a worker computes; at the gateway: all that a worker has", WORKER),
     _gauge("baton_queued_tokens", "Prompt tokens that are not computed yet", WORKER),
+    _gauge(
+        "baton_estimated_wait_seconds", "Time that a new request of the model would wait behind others", ("model_name",)
+    ),
     _histogram(
         "baton_prefill_queue_seconds", "A prompt's arrival at a worker until its first step", at.STAGE, ("tier",)
     ),

@@ -64,6 +64,9 @@ class Cluster:
         masker: Callable[[], Masker] | None = None,  # makes each worker's masks; None: no request has a grammar
         bans: Bans = lambda sampling, text: (),  # those of the reference
         reader_kib: int = 256,
+        queue_seconds: float = 10.0,
+        step_seconds: float = 0.002,
+        row_seconds: float = 0.0002,
     ) -> None:
         self.random = Random(seed)
         self.options = WorkerOptions(
@@ -80,11 +83,14 @@ class Cluster:
             ahead=ahead,
             trace_steps=trace_steps,
             masker=masker,
+            step_seconds=step_seconds,
+            row_seconds=row_seconds,
         )
         self.one_sided, self.pages, self.local, self.may_kill = one_sided, pages, local, may_kill
         self.prefill_pages, self.patience_seconds = prefill_pages, patience_seconds
         self.numerics, self.models, self.served = numerics or {}, models or {}, served
-        self.bans, self.limits, self.door = bans, limits or Limits(), DoorConfig(reader_kib=reader_kib)
+        door = DoorConfig(reader_kib=reader_kib, queue_seconds=queue_seconds)
+        self.bans, self.limits, self.door = bans, limits or Limits(), door
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
         self.network = MemoryNetwork(Random(seed + 1))
         self.fabric = Fabric(Random(seed + 2))

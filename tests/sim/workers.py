@@ -42,6 +42,7 @@ class WorkerOptions:
     ahead: bool = False  # decode launches steps before the ones in front are read
     trace_steps: int = 0
     step_seconds: float = 0.002
+    row_seconds: float = 0.0002
     masker: Callable[[], Masker] | None = None  # makes each worker's masks; None: no request has a grammar
 
     @property
@@ -97,7 +98,7 @@ async def start_worker(
         pool,
         PAGE_TOKENS,
         step_seconds=options.step_seconds,
-        row_seconds=options.step_seconds / 10,
+        row_seconds=options.row_seconds,
         accent=0 if numerics == "class-a" else 1,
         draft_layers=shape.layers - SHAPE.layers,
         foresight=options.foresight,

@@ -64,6 +64,7 @@ class Fleet:
             ahead=world.ahead,
             vocabulary=2 if world.source is DraftSource.LOOKUP else VOCABULARY,
             step_seconds=world.step_seconds,
+            row_seconds=world.step_seconds / 10,
         )
 
     def violate(self, what: str) -> None:

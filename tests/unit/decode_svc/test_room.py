@@ -4,6 +4,7 @@ import pytest
 
 from decode_svc.requests import DecodePhase
 from mesh.hashing import block_hashes
+from mesh.messages import Token
 from tests.unit.decode_svc.fakes import PAGE, Surroundings
 
 
@@ -86,3 +87,61 @@ def test_the_load_counts_those_that_wait_those_with_pages_and_the_rows_to_comput
     load = around.room.load(55.0)
     assert (load.waiting, load.running, load.queued_tokens, load.tokens_per_second) == (2, 1, 10, 55.0)
     assert (load.free_pages, load.total_pages) == (16, 16)
+
+
+def taught(around: Surroundings, tokens: int) -> None:
+    """Eight answers of this length have ended."""
+    for key in range(900, 908):
+        one = around.add(key, phase=DecodePhase.RUNNING)
+        one.tokens += [7] * tokens
+        one.produced[tokens - 1] = Token(tokens - 1, 7)
+        around.room.ended(one, 1.0)
+        del around.requests[key]
+
+
+def test_a_request_waits_if_running_ones_will_need_its_pages_before_they_end() -> None:
+    around = Surroundings(pages=8)
+    around.add(1, phase=DecodePhase.RUNNING, pages=[0, 1], filled=2 * PAGE, max_tokens=64)
+    one = around.add(2, max_tokens=64)
+    assert around.room.allows(one, 2), "nothing is known of answers yet"
+    taught(around, 4 * PAGE)
+    assert not around.room.allows(one, 2), "six pages each in the end"
+    short = around.add(3, max_tokens=2)
+    assert around.room.allows(short, 2)
+
+
+def test_a_request_that_runs_alone_need_not_fit_what_is_expected() -> None:
+    around = Surroundings(pages=8)
+    taught(around, 100)
+    assert around.room.allows(around.add(1, max_tokens=24), 2)
+
+
+def test_preempted_requests_teach_nothing() -> None:
+    around = Surroundings(pages=8)
+    for key in range(20):
+        one = around.add(key, phase=DecodePhase.RUNNING)
+        one.tokens.append(7)
+        one.produced[0], one.preempted = Token(0, 7), True
+        around.room.ended(one, 1.0)
+        del around.requests[key]
+    assert around.room.load(1.0, 1.0).place_seconds == 0.0
+
+
+def test_the_load_tells_how_soon_places_get_free() -> None:
+    around = Surroundings(max_batch=2)
+    around.add(1, phase=DecodePhase.LANDING, max_tokens=50)
+    around.add(2, max_tokens=30)
+    load = around.room.load(1.0, 0.1)
+    assert (load.opened, load.free_places) == (1, 1)
+    assert load.place_seconds == 2.0, "before answers have ended their limits count: 40 steps for each of two places"
+    taught(around, 10)
+    assert around.room.load(1.0, 0.1).place_seconds == 0.5
+    around.add(3, passed=0)
+    load = around.room.load(1.0, 0.1)
+    assert (load.opened, load.free_places, load.place_seconds) == (2, 0, 1.0), "there is room for one only"
+
+
+def test_a_request_that_has_its_pages_counts_as_waiting_no_more() -> None:
+    around = Surroundings()
+    around.add(1, passed=3, phase=DecodePhase.RUNNING)
+    assert around.room.load(1.0).waiting == 0

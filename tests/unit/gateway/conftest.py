@@ -172,7 +172,7 @@ class FakeCore:
     def refused_workers(self) -> tuple[str, ...]:
         return ()
 
-    def admit(self, choices: int) -> None:
+    def admit(self, choices: int, model: str | None = None) -> None:
         pass
 
     def load(self) -> dict[str, int]:

@@ -204,7 +204,7 @@ def test_a_grammar_that_cannot_be_followed_ends_the_request_with_the_workers_wor
     run_virtual(main())
 
 
-@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.GRAMMAR])
+@pytest.mark.parametrize("reason", [each for each in Reason if each not in (Reason.GRAMMAR, Reason.LATE)])
 def test_every_reason_of_lost_moves_the_request_on(reason: Reason) -> None:
     async def main() -> None:
         m = mesh()

@@ -16,7 +16,8 @@ from mesh.messages import End, Job, Open, Sampling, Ticket, Token, TokenOf, Toke
 SIXTY_FOUR = {"incarnation", "decode_incarnation", "prefill_incarnation", "seed", "request", "attempt", "checksums"}
 SIGNED = {"priority"}
 PENALTIES = {"repetition_penalty", "frequency_penalty", "presence_penalty", "bias"}
-DOUBLES = {"temperature", "top_p", "min_p", "deadline_seconds", "tokens_per_second"} | PENALTIES
+DOUBLES = {"temperature", "top_p", "min_p", "deadline_seconds", "start_seconds"} | PENALTIES
+DOUBLES |= {"tokens_per_second", "place_seconds"}
 ENVELOPES = {
     codec.DOWN: typing.get_args(messages.Down),
     codec.UP: typing.get_args(messages.Up),

@@ -34,3 +34,12 @@ def test_small_changes_leave_the_reported_rate_alone() -> None:
     speed.measure(1000, 1.0)
     speed.measure(1010, 1.0)
     assert speed.tokens_per_second == 1000.0
+
+
+def test_small_steps_between_large_ones_hardly_change_the_rate_of_prompts() -> None:
+    speed = Speed()
+    speed.measure(512, 0.5)
+    for _ in range(50):
+        speed.measure(4, 0.1)  # 40 rows per second
+    assert speed.tokens_per_second > 900.0
+    assert 0.09 < speed.step_seconds < 0.11, "which follows every step"

@@ -151,11 +151,13 @@ class PrefillParts:
         attempt: int = 1,
         priority: int = 0,
         deadline_seconds: float | None = None,
+        start_seconds: float | None = None,
         incarnation: int = DECODE_INCARNATION,
     ) -> Prompt:
         self.keys += 1
         ids = tuple(range(100 * request, 100 * request + tokens))
-        job = Job(Ticket(request, attempt, bytes(16)), ids, (), Sampling(), deadline_seconds, priority=priority)
+        ticket, limits = Ticket(request, attempt, bytes(16)), {"priority": priority, "start_seconds": start_seconds}
+        job = Job(ticket, ids, (), Sampling(), deadline_seconds, **cast(Any, limits))
         now = asyncio.get_running_loop().time()
         prompt = Prompt(self.keys, job, cast(Any, self.gateway), "decode", incarnation, now)
         self.prompts.add(prompt)

@@ -7,7 +7,7 @@ import pytest
 
 from mesh.messages import Lost, Quiet, Reason
 from mesh.rules import RULES
-from prefill_svc.prompts import Prompt, PromptPhase
+from prefill_svc.prompts import DUE_SECONDS, Prompt, PromptPhase
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import OWN_INCARNATION, PrefillParts
 
@@ -79,6 +79,79 @@ async def test_prompts_that_came_together_go_in_the_order_of_their_request_ids()
         parts.queued(request).queued_seconds = 1.0
     parts.queued(1, priority=10**6)
     assert order(parts) == [4, 6, 9, 1]
+
+
+def test_a_near_deadline_makes_a_prompt_older_but_not_for_ever() -> None:
+    async def main() -> None:
+        parts = PrefillParts()
+        parts.queued(1)
+        await asyncio.sleep(1.0)
+        parts.queued(2, deadline_seconds=4.0)
+        parts.queued(3, deadline_seconds=60.0)
+        assert order(parts) == [2, 1, 3]
+        await asyncio.sleep(DUE_SECONDS)
+        parts.queued(4, deadline_seconds=0.5)
+        assert order(parts) == [1, 3, 4], "prompt 2 was dropped at its deadline"
+
+    run_virtual(main())
+
+
+# ---- late prompts
+
+
+def test_a_prompt_whose_turn_does_not_come_in_time_is_given_back() -> None:
+    async def main() -> None:
+        parts = PrefillParts()
+        prompt = parts.queued(1, start_seconds=2.0)
+        patient = parts.queued(2)
+        await asyncio.sleep(1.9)
+        assert parts.gateway.taken() == []
+        await asyncio.sleep(0.2)
+        assert parts.gateway.taken() == [Lost(prompt.ticket, Reason.LATE)]
+        assert order(parts) == [patient.ticket.request]
+
+    run_virtual(main())
+
+
+def test_a_prompt_that_has_its_pages_is_not_given_back_and_one_that_asks_for_them_only_if_it_gets_none() -> None:
+    async def main() -> None:
+        parts = PrefillParts()
+        parts.queued(1, start_seconds=2.0)
+        parts.handoff.ask()
+        asked = parts.prompts[1]
+        assert asked.phase is PromptPhase.ASKED
+        await asyncio.sleep(2.05)
+        assert parts.gateway.taken() == []
+        asked.enter(PromptPhase.QUEUED)
+        await asyncio.sleep(0.2)
+        assert parts.gateway.taken() == [Lost(asked.ticket, Reason.LATE)]
+
+    run_virtual(main())
+
+
+def test_a_prompt_that_cannot_meet_its_deadline_is_given_back_before_it() -> None:
+    async def main() -> None:
+        parts = PrefillParts()
+        parts.prompts.load(tokens_per_second=1.0)
+        prompt = parts.queued(1, deadline_seconds=10.0)
+        await asyncio.sleep(10.0 - prompt.total / 2 - 0.1)
+        assert parts.gateway.taken() == []
+        await asyncio.sleep(0.2)
+        assert parts.gateway.taken() == [Lost(prompt.ticket, Reason.LATE)]
+
+    run_virtual(main())
+
+
+async def test_what_the_cache_has_of_prompts_shortens_the_queue() -> None:
+    parts = PrefillParts()
+    first = parts.pages.take(range(16), b"")
+    assert first is not None and parts.pages.fresh == 1.0
+    parts.pages.publish(first, 16)
+    for _ in range(20):
+        again = parts.pages.take(range(16), b"")
+        assert again is not None
+        parts.pages.release(again)
+    assert parts.pages.fresh < 0.3
 
 
 # ---- ends

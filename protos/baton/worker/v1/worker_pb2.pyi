@@ -29,6 +29,7 @@ class LostReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOST_REASON_CANNOT_PUSH: _ClassVar[LostReason]
     LOST_REASON_TOO_LARGE: _ClassVar[LostReason]
     LOST_REASON_GRAMMAR: _ClassVar[LostReason]
+    LOST_REASON_LATE: _ClassVar[LostReason]
 
 class FullKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -55,6 +56,7 @@ LOST_REASON_PREEMPTED: LostReason
 LOST_REASON_CANNOT_PUSH: LostReason
 LOST_REASON_TOO_LARGE: LostReason
 LOST_REASON_GRAMMAR: LostReason
+LOST_REASON_LATE: LostReason
 FULL_KIND_UNSPECIFIED: FullKind
 FULL_KIND_EVER: FullKind
 FULL_KIND_NOW: FullKind
@@ -292,7 +294,7 @@ class TokenSequence(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt", "priority")
+    __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt", "priority", "start_seconds")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     EMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +303,7 @@ class Job(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     SALT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    START_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ticket: bytes
     prompt: _containers.RepeatedScalarFieldContainer[int]
     emitted: _containers.RepeatedScalarFieldContainer[int]
@@ -309,7 +312,8 @@ class Job(_message.Message):
     traceparent: str
     salt: bytes
     priority: int
-    def __init__(self, ticket: _Optional[bytes] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_seconds: _Optional[float] = ..., traceparent: _Optional[str] = ..., salt: _Optional[bytes] = ..., priority: _Optional[int] = ...) -> None: ...
+    start_seconds: float
+    def __init__(self, ticket: _Optional[bytes] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_seconds: _Optional[float] = ..., traceparent: _Optional[str] = ..., salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., start_seconds: _Optional[float] = ...) -> None: ...
 
 class Prefill(_message.Message):
     __slots__ = ("job", "decode_address", "decode_incarnation")
@@ -378,20 +382,26 @@ class PageMap(_message.Message):
     def __init__(self, pages_per_cell: _Optional[int] = ..., states: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("waiting", "running", "queued_tokens", "free_pages", "total_pages", "tokens_per_second")
+    __slots__ = ("waiting", "running", "queued_tokens", "free_pages", "total_pages", "tokens_per_second", "opened", "free_places", "place_seconds")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FREE_PAGES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_PAGES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    FREE_PLACES_FIELD_NUMBER: _ClassVar[int]
+    PLACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     queued_tokens: int
     free_pages: int
     total_pages: int
     tokens_per_second: float
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...
+    opened: int
+    free_places: int
+    place_seconds: float
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., opened: _Optional[int] = ..., free_places: _Optional[int] = ..., place_seconds: _Optional[float] = ...) -> None: ...
 
 class PrefixChange(_message.Message):
     __slots__ = ("sequence", "added", "removed", "snapshot")

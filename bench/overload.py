@@ -1,0 +1,157 @@
+"""`python -m bench.overload`: what is left of a mesh's goodput when three and ten times its capacity come.
+
+A mesh of one prefill and one decode worker with the built-in model. Clients of three lengths (bench/overload_client.py)
+first find the capacity: so many at a time, each sends its next request when it has an answer. Then requests come at
+random times, at several multiples of that rate, whether or not earlier ones are served. Goodput counts the requests
+that get their first token and the following ones in time; the limit for the first is `--ttft`, of which
+`gateway.queue_seconds` is half, and the other follows from the run at capacity. At the end one request comes to a mesh
+that has just been overloaded. Status 1 when a target is missed."""
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+from contextlib import AsyncExitStack
+from random import Random
+from typing import Any
+from urllib.request import urlopen
+
+from rich.console import Console
+from rich.progress import Progress
+
+from bench.overload_client import KINDS, RequestKind, serve_one
+from bench.overload_figures import GoodputLimits, OverloadRun, Served, misses, quantile, summary
+from bench.own_mesh import own_mesh
+
+LOADS = ("0.8", "1", "3", "10")  # multiples of the capacity
+SETTINGS = {"mesh.prefill_workers": "1", "mesh.decode_workers": "1", "worker.speculation": "off"}
+FIRST_ID, LAST_ID = 32, 126  # token ids of prompts: printable bytes in the built-in model
+ROWS = re.compile(r'^baton_step_rows_sum\{[^}]*tier="prefill"[^}]*\} (\S+)', re.MULTILINE)
+MEASURED_SECONDS = 1.5  # workers push what they measured once a second
+ITL_TIMES = 2.0  # the limit between tokens over the 99th percentile at capacity
+AGAIN_SECONDS = 0.2  # after which a refused client of the closed loop asks again
+
+
+class OverloadClients:
+    """Clients at one mesh."""
+
+    def __init__(self, http_address: str, seed: int) -> None:
+        self.port, self._random, self._address = int(http_address.rpartition(":")[2]), Random(seed), http_address
+
+    def one(self) -> tuple[RequestKind, list[int]]:
+        kind = self._random.choice(KINDS)
+        return kind, [self._random.randint(FIRST_ID, LAST_ID) for _ in range(kind.prompt_tokens)]
+
+    async def closed(self, clients: int, seconds: float) -> OverloadRun:
+        """So many clients, each with one request at a time."""
+        loop, served = asyncio.get_running_loop(), list[Served]()
+        began = loop.time()
+
+        async def client() -> None:
+            while loop.time() - began < seconds:
+                one = await serve_one(self.port, *self.one())
+                if one.refused:
+                    await asyncio.sleep(AGAIN_SECONDS)
+                elif one.ended - began <= seconds:
+                    served.append(one)
+
+        await asyncio.gather(*(client() for _ in range(clients)))
+        return OverloadRun(served, seconds, 0.0)
+
+    async def open(self, rate: float, seconds: float) -> OverloadRun:
+        """Requests at this rate; returns when all have ended."""
+        loop, before, tasks = asyncio.get_running_loop(), await self._rows(), list[asyncio.Task[Served]]()
+        end = due = loop.time()
+        end += seconds
+        while (due := due + self._random.expovariate(rate)) < end:
+            kind, prompt = self.one()
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            tasks.append(asyncio.create_task(serve_one(self.port, kind, prompt)))
+        served = await asyncio.gather(*tasks)
+        await asyncio.sleep(MEASURED_SECONDS)
+        return OverloadRun(served, seconds, await self._rows() - before)
+
+    async def burst(self, rate: float, seconds: float) -> None:
+        """Requests at this rate whose clients all leave at the end."""
+        end, tasks = asyncio.get_running_loop().time() + seconds, list[asyncio.Task[Served]]()
+        while asyncio.get_running_loop().time() < end:
+            tasks.append(asyncio.create_task(serve_one(self.port, *self.one())))
+            await asyncio.sleep(self._random.expovariate(rate))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _rows(self) -> float:
+        """Prompt tokens that prefill has computed so far."""
+        page = await asyncio.to_thread(lambda: urlopen(f"http://{self._address}/metrics", timeout=10).read().decode())
+        return sum(float(each) for each in ROWS.findall(page))
+
+
+async def bench(options: argparse.Namespace) -> dict[str, Any]:
+    settings = SETTINGS | {
+        "gateway.queue_seconds": str(options.ttft / 2),
+        "decode.max_batch": str(options.max_batch),
+        **dict(each.split("=", 1) for each in options.set),
+    }
+    async with AsyncExitStack() as stack:
+        progress = stack.enter_context(Progress(console=Console(stderr=True)))
+        bar = progress.add_task("the mesh starts", total=2 + options.rounds * len(LOADS) + 1)
+        gateway = await stack.enter_async_context(own_mesh(settings))
+        load = OverloadClients(gateway.http_address, options.seed)
+        await load.closed(4, options.seconds / 4)  # warm-up
+        progress.update(bar, advance=1, description="capacity")
+        full = await load.closed(options.max_batch + 4, options.seconds)
+        capacity = len(full.requests) / options.seconds
+        if not capacity:
+            raise SystemExit("bench.overload: no request was served while the capacity was measured")
+        itl = quantile(sorted(each.itl_seconds for each in full.requests), 0.99) * ITL_TIMES
+        limits, runs = GoodputLimits(options.ttft, itl), dict[str, list[OverloadRun]]({times: [] for times in LOADS})
+        progress.update(bar, advance=1)
+        for number in range(options.rounds):
+            for times in LOADS if number % 2 == 0 else reversed(LOADS):
+                progress.update(bar, description=f"round {number + 1}: {times} times {capacity:.1f} requests/s")
+                runs[times].append(await load.open(float(times) * capacity, options.seconds))
+                progress.update(bar, advance=1)
+        progress.update(bar, description="after an overload")
+        afterwards = [await _afterwards(load, capacity, options.seconds / 2) for _ in range(options.rounds)]
+        progress.update(bar, advance=1)
+    report = summary(runs, limits)
+    facts = {"capacity": capacity, "ttft_limit": limits.ttft_seconds, "itl_limit": limits.itl_seconds}
+    return {**report, **facts, "first_token_afterwards": afterwards, "rounds": options.rounds}
+
+
+async def _afterwards(load: OverloadClients, capacity: float, seconds: float) -> float:
+    """Time to the first token of a short request behind an overload that everybody has left."""
+    await load.burst(3 * capacity, seconds)
+    kind = KINDS[0]
+    one = await serve_one(load.port, kind, [FIRST_ID] * kind.prompt_tokens)
+    return one.first - one.came if one.done else float("inf")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.overload", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each load; figures are medians over them")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of one run")
+    parser.add_argument("--ttft", type=float, default=4.0, help="limit for the first token, in seconds")
+    parser.add_argument("--max-batch", type=int, default=16, help="requests in one step of decode")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the mesh; gateway.queue_seconds=0 shows a mesh without admission control",
+    )
+    options = parser.parse_args()
+    report = asyncio.run(bench(options))
+    for name in misses(report):
+        print(f"missed: {name}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(report))
+    sys.exit(0 if report["passed"] else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Refuses requests that would wait too long, before anything of them is computed.
+
+Step 1 of a request's life. The wait is what stands before a request: prompt tokens that are queued at prefill against
+the measured speed there, and requests that are ahead of it for a place at decode against the time between two places
+that get free. Workers report both for all gateways. A request's own length does not count: so a mesh without a queue
+serves every request, and in a full one long requests get in as often as short ones."""
+
+from collections import Counter
+from collections.abc import Callable
+from math import exp, inf
+
+from gateway.core import ChoiceRequest
+from gateway.router import Local, tokens_per_second
+from gateway.tally import LONGEST_WAIT_SECONDS, SHORTEST_WAIT_SECONDS, Tally
+from gateway.workers import AttachedWorker, Workers
+from mesh.errors import BatonError, Overloaded, Unavailable
+from mesh.messages import Tier
+from mesh.rules import Rules
+
+QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING = "queue", "deadline", "max_waiting", "no_worker", "draining"
+REFUSALS = QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING  # why requests are refused
+DEMAND_SECONDS = 10.0  # time in which the count of those that came fades
+LATE_TIMES = 1.5  # a request may wait for so many times `queue_seconds`, if the estimate was wrong
+
+
+class AdmissionControl:
+    def __init__(
+        self,
+        workers: Workers,
+        tally: Tally,
+        check_workers: Callable[[float, str | None], None],  # raises Unavailable where none has been there for a while
+        *,
+        local: Local,
+        max_waiting: int,
+        queue_seconds: float,  # 0: no request is refused for its wait
+    ) -> None:
+        self._workers, self._tally, self._check_workers, self._local = workers, tally, check_workers, local
+        self._max_waiting, self._queue_seconds = max_waiting, queue_seconds
+        self.refusals = Counter[str](dict.fromkeys(REFUSALS, 0))
+        self._demand = _Demand()
+
+    def check(
+        self, choices: int, model: str | None, now: float, *, draining: bool, choice: ChoiceRequest | None = None
+    ) -> None:
+        """Raise one of mesh.errors if so many choices of a request cannot be accepted now. Without a model its wait is
+        not considered."""
+        if draining:
+            what = "this gateway shuts down and takes no new requests; call another one, or try again later"
+            raise self._refused(DRAINING, Unavailable(what))
+        self._attached(now, None)
+        waiting, most = self._tally.waiting, self._max_waiting
+        if waiting + choices > most:
+            more = f"this request has {choices} more; " if choices > 1 else ""
+            what = (
+                f"{waiting} choices wait for their first token already; {more}the gateway takes at most "
+                f"{most} (max_waiting): try again later"
+            )
+            raise self._refused(WAITING, Unavailable(what, retry_after_seconds=self._tally.wait_seconds(now)))
+        if model is not None and self._queue_seconds:
+            wait = self.wait_seconds(model, choice)
+            if wait > self._queue_seconds:
+                self._refuse(QUEUE, wait, f"a request may wait {self._queue_seconds:g} s (queue_seconds)", now)
+
+    def accept(self, choice: ChoiceRequest, now: float, *, draining: bool) -> None:
+        """Raise one of mesh.errors unless this choice may run. The first choice of a request decides for all of them:
+        the others find a queue that their own request has made."""
+        first = not choice.trace.choices
+        self.check(1, choice.model if first else None, now, draining=draining, choice=choice)
+        self._attached(now, choice.model)
+        if not first:
+            return
+        deadline = choice.deadline_seconds
+        if deadline is not None and (wait := self.wait_seconds(choice.model, choice)) > deadline:
+            self._refuse(DEADLINE, wait, f"the request's deadline is in {deadline:.3g} s", now)
+        self._demand.admitted(now)
+
+    def wait_seconds(self, model: str, choice: ChoiceRequest | None = None) -> float:
+        """How long a request that came now would wait until something of it is computed, on the shortest route."""
+        workers = self._workers.of(model)
+        decodes, prefills = workers.tier(Tier.DECODE), workers.tier(Tier.PREFILL)
+        prompts = dict[str, float]()  # by class: the shortest wait at prefill
+        for prefill in prefills:
+            prompts[prefill.numerics] = min(prompts.get(prefill.numerics, inf), prompt_wait(prefill))
+        if choice is not None and choice.examination is not None and prompts:
+            return min(prompts.values())
+        waits = list[float]()
+        for decode in decodes:
+            remote = prompts.get(decode.numerics, inf)
+            if self._local is Local.ALWAYS or (remote == inf and self._local is not Local.NEVER):
+                remote = prompt_wait(decode)
+            waits.append(max(remote, place_wait(decode)))
+        wait = min(waits, default=0.0)
+        return 0.0 if wait == inf else wait  # a worker is missing: the request waits for it, not behind others
+
+    def _attached(self, now: float, model: str | None) -> None:
+        try:
+            self._check_workers(now, model)
+        except Unavailable as error:
+            raise self._refused(NO_WORKER, error) from None
+
+    def _refuse(self, why: str, wait: float, limit: str, now: float) -> None:
+        self._demand.refused(now)
+        retry = min(max(wait / 2 * self._demand.rate, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
+        what = f"the requests before this one take about {wait:.1f} s, and {limit}; try again in {retry:.1f} s"
+        raise self._refused(why, Overloaded(what, wait_seconds=wait, retry_after_seconds=retry))
+
+    def _refused(self, why: str, error: BatonError) -> BatonError:
+        self.refusals[why] += 1
+        return error
+
+
+def prompt_wait(worker: AttachedWorker) -> float:
+    """Time until the worker has computed the prompts that it has and those that are on their way to it."""
+    return (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker)
+
+
+def place_wait(decode: AttachedWorker) -> float:
+    """Time until a place in the worker's batch is left for one more request."""
+    load = decode.load
+    ahead = load.opened + decode.unreported_requests - load.free_places + 1
+    return max(0, ahead) * load.place_seconds
+
+
+class _Demand:
+    """How many requests come for each that is admitted, in the last seconds. Those that are refused come again, so the
+    more there are, the later each should."""
+
+    def __init__(self) -> None:
+        self._came = self._admitted = self._seconds = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self._came / max(1.0, self._admitted)
+
+    def admitted(self, now: float) -> None:
+        self._fade(now)
+        self._came, self._admitted = self._came + 1, self._admitted + 1
+
+    def refused(self, now: float) -> None:
+        self._fade(now)
+        self._came += 1
+
+    def _fade(self, now: float) -> None:
+        left = exp((self._seconds - now) / DEMAND_SECONDS)
+        self._came, self._admitted, self._seconds = self._came * left, self._admitted * left, now
+
+
+def start_limit(queue_seconds: float, rules: Rules, choice: ChoiceRequest) -> float | None:
+    """Time after which a worker gives a choice back of which nothing is computed: the estimate at the door was wrong.
+    Its priority may make it wait for younger ones. None: it waits."""
+    if not queue_seconds or choice.emitted:
+        return None
+    return LATE_TIMES * queue_seconds + max(0, choice.priority) * rules.priority_seconds
