@@ -192,8 +192,11 @@ class Intake:
     def _set_deadline(self, request: DecodeRequest) -> None:
         if request.deadline is not None:
             request.deadline.cancel()
-        seconds = request.job.deadline_seconds
-        request.deadline = None if seconds is None else self._loop.call_later(seconds, self._expire, request)
+        seconds, request.deadline = request.job.deadline_seconds, None
+        if seconds is not None and seconds <= 0:  # a timer would come behind the next step
+            self._expire(request)
+        elif seconds is not None:
+            request.deadline = self._loop.call_later(seconds, self._expire, request)
 
     def _expire(self, request: DecodeRequest) -> None:
         """The deadline has passed, though no Cancel came. The gateway ends the request by its own timer."""

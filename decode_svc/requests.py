@@ -12,7 +12,8 @@ from typing import Protocol
 from decode_svc.observed import AttemptRecord
 from decode_svc.speculation.drafts import Drafts
 from engine.constraint import Constraint
-from mesh.messages import Commit, Job, Quiet, Reason, Ticket, Token
+from engine.plan import Piece
+from mesh.messages import Begun, Commit, Job, Quiet, Reason, Ticket, Token
 from mesh.session import Session
 
 
@@ -122,6 +123,7 @@ class DecodeRequest:
     constraint: Constraint | None = None  # the grammar that the answer follows
     record: AttemptRecord = field(default_factory=AttemptRecord)  # what traces show of this attempt
     deadline: TimerHandle | None = None  # drops the request when its deadline passes
+    begun: Job | None = None  # the attempt whose first step has begun
 
     def __post_init__(self) -> None:
         self.phase = DecodePhase.LOCAL if self.prefill is None else DecodePhase.OPEN
@@ -131,6 +133,14 @@ class DecodeRequest:
         if phase not in MOVES[self.phase]:
             raise ValueError(f"request {self.key}: no move from {self.phase.value} to {phase.value}")
         self.phase = phase
+
+    def step_begins(self, now: float, piece: Piece) -> None:
+        """A step has rows of the request. The gateway learns of an attempt's first one, unless tokens tell it."""
+        self.record.step_begins(now, piece)
+        if self.begun is not self.job:
+            self.begun = self.job
+            if self.job.base not in self.produced:
+                self.gateway.send(Begun(self.ticket))
 
     def holds(self, ticket: Ticket) -> bool:
         """Is this the ticket of the request's current attempt?"""

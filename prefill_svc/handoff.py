@@ -75,7 +75,7 @@ class HandOff:
             if prompt.phase is PromptPhase.QUEUED:
                 prompt.enter(PromptPhase.ASKED)
             prompt.asked_seconds = now
-            prompt.record.asked(now)
+            prompt.asks(now)
             link.send(Ready(prompt.ticket))
             self._loop.call_later(self._rules.ready_seconds, self._host.wake)
 

@@ -15,6 +15,7 @@ from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.constraint import Masker
 from engine.pages import PagePool
+from engine.timed_runner import TimedRunner
 from gateway.core import ChoiceRequest, TokenStream
 from gateway.observability.limits import Limits
 from gateway.observability.traces import RecentTraces
@@ -28,7 +29,9 @@ from mesh.errors import BatonError, Cancelled
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Hello, KvHello, Load, PrefixChange, Sampling, Ticket, Tier
 from mesh.rules import RULES, Rules
+from mesh.step_times import StepTimes
 from mesh.telemetry import Silent, Telemetry
+from mesh.watchdog import report_long_steps
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import VOCABULARY, SimRunner, reference
 
@@ -46,6 +49,7 @@ class SimProcess:
     worker: PrefillWorker | DecodeWorker
     pool: MemoryPool
     incarnation: int
+    runner: SimRunner
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     alive: bool = True
     thaw: Callable[[], None] | None = None
@@ -182,11 +186,13 @@ class Cluster:
             on_write=lambda page: self._computed(name, page_pool, page),
             ahead=self.ahead,
         )
+        steps = StepTimes(asyncio.get_running_loop().time)
+        timed = TimedRunner(runner, steps)
         worker: PrefillWorker | DecodeWorker
         if tier is Tier.PREFILL:
             worker = PrefillWorker(
                 host,
-                runner,
+                timed,
                 page_pool,
                 pool,
                 hello=hello,
@@ -204,7 +210,7 @@ class Cluster:
         else:
             worker = DecodeWorker(
                 host,
-                runner,
+                timed,
                 page_pool,
                 pool,
                 hello=hello,
@@ -231,8 +237,10 @@ class Cluster:
             )
             await worker.listen(name)
         worker.plans = []
-        process = SimProcess(name, tier, worker, pool, incarnation)
-        process.tasks = [asyncio.ensure_future(worker.run()), asyncio.ensure_future(worker.attachments.register())]
+        process = SimProcess(name, tier, worker, pool, incarnation, runner)
+        reports = report_long_steps(steps, worker.attachments, heartbeat_seconds=self.rules.heartbeat_seconds)
+        parts = worker.run(), worker.attachments.register(), reports
+        process.tasks = [asyncio.ensure_future(part) for part in parts]
         self.processes[name] = process
         return process
 
