@@ -2,9 +2,9 @@
 
 Each stage of a request's life at a worker has a deadline: its queue, its prefill and each step of its decode. The
 compute loop of a worker reports after every step (Load, tokens), and LongStep tells how long a step takes and how long
-one may take there, which the worker derives from the steps that it has measured. A worker from which nothing of that comes, though a
-request waits for it, is hung: it gets no new requests, and those that it has go on elsewhere. When its loop reports
-again, it is used again. The stage between, a landing, has a deadline of its own at decode."""
+one may take there, which the worker derives from the steps that it has measured. A worker from which nothing of that
+comes, though a request waits for it, is hung: it gets no new requests, and those that it has go on elsewhere. When its
+loop reports again, it is used again. The stage between, a landing, has a deadline of its own at decode."""
 
 import asyncio
 import logging

@@ -186,7 +186,7 @@ class Cluster:
             on_write=lambda page: self._computed(name, page_pool, page),
             ahead=self.ahead,
         )
-        steps = StepTimes(asyncio.get_running_loop().time)
+        steps = StepTimes(asyncio.get_running_loop().time, first_seconds=60.0)
         timed = TimedRunner(runner, steps)
         worker: PrefillWorker | DecodeWorker
         if tier is Tier.PREFILL:

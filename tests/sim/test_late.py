@@ -68,7 +68,7 @@ def test_a_request_that_is_late_in_the_queue_ends_with_its_own_error_before_it_i
     async def main() -> None:
         cluster = Cluster(2, local=Local.ALWAYS, max_batch=1)
         await cluster.start(0, 1)
-        long = cluster.ask(tuple(range(10)), Sampling(max_tokens=400))
+        long = cluster.ask(tuple(range(10)), Sampling(max_tokens=200))
         assert await cluster.until(lambda: len(long.seen) > 2)
         late = cluster.ask(tuple(range(20)), Sampling(max_tokens=4), 0.1)
         late.may_fail = True
