@@ -8,7 +8,6 @@ import asyncio
 import faulthandler
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ LOOP_SECONDS = 60.0  # an event loop that has not turned for so long hangs
 
 def end_process(why: str) -> None:
     log.error("%s: this process ends, so that it can be started again", why)
-    faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+    faulthandler.dump_traceback(2, all_threads=True)
     os._exit(HUNG)
 
 

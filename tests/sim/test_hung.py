@@ -101,7 +101,9 @@ def test_a_step_that_is_slow_and_ends_costs_no_request_its_worker() -> None:
     run_virtual(main())
 
 
-def test_on_a_slow_machine_every_step_may_take_longer_than_the_least_limit() -> None:
+def test_on_a_slow_machine_every_step_may_take_long() -> None:
+    """A landing fails while decode does not know how long steps take; then every stage has time enough."""
+
     async def main() -> None:
         cluster = Cluster(4, local=Local.NEVER)
         await cluster.start(2, 2)
@@ -112,9 +114,12 @@ def test_on_a_slow_machine_every_step_may_take_longer_than_the_least_limit() -> 
         for process in cluster.processes.values():
             process.runner.before = slowly
         client = cluster.ask(tuple(range(40)), Sampling(max_tokens=5))
-        await end([client], 600)
-        assert await cluster.finish() == []
-        assert client.handle.timings.attempts == 1
+        hung = set[str]()
+        while not client.ended and asyncio.get_running_loop().time() < 600:
+            hung |= {worker.name for worker in cluster.gateway.workers if worker.hung}
+            await asyncio.sleep(0.5)
+        assert await cluster.finish() == [] and not hung
+        assert client.handle.timings.attempts <= 4
 
     run_virtual(main())
 
