@@ -17,7 +17,7 @@ from enum import Enum
 WRONG_SETTINGS = 2  # exit status of `baton serve`
 READY = " ready at "  # in the one line that a service logs when it serves
 UP = " is up, class "  # in the gateway's line about a worker with which it has a session
-BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0)  # far below the time for which requests wait for a worker (mesh/rules.py)
 GIVE_UP_STARTS = 3  # starts of a service that was never ready, after which the mesh fails
 STEADY_SECONDS = 30.0  # a process that lived this long starts again after the shortest wait
 DRAIN_SECONDS = 5.0  # time between SIGTERM and SIGKILL, besides what a service needs to drain

@@ -17,6 +17,8 @@ def set_deadlines(request: DecodeRequest, expire: Callable[[DecodeRequest], None
     if request.deadline is not None:
         request.deadline.cancel()
         request.deadline = None
+    if job.deadline_seconds is not None and job.deadline_seconds <= 0:  # a timer would come behind the next step
+        return expire(request)
     if job.deadline_seconds is not None:
         request.deadline = loop.call_later(job.deadline_seconds, expire, request)
     if job.start_seconds is not None and request.phase is DecodePhase.LOCAL:

@@ -12,6 +12,7 @@ from decode_svc.worker import DecodeWorker
 from engine.loaded import LoadedModel
 from engine.pages import PagePool
 from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
+from engine.timed_runner import TimedRunner
 from kvtransfer.choose import choose
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
@@ -22,7 +23,9 @@ from mesh.mesh_token import mesh_token
 from mesh.messages import KvHello, Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
+from mesh.step_times import FIRST_GPU_SECONDS, StepTimes
 from mesh.tls import tls_files
+from mesh.watchdog import watched
 
 log = logging.getLogger("baton.decode")
 
@@ -66,6 +69,8 @@ async def open_worker(
         may_kill=config.may_kill,
     )
     incarnation, floor = SystemRandom().getrandbits(64), model.floor
+    first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
+    steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
     masker = await open_masks(config)
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     worker = DecodeWorker(
@@ -78,7 +83,7 @@ async def open_worker(
             setting="decode.address",
             also=stats_service(lambda: worker.counts()),
         ),
-        runner,
+        TimedRunner(runner, steps),
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
         hello=worker_hello(Tier.DECODE, incarnation, config, model),
@@ -106,7 +111,8 @@ async def open_worker(
     log.info("decode ready at %s %s", address, describe_model(model))
     measuring = asyncio.create_task(floor.measure_when_idle(lambda: worker.busy))
     try:
-        yield worker
+        with watched(steps, worker.attachments, heartbeat_seconds=rules.heartbeat_seconds):
+            yield worker
     finally:
         measuring.cancel()
         await worker.aclose()

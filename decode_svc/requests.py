@@ -12,7 +12,8 @@ from typing import Protocol
 from decode_svc.observed import AttemptRecord
 from decode_svc.speculation.drafts import Drafts
 from engine.constraint import Constraint
-from mesh.messages import Commit, Job, Quiet, Reason, Ticket, Token
+from engine.plan import Piece
+from mesh.messages import Begun, Commit, Job, Quiet, Reason, Ticket, Token
 from mesh.session import Session
 
 
@@ -125,6 +126,7 @@ class DecodeRequest:
     record: AttemptRecord = field(default_factory=AttemptRecord)  # what traces show of this attempt
     deadline: TimerHandle | None = None  # drops the request when its deadline passes
     start: TimerHandle | None = None  # gives it back when nothing of it is computed after too long
+    begun: Job | None = None  # the attempt whose first step has begun
 
     def __post_init__(self) -> None:
         self.phase = DecodePhase.LOCAL if self.prefill is None else DecodePhase.OPEN
@@ -137,6 +139,14 @@ class DecodeRequest:
         for timer in (self.deadline, self.start) if phase is DecodePhase.ENDED else ():
             if timer is not None:
                 timer.cancel()
+
+    def step_begins(self, now: float, piece: Piece) -> None:
+        """A step has rows of the request. The gateway learns of an attempt's first one, unless tokens tell it."""
+        self.record.step_begins(now, piece)
+        if self.begun is not self.job:
+            self.begun = self.job
+            if self.job.base not in self.produced:
+                self.gateway.send(Begun(self.ticket))
 
     def holds(self, ticket: Ticket) -> bool:
         """Is this the ticket of the request's current attempt?"""

@@ -159,7 +159,7 @@ class DecodeWorker:
         for piece in plan.pieces:
             if piece.key not in self._examinations:
                 requests[piece.key] = self.requests[piece.key]
-                requests[piece.key].record.step_begins(now, piece)
+                requests[piece.key].step_begins(now, piece)
         self._examinations.step_begins(plan)
         self._monitor.step_begins()
         return self._flights.begin(plan, asyncio.ensure_future(self._runner.run(plan)), requests)

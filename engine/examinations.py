@@ -17,7 +17,7 @@ from engine.reports import embedding
 from mesh import semconv
 from mesh.hashing import block_hashes
 from mesh.legs import Outbox
-from mesh.messages import Embedded, Examine, Full, FullKind, Job, Load, Lost, Prefilled, Reason, Scored
+from mesh.messages import Begun, Embedded, Examine, Full, FullKind, Job, Load, Lost, Prefilled, Reason, Scored
 from mesh.session import Session
 
 
@@ -66,6 +66,8 @@ class Examinations:
         self._all[exam.key] = exam
         self._all = {each.key: each for each in sorted(self._all.values(), key=lambda each: each.seniority)}
         if job.deadline_seconds is not None:
+            if job.deadline_seconds <= 0:  # a timer would come behind the next step
+                return self._stop(exam)
             exam.deadline = self._loop.call_later(job.deadline_seconds, self._stop, exam)
         self._wake()
 
@@ -148,6 +150,7 @@ class Examinations:
             exam = self._all[key]
             if exam.compute_seconds is None:
                 exam.compute_seconds = now
+                exam.gateway.send(Begun(exam.job.ticket))
                 exam.leg.enter(semconv.COMPUTE, now)
 
     def step_ends(self, plan: Plan, result: Result) -> None:

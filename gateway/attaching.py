@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from gateway.changes import Changes
+from gateway.hung import HungWorkers
 from gateway.lacking import no_worker
 from gateway.observability.observer import RequestObserver
 from gateway.observability.traces import RecentTraces
@@ -16,12 +17,14 @@ from gateway.served import ServedModels
 from gateway.workers import AttachedWorker, Workers
 from mesh.hello_checks import hello_problem, load_problem, text_problem
 from mesh.messages import (
+    Begun,
     ClockReading,
     Drain,
     Embedded,
     Full,
     Hello,
     Load,
+    LongStep,
     Lost,
     Measures,
     Message,
@@ -65,12 +68,14 @@ class Attaching:
         self._alone: dict[str, float] = {}  # models without a worker, and since when
         self._refusals = Refusals()
         self._plain_tokens = PlainTokens(sequencer)
+        self._hung = HungWorkers(workers, sequencer, changed=changed.set, rules=rules)
         self._reach_log = ReachLog(log)
         self._dialing: set[Who] = set()  # workers whose Hello has not come yet, or that are refused
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, address: str) -> Listening:
         self._alone = dict.fromkeys(self._served.roots, asyncio.get_running_loop().time())
+        self._hung.start()
         return await self._network.listen(address, {}, self.on_register)
 
     def check_workers(self, now: float, model: str | None = None) -> None:
@@ -153,6 +158,7 @@ class Attaching:
         if self.traces.records_phases:
             worker.clock.start()
         log.info("%s is up, class %s", session.name, worker.numerics)
+        self._sequencer.deaths.returned(worker.incarnation)
         self._sequencer.on_room(worker)
         return worker
 
@@ -172,6 +178,7 @@ class Attaching:
         session.close()
 
     def on_report(self, worker: AttachedWorker, message: Message) -> None:
+        self._hung.hear(worker, message)
         match message:
             case PackedTokens():
                 self._plain_tokens.on_columns(worker, message)
@@ -205,6 +212,8 @@ class Attaching:
                 self._changed.set()
             case PageMap():
                 worker.page_map = message
+            case Begun() | LongStep():
+                pass  # heard above
             case _:
                 raise TypeError(f"{type(message).__name__} is no message of a worker")
 
@@ -220,6 +229,7 @@ class Attaching:
             self._sequencer.on_session_end(worker)
 
     async def aclose(self) -> None:
+        self._hung.stop()
         for worker in list(self._workers):
             worker.session.close()
         for task in self._tasks:

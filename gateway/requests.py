@@ -45,6 +45,15 @@ MOVES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a worker that was computing a request."""
+
+    incarnation: int
+    seconds: float  # when the gateway noticed it
+    tokens: int  # that the client got from the attempt that ended with it
+
+
 @dataclass(slots=True)
 class GatewayRequest:
     choice: ChoiceRequest
@@ -58,14 +67,17 @@ class GatewayRequest:
     last_end: End = End.NONE  # of the last token of `shown`
     prefill: int | None = None  # incarnation of the prefill worker; None: decode prefills itself
     decode: int | None = None  # incarnation of the decode worker
+    opened_seconds: float = 0.0  # when the current attempt began
+    base: int = 0  # position of the first token of the current attempt
     handed: bool = False  # decode has sent a token of this attempt, so it has the pages
+    begun: int | None = None  # incarnation of the worker whose first step of this attempt began last
     numerics: str = ""  # numerics class of the latest token
     classes: list[tuple[int, str]] = field(default_factory=list)  # each class that came, at its first position
     prefilled: Prefilled | None = None  # timings of the prompt's first prefill
     refused: dict[int, FullKind] = field(default_factory=dict)  # workers without room for it, by incarnation
     failed: dict[tuple[int, int], int] = field(default_factory=dict)  # (prefill, decode): failed pushes
     complete: bool = False  # the client has its whole answer, though the workers would go on
-    deaths: int = 0  # workers that died while they served it
+    deaths: list[Death] = field(default_factory=list)  # of workers that were computing it
     first_token_seconds: float | None = None
     shown_seconds: float = 0.0  # when the latest tokens came
     handed_seconds: float | None = None  # when decode went on for the first time, in whichever attempt
@@ -133,6 +145,20 @@ class GatewayRequest:
     def seniority(self, priority_seconds: float) -> tuple[float, int]:
         """Smaller is older. A step of priority is worth `priority_seconds` of waiting."""
         return self.accepted_seconds + self.choice.priority * priority_seconds, self.id
+
+    def begin(self, ticket: Ticket, now: float) -> None:
+        """The next attempt begins; no worker has done anything for it yet."""
+        self.ticket, self.opened_seconds, self.base = ticket, now, self.next_position
+        self.handed, self.begun = False, None
+        self.stop_waiting()
+
+    @property
+    def awaited(self) -> int | None:
+        """Incarnation of the worker whose work the request waits for: prefill until its first token, then decode."""
+        if self.prefill is None:
+            return self.decode
+        past_prefill = self.handed or self.begun == self.decode or self.next_position > self.base
+        return self.decode if self.decode is not None and past_prefill else self.prefill
 
     def next_ticket(self, nonce: bytes) -> Ticket:
         return Ticket(self.id, self.ticket.attempt + 1 if self.ticket else 1, nonce)

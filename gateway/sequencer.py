@@ -13,6 +13,7 @@ from random import Random
 from gateway.affinity import Affinities
 from gateway.candidates import choose, hopeless
 from gateway.core import ChoiceRequest
+from gateway.deaths import Deaths
 from gateway.examining import Examining
 from gateway.held import Held, share
 from gateway.lacking import gave_up, given_back, lacking
@@ -24,7 +25,7 @@ from gateway.router import Local, Route, RouteDecision
 from gateway.tally import Tally
 from gateway.turns import Turns
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import BatonError, Cancelled, DeadlineExceeded, WorkersDied
+from mesh.errors import BatonError, Cancelled, DeadlineExceeded
 from mesh.messages import (
     Cancel,
     End,
@@ -60,11 +61,11 @@ class Sequencer:
     ) -> None:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
-        self.tally, self._affinities = Tally(), Affinities()
+        self.tally, self._affinities, self.deaths = Tally(), Affinities(), Deaths(self, rules)
         self._rules, self._random, self._local, self._start_limit = rules, random, local, start_limit
         self.examining = Examining(self, workers, local=local, observer=observer)
         self._patience_seconds, self._reader_bytes, self._turns = patience_seconds, reader_bytes, Turns()
-        self._retries = Retries(lambda: self._in_seniority(RequestPhase.WAITING), self.raise_attempt)
+        self._retries = Retries(lambda: self.in_seniority(RequestPhase.WAITING), self.raise_attempt)
 
     # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
@@ -86,6 +87,8 @@ class Sequencer:
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
+        if self.deaths.stops(request):
+            return None
         if request.choice.examination is not None:
             return self.examining.raise_attempt(request)
         clock = asyncio.get_running_loop().time
@@ -122,10 +125,9 @@ class Sequencer:
         """The request is open and has a new ticket from now on; returns the time."""
         request.enter(RequestPhase.OPEN)
         self.observer.attempted()
-        request.ticket = request.next_ticket(self._random.randbytes(16))
-        request.handed = False
-        request.stop_waiting()
-        return asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        request.begin(request.next_ticket(self._random.randbytes(16)), now)
+        return now
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
         """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
@@ -250,19 +252,9 @@ class Sequencer:
 
     def on_session_end(self, worker: AttachedWorker) -> None:
         """The session with a worker ended: every request that needs this worker gets another, the oldest first."""
-        for request in self._in_seniority(RequestPhase.OPEN):
-            decode_lost = request.decode == worker.incarnation
-            prefill_lost = request.prefill == worker.incarnation and not request.handed
-            if decode_lost or prefill_lost:
-                request.deaths += 1
-                request.trace.dies(asyncio.get_running_loop().time(), worker.tier, worker.session.heard_seconds)
-                if request.deaths >= self._rules.deaths:
-                    self.end(request, WorkersDied(f"{request.deaths} workers ended while they served this request"))
-                else:
-                    self.observer.resumed("decode_gone" if decode_lost else "prefill_gone", request.choice.model)
-                    self.raise_attempt(request, decode_lost=decode_lost)
+        self.deaths.ended(worker)
 
-    def _in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
+    def in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
         """Requests in this phase, the oldest first."""
         found = [request for request in self.requests.values() if request.phase is phase]
         return sorted(found, key=lambda request: request.seniority(self._rules.priority_seconds))

@@ -42,7 +42,7 @@ class Gateway:
         local: Local = Local.AUTO,
         max_waiting: int = 1024,
         limits: DoorConfig | None = None,
-        patience_seconds: float = 30.0,
+        patience_seconds: float = RULES.patience_seconds,
         observer: RequestObserver = UNOBSERVED,
         rules: Rules = RULES,
     ) -> None:

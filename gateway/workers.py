@@ -21,7 +21,10 @@ class AttachedWorker:
     prefix_sequence: int = 0
     unreported_tokens: int = 0  # prompt tokens sent to it since its last Load
     unreported_requests: int = 0  # requests sent to it since its last Load
-    draining: bool = False  # it takes no new requests
+    draining: bool = False  # it asked for no new requests
+    hung: bool = False  # its compute makes no progress; it gets no requests until it does
+    moved_seconds: float = 0.0  # when its compute loop reported last
+    step_limit_seconds: float = 0.0  # how long the step that runs may take, by its last LongStep; 0: none takes long
     page_map: PageMap | None = None  # the last one; the worker sends none while nobody watches
     measures: dict[str, float] = field(default_factory=dict)  # what it counted, as of its last Measures
     distributions: dict[str, Distribution] = field(default_factory=dict)  # its histograms
@@ -36,6 +39,10 @@ class AttachedWorker:
     def name(self) -> str:
         """The worker's configured name, or one made of its tier and incarnation."""
         return self.hello.name or f"{self.tier.value}-{self.incarnation:016x}"[: len(self.tier.value) + 9]
+
+    @property
+    def takes_requests(self) -> bool:
+        return not self.draining and not self.hung
 
     @property
     def incarnation(self) -> int:
@@ -103,7 +110,7 @@ class Workers:
 
     def tier(self, tier: Tier) -> list[AttachedWorker]:
         """Workers of this tier that take new requests."""
-        return [worker for worker in self._up.values() if worker.tier is tier and not worker.draining]
+        return [worker for worker in self._up.values() if worker.tier is tier and worker.takes_requests]
 
     def able(self, tier: Tier, sampling: Sampling) -> list[AttachedWorker]:
         """Workers of this tier that take new requests and honour all these sampling parameters."""

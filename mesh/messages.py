@@ -366,6 +366,21 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """This attempt's turn has come here: the next steps compute it, and one of them may be what ends the worker."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class LongStep:
+    """A step has been computing for longer than a heartbeat; sent once per heartbeat until it is over."""
+
+    running_ms: int
+    limit_ms: int  # a step that computes for so long never ends: then the worker ends its own process
+
+
+@dataclass(frozen=True, slots=True)
 class Full:
     """Decode cannot hold this request; the gateway tries another decode worker."""
 
@@ -564,6 +579,8 @@ Up = (
     | Embedded
     | Lost
     | Full
+    | Begun
+    | LongStep
     | Load
     | PrefixChange
     | Drain

@@ -26,6 +26,7 @@ class Session:
         self.name = name
         self.ended = False
         self.expired = False  # the lease ended it
+        self.ended_there = False  # the other end closed it, or it broke
         self._rules = rules
         self._loop = asyncio.get_running_loop()
         self.heard_seconds = self._sent = self._loop.time()
@@ -54,7 +55,7 @@ class Session:
                         busy_seconds = 0.0
                         await asyncio.sleep(0)
         except StreamClosed:
-            pass
+            self.ended_there = not self.ended
         except Exception:
             log.exception("session with %s ends: this worker cannot handle a message", self.name)
         finally:

@@ -74,7 +74,7 @@ class HandOff:
             ahead, room = ahead + prompt.remaining, room - needed
             if prompt.phase is PromptPhase.QUEUED:
                 prompt.enter(PromptPhase.ASKED)
-            prompt.record.asked(now)
+            prompt.asks(now)
             link.send(Ready(prompt.ticket))
             prompt.answer.begin(self._rules.ready_seconds, self._host.wake)
 

@@ -8,6 +8,7 @@ from random import SystemRandom
 
 from engine.pages import PagePool
 from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
+from engine.timed_runner import TimedRunner
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import PrefillConfig
@@ -17,7 +18,9 @@ from mesh.mesh_token import mesh_token
 from mesh.messages import Tier
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
+from mesh.step_times import FIRST_GPU_SECONDS, StepTimes
 from mesh.tls import tls_files
+from mesh.watchdog import watched
 from prefill_svc.worker import PrefillWorker
 
 log = logging.getLogger("baton.prefill")
@@ -51,6 +54,8 @@ async def open_worker(
         bytes_per_second=bytes_per_second,
     )
     incarnation, floor = SystemRandom().getrandbits(64), model.floor
+    first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
+    steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
     masker = await open_masks(config)
     worker = PrefillWorker(
         GrpcNetwork(
@@ -62,7 +67,7 @@ async def open_worker(
             setting="prefill.address",
             also=stats_service(lambda: worker.counts()),
         ),
-        runner,
+        TimedRunner(runner, steps),
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
         hello=worker_hello(Tier.PREFILL, incarnation, config, model),
@@ -84,7 +89,8 @@ async def open_worker(
     log.info("prefill ready at %s %s", address, describe_model(model))
     measuring = asyncio.create_task(floor.measure_when_idle(lambda: worker.busy))
     try:
-        yield worker
+        with watched(steps, worker.attachments, heartbeat_seconds=rules.heartbeat_seconds):
+            yield worker
     finally:
         measuring.cancel()
         await worker.aclose()

@@ -14,7 +14,7 @@ from enum import Enum
 from engine.batch import Chunk, prompt_piece
 from engine.masks import StepMasks
 from engine.plan import Drafting, Piece, Sampled
-from mesh.messages import Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token, TokenOf, Tokens
+from mesh.messages import Begun, Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token, TokenOf, Tokens
 from mesh.pause import Pause
 from mesh.session import Session
 from prefill_svc.links import Links, PrefillHost
@@ -107,6 +107,13 @@ class Prompt:
             masks=self.masks,
         )
 
+    def asks(self, now: float) -> None:
+        """Ready goes to decode: the prompt's turn is near. The gateway learns of it before any step computes it,
+        because a process that dies of a step tells nothing any more."""
+        if not self.record.asked_before:
+            self.gateway.send(Begun(self.ticket))
+        self.record.asked(now)
+
     def step_begins(self, now: float) -> None:
         if self.compute_seconds is None:
             self.compute_seconds = now
@@ -197,9 +204,10 @@ class Prompts:
     def add(self, prompt: Prompt) -> None:
         self._prompts[prompt.key] = prompt
         self._prompts = {p.key: p for p in sorted(self._prompts.values(), key=self.seniority)}
-        if prompt.job.deadline_seconds is not None:
-            loop = asyncio.get_running_loop()
-            prompt.deadline = loop.call_later(prompt.job.deadline_seconds, self.drop, prompt)
+        if (seconds := prompt.job.deadline_seconds) is not None:
+            if seconds <= 0:  # a timer would come behind the next step
+                return self.drop(prompt)
+            prompt.deadline = asyncio.get_running_loop().call_later(seconds, self.drop, prompt)
         self._watch_start(prompt)
 
     # ---- late prompts

@@ -37,8 +37,11 @@ class Pushing:
         self._committed = self._bytes_resent = 0
 
     def landed(self, prompt: Prompt) -> None:
-        """Push at once the full pages that this worker's prefix cache has and decode lacks."""
+        """Push at once the full pages that this worker's prefix cache has and decode lacks. Where steps take long,
+        decode learns it before the first one: until then its patience is the least one."""
         assert prompt.landing is not None
+        if self._speed.longest_ms >= 1000 * self._report_seconds and prompt.computing:
+            self._report(prompt)
         ready = range(prompt.landing.first_page, prompt.done // self._page_tokens)
         self.push(prompt, ready, 0, self._shape.layers)
 
@@ -58,11 +61,15 @@ class Pushing:
         """Send Computing for every prompt that has landed and is not computed yet, so that no landing times out."""
         now = self._loop.time()
         for prompt in self._prompts:
-            link = self._links.get(prompt.decode_address)
             reported_seconds = max(prompt.landed_seconds, prompt.reported_seconds)
-            if prompt.computing and link is not None and now - reported_seconds >= self._report_seconds:
-                prompt.reported_seconds = now
-                link.send(Computing(prompt.ticket, self._speed.longest_ms))
+            if prompt.computing and now - reported_seconds >= self._report_seconds:
+                self._report(prompt)
+
+    def _report(self, prompt: Prompt) -> None:
+        link = self._links.get(prompt.decode_address)
+        if link is not None:
+            prompt.reported_seconds = self._loop.time()
+            link.send(Computing(prompt.ticket, self._speed.longest_ms))
 
     def push(self, prompt: Prompt, indexes: Sequence[int], first: int, layers: int, *, again: bool = False) -> None:
         """Begin to write these layers of these pages of the prompt; `again`: decode asked for them with a Resend."""

@@ -165,7 +165,7 @@ class MeshCollector:
 
     def _workers(self, *, draining_only: bool) -> Iterator[MetricSeries]:
         for tier in Tier:
-            found = sum(w.tier is tier and (w.draining or not draining_only) for w in self._gateway.workers)
+            found = sum(w.tier is tier and (not w.takes_requests or not draining_only) for w in self._gateway.workers)
             yield MetricSeries((tier.value,), found)
 
     def _ages(self, _: MetricSpec) -> Iterator[MetricSeries]:

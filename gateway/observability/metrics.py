@@ -35,7 +35,7 @@ PATHS, STATUSES = ("remote", "local", "resumed", "none"), ("ok", "error", "cance
 TIERS = tuple(tier.value for tier in Tier)
 RESUMES = (
     *(reason.value for reason in Reason),
-    *("full_ever", "full_now", "decode_gone", "prefill_gone", READER_BEHIND),
+    *("full_ever", "full_now", "decode_gone", "prefill_gone", "decode_hung", "prefill_hung", "stalled", READER_BEHIND),
 )
 
 

@@ -18,6 +18,7 @@ from mesh.telemetry import Attribute, TraceContext, make_traceparent
 
 CANCELLED, ERROR = "cancelled", "error"  # how a choice finishes that does not end by itself
 WORKER_ENDED = "worker_ended"
+WORKER_HUNG = "worker_hung"
 
 Clock = Callable[[], float]
 
@@ -127,6 +128,10 @@ class ChoiceRecord:
                 attempt.ended_seconds = now
                 if why and (attempt.tier is Tier.DECODE or attempt.ticket not in used):
                     attempt.lost, attempt.at_fault = why, attempt.tier is tier
+
+    def hangs(self, now: float, tier: Tier) -> None:
+        """The gateway notices that the compute of the worker of this tier stands still."""
+        self.leaves(now, WORKER_HUNG, tier)
 
     def dies(self, now: float, tier: Tier, heard_seconds: float) -> None:
         """The gateway notices that the worker of this tier has ended; `heard_seconds`: when it last sent something."""

@@ -58,7 +58,7 @@ def worker_state(worker: AttachedWorker) -> State:
         "fingerprint": hello.fingerprint,
         "model": worker.model,
         "page_tokens": hello.page_tokens,
-        "draining": worker.draining,
+        "draining": not worker.takes_requests,
         "waiting": load.waiting + (worker.unreported_requests if worker.tier.value == "prefill" else 0),
         "running": load.running,
         "queued_tokens": load.queued_tokens + worker.unreported_tokens,

@@ -3,10 +3,9 @@
 It knows the addresses of one or more gateways. When a gateway breaks in the middle of an answer, the next one continues
 from the tokens that have arrived: with the same seed and the same numerics class, so the text goes on as if nothing had
 happened. While no gateway is there it tries again, with longer and longer pauses, until the call's time or its own
-patience is over. Errors that another gateway would repeat are raised as they are. It needs grpcio and protobuf only."""
+patience is over, and no sooner than the gateways ask (RetryInfo). Errors that another gateway would repeat are raised
+as they are. It needs grpcio and protobuf only."""
 
-import asyncio
-import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from google.protobuf.message import Message
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from baton.pacing import CallPace
+from baton.retry_delay import retry_delay
 
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -28,8 +29,6 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 3_000),  # so long one attempt to connect may take
     ("grpc.max_reconnect_backoff_ms", 3_000),
 )
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
-_PATIENCE_SECONDS = 30.0  # of calls without a deadline
 # After these errors another gateway may do better. The same one may, a little later, after UNAVAILABLE, and after any
 # of them that broke an answer off: a balancer in front of several gateways reports the death of one in its own way.
 _BROKEN = (
@@ -99,39 +98,6 @@ class _Progress:
             rest.numerics_class.CopyFrom(self.started.numerics_class)
         rest.request_id = self.started.request_id
         return rest
-
-
-class _Pace:
-    """How long one call goes on trying, and its pauses."""
-
-    def __init__(self, timeout_seconds: float | None, *, patience_seconds: float | None, gateways: int) -> None:
-        self._now = asyncio.get_running_loop().time
-        self._deadline = float("inf") if timeout_seconds is None else self._now() + timeout_seconds
-        usual = _PATIENCE_SECONDS if timeout_seconds is None else float("inf")
-        self._patience_seconds = usual if patience_seconds is None else patience_seconds
-        self._gateways = gateways
-        self.goes_on()
-
-    def goes_on(self) -> None:
-        """The call has made progress."""
-        self._since, self._pause, self._failures, self._may_pass = self._now(), _FIRST_PAUSE_SECONDS, 0, False
-
-    def seconds_left(self) -> float | None:
-        return None if self._deadline == float("inf") else max(0.0, self._deadline - self._now())
-
-    async def after(self, problem: Exception, *, broke_off: bool = False) -> None:
-        """Return when the next gateway may be tried; raises the problem when there is no use. A pause comes after all
-        gateways have failed, and only if one of them may be back later. `broke_off`: an answer had begun."""
-        self._failures += 1
-        self._may_pass |= broke_off or getattr(problem, "code", lambda: None)() is grpc.StatusCode.UNAVAILABLE
-        if self._failures % self._gateways:
-            return
-        left = min(self._since + self._patience_seconds, self._deadline) - self._now()
-        if not self._may_pass or left < _FIRST_PAUSE_SECONDS:
-            raise problem
-        # Clients that lost the same gateway do not come back all at once; the last tries come shortly before the end.
-        await asyncio.sleep(min(self._pause * random.uniform(0.5, 1.0), left / 2))
-        self._pause, self._may_pass = min(2 * self._pause, _LONGEST_PAUSE_SECONDS), False
 
 
 class Client:
@@ -208,7 +174,7 @@ class Client:
                         return
                 problem: Exception = ProtocolError("the stream ended without Finished, and no other gateway is left")
             except grpc.aio.AioRpcError as error:
-                if error.code() not in _BROKEN:
+                if error.code() not in _BROKEN and retry_delay(error) is None:
                     raise
                 problem = error
             finally:
@@ -250,15 +216,15 @@ class Client:
             try:
                 answer = await ask(channel, pace.seconds_left())
             except grpc.aio.AioRpcError as error:
-                if error.code() not in _BROKEN:
+                if error.code() not in _BROKEN and retry_delay(error) is None:
                     raise
                 await pace.after(error)
             else:
                 self._first = number
                 return answer
 
-    def _pace(self, timeout_seconds: float | None) -> "_Pace":
-        return _Pace(timeout_seconds, patience_seconds=self._patience_seconds, gateways=len(self._channels))
+    def _pace(self, timeout_seconds: float | None) -> CallPace:
+        return CallPace(timeout_seconds, patience_seconds=self._patience_seconds, gateways=len(self._channels))
 
     def _in_turn(self) -> Iterator[tuple[int, grpc.aio.Channel]]:
         """All channels again and again, from the one that worked last on; never ends."""

@@ -25,6 +25,7 @@ from mesh.memory_network import MemoryNetwork
 from mesh.messages import KvHello, Sampling, Ticket, Tier
 from mesh.rules import RULES, Rules
 from mesh.telemetry import Silent, Telemetry
+from mesh.watchdog import report_long_steps
 from prefill_svc.worker import PrefillWorker
 from tests.sim.clients import Bans, SimClient
 from tests.sim.model import VOCABULARY
@@ -149,8 +150,11 @@ class Cluster:
         )
         worker = made.worker
         worker.plans = []
-        process = SimProcess(name, tier, worker, made.pool, incarnation)
-        process.tasks = [asyncio.ensure_future(worker.run()), asyncio.ensure_future(worker.attachments.register())]
+        process = SimProcess(name, tier, worker, made.pool, incarnation, made.runner)
+        beat = self.options.rules.heartbeat_seconds
+        reports = report_long_steps(made.steps, worker.attachments, heartbeat_seconds=beat)
+        parts = worker.run(), worker.attachments.register(), reports
+        process.tasks = [asyncio.ensure_future(part) for part in parts]
         self.processes[name] = process
         return process
 

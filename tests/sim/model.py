@@ -5,7 +5,7 @@ read back from the pages. A page that is wrong, torn or another request's change
 is one, foresees a share of the tokens, but only while its own layer is right in every slot."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from struct import pack
 
 from engine.acceptance import accepted
@@ -105,9 +105,12 @@ class SimRunner:
         self._foresight = foresight
         self._pool, self._page_tokens = pool, page_tokens
         self._step_seconds, self._row_seconds = step_seconds, row_seconds
+        self.before: Callable[[Plan], Awaitable[object]] | None = None  # a test delays, hangs or ends steps here
 
     async def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
         async with self._turn:
+            if self.before is not None:
+                await self.before(plan)
             plan = self._following.fill_in(plan)
             result = await self._run(plan, on_layers)
             self._following.remember(plan.pieces, result.sampled)

@@ -8,6 +8,7 @@ from decode_svc.worker import DecodeWorker
 from kvtransfer.memory import MemoryPool
 from mesh.messages import Tier
 from prefill_svc.worker import PrefillWorker
+from tests.sim.model import SimRunner
 
 
 @dataclass
@@ -19,6 +20,7 @@ class SimProcess:
     worker: PrefillWorker | DecodeWorker
     pool: MemoryPool
     incarnation: int
+    runner: SimRunner
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     alive: bool = True
     thaw: Callable[[], None] | None = None

@@ -1,5 +1,6 @@
 """The workers of simulations: the product's own, with transports in memory and a model that is fast to check."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,11 +11,13 @@ from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.constraint import Masker
 from engine.pages import PagePool
+from engine.timed_runner import TimedRunner
 from kvtransfer.memory import MemoryPool, MemoryTransport
 from kvtransfer.transfer import PageShape
 from mesh.messages import Hello, KvHello, Load, PrefixChange, Tier
 from mesh.network import Network
 from mesh.rules import RULES, Rules
+from mesh.step_times import StepTimes
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import VOCABULARY, SimRunner
 
@@ -58,6 +61,7 @@ class SimWorker:
     pages: PagePool
     pool: MemoryPool
     runner: SimRunner
+    steps: StepTimes
 
 
 async def start_worker(
@@ -106,11 +110,13 @@ async def start_worker(
         on_write=on_write,
         ahead=options.ahead,
     )
+    steps = StepTimes(asyncio.get_running_loop().time, first_seconds=60.0)
+    timed = TimedRunner(runner, steps)
     masker = options.masker() if options.masker is not None else None
     if tier is Tier.PREFILL:
         prefill = PrefillWorker(
             network,
-            runner,
+            timed,
             pages,
             pool,
             hello=hello,
@@ -125,10 +131,10 @@ async def start_worker(
             rules=rules,
         )
         await prefill.attachments.listen(name)
-        return SimWorker(prefill, pages, pool, runner)
+        return SimWorker(prefill, pages, pool, runner, steps)
     decode = DecodeWorker(
         network,
-        runner,
+        timed,
         pages,
         pool,
         hello=hello,
@@ -144,7 +150,7 @@ async def start_worker(
         rules=rules,
     )
     await decode.listen(name)
-    return SimWorker(decode, pages, pool, runner)
+    return SimWorker(decode, pages, pool, runner, steps)
 
 
 def _speculation(options: WorkerOptions) -> Speculation:

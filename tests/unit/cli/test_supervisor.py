@@ -12,6 +12,7 @@ import pytest
 
 from cli import supervisor
 from cli.supervisor import MeshFailed, ProcessState, Service, Supervisor, brief
+from mesh.rules import RULES
 
 READY = "import sys, time\nprint('x ready at 127.0.0.1:1', file=sys.stderr, flush=True)\ntime.sleep(600)"
 
@@ -193,3 +194,9 @@ def test_a_service_whose_parent_is_gone_already_ends_at_once() -> None:
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).resolve().parents[3]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(root / name) for name in ("", "kernels", "protos")))
+
+
+def test_the_longest_wait_before_a_start_is_far_below_the_time_for_which_requests_wait_for_a_worker() -> None:
+    """Otherwise a worker that died a few times is started when its requests have ended with UNAVAILABLE."""
+    assert max(supervisor.BACKOFF_SECONDS) <= RULES.patience_seconds / 4
+    assert list(supervisor.BACKOFF_SECONDS) == sorted(supervisor.BACKOFF_SECONDS)

@@ -217,9 +217,7 @@ def test_a_wrong_page_write_shows_with_every_page_size(
     assert shows(weights, page_tokens, honest)
 
 
-def test_a_function_replaced_in_python_shows(
-    weights: Weights, honest: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_replaced_in_python_shows(weights: Weights, honest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = baton_kernels.gated
 
     def wrong(path: str, x: Any, packed: Any, n: int, out: Any) -> None:

@@ -38,6 +38,8 @@ class RecordingSession:
 
     sent: list[Message] = field(default_factory=list)
     heard_seconds: float = 0.0
+    ended_there: bool = True
+    name: str = "worker"
 
     def send(self, message: Message) -> None:
         self.sent.append(message)

@@ -1,0 +1,58 @@
+"""How long a worker's steps take, and how long the one that runs may take before the worker counts it as hung.
+
+Steps 4 and 7 of a request's life. The limit grows with what this worker has measured: a slow machine measures long
+steps, so it gets long limits. Before the first step is over nothing is measured; then the size of the weights stands in
+for it, with rates below those of any machine that could serve."""
+
+from collections import deque
+from collections.abc import Callable
+
+LEAST_LIMIT_SECONDS = 20.0  # no step counts as hung before
+TIMES = 20.0  # nor before it has taken so many times what the slowest step so far lets expect
+GUESSED_LOAD_BYTES_PER_SECOND = 50e6  # the first step reads weights from a slow disk
+GUESSED_ROW_BYTES_PER_SECOND = 1e9  # ... and each of its rows reads them again from slow memory
+FIRST_GPU_SECONDS = 300.0  # the first step on a GPU may compile kernels
+
+
+class StepTimes:
+    def __init__(self, clock: Callable[[], float], *, weights_bytes: int = 0, first_seconds: float = 0.0) -> None:
+        """`first_seconds`: the first step may take so long for reasons of its own."""
+        self._clock, self._weights_bytes, self._first_seconds = clock, weights_bytes, first_seconds
+        self._rows: deque[int] = deque()  # of the steps that the runner has, the one that computes first
+        self._since = 0.0  # when that one began
+        self._longest_seconds = self._slowest_row_seconds = 0.0
+        self._measured = False
+
+    def begin(self, rows: int) -> None:
+        """The runner gets a step; it computes it once the steps before it are over."""
+        if not self._rows:
+            self._since = self._clock()
+        self._rows.append(rows)
+
+    def end(self) -> None:
+        """The first of the runner's steps is over."""
+        rows, now = self._rows.popleft(), self._clock()
+        seconds, self._since = now - self._since, now
+        self._longest_seconds = max(self._longest_seconds, seconds)
+        self._slowest_row_seconds = max(self._slowest_row_seconds, seconds / max(1, rows))
+        self._measured = True
+
+    def excuse(self, seconds: float) -> None:
+        """The whole process stood still for so long; that is no fault of the step that computes."""
+        self._since += seconds
+
+    @property
+    def running_seconds(self) -> float:
+        """How long the step that computes has taken so far; 0: none does."""
+        return max(0.0, self._clock() - self._since) if self._rows else 0.0
+
+    @property
+    def limit_seconds(self) -> float:
+        """How long the step that computes may take at most."""
+        rows = self._rows[0] if self._rows else 1
+        if not self._measured:
+            load, row = GUESSED_LOAD_BYTES_PER_SECOND, GUESSED_ROW_BYTES_PER_SECOND
+            guess = self._weights_bytes / load + rows * self._weights_bytes / row
+            return max(LEAST_LIMIT_SECONDS, self._first_seconds, guess)
+        expected = max(self._longest_seconds, rows * self._slowest_row_seconds)
+        return max(LEAST_LIMIT_SECONDS, TIMES * expected)

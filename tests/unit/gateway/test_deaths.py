@@ -1,0 +1,97 @@
+"""Which requests the end of a worker counts against: the sequencer with fake workers."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.requests import GatewayRequest, RequestPhase
+from mesh.rules import RULES
+from tests.sim.loop import run_virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
+
+
+def computed_by(m: SequencerMesh, tier: str) -> tuple[GatewayRequest, str]:
+    """A request that one of its workers computes, and that worker."""
+    request = m.accept()
+    prefill, decode = m.serving(request)
+    name = prefill if tier == "prefill" else decode
+    request.begun = m.workers[name].incarnation
+    return request, name
+
+
+@pytest.mark.parametrize("tier", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    ("how", "counts"), [("died", True), ("lease", False), ("drained", False), ("closed here", False)]
+)
+def test_only_the_end_of_a_process_counts(how: str, counts: bool, tier: str) -> None:
+    async def main() -> None:
+        m = mesh()
+        request, name = computed_by(m, tier)
+        session: Any = m.workers[name].session
+        session.ended_there = how not in ("lease", "closed here")
+        m.workers[name].draining = how == "drained"
+        m.end_session(name)
+        assert (len(request.deaths) == 1) is counts
+        assert request.phase is RequestPhase.OPEN, "it goes on in any case"
+
+    run_virtual(main())
+
+
+def test_a_request_that_waits_in_the_queue_of_a_worker_is_no_cause_of_its_death() -> None:
+    async def main() -> None:
+        m = mesh()
+        waits = m.accept()
+        m.end_session(m.serving(waits)[0])
+        assert not waits.deaths
+
+    run_virtual(main())
+
+
+def test_one_death_costs_no_time_and_two_at_once_cost_a_moment() -> None:
+    async def main() -> None:
+        m = mesh()
+        request, name = computed_by(m, "decode")
+        m.end_session(name)
+        assert request.phase is RequestPhase.OPEN
+        prefill, _ = m.serving(request)
+        request.begun = m.workers[prefill].incarnation
+        m.end_session(prefill)
+        assert request.phase is RequestPhase.WAITING and not request.ended
+        await asyncio.sleep(RULES.together_seconds + 0.01)
+        assert request.phase is RequestPhase.OPEN
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_deaths_beside_those_of_other_workers_count_as_no_fault_of_the_request(together: bool) -> None:
+    async def main() -> None:
+        m = mesh()
+        request, name = computed_by(m, "decode")
+        request.deaths = []
+        m.end_session(name)
+        other = next(each for each in m.workers if each not in (name, *m.serving(request)))
+        await asyncio.sleep(0.0 if together else RULES.together_seconds + 0.5)
+        m.end_session(other)
+        (death,) = request.deaths
+        assert m.sequencer.deaths._counts(death, request.deaths) is not together
+
+    run_virtual(main())
+
+
+def test_a_request_ends_after_many_deaths_that_count_as_no_fault_of_it() -> None:
+    async def main() -> None:
+        m = mesh()
+        request, name = computed_by(m, "decode")
+        m.end_session(name)
+        (death,) = request.deaths
+        request.deaths = [death] * (RULES.deaths_in_all - 1)
+        await asyncio.sleep(5.0)
+        prefill, _ = m.serving(request)
+        request.begun = m.workers[prefill].incarnation
+        m.end_session(prefill)
+        await asyncio.sleep(RULES.judged_seconds + 0.01)
+        assert request.phase is RequestPhase.ERROR
+
+    run_virtual(main())
