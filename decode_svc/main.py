@@ -12,13 +12,13 @@ from decode_svc.worker import DecodeWorker
 from engine.loaded import LoadedModel
 from engine.pages import PagePool
 from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
-from kvtransfer.choose import choose
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import DecodeConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
 from mesh.messages import KvHello, Tier
+from mesh.pairing import PageReach, choose
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.tls import tls_files
@@ -65,6 +65,7 @@ async def open_worker(
     )
     incarnation, floor = SystemRandom().getrandbits(64), model.floor
     masker = await open_masks(config)
+    kv_hello = say_hello(incarnation, model.identity.numerics, shape, list(transports))
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     worker = DecodeWorker(
         GrpcNetwork(
@@ -78,8 +79,8 @@ async def open_worker(
         runner,
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
-        hello=worker_hello(Tier.DECODE, incarnation, config, model),
-        kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
+        hello=worker_hello(Tier.DECODE, incarnation, config, model, PageReach.of(kv_hello)),
+        kv_hello=kv_hello,
         receivers=receivers,
         choose=pair,
         gateways=config.gateways,

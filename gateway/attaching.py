@@ -6,9 +6,10 @@ import asyncio
 import logging
 
 from gateway.changes import Changes
-from gateway.lacking import no_worker
+from gateway.lacking import no_pair, no_worker
 from gateway.observability.observer import RequestObserver
 from gateway.observability.traces import RecentTraces
+from gateway.pairing import Pairing
 from gateway.plain_tokens import PlainTokens
 from gateway.sequencer import Sequencer
 from gateway.served import ServedModels
@@ -27,6 +28,7 @@ from mesh.messages import (
     Phases,
     Prefilled,
     PrefixChange,
+    Refused,
     Register,
     Scored,
     Tier,
@@ -61,6 +63,7 @@ class Attaching:
         self._served = served
         self._alone: dict[str, float] = {}  # models without a worker, and since when
         self.refused: dict[int, str] = {}  # workers of models that are not served, by incarnation: who they are
+        self.pairing = Pairing(workers, sequencer.local)
         self._plain_tokens = PlainTokens(sequencer)
         self._reach_log = ReachLog(log)
         self._dialing: set[int] = set()  # incarnations of workers whose Hello has not come yet, or that are refused
@@ -77,6 +80,8 @@ class Attaching:
             since = max(self._alone.values())
         if since is not None and now - since >= WITHOUT_WORKERS_SECONDS:
             raise no_worker(now - since, model if len(self._served.roots) > 1 else None)
+        if model is not None and (why := self.pairing.mismatch(model, now, WITHOUT_WORKERS_SECONDS)):
+            raise no_pair(why)
 
     def on_register(self, register: Register) -> None:
         if register.incarnation not in self._dialing and self._workers.get(register.incarnation) is None:
@@ -122,12 +127,15 @@ class Attaching:
         if why_not:
             self.refused[hello.incarnation] = f"{hello.name or session.name} at {hello.address}: {why_not}"
             log.error("%s is refused: %s", session.name, why_not)
+            if hello.pages is not None:  # an older worker does not know this message
+                session.send(Refused(why_not))
             return None
         worker = AttachedWorker(hello, session, hello.load, root)
         worker.change(hello.prefix)
         self._workers.add(worker)
         self._alone.pop(root, None)
         self._dialing.discard(worker.incarnation)
+        self.pairing.judge()
         self._changed.set()
         if self.traces.records_phases:
             worker.clock.start()
@@ -166,6 +174,7 @@ class Attaching:
                 worker.clock.read(message)
             case Drain():
                 worker.draining = True
+                self.pairing.judge()
                 self._changed.set()
             case PageMap():
                 worker.page_map = message
@@ -176,12 +185,17 @@ class Attaching:
         worker.clock.stop()
         if self._workers.get(worker.incarnation) is worker:
             self._workers.remove(worker)
+            self.pairing.judge()
             if not self._workers.of(worker.model):
                 self._alone[worker.model] = asyncio.get_running_loop().time()
             self._changed.set()
             log.warning("%s is gone", worker.session.name)
             self._observer.gone(worker)
             self._sequencer.on_session_end(worker)
+
+    def refused_workers(self) -> tuple[str, ...]:
+        """Workers that get no requests, and why."""
+        return (*self.refused.values(), *self.pairing.names())
 
     async def aclose(self) -> None:
         for worker in list(self._workers):

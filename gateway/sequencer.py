@@ -15,7 +15,7 @@ from gateway.candidates import choose, hopeless
 from gateway.core import ChoiceRequest
 from gateway.examining import Examining
 from gateway.held import Held, share
-from gateway.lacking import gave_up, lacking
+from gateway.lacking import final, gave_up, lacking
 from gateway.observability.attributes import route_attributes
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import READER_BEHIND, GatewayRequest, RequestPhase
@@ -24,7 +24,7 @@ from gateway.router import Local, Route, RouteDecision
 from gateway.tally import Tally
 from gateway.turns import Turns
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import BatonError, Cancelled, DeadlineExceeded, InvalidRequest, WorkersDied
+from mesh.errors import BatonError, Cancelled, DeadlineExceeded, WorkersDied
 from mesh.messages import (
     Cancel,
     End,
@@ -60,7 +60,7 @@ class Sequencer:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
         self.tally, self._affinities = Tally(), Affinities()
-        self._rules, self._random, self._local = rules, random, local
+        self._rules, self._random, self.local = rules, random, local
         self.examining = Examining(self, workers, local=local, observer=observer)
         self._patience_seconds, self._reader_bytes, self._turns = patience_seconds, reader_bytes, Turns()
         self._retries = Retries(lambda: self._in_seniority(RequestPhase.WAITING), self.raise_attempt)
@@ -90,7 +90,7 @@ class Sequencer:
         clock = asyncio.get_running_loop().time
         began = clock()
         preferred = self._affinities.preferred(request.choice)
-        chosen = choose(request, self.workers, self._local, decode_lost=decode_lost, preferred=preferred)
+        chosen = choose(request, self.workers, self.local, decode_lost=decode_lost, preferred=preferred)
         self.observer.routed(chosen.decision if chosen else RouteDecision.WAIT, clock() - began)
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self.leave(request, {request.decode, request.prefill} - kept)
@@ -128,12 +128,12 @@ class Sequencer:
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
         """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
-        error = hopeless(request, self.workers, self._local)
+        error = hopeless(request, self.workers, self.local)
         if error is not None:
             self.end(request, error)
         else:
             request.prefill = request.decode = None
-            self.wait(request, lambda: lacking(self.workers.of(request.choice.model), self._local))
+            self.wait(request, lambda: lacking(self.workers.of(request.choice.model), self.local))
 
     def wait(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
         """The request waits for a worker; `lacks` says what keeps it waiting. After a while it ends."""
@@ -220,9 +220,9 @@ class Sequencer:
         if request is None:
             return
         name, ids = request.choice.request_id, request.choice.trace.log_fields
-        log.info("request %s attempt %d: %s", name, lost.ticket.attempt, lost.reason.value, extra=ids)
-        if lost.reason is Reason.GRAMMAR:
-            return self.end(request, InvalidRequest(request.choice.grammar_field, lost.detail))
+        log.info("request %s attempt %d: %s %s", name, lost.ticket.attempt, lost.reason.value, lost.detail, extra=ids)
+        if error := final(request, lost):
+            return self.end(request, error)
         if lost.reason is Reason.TOO_LARGE:
             request.refused[worker.incarnation] = FullKind.EVER
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:

@@ -122,7 +122,7 @@ class Gateway:
         return numbers(self.workers)
 
     def refused_workers(self) -> tuple[str, ...]:
-        return tuple(self.attaching.refused.values())
+        return self.attaching.refused_workers()
 
     # ---- the gateway leaves
 

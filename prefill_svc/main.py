@@ -14,6 +14,7 @@ from mesh.config import PrefillConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
 from mesh.messages import Tier
+from mesh.pairing import PageReach
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.tls import tls_files
@@ -50,6 +51,7 @@ async def open_worker(
     )
     incarnation, floor = SystemRandom().getrandbits(64), model.floor
     masker = await open_masks(config)
+    kv_hello = say_hello(incarnation, model.identity.numerics, shape, list(transports))
     worker = PrefillWorker(
         GrpcNetwork(
             tls=tls,
@@ -62,8 +64,8 @@ async def open_worker(
         runner,
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
-        hello=worker_hello(Tier.PREFILL, incarnation, config, model),
-        kv_hello=say_hello(incarnation, model.identity.numerics, shape, list(transports)),
+        hello=worker_hello(Tier.PREFILL, incarnation, config, model, PageReach.of(kv_hello)),
+        kv_hello=kv_hello,
         transports=transports,
         gateways=config.gateways,
         chunk_tokens=config.chunk_tokens,

@@ -15,6 +15,7 @@ from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.constraint import Masker
 from engine.pages import PagePool
+from engine.plan import Plan
 from gateway.core import ChoiceRequest, TokenStream
 from gateway.observability.limits import Limits
 from gateway.observability.traces import RecentTraces
@@ -98,6 +99,7 @@ class Cluster:
         masker: Callable[[], Masker] | None = None,  # makes each worker's masks; None: no request has a grammar
         bans: Callable[[Sampling, list[int]], Collection[int]] = lambda sampling, text: (),  # those of the reference
         reader_kib: int = 256,
+        on_plan: Callable[[Plan], None] = lambda plan: None,  # sees every plan of every worker; may make its step fail
     ) -> None:
         self.random = Random(seed)
         self.rules, self.one_sided, self.pages, self.local = rules, one_sided, pages, local
@@ -106,7 +108,7 @@ class Cluster:
         self.patience_seconds, self.max_batch = patience_seconds, max_batch
         self.source, self.draft_tokens, self.foresight, self.accept = source, draft_tokens, foresight, accept
         self.acceptance, self.ahead, self.trace_steps = acceptance, ahead, trace_steps
-        self.masker, self.bans = masker, bans
+        self.masker, self.bans, self.on_plan = masker, bans, on_plan
         self.limits, self.door = limits or Limits(), DoorConfig(reader_kib=reader_kib)
         self.vocabulary, self.shape = vocabulary, DRAFT_SHAPE if source is DraftSource.DRAFT else SHAPE
         self.refuse: Callable[[str, str], str] = lambda decode, prefill: ""  # why their session does not begin
@@ -181,6 +183,7 @@ class Cluster:
             vocabulary=self.vocabulary,
             on_write=lambda page: self._computed(name, page_pool, page),
             ahead=self.ahead,
+            on_plan=self.on_plan,
         )
         worker: PrefillWorker | DecodeWorker
         if tier is Tier.PREFILL:

@@ -95,7 +95,9 @@ class SimRunner:
         vocabulary: int = VOCABULARY,  # a small one repeats itself
         on_write: Callable[[int], None] = lambda page: None,  # called with every page before its rows are written
         ahead: bool = False,
+        on_plan: Callable[[Plan], None] = lambda plan: None,  # called when half of a step is computed; may raise
     ) -> None:
+        self._on_plan = on_plan
         self.ahead, self._following, self._turn = ahead, FollowedTokens(), asyncio.Lock()
         self._on_write = on_write
         self._accent, self._vocabulary = accent, vocabulary
@@ -125,6 +127,8 @@ class SimRunner:
             await asyncio.sleep(work_seconds / self._model_layers)
             for piece in plan.pieces:
                 self._write(piece, layer)
+            if layer == self._model_layers // 2:
+                self._on_plan(plan)
             if on_layers is not None:
                 on_layers(layer, 1)
         sampled = tuple(self._sample(piece) for piece in plan.pieces)

@@ -6,6 +6,7 @@ from random import Random
 
 from engine.pages import PagePool
 from mesh.attach import MEASURE_SECONDS, Attachments
+from mesh.job_check import JobLimits
 from mesh.loop_delay import watch_delay
 from mesh.measures import Histogram, MeasureBook
 from mesh.memory_network import MemoryNetwork
@@ -49,6 +50,7 @@ def test_gateways_get_measures_at_once_and_then_when_they_change_but_not_more_th
             hello=lambda address: HELLO,
             on_message=lambda session, message: None,
             on_end=lambda session: None,
+            limits=JobLimits(0, 4096),
             pages=PagePool(8),
             measures=lambda: Measures((Measure("steps", count),), ()),
         )
@@ -93,6 +95,7 @@ def test_a_worker_without_metrics_pushes_nothing_and_watches_nothing() -> None:
             hello=lambda address: HELLO,
             on_message=lambda session, message: None,
             on_end=lambda session: None,
+            limits=JobLimits(0, 4096),
             pages=PagePool(8),
         )
         await asyncio.wait_for(worker.push_measures(lambda delay: None), 1)
