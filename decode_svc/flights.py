@@ -4,7 +4,7 @@ Step 7 of a request's life. Whatever happens to a request meanwhile, its pages s
 last step that has rows of the request."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from decode_svc.requests import DecodeRequest
@@ -18,6 +18,13 @@ class Flight:
     requests: dict[int, DecodeRequest]  # the requests that have rows in the step, by key
     doomed: list[int] = field(default_factory=list)  # pages to release when the step is over
 
+    def failed(self, result: Result, alive: Mapping[int, DecodeRequest]) -> Iterator[tuple[DecodeRequest, str]]:
+        """The requests that this step could not compute, each with the reason; those that have ended are left out."""
+        for piece, _, fault in result.outcomes(self.plan) if result.faults else ():
+            request = self.requests.get(piece.key)
+            if fault and request is not None and alive.get(piece.key) is request:
+                yield request, fault
+
 
 class Flights:
     def __init__(self) -> None:
@@ -27,6 +34,9 @@ class Flights:
         flight = Flight(plan, result, requests, [source for source, _ in plan.copies])
         self._flying.append(flight)
         return flight
+
+    def __iter__(self) -> Iterator[Flight]:
+        return iter(self._flying)
 
     def keep(self, request: DecodeRequest, pages: Iterable[int]) -> bool:
         """Keep the pages of an ending request until the last step with its rows is over. False: no step has any."""

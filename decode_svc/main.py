@@ -13,7 +13,6 @@ from engine.loaded import LoadedModel
 from engine.pages import PagePool
 from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
 from engine.timed_runner import TimedRunner
-from kvtransfer.choose import choose
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config import DecodeConfig
@@ -21,6 +20,7 @@ from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
 from mesh.mesh_token import mesh_token
 from mesh.messages import KvHello, Tier
+from mesh.pairing import PageReach, choose
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.step_times import FIRST_GPU_SECONDS, StepTimes
@@ -72,6 +72,7 @@ async def open_worker(
     first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
     steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
     masker = await open_masks(config)
+    kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports))
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     worker = DecodeWorker(
         GrpcNetwork(
@@ -86,8 +87,8 @@ async def open_worker(
         TimedRunner(runner, steps),
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
-        hello=worker_hello(Tier.DECODE, incarnation, config, model),
-        kv_hello=say_hello(incarnation, model.identity.pairing, shape, list(transports)),
+        hello=worker_hello(Tier.DECODE, incarnation, config, model, PageReach.of(kv_hello)),
+        kv_hello=kv_hello,
         receivers=receivers,
         choose=pair,
         gateways=config.gateways,

@@ -199,7 +199,7 @@ class DecodeHost(Protocol):
     def admitted(self, request: DecodeRequest) -> None:
         """The request's pages are its own: it runs from now on."""
 
-    def lost(self, request: DecodeRequest, reason: Reason) -> None:
+    def lost(self, request: DecodeRequest, reason: Reason, detail: str = "") -> None:
         """This attempt cannot go on here: the gateway gets Lost."""
 
     def starved(self, request: DecodeRequest) -> None:

@@ -8,7 +8,6 @@ base on, the token that prefill sampled included: two streams race, and the gate
 
 import asyncio
 import functools
-import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import repeat
@@ -19,6 +18,7 @@ from decode_svc.growth import Growth
 from decode_svc.handoff.landings import Landings
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Choose, Sessions
+from decode_svc.holders import holders
 from decode_svc.intake import Intake
 from decode_svc.measures import DecodeMeasures
 from decode_svc.planning import Planning
@@ -27,17 +27,18 @@ from decode_svc.speculation.speculation import Speculation
 from engine.constraint import Masker
 from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
+from engine.isolation import Isolation
+from engine.ledger import Ledger
 from engine.pages import PagePool
 from engine.plan import Piece, Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
 from mesh.attach import Attachments
+from mesh.job_check import JobLimits
 from mesh.legs import Outbox, StepSampler
 from mesh.loop_monitor import LoopMonitor
 from mesh.messages import End, Hello, KvHello, Load, Lost, PrefixChange, Reason, Tier
 from mesh.network import Channel, Network
 from mesh.rules import RULES, Rules
-
-log = logging.getLogger("baton.decode")
 
 
 class DecodeWorker:
@@ -66,12 +67,12 @@ class DecodeWorker:
     ) -> None:
         self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
-        self._runner, self._hello, self._speculation = runner, hello, speculation
+        self.isolation, self._hello, self._speculation = Isolation(runner, pages), hello, speculation
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._flights, self._emission, self._monitor = Flights(), Emission(), LoopMonitor()
         outbox = Outbox(self._monitor)
         self._sampler = StepSampler(outbox, trace_steps)
-        self._chunk_tokens = chunk_tokens
+        self._runner, self._chunk_tokens = runner, chunk_tokens
         self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
         self._measures = DecodeMeasures(max_batch=max_batch)
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
@@ -97,6 +98,7 @@ class DecodeWorker:
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
         parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
         self._intake = Intake(*parts, floor=floor, masker=masker, host=self, rules=rules)
+        self.ledger = Ledger(pages, lambda: holders(requests, self._flights, self._examinations.holders()))
         self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
         self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_tokens=chunk_tokens)
         self.attachments = Attachments(
@@ -108,6 +110,7 @@ class DecodeWorker:
             hello=self._hello_at,
             on_message=self._intake.on_message,
             on_end=self._intake.gateway_ended,
+            limits=JobLimits.of(hello),
             pages=pages,
             on_activity=self._monitor.active,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
@@ -146,11 +149,7 @@ class DecodeWorker:
         self._intake.admit_examinations()
 
     def plan(self) -> Plan:
-        return self._planning.plan(self._examined)
-
-    def _examined(self, budget: int) -> tuple[Piece, ...]:
-        """Rows for prompts that are examined here: the rest of the budget, but never less than a quarter of it."""
-        return self._examinations.pieces(max(budget, self._chunk_tokens // 4, 1), self._chunk_tokens)
+        return self._planning.plan(functools.partial(self._examinations.rest, chunk=self._chunk_tokens))
 
     def launch(self, plan: Plan) -> Flight:
         if self.plans is not None:
@@ -171,7 +170,7 @@ class DecodeWorker:
 
     async def read(self, flight: Flight) -> Result:
         began = self._loop.time()
-        result = await flight.result
+        result = await self.isolation.result(flight.plan, flight.result)
         self._monitor.step_ends(result.done_seconds)
         began, self._read_seconds = max(began, self._read_seconds), self._loop.time()
         self._step_seconds = self._read_seconds - began
@@ -184,6 +183,9 @@ class DecodeWorker:
 
     def emit(self, flight: Flight, result: Result) -> None:
         """Append the tokens that count to each request's text, and send each gateway one message with all of them."""
+        for lost, fault in flight.failed(result, self.requests):
+            self.lost(lost, Reason.FAILED, fault)
+            self.drop(lost)
         plan, proposals, emitted = flight.plan, result.proposed or repeat(()), 0
         for piece, sampled, proposed in zip(plan.pieces, result.sampled, proposals, strict=False):
             request = self.requests.get(piece.key)
@@ -214,8 +216,7 @@ class DecodeWorker:
         extend(request, piece, ())
         request.record.step_ends(self._read_seconds, piece, 0, request.cached, 1)
         if (fault := piece.masks.fault) is not None:
-            request.record.lost(self._loop.time(), Reason.GRAMMAR)
-            request.gateway.send(Lost(request.ticket, Reason.GRAMMAR, fault))
+            self.lost(request, Reason.GRAMMAR, fault)
             self.drop(request)
         else:
             request.constraint.when_ready(self.wake)
@@ -225,6 +226,7 @@ class DecodeWorker:
         self.pages.release(self._flights.end(flight))
 
     def report(self) -> None:
+        self.ledger.check()
         self.attachments.report(self._load(), *self.pages.changes())
 
     # ---- what the parts report: DecodeHost
@@ -240,9 +242,9 @@ class DecodeWorker:
         if first is not None and first.end is not End.NONE:
             self.drop(request)
 
-    def lost(self, request: DecodeRequest, reason: Reason) -> None:
+    def lost(self, request: DecodeRequest, reason: Reason, detail: str = "") -> None:
         request.record.lost(self._loop.time(), reason)
-        request.gateway.send(Lost(request.ticket, reason))
+        request.gateway.send(Lost(request.ticket, reason, detail))
 
     def starved(self, request: DecodeRequest) -> None:
         """The request finds no page and no other request can be preempted. It waits, unless the missing pages are
@@ -289,7 +291,7 @@ class DecodeWorker:
         """Counters of all parts since the start, and the number of pages in each state now."""
         pages = {f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()}
         parts = self.landings, self._planning, self._speculation, self._examinations, self.sessions, self.attachments
-        found = {name: count for part in parts for name, count in part.counts().items()}
+        found = {name: count for part in (*parts, self.isolation, self.ledger) for name, count in part.counts().items()}
         return {**found, **pages, "admitted_local": self._intake.admitted_local}
 
     async def aclose(self) -> None:

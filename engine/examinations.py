@@ -6,11 +6,12 @@ everything else. Logprobs need the final state of every row and a mean does too,
 cache; all of them fill it, if the worker permits it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from engine.batch import Chunk, Remaining, chunks, pages_needed
 from engine.examined import ExaminedPrompt, ExamPhase, Seniority
+from engine.ledger import Holder
 from engine.pages import PagePool
 from engine.plan import Drafting, Piece, Plan, Result, RowsReport
 from engine.reports import embedding
@@ -131,6 +132,10 @@ class Examinations:
         rest = [remaining for _, remaining in self.remaining()]
         return tuple(self.piece(each) for each in chunks(rest, budget=budget, chunk=chunk))
 
+    def rest(self, budget: int, chunk: int) -> tuple[Piece, ...]:
+        """The same for what is left of a step's budget, but never less than a quarter of a chunk."""
+        return self.pieces(max(budget, chunk // 4, 1), chunk)
+
     def piece(self, chunk: Chunk) -> Piece:
         exam, stop = self._all[chunk.key], chunk.first + chunk.count
         tokens = exam.job.prompt
@@ -157,12 +162,16 @@ class Examinations:
         """Report what the step has found out; prompts that are complete end."""
         reports: Sequence[RowsReport | None] = result.reports or (None,) * len(plan.pieces)
         stepping, self._stepping = self._stepping, frozenset()
-        for piece, report in zip(plan.pieces, reports, strict=True):
+        for (piece, _, fault), report in zip(result.outcomes(plan), reports, strict=True):
             if piece.key not in stepping:
                 continue
             exam = self._all[piece.key]
             if exam.phase is ExamPhase.STOPPING:
                 self._release(exam)
+                continue
+            if fault:
+                exam.gateway.send(Lost(exam.job.ticket, Reason.FAILED, fault))
+                self._stop(exam)
                 continue
             self._computed(exam, piece, len(plan.pieces))
             if report is not None:
@@ -250,6 +259,10 @@ class Examinations:
             running=load.running + computing,
             queued_tokens=load.queued_tokens + queued,
         )
+
+    def holders(self) -> Iterator[Holder]:
+        """The pages of each prompt, for the worker's ledger."""
+        return (Holder(f"examination {e.job.ticket.request}", e.pages) for e in self._all.values() if e.pages)
 
     def counts(self) -> dict[str, int]:
         """Prompts whose examination was completed since the start."""

@@ -42,6 +42,7 @@ class PagePool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._page_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
+        self.references = 0  # of all requests to all pages in use
         self._owner: dict[int, Hashable] = {}  # page -> the owner that may write it, for landing and quarantined pages
         self._added: list[bytes] = []  # hashes published since `changes` was last called
         self._removed: list[bytes] = []  # hashes evicted since then
@@ -59,6 +60,14 @@ class PagePool:
 
     def state(self, page: int) -> PageState:
         return self._state[page]
+
+    def references_to(self, page: int) -> int:
+        """How many requests refer to the page."""
+        return self._refs[page]
+
+    def landing(self) -> int:
+        """How many pages are landing."""
+        return sum(self._state[page] is PageState.LANDING for page in self._owner)
 
     def states(self, first: int, stop: int) -> list[str]:
         """Names of the states of the pages from `first` up to, but not including, `stop`."""
@@ -80,6 +89,7 @@ class PagePool:
             self._cached.pop(page, None)
             self._state[page] = PageState.IN_USE
             self._refs[page] += 1
+            self.references += 1
 
     def release(self, pages: Sequence[int]) -> None:
         """Gives one reference per page back. A page without references becomes cached if it is published, else free.
@@ -89,6 +99,7 @@ class PagePool:
             if self._state[page] is not PageState.IN_USE or self._refs[page] < 1:
                 raise ValueError(f"page {page} is {self._state[page].value} with {self._refs[page]} references")
             self._refs[page] -= 1
+            self.references -= 1
             if self._refs[page] == 0:
                 if page in self._hash_of:
                     self._state[page] = PageState.CACHED
@@ -122,6 +133,7 @@ class PagePool:
             self._expect(page, PageState.LANDING)
             del self._owner[page]
             self._state[page], self._refs[page] = PageState.IN_USE, 1
+            self.references += 1
 
     def unland(self, pages: Iterable[int]) -> None:
         """Landing to free: the landing has ended and its writer can write no more."""
@@ -202,6 +214,7 @@ class PagePool:
                 self._evict()
             page = self._free.pop()
             self._state[page], self._refs[page] = state, 1 if state is PageState.IN_USE else 0
+            self.references += self._refs[page]
             pages.append(page)
         return tuple(pages)
 

@@ -4,8 +4,9 @@ Making a plan touches no tensor, and running it decides nothing. A step may comp
 sample several of its last rows: that is how drafts are verified. To roll a request back, the next plan names a smaller
 `start`: the rows from there on are written again."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Protocol
 
 from mesh.messages import Pooling, Sampling
@@ -137,6 +138,11 @@ class Result:
     proposed: tuple[tuple[int, ...], ...] = ()  # the draft's proposals behind the last token; () without a draft model
     done_seconds: float = field(default=0.0, compare=False)  # when it was computed, by the loop's clock; 0: not known
     reports: tuple[RowsReport | None, ...] = ()  # one per piece; () if no piece is under examination
+    faults: tuple[str, ...] = ()  # one per piece: why it fails alone, empty if it does not; () if all went well
+
+    def outcomes(self, plan: Plan) -> Iterator[tuple[Piece, tuple[Sampled, ...], str]]:
+        """Each piece of the plan with its tokens and its fault."""
+        return zip(plan.pieces, self.sampled, self.faults or repeat(""), strict=False)
 
 
 OnLayers = Callable[[int, int], None]  # (first layer, layers): these layers' keys and values are in the pages

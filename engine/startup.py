@@ -12,6 +12,7 @@ from engine.model.config import read_config
 from mesh import host
 from mesh.config import ConfigError, WorkerConfig
 from mesh.messages import Hello, Load, PrefixChange, Tier
+from mesh.pairing import PageReach
 
 
 async def load_configured(config: WorkerConfig) -> LoadedModel:
@@ -57,7 +58,7 @@ async def open_masks(config: WorkerConfig) -> Masker | None:
     return masker
 
 
-def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel) -> Hello:
+def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel, pages: PageReach) -> Hello:
     """Hello with everything known before the worker serves. The worker adds its address, load and prefix cache."""
     return Hello(
         tier=tier,
@@ -75,6 +76,7 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         examines=config.device == "cpu",
         adjusts_logits=config.device != "cuda",
         vocabulary=read_config(config.model).vocab if config.model is not None else 0,
+        pages=pages,
     )
 
 

@@ -7,9 +7,10 @@ import logging
 
 from gateway.changes import Changes
 from gateway.hung import HungWorkers
-from gateway.lacking import no_worker
+from gateway.lacking import no_pair, no_worker
 from gateway.observability.observer import RequestObserver
 from gateway.observability.traces import RecentTraces
+from gateway.pairing import Pairing
 from gateway.plain_tokens import PlainTokens
 from gateway.refusals import Refusals, Until, Who
 from gateway.sequencer import Sequencer
@@ -32,6 +33,7 @@ from mesh.messages import (
     Phases,
     Prefilled,
     PrefixChange,
+    Refused,
     Register,
     Scored,
     Tier,
@@ -66,7 +68,7 @@ class Attaching:
         self.traces, self._observer, self._rules = traces, observer, rules
         self._served = served
         self._alone: dict[str, float] = {}  # models without a worker, and since when
-        self._refusals = Refusals()
+        self._refusals, self.pairing = Refusals(), Pairing(workers, sequencer.local)
         self._plain_tokens = PlainTokens(sequencer)
         self._hung = HungWorkers(workers, sequencer, changed=changed.set, rules=rules)
         self._reach_log = ReachLog(log)
@@ -85,10 +87,8 @@ class Attaching:
             since = max(self._alone.values())
         if since is not None and now - since >= WITHOUT_WORKERS_SECONDS:
             raise no_worker(now - since, model if len(self._served.roots) > 1 else None)
-
-    def refused_workers(self) -> tuple[str, ...]:
-        """The name and address of each refused worker, and the reason."""
-        return self._refusals.texts(asyncio.get_running_loop().time())
+        if model is not None and (why := self.pairing.mismatch(model, now, WITHOUT_WORKERS_SECONDS)):
+            raise no_pair(why)
 
     def on_register(self, register: Register) -> None:
         now, who = asyncio.get_running_loop().time(), (register.incarnation, register.address)
@@ -148,12 +148,15 @@ class Attaching:
             now = asyncio.get_running_loop().time()
             who = (register.incarnation, register.address) if register else (hello.incarnation, hello.address)
             self._refusals.add(who, hello.tier, name, why_not, now, Until.SESSION_ENDS)
+            if hello.pages is not None:  # an older worker does not know this message
+                session.send(Refused(why_not))
             return None
         worker = AttachedWorker(hello, session, hello.load, root)
         worker.change(hello.prefix)
         self._workers.add(worker)
         self._alone.pop(root, None)
         self._dialing.discard((worker.incarnation, hello.address))
+        self.pairing.judge()
         self._changed.set()
         if self.traces.records_phases:
             worker.clock.start()
@@ -209,6 +212,7 @@ class Attaching:
                 worker.clock.read(message)
             case Drain():
                 worker.draining = True
+                self.pairing.judge()
                 self._changed.set()
             case PageMap():
                 worker.page_map = message
@@ -221,12 +225,17 @@ class Attaching:
         worker.clock.stop()
         if self._workers.get(worker.incarnation) is worker:
             self._workers.remove(worker)
+            self.pairing.judge()
             if not self._workers.of(worker.model):
                 self._alone[worker.model] = asyncio.get_running_loop().time()
             self._changed.set()
             log.warning("%s is gone", worker.session.name)
             self._observer.gone(worker)
             self._sequencer.on_session_end(worker)
+
+    def refused_workers(self) -> tuple[str, ...]:
+        """Workers that get no requests, and why."""
+        return (*self._refusals.texts(asyncio.get_running_loop().time()), *self.pairing.names())
 
     async def aclose(self) -> None:
         self._hung.stop()

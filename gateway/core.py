@@ -194,7 +194,7 @@ class Core(Protocol):
         """The abilities of the attached workers of the model with this name."""
 
     def refused_workers(self) -> tuple[str, ...]:
-        """Workers of models that are not served, in words; they get no requests."""
+        """Workers that get no requests, in words: their model is unknown, or they fit no worker of the other tier."""
 
     def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         """A front door sends this error to a client. `refused`: no choice of the request was submitted."""

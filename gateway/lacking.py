@@ -1,15 +1,18 @@
-"""Says what keeps a request waiting, a missing worker or room at one, and makes the error that ends too long a wait."""
+"""Says what keeps a request waiting, a missing worker or room at one, and makes the errors that end it: after too long
+a wait, or because a worker reports that no other attempt can succeed."""
 
 from collections.abc import Sequence
 
+from gateway.pairing import mismatch
 from gateway.requests import GatewayRequest
 from gateway.router import Local
 from gateway.workers import AttachedWorker, Workers
-from mesh.errors import BatonError, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
+from mesh.errors import BatonError, DeadlineExceeded, Internal, InvalidRequest, Overloaded, Unavailable
 from mesh.messages import FullKind, Lost, Reason, Tier
 
 NO_WORKER_RETRY_SECONDS = 5.0
 DECODE_WORKER, PREFILL_WORKER, ROOM = "decode worker", "prefill worker", "room"
+FITTING = "prefill worker that fits a decode worker"  # /health says which workers do not fit, and why
 
 
 def lacking(workers: Workers, local: Local) -> str:
@@ -18,7 +21,7 @@ def lacking(workers: Workers, local: Local) -> str:
         return DECODE_WORKER
     if local is Local.NEVER and not workers.tier(Tier.PREFILL):
         return PREFILL_WORKER
-    return ROOM
+    return FITTING if mismatch(workers, local) else ROOM
 
 
 def gave_up(what: str, seconds: float, retry: float = 1.0) -> Unavailable:
@@ -35,6 +38,12 @@ def all_refuse_for_ever(request: GatewayRequest, workers: Sequence[AttachedWorke
     return bool(workers) and all(request.refused.get(w.incarnation) is FullKind.EVER for w in workers)
 
 
+def no_pair(why: str) -> Unavailable:
+    """The error of a request that does not wait, because the tiers have not fitted each other for a while."""
+    message = f"the workers of this gateway cannot serve together: {why}; start workers that fit"
+    return Unavailable(message, retry_after_seconds=NO_WORKER_RETRY_SECONDS)
+
+
 def no_worker(seconds: float, model: str | None = None) -> Unavailable:
     """The error of a request that does not wait, because no worker has been there for so long. `model`: its model, if
     there are several."""
@@ -48,6 +57,9 @@ def given_back(request: GatewayRequest, lost: Lost, now: float) -> BatonError | 
     does."""
     if lost.reason is Reason.GRAMMAR:
         return InvalidRequest(request.choice.grammar_field, lost.detail)
+    if lost.reason is Reason.FAILED:  # the job is not sound, or makes steps fail: it never goes to a second worker
+        name = request.choice.request_id
+        return Internal(f"request {name} cannot be computed: {lost.detail}; the logs of gateway and worker have more")
     if lost.reason is not Reason.LATE:
         return None
     waited, deadline = now - request.accepted_seconds, request.choice.deadline_seconds

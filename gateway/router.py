@@ -2,13 +2,14 @@
 
 The router is pure: it reads what workers last reported and returns a route. A cost is the estimated number of seconds
 until the first token: the prompt tokens queued before this prompt, its own tokens that no prefix cache holds, the pages
-to ship, and the batch it joins. Only workers of equal numerics classes are paired. *Local* (decode prefills itself) is
+to ship, and the batch it joins. Only workers that fit are paired (gateway/fit.py). *Local* (decode prefills itself) is
 for prompts of which decode lacks at most a page, and for a mesh without a usable prefill worker."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from gateway.fit import fits
 from gateway.workers import AttachedWorker
 
 GUESSED_TOKENS_PER_SECOND = 2000.0  # until a worker has measured itself
@@ -78,7 +79,7 @@ def route(
         return failed.get((prefill.incarnation, decode.incarnation), 0)
 
     def partners_of(decode: AttachedWorker) -> list[AttachedWorker]:
-        return [p for p in able if p.numerics == decode.numerics and failures(p, decode) < CANNOT_PUSH_TIMES]
+        return [p for p in able if fits(p, decode) and failures(p, decode) < CANNOT_PUSH_TIMES]
 
     paired = [d for d in usable if partners_of(d)]
     if paired or local is Local.NEVER:

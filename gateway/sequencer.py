@@ -62,7 +62,7 @@ class Sequencer:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
         self.tally, self._affinities, self.deaths = Tally(), Affinities(), Deaths(self, rules)
-        self._rules, self._random, self._local, self._start_limit = rules, random, local, start_limit
+        self._rules, self._random, self.local, self._start_limit = rules, random, local, start_limit
         self.examining = Examining(self, workers, local=local, observer=observer)
         self._patience_seconds, self._reader_bytes, self._turns = patience_seconds, reader_bytes, Turns()
         self._retries = Retries(lambda: self.in_seniority(RequestPhase.WAITING), self.raise_attempt)
@@ -94,7 +94,7 @@ class Sequencer:
         clock = asyncio.get_running_loop().time
         began = clock()
         preferred = self._affinities.preferred(request.choice)
-        chosen = choose(request, self.workers, self._local, decode_lost=decode_lost, preferred=preferred)
+        chosen = choose(request, self.workers, self.local, decode_lost=decode_lost, preferred=preferred)
         self.observer.routed(chosen.decision if chosen else RouteDecision.WAIT, clock() - began)
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self.leave(request, {request.decode, request.prefill} - kept)
@@ -131,12 +131,12 @@ class Sequencer:
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
         """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
-        error = hopeless(request, self.workers, self._local)
+        error = hopeless(request, self.workers, self.local)
         if error is not None:
             self.end(request, error)
         else:
             request.prefill = request.decode = None
-            self.wait(request, lambda: lacking(self.workers.of(request.choice.model), self._local))
+            self.wait(request, lambda: lacking(self.workers.of(request.choice.model), self.local))
 
     def wait(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
         """The request waits for a worker; `lacks` says what keeps it waiting. After a while it ends."""
@@ -223,7 +223,7 @@ class Sequencer:
         if request is None:
             return
         name, ids = request.choice.request_id, request.choice.trace.log_fields
-        log.info("request %s attempt %d: %s", name, lost.ticket.attempt, lost.reason.value, extra=ids)
+        log.info("request %s attempt %d: %s %s", name, lost.ticket.attempt, lost.reason.value, lost.detail, extra=ids)
         if (error := given_back(request, lost, asyncio.get_running_loop().time())) is not None:
             return self.end(request, error)
         if lost.reason is Reason.TOO_LARGE:

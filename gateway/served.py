@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.core import ModelFacts
+from gateway.fit import any_pair
 from gateway.router import Local
 from gateway.workers import Workers
 from mesh.messages import Hello, Tier
@@ -58,7 +59,7 @@ def facts_of(root: str, workers: Workers, local: Local) -> ModelFacts:
     mine = workers.of(root)
     tiers = {tier: mine.tier(tier) for tier in Tier}
     decodes, prefills = tiers[Tier.DECODE], tiers[Tier.PREFILL]
-    alone, classes = local is not Local.NEVER, {prefill.numerics for prefill in prefills}
+    alone = local is not Local.NEVER
     able = [[worker.hello.adjusts_logits for worker in tier] for tier in tiers.values()]
     return ModelFacts(
         root=root,
@@ -66,7 +67,7 @@ def facts_of(root: str, workers: Workers, local: Local) -> ModelFacts:
         context_tokens=min((worker.hello.context_tokens for worker in mine), default=0),
         largest_pool_tokens=max((w.load.total_pages * w.hello.page_tokens for w in decodes), default=0),
         adjusts_logits=all(any(tier) or not tier for tier in able),
-        healthy=any(alone or decode.numerics in classes for decode in decodes),
+        healthy=bool(decodes) and (alone or any_pair(prefills, decodes)),
         tiers=numbers(mine),
     )
 

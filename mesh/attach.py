@@ -7,15 +7,21 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from mesh.job_check import JobLimits
 from mesh.messages import (
     ClockProbe,
     ClockReading,
     Drain,
+    Examine,
     Hello,
     Load,
+    Lost,
     Measures,
     Message,
+    Open,
+    Prefill,
     PrefixChange,
+    Refused,
     Register,
     Snapshot,
     Tier,
@@ -48,6 +54,7 @@ class Attachments:
         hello: Callable[[str], Hello],  # makes Hello from the address that others dial; its prefix is a snapshot
         on_message: Callable[[Session, Message], None],
         on_end: Callable[[Session], None],
+        limits: JobLimits,  # what every job must keep within
         pages: PageStates,  # what a gateway that watches gets maps of
         on_activity: Callable[[], None] = lambda: None,  # called before a message is handled
         measures: Callable[[], Measures] | None = None,  # None: gateways get no Measures
@@ -57,6 +64,7 @@ class Attachments:
         self._rules, self._hello, self._on_message, self._on_end = rules, hello, on_message, on_end
         self._on_activity = on_activity
         self._measures, self._measured = measures, Measures((), ())
+        self._limits = limits
         self._expired = 0  # sessions that ended because the gateway was silent
         self._reach_log = ReachLog(log)
         self._page_watch = PageWatch(pages)
@@ -119,6 +127,15 @@ class Attachments:
             self._page_watch.watch(session, message.seconds)
         elif isinstance(message, ClockProbe):
             session.send(ClockReading(message.number, asyncio.get_running_loop().time()))
+        elif isinstance(message, Refused):
+            if message.why:
+                log.error("%s sends this worker no requests: %s", session.name, message.why)
+            else:
+                log.info("%s sends this worker requests again", session.name)
+        elif isinstance(message, Open | Prefill | Examine) and (refusal := self._limits.refusal(message)):
+            ticket, (reason, why) = message.job.ticket, refusal
+            log.error("request %d of %s is refused: %s", ticket.request, session.name, why)
+            session.send(Lost(ticket, reason, why))
         else:
             self._load = (
                 None  # the next report goes out even if it is the same: gateways forget what they have counted since

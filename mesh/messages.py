@@ -8,6 +8,8 @@ import struct
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from mesh.pairing import PageReach
+
 _TICKET = struct.Struct("<QQ16s")
 
 
@@ -44,7 +46,7 @@ class End(Enum):
 
 
 class Reason(Enum):
-    """Why a worker reports Lost; the gateway answers each with the request's next attempt."""
+    """Why a worker reports Lost; the gateway answers each but the last two with the request's next attempt."""
 
     LANDING_LOST = "landing_lost"  # the session with prefill ended before decode could admit the landing
     NO_PROGRESS = "no_progress"  # prefill is connected, but sends neither a new span nor Computing
@@ -53,6 +55,7 @@ class Reason(Enum):
     TOO_LARGE = "too_large"  # the prompt needs more pages than the whole prefill pool has
     GRAMMAR = "grammar"  # the answer cannot follow its grammar here; the gateway ends the request with the detail
     LATE = "late"  # it waited too long, and nothing of it is computed; the gateway ends the request
+    FAILED = "failed"  # the job is not sound, or a step with it alone fails; the gateway ends the request with an error
 
 
 class Pooling(Enum):
@@ -268,6 +271,7 @@ class Hello:
     examines: bool = True  # it takes Examine; workers on a GPU do not
     adjusts_logits: bool = True  # False: requests with Sampling.adjustments go to other workers
     vocabulary: int = 0  # number of the model's token ids; 0: not told
+    pages: PageReach | None = None  # what decides who can hand pages to whom; None: not told
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
         """The same worker with its address, load and cached pages of this moment."""
@@ -362,7 +366,7 @@ class Lost:
 
     ticket: Ticket
     reason: Reason
-    detail: str = ""  # for the client, where the reason is GRAMMAR
+    detail: str = ""  # for the client, where the reason is GRAMMAR; for the log too, where it is FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,6 +559,13 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Gateway to worker: it gets no requests, because it fits no worker of the other tier or its model is unknown."""
+
+    why: str  # for the worker's log; empty: it gets requests again
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """Gateway to worker: a person looks at the mesh; send PageMap whenever pages changed, at most twice a second."""
 
@@ -570,7 +581,7 @@ class PageMap:
     lengths: tuple[int, ...]  # cells of each run
 
 
-Down = Prefill | Open | Examine | Cancel | Snapshot | ClockProbe | Watch | Drain | Heartbeat
+Down = Prefill | Open | Examine | Cancel | Snapshot | ClockProbe | Watch | Drain | Refused | Heartbeat
 Up = (
     Hello
     | Tokens

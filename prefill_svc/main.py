@@ -16,6 +16,7 @@ from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
 from mesh.mesh_token import mesh_token
 from mesh.messages import Tier
+from mesh.pairing import PageReach
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.step_times import FIRST_GPU_SECONDS, StepTimes
@@ -57,6 +58,8 @@ async def open_worker(
     first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
     steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
     masker = await open_masks(config)
+    secret = SystemRandom().randbytes(32)
+    kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports), secret=secret)
     worker = PrefillWorker(
         GrpcNetwork(
             tls=tls,
@@ -70,10 +73,8 @@ async def open_worker(
         TimedRunner(runner, steps),
         PagePool(pool.pages, cache=config.prefix_cache),
         pool,
-        hello=worker_hello(Tier.PREFILL, incarnation, config, model),
-        kv_hello=say_hello(
-            incarnation, model.identity.pairing, shape, list(transports), secret=SystemRandom().randbytes(32)
-        ),
+        hello=worker_hello(Tier.PREFILL, incarnation, config, model, PageReach.of(kv_hello)),
+        kv_hello=kv_hello,
         transports=transports,
         gateways=config.gateways,
         chunk_tokens=config.chunk_tokens,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from engine.batch import Chunk, prompt_piece
+from engine.ledger import Holder
 from engine.masks import StepMasks
 from engine.plan import Drafting, Piece, Sampled
 from mesh.messages import Begun, Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token, TokenOf, Tokens
@@ -231,6 +232,12 @@ class Prompts:
         elif prompt.phase is PromptPhase.ASKED:  # decode answers soon, or the prompt is queued again
             prompt.start = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._give_back, prompt)
 
+    def holders(self) -> Iterator[Holder]:
+        """The pages of each prompt, for the worker's ledger."""
+        for prompt in self._prompts.values():
+            if pages := prompt.own.pages + tuple(source for source, _ in prompt.own.copies):
+                yield Holder(f"prompt of request {prompt.ticket.request}, {prompt.phase.value}", pages)
+
     # ---- ends
 
     def cancel(self, request: int, attempt: int) -> None:
@@ -248,6 +255,12 @@ class Prompts:
         self.measures.failed(why)
         prompt.gateway.send(Lost(prompt.ticket, Reason.CANNOT_PUSH))
         self.stop(prompt, quiet=False, result="error")
+
+    def fail(self, prompt: Prompt, why: str) -> None:
+        """A step with this prompt alone fails: the gateway ends the request."""
+        if prompt.phase is not PromptPhase.STOPPING:
+            prompt.gateway.send(Lost(prompt.ticket, Reason.FAILED, why))
+        self.stop(prompt, quiet=prompt.landing is not None, result="error")
 
     def stop(self, prompt: Prompt, *, quiet: bool, result: str = "cancelled") -> None:
         """The prompt is over. Its pages, and Quiet if decode waits for it, follow when `settle` permits."""

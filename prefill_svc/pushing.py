@@ -74,9 +74,9 @@ class Pushing:
     def push(self, prompt: Prompt, indexes: Sequence[int], first: int, layers: int, *, again: bool = False) -> None:
         """Begin to write these layers of these pages of the prompt; `again`: decode asked for them with a Resend."""
         if indexes:
+            spans = self._spans(prompt, indexes, first, layers)  # raises before the write counts as one
             prompt.in_flight += 1
             prompt.record.writes(self._loop.time())
-            spans = self._spans(prompt, indexes, first, layers)
             task = self._loop.create_task(self._write(prompt, spans, first, layers, again))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -94,7 +94,7 @@ class Pushing:
                 raise TransferError("the session with decode has ended")
             one_sided = link.writer.one_sided
             checksums = await link.writer.write(prompt.ticket.pack(), spans, round)
-        except TransferError as error:
+        except Exception as error:  # of whatever kind: a write that never ends would keep its pages for ever
             ids = trace_fields(prompt.job.traceparent)
             log.warning("request %d: this worker cannot push its pages: %s", prompt.ticket.request, error, extra=ids)
             prompt.in_flight -= 1

@@ -13,25 +13,16 @@ from functools import partial
 from engine.constraint import NO_MASKS, Masker
 from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
+from engine.isolation import Isolation
+from engine.ledger import Ledger
 from engine.pages import PagePool
 from engine.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Transport
 from mesh.attach import Attachments
+from mesh.job_check import JobLimits
 from mesh.legs import Outbox, StepSampler
 from mesh.loop_monitor import LoopMonitor
-from mesh.messages import (
-    Cancel,
-    Examine,
-    Hello,
-    KvHello,
-    Load,
-    Lost,
-    Message,
-    Prefill,
-    PrefixChange,
-    Reason,
-    Tier,
-)
+from mesh.messages import Cancel, Examine, Hello, KvHello, Load, Lost, Message, Prefill, PrefixChange, Reason, Tier
 from mesh.network import Network
 from mesh.rules import RULES, Rules
 from mesh.session import Session
@@ -69,7 +60,7 @@ class PrefillWorker:
         masker: Masker | None = None,  # None: prompts with a grammar are refused
         rules: Rules = RULES,
     ) -> None:
-        self.pages, self.pool, self.runner = pages, pool, runner
+        self.pages, self.pool, self.runner, self.isolation = pages, pool, runner, Isolation(runner, pages)
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the log of plans puts a list here
         self._hello, self._monitor = hello, LoopMonitor()
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
@@ -96,6 +87,7 @@ class PrefillWorker:
             hello=self._current_hello,
             on_message=self._from_gateway,
             on_end=self._gateway_ended,
+            limits=JobLimits.of(hello),
             pages=pages,
             on_activity=self._monitor.active,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
@@ -118,6 +110,7 @@ class PrefillWorker:
             report_seconds=rules.progress_seconds / 8,
             speed=self._speed,
         )
+        self.ledger = Ledger(pages, lambda: [*self.prompts.holders(), *self._examinations.holders()])
         self._planning = PrefillPlanning(
             self.prompts,
             self._examinations,
@@ -243,16 +236,19 @@ class PrefillWorker:
             prompt.step_begins(self._loop.time())
         self._examinations.step_begins(plan)
         self._monitor.step_begins()
-        result = await self.runner.run(plan, partial(self._pushing.computed, plan))
+        result = await self.isolation.run(plan, self._pushing.computed)
         self._monitor.step_ends(result.done_seconds)
         return result
 
     def emit(self, plan: Plan, result: Result) -> None:
         """First tokens go to the gateway at once; Commit follows when the last write is complete."""
-        for piece, sampled in zip(plan.pieces, result.sampled, strict=True):
+        for piece, sampled, fault in result.outcomes(plan):
             if piece.key in self._examinations:
                 continue
             prompt = self.prompts[piece.key]
+            if fault:
+                self.prompts.fail(prompt, fault)
+                continue
             prompt.done = piece.stop
             prompt.record.chunk(self._loop.time(), len(piece.tokens), prompt.own.cached, len(plan.pieces))
             self._own.copied(prompt.own)
@@ -273,6 +269,7 @@ class PrefillWorker:
             self.prompts.settle(prompt)
 
     def report(self) -> None:
+        self.ledger.check()
         self.attachments.report(self._load(), *self.pages.changes())
 
     def _load(self) -> Load:
@@ -292,7 +289,7 @@ class PrefillWorker:
     def counts(self) -> dict[str, int]:
         """Since the start: commits, repeated bytes, all page bytes written, steps. Now: pages by state."""
         pages = {f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()}
-        parts = self._pushing, self.links, self.attachments, self._examinations
+        parts = self._pushing, self.links, self.attachments, self._examinations, self.isolation, self.ledger
         return {name: count for part in parts for name, count in part.counts().items()} | {"steps": self._steps} | pages
 
     async def aclose(self) -> None:

@@ -6,7 +6,7 @@ A prefill worker dials; each session serves one incarnation of it until either e
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from decode_svc.handoff.writers import Writers
@@ -28,6 +28,7 @@ class Peer:
     incarnation: int
     transport: str
     session: Session
+    over: asyncio.Event = field(default_factory=asyncio.Event)  # set when the end of its session was handled
 
     def send(self, message: Kv) -> None:
         self.session.send(message)
@@ -54,7 +55,8 @@ class Sessions:
         on_activity: Callable[[], None] = lambda: None,  # called before a message is handled
     ) -> None:
         self.receivers = receivers
-        self.peers: dict[int, Peer] = {}  # incarnation -> its latest session
+        self.peers: dict[int, Peer] = {}  # incarnation -> its session, while it is connected
+        self._known: dict[int, Peer] = {}  # the same, until the end of the session was handled
         self._mine, self._choose, self._rules, self._on_activity = mine, choose, rules, on_activity
         self._writers = Writers()
         self._sessions: set[Session] = set()
@@ -71,6 +73,7 @@ class Sessions:
             return
         chosen, why = "", self._writers.problem(hello)
         if not why:
+            await self._replace(hello.incarnation)
             chosen, why = self._choose(self._mine, hello)
         handle = self.receivers[chosen].handle(hello.incarnation) if chosen else b""
         session = Session(stream, rules=self._rules, name=f"prefill {stream.peer}", on_activity=self._on_activity)
@@ -80,7 +83,7 @@ class Sessions:
             await asyncio.sleep(self._rules.heartbeat_seconds)  # let the answer arrive before the stream ends
             session.close()
             return
-        peer = self.peers[hello.incarnation] = Peer(hello.incarnation, chosen, session)
+        peer = self.peers[hello.incarnation] = self._known[hello.incarnation] = Peer(hello.incarnation, chosen, session)
         self._sessions.add(session)
         host.session_began(peer)
         try:
@@ -90,7 +93,23 @@ class Sessions:
             self._expired += session.expired
             if self.peers.get(peer.incarnation) is peer:
                 del self.peers[peer.incarnation]
+            await self._end(peer, host)
+
+    async def _end(self, peer: Peer, host: PeerHost) -> None:
+        try:
             await host.session_ended(peer)
+        finally:
+            del self._known[peer.incarnation]
+            peer.over.set()
+
+    async def _replace(self, incarnation: int) -> None:
+        """A prefill worker has one session at a time: a newer one ends the older one, and begins when everything that
+        follows from that end is done. Otherwise the end of the older one, perhaps noticed a lease later, fences the
+        landings of the newer one."""
+        while (older := self._known.get(incarnation)) is not None:
+            log.info("prefill worker %x dials again: its older session ends first", incarnation)
+            older.session.close()
+            await older.over.wait()
 
     def send(self, incarnation: int, message: Kv) -> None:
         """Send a message to this prefill worker if it is connected."""

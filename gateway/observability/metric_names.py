@@ -156,6 +156,8 @@ BATON = (
     _gauge("baton_pages", "KV pages. state: free, cached, in_use, landing, quarantined", (*WORKER, "state")),
     _gauge("baton_pages_stuck", "Quarantined pages whose writer is silent and may not be killed", WORKER),
     _counter("baton_pages_quarantined_total", "Pages that went into quarantine", WORKER),
+    _counter("baton_ledger_broken_total", "Times that pages of the worker did not add up, each in another way", WORKER),
+    _counter("baton_requests_failed_alone_total", "Requests that ended because a step with them alone failed", WORKER),
     _gauge("baton_sessions", "Sessions that are up. peer: gateway, prefill, decode", (*WORKER, "peer")),
     _counter("baton_leases_expired_total", "Sessions that ended because the peer was silent", (*WORKER, "peer")),
     # steps of the engine, counted by workers

@@ -20,6 +20,8 @@ COUNTS: dict[str, tuple[str, ...]] = {
     **{f"admitted_{kind}": ("baton_admissions_total", kind) for kind in ("remote", "patched", "local")},
     "stuck": ("baton_pages_stuck",),
     "quarantined": ("baton_pages_quarantined_total",),
+    "ledger_broken": ("baton_ledger_broken_total",),
+    "failed": ("baton_requests_failed_alone_total",),
     "bytes_resent": ("baton_kv_resent_bytes_total",),
     "spans_damaged": ("baton_kv_transfer_errors_total", "damaged"),
     "spans_missing": ("baton_kv_transfer_errors_total", "missing"),

@@ -13,6 +13,7 @@ from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.constraint import Masker
 from engine.pages import PagePool
+from engine.plan import Plan
 from gateway.core import ChoiceRequest
 from gateway.observability.limits import Limits
 from gateway.observability.traces import RecentTraces
@@ -68,6 +69,7 @@ class Cluster:
         queue_seconds: float = 10.0,
         step_seconds: float = 0.002,
         row_seconds: float = 0.0002,
+        on_plan: Callable[[Plan], None] = lambda plan: None,  # sees every plan of every worker; may make its step fail
     ) -> None:
         self.random = Random(seed)
         self.options = WorkerOptions(
@@ -86,6 +88,7 @@ class Cluster:
             masker=masker,
             step_seconds=step_seconds,
             row_seconds=row_seconds,
+            on_plan=on_plan,
         )
         self.one_sided, self.pages, self.local, self.may_kill = one_sided, pages, local, may_kill
         self.prefill_pages, self.patience_seconds = prefill_pages, patience_seconds

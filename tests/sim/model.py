@@ -95,9 +95,11 @@ class SimRunner:
         vocabulary: int = VOCABULARY,  # a small one repeats itself
         on_write: Callable[[int], None] = lambda page: None,  # called with every page before its rows are written
         ahead: bool = False,
+        on_plan: Callable[[Plan], None] = lambda plan: None,  # called when half of a step is computed; may raise
     ) -> None:
         self.slowness = 1.0  # a step takes so many times as long
         self.hangs: asyncio.Event | None = None  # until it is set, no step goes on
+        self._on_plan = on_plan
         self.ahead, self._following, self._turn = ahead, FollowedTokens(), asyncio.Lock()
         self._on_write = on_write
         self._accent, self._vocabulary = accent, vocabulary
@@ -132,6 +134,8 @@ class SimRunner:
                 await self.hangs.wait()
             for piece in plan.pieces:
                 self._write(piece, layer)
+            if layer == self._model_layers // 2:
+                self._on_plan(plan)
             if on_layers is not None:
                 on_layers(layer, 1)
         sampled = tuple(self._sample(piece) for piece in plan.pieces)

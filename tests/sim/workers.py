@@ -11,6 +11,7 @@ from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
 from engine.constraint import Masker
 from engine.pages import PagePool
+from engine.plan import Plan
 from engine.timed_runner import TimedRunner
 from kvtransfer.memory import MemoryPool, MemoryTransport
 from kvtransfer.transfer import PageShape
@@ -46,6 +47,7 @@ class WorkerOptions:
     trace_steps: int = 0
     step_seconds: float = 0.002
     row_seconds: float = 0.0002
+    on_plan: Callable[[Plan], None] = lambda plan: None  # sees every plan of every worker; may make its step fail
     masker: Callable[[], Masker] | None = None  # makes each worker's masks; None: no request has a grammar
 
     @property
@@ -108,6 +110,7 @@ async def start_worker(
         foresight=options.foresight,
         vocabulary=options.vocabulary,
         on_write=on_write,
+        on_plan=options.on_plan,
         ahead=options.ahead,
     )
     steps = StepTimes(asyncio.get_running_loop().time, first_seconds=60.0)

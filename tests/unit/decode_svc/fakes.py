@@ -41,7 +41,7 @@ class FakeHost:
     def admitted(self, request: DecodeRequest) -> None:
         self.running.append(request)
 
-    def lost(self, request: DecodeRequest, reason: Reason) -> None:
+    def lost(self, request: DecodeRequest, reason: Reason, detail: str = "") -> None:
         self.reported.append((request.key, reason))
 
     def starved(self, request: DecodeRequest) -> None:

@@ -4,7 +4,9 @@ import asyncio
 from dataclasses import replace
 from random import Random
 
-from decode_svc.handoff.sessions import Choose, Peer, Sessions
+import pytest
+
+from decode_svc.handoff.sessions import Choose, Peer, PeerHost, Sessions
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import KvHello, Later, Message, Ready, Ticket
 from mesh.network import Channel, Stream, StreamClosed
@@ -100,3 +102,54 @@ async def test_connections_that_came_to_nothing_are_counted_by_transport_and_rea
         "refused_nccl_token": 0,  # the reason of a stranger is always there, so that its counter begins at zero
         "refused_tcp_token": 0,
     }
+
+
+class SlowLandings(FakeLandings):
+    """The end of a session takes a while, as it does when decode waits for a pidfd."""
+
+    async def session_ended(self, peer: Peer) -> None:
+        await asyncio.sleep(0.05)
+        await super().session_ended(peer)
+
+
+class Overlapping(Sessions):
+    """The guard removed: an older session goes on beside a newer one."""
+
+    async def _replace(self, incarnation: int) -> None:
+        self._known.pop(incarnation, None)
+
+    async def _end(self, peer: Peer, host: PeerHost) -> None:
+        self._known.setdefault(peer.incarnation, peer)
+        await super()._end(peer, host)
+
+
+async def dial_again_and_again(kind: type[Sessions], times: int) -> list[str]:
+    """One prefill worker opens sessions without an end of those before; what the landings see."""
+    network, landings = MemoryNetwork(Random(1)), SlowLandings()
+    sessions = kind(KV_HELLO, {"fake": FakeReceiver()}, agree, rules=RULES)
+
+    async def serve(stream: Stream) -> None:
+        await sessions.serve(stream, landings)
+
+    await network.host("decode").listen("decode", {Channel.KV: serve})
+    streams = [await network.host("prefill").dial("decode", Channel.KV) for _ in range(times)]
+    for stream in streams:
+        stream.send(replace(KV_HELLO, incarnation=WRITER))
+    await asyncio.sleep(1.0)
+    assert len(sessions.peers) == 1
+    for stream in streams:
+        stream.close()
+    await asyncio.sleep(1.0)
+    assert sessions.peers == {}
+    return landings.story
+
+
+@pytest.mark.parametrize("times", [2, 5])
+def test_a_newer_session_of_a_prefill_worker_begins_after_the_older_one_has_ended(times: int) -> None:
+    story = run_virtual(dial_again_and_again(Sessions, times))
+    assert story == ["77 begins by fake", "77 ends"] * times
+
+
+def test_without_the_replacement_sessions_of_one_prefill_worker_overlap() -> None:
+    story = run_virtual(dial_again_and_again(Overlapping, 2))
+    assert story[:2] == ["77 begins by fake", "77 begins by fake"]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.requests import RequestPhase
-from mesh.errors import Cancelled, PoolTooSmall, WorkersDied
+from mesh.errors import Cancelled, Internal, PoolTooSmall, WorkersDied
 from mesh.messages import (
     Cancel,
     End,
@@ -181,6 +181,9 @@ def test_room_at_a_worker_that_can_never_hold_it_changes_nothing() -> None:
     assert request.phase is RequestPhase.OPEN and m.serving(request)[1] == other
 
 
+FINAL = Reason.GRAMMAR, Reason.LATE, Reason.FAILED  # another attempt would fail too
+
+
 def test_the_third_death_is_the_last_if_none_of_the_dead_comes_back() -> None:
     async def main(returns: bool) -> RequestPhase:
         m = mesh()
@@ -215,7 +218,23 @@ def test_a_grammar_that_cannot_be_followed_ends_the_request_with_the_workers_wor
     run_virtual(main())
 
 
-@pytest.mark.parametrize("reason", [each for each in Reason if each not in (Reason.GRAMMAR, Reason.LATE)])
+def test_a_job_that_a_worker_cannot_compute_ends_with_its_id_and_goes_to_no_second_worker() -> None:
+    async def main() -> None:
+        m = mesh()
+        request = m.accept()
+        prefill, decode = m.serving(request)
+        ticket = request.ticket
+        assert ticket is not None
+        m.sequencer.on_lost(m.workers[decode], Lost(ticket, Reason.FAILED, "a step fails"))
+        error = error_of(request)
+        assert isinstance(error, Internal) and request.choice.request_id in str(error) and "a step fails" in str(error)
+        assert request.phase is RequestPhase.ERROR and request.ticket == ticket, "no further attempt"
+        assert m.sent(prefill)[-1] == m.sent(decode)[-1] == Cancel(request.id, 1)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("reason", [each for each in Reason if each not in FINAL])
 def test_every_reason_of_lost_moves_the_request_on(reason: Reason) -> None:
     async def main() -> None:
         m = mesh()

@@ -1,7 +1,7 @@
 """A worker registers until its gateways have dialed; then its Attach streams carry Hello, requests and reports."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -9,8 +9,26 @@ import pytest
 
 from engine.pages import PagePool
 from mesh.attach import LOOK_SECONDS, SOON_SECONDS, Attachments
+from mesh.job_check import JobLimits
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Cancel, Drain, Hello, Load, Message, PrefixChange, Register, Snapshot, Tier
+from mesh.messages import (
+    Cancel,
+    Drain,
+    Hello,
+    Job,
+    Load,
+    Lost,
+    Message,
+    Open,
+    PrefixChange,
+    Reason,
+    Refused,
+    Register,
+    Sampling,
+    Snapshot,
+    Ticket,
+    Tier,
+)
 from mesh.network import Channel, Stream, StreamClosed
 from mesh.rules import RULES
 from mesh.session import Session
@@ -47,6 +65,7 @@ def attachments(network: Any) -> Attachments:
         hello=lambda address: pytest.fail("no gateway has dialed"),
         on_message=lambda session, message: None,
         on_end=lambda session: None,
+        limits=JobLimits(0, 4096),
         pages=PagePool(8),
     )
     found.listening = Listens()  # type: ignore[assignment]
@@ -142,6 +161,7 @@ async def attached() -> AttachedGateway:
         hello=lambda address: CURRENT,
         on_message=lambda session, message: requests.append(message),
         on_end=ended.append,
+        limits=JobLimits(0, 4096),
         pages=PagePool(8),
     )
     await worker.listen("worker")
@@ -206,3 +226,29 @@ def test_a_worker_that_drains_says_so_once() -> None:
         assert await received(gateway.stream) == [Drain()]
 
     run_virtual(main())
+
+
+def test_an_unsound_job_is_answered_and_reaches_no_worker() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        good = Job(Ticket(1, 1, bytes(16)), (1, 2), (), Sampling(max_tokens=4))
+        empty, long = replace(good, prompt=()), replace(good, prompt=(1,) * 5000)
+        for job in (empty, long, good):
+            gateway.stream.send(Open(job, None))
+        first, second = await received(gateway.stream)
+        assert first == Lost(good.ticket, Reason.FAILED, "prompt is empty")
+        assert isinstance(second, Lost) and second.reason is Reason.TOO_LARGE
+        assert gateway.requests == [Open(good, None)] and gateway.ended == [], "the stream goes on"
+
+    run_virtual(main())
+
+
+def test_a_worker_that_gets_no_requests_says_why_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        gateway = await attached()
+        gateway.stream.send(Refused("it fits no decode worker"))
+        await asyncio.sleep(0.1)
+        assert gateway.requests == [] and gateway.ended == []
+
+    run_virtual(main())
+    assert [record.levelname for record in caplog.records if "it fits no decode worker" in record.message] == ["ERROR"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.pages import PagePool
 from mesh.attach import MEASURE_SECONDS, Attachments
+from mesh.job_check import JobLimits
 from mesh.loop_delay import watch_delay
 from mesh.measures import Histogram, MeasureBook
 from mesh.memory_network import MemoryNetwork
@@ -50,6 +51,7 @@ def test_gateways_get_measures_at_once_and_then_when_they_change_but_not_more_th
             hello=lambda address: HELLO,
             on_message=lambda session, message: None,
             on_end=lambda session: None,
+            limits=JobLimits(0, 4096),
             pages=PagePool(8),
             measures=lambda: Measures((Measure("steps", count),), ()),
         )
@@ -131,6 +133,7 @@ def test_a_worker_without_metrics_pushes_nothing_and_watches_nothing() -> None:
             hello=lambda address: HELLO,
             on_message=lambda session, message: None,
             on_end=lambda session: None,
+            limits=JobLimits(0, 4096),
             pages=PagePool(8),
         )
         await asyncio.wait_for(worker.push_measures(lambda delay: None), 1)

@@ -30,6 +30,7 @@ class LostReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOST_REASON_TOO_LARGE: _ClassVar[LostReason]
     LOST_REASON_GRAMMAR: _ClassVar[LostReason]
     LOST_REASON_LATE: _ClassVar[LostReason]
+    LOST_REASON_FAILED: _ClassVar[LostReason]
 
 class FullKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -57,6 +58,7 @@ LOST_REASON_CANNOT_PUSH: LostReason
 LOST_REASON_TOO_LARGE: LostReason
 LOST_REASON_GRAMMAR: LostReason
 LOST_REASON_LATE: LostReason
+LOST_REASON_FAILED: LostReason
 FULL_KIND_UNSPECIFIED: FullKind
 FULL_KIND_EVER: FullKind
 FULL_KIND_NOW: FullKind
@@ -96,7 +98,7 @@ class StatsResponse(_message.Message):
     def __init__(self, counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "watch", "clock_probe", "drain", "examine")
+    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "watch", "clock_probe", "drain", "examine", "refused")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +108,7 @@ class AttachRequest(_message.Message):
     CLOCK_PROBE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     EXAMINE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     prefill: Prefill
     open: Open
@@ -115,7 +118,8 @@ class AttachRequest(_message.Message):
     clock_probe: ClockProbe
     drain: Drain
     examine: Examine
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ...) -> None: ...
+    refused: Refused
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
     __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases", "measures", "scored", "embedded", "begun", "long_step")
@@ -375,6 +379,12 @@ class Watch(_message.Message):
     seconds: int
     def __init__(self, seconds: _Optional[int] = ...) -> None: ...
 
+class Refused(_message.Message):
+    __slots__ = ("why",)
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
+
 class PageMap(_message.Message):
     __slots__ = ("pages_per_cell", "states", "lengths")
     PAGES_PER_CELL_FIELD_NUMBER: _ClassVar[int]
@@ -419,8 +429,22 @@ class PrefixChange(_message.Message):
     snapshot: bool
     def __init__(self, sequence: _Optional[int] = ..., added: _Optional[_Iterable[bytes]] = ..., removed: _Optional[_Iterable[bytes]] = ..., snapshot: bool = ...) -> None: ...
 
+class PageReach(_message.Message):
+    __slots__ = ("host", "uid", "layout", "page_bytes", "transports")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    uid: int
+    layout: str
+    page_bytes: int
+    transports: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, host: _Optional[str] = ..., uid: _Optional[int] = ..., layout: _Optional[str] = ..., page_bytes: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Hello(_message.Message):
-    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary")
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages")
     TIER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -436,6 +460,7 @@ class Hello(_message.Message):
     EXAMINES_FIELD_NUMBER: _ClassVar[int]
     ADJUSTS_LOGITS_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
     tier: Tier
     incarnation: int
     address: str
@@ -451,7 +476,8 @@ class Hello(_message.Message):
     examines: bool
     adjusts_logits: bool
     vocabulary: int
-    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ...) -> None: ...
+    pages: PageReach
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ..., pages: _Optional[_Union[PageReach, _Mapping]] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("tickets", "positions", "tokens", "logprobs", "ends", "top_counts", "top_ids", "top_logprobs", "drafted", "accepted")
