@@ -50,6 +50,7 @@ PATHS = (
     "a request continues in another numerics class",
     "WORKERS_DIED",
     "UNAVAILABLE",
+    "OVERLOADED",
     "CLASS_UNAVAILABLE",
     "POOL_TOO_SMALL",
     "DEADLINE_EXCEEDED",

@@ -7,6 +7,7 @@ from mesh.errors import (
     Cancelled,
     ClassUnavailable,
     DeadlineExceeded,
+    Overloaded,
     PoolTooSmall,
     Unavailable,
     WorkersDied,
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.seeds.users import User
 
 # True: WORKERS_DIED counts only processes that died alone while they computed the request.
-COUNT_ONLY_DEATHS = False
+COUNT_ONLY_DEATHS = True
 PATIENCE_SECONDS = 30.0  # the gateway's, after which a request that no worker takes ends
 
 
@@ -39,6 +40,8 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
             names = [w.name for w in fleet.workers.values() if w.name.startswith("decode")]
             mine = [n for n in names if user.numerics.startswith(f"{fleet.workers[n].numerics} ")]
             return None if _all_in_trouble(fleet, mine, now) else f"{', '.join(mine)} can serve its class"
+        case Overloaded():
+            return None if _busy(fleet) else "no other request is there"
         case Unavailable():
             return _unavailable(fleet, user, process, error, now)
     return "no run causes it"
@@ -49,7 +52,14 @@ def _deadline(fleet: "Fleet", user: "User", now: float) -> str | None:
     if seconds is None:
         return "the request has no deadline"
     early = user.began + seconds * (1 - 1.5 * fleet.world.drift) - 1e-6 - now
+    if early > 0 and not user.text.tokens and _busy(fleet):
+        return None  # it would come before the first token
     return f"its deadline comes in {early:.6f} s" if early > 0 else None
+
+
+def _busy(fleet: "Fleet") -> bool:
+    """Whether some gateway has a request."""
+    return any(each.core.sequencer.requests for each in fleet.gateways.values())
 
 
 def _deaths(fleet: "Fleet", user: "User") -> str | None:

@@ -11,6 +11,7 @@ from mesh.errors import (
     Cancelled,
     ClassUnavailable,
     DeadlineExceeded,
+    Overloaded,
     PoolTooSmall,
     Unavailable,
     WorkersDied,
@@ -206,10 +207,11 @@ class User:
         if (why := justified(fleet, self, process, error)) is not None:
             self._wrong(f"ends with {error!r}: {why}")
         if isinstance(
-            error, WorkersDied | Unavailable | ClassUnavailable | PoolTooSmall | DeadlineExceeded | Cancelled
+            error,
+            WorkersDied | Unavailable | Overloaded | ClassUnavailable | PoolTooSmall | DeadlineExceeded | Cancelled,
         ):
             coverage.reach(error.reason)
-        if isinstance(error, Unavailable | ClassUnavailable):
+        if isinstance(error, Unavailable | Overloaded | ClassUnavailable):
             self._gone = "drained" if "continue_with" in error.details else "refused"
             return False
         self.error = error
