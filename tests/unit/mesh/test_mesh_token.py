@@ -29,7 +29,7 @@ def token_in(file: Path, *lines: str) -> MeshToken:
     return MeshToken(file)
 
 
-class GuardedPort:
+class TokenPort:
     """A port that serves everything a service of a mesh serves, and what reached it."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class GuardedPort:
 
 
 @asynccontextmanager
-async def port(token: MeshToken | None) -> AsyncIterator[GuardedPort]:
-    opened, network = GuardedPort(), GrpcNetwork(token=token, also=stats_service(lambda: {"steps": 3}))
+async def port(token: MeshToken | None) -> AsyncIterator[TokenPort]:
+    opened, network = TokenPort(), GrpcNetwork(token=token, also=stats_service(lambda: {"steps": 3}))
     accept = {Channel.ATTACH: echo, Channel.KV: echo}
     opened.listening = await network.listen("127.0.0.1:0", accept, opened.registered.append)
     try:
