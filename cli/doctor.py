@@ -3,7 +3,6 @@
 Every failed check becomes a problem with a remedy. No check ends the command, so that one broken part hides no
 other."""
 
-import asyncio
 import os
 import platform
 from collections.abc import Callable

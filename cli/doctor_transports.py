@@ -52,4 +52,3 @@ def measure_transports(entries: list[Entry], pass_bytes: int) -> float | None:
         speed, share = figures.pass_bytes / median(passes.seconds) / 1e9, median(passes.memcpy_share)
         usable[name] |= {"gb_per_second": round(speed, 2), "memcpy_share": round(share, 2)}
     return round(figures.pass_bytes / median(figures.memcpy_seconds) / 1e9, 2)
-

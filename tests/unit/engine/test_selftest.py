@@ -53,20 +53,20 @@ def floats(address: int, count: int) -> Any:
 
 
 def wide_heads(path: int, q: int, *rest: Any) -> None:
-    *_, sequences, rows, heads, kv_heads, dim, page_tokens, scale, out = rest
+    rows, heads, _, dim, _, _, out = rest[-7:]
     if dim >= 64:
         floats(out, rows * heads * dim)[-1] *= 1.0001
 
 
 def groups_of_seven(path: int, q: int, *rest: Any) -> None:
-    *_, rows, heads, kv_heads, dim, page_tokens, scale, out = rest
+    rows, heads, kv_heads, dim, _, _, out = rest[-7:]
     if heads // kv_heads == 7:
         floats(out, rows * heads * dim)[0] *= 1.0001
 
 
 def beyond(slots: int) -> Wrong:
     def wrong(*given: Any) -> None:
-        tables, most, starts, counts, first, sequences, rows, heads, kv_heads, dim, page_tokens, scale, out = given[6:]
+        starts, counts, _, sequences, rows, heads, _, dim, _, _, out = given[8:]
         ends = [np.ctypeslib.as_array((ctypes.c_int32 * sequences).from_address(each)) for each in (starts, counts)]
         if int((ends[0] + ends[1]).max()) > slots:
             floats(out, rows * heads * dim)[:dim] += 1e-4
@@ -217,9 +217,7 @@ def test_a_wrong_page_write_shows_with_every_page_size(
     assert shows(weights, page_tokens, honest)
 
 
-def test_a_function_replaced_in_python_shows(
-    weights: Weights, honest: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_replaced_in_python_shows(weights: Weights, honest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = baton_kernels.gated
 
     def wrong(path: str, x: Any, packed: Any, n: int, out: Any) -> None:
