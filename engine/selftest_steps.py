@@ -82,7 +82,7 @@ def sampling(weights: Weights, page_tokens: int) -> Iterator[Array]:
 
 
 def proposals(draft: Weights, page_tokens: int) -> Iterator[Array]:
-    """What a draft proposes behind a long text and a new one."""
+    """The tokens that a draft proposes behind a long text and a new one."""
     slots = slots_of(draft)
     beyond, fresh = min(4, slots // 4), min(_FRESH, slots // 2)
     text = tuple(_tokens(draft, slots))
