@@ -23,7 +23,7 @@ from engine.selftest_inputs import Array, slots_of, spread
 from engine.selftest_pages import block_tables, write_layer
 from mesh.messages import Adjustments, Sampling, TokenBias
 
-_MOST = 1e9  # multiply-adds that the chunk of a prompt may take; on large models it has fewer rows
+_MOST = 6e8  # multiply-adds that the chunk of a prompt may take; on large models it has fewer rows
 _ROWS = (8, 75)  # of that chunk
 _HEAD_BYTES = 16 << 20  # of the head's columns that a step multiplies
 _FRESH, _VERIFIED = 5, 5  # rows of a prompt that begins, and of drafts that are verified
