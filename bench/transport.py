@@ -1,4 +1,4 @@
-"""`python -m bench.transport`: how fast each transport moves pages between two processes, beside memcpy in the same run.
+"""`python -m bench.transport`: how fast each transport moves pages between two processes, beside memcpy in one run.
 
 Spans of 16 to 256 KiB, from places apart to places in random order, through the product's own transports. Every figure
 is a median over interleaved passes, with its lowest and highest. `ratio_to_memcpy` and `cpu_seconds_per_gb` hold each

@@ -1,6 +1,6 @@
 """Measures transports between two processes of this host, beside memcpy: `baton doctor` and `bench.transport` use it.
 
-This process writes, as prefill does; `cli/transport_peer.py` receives, as decode does, over the product's own transports.
+This process writes, as prefill does; `cli/transport_peer.py` receives, as decode does, over the product's transports.
 Each pass moves the same spans, from places apart to places in random order. A pass of memcpy inside this process stands
 before and after the passes of the transports, so that each is compared with the machine as it is at that moment."""
 

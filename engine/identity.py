@@ -1,7 +1,7 @@
 """A worker's identity: its numerics class, which says what bits it computes, and the fingerprint that proves it.
 
 Two workers may work on one request only when both strings are equal: the router pairs workers by them, and the hashes
-of pages contain the class. The class names the sources that the kernels were compiled from, not the bytes of the library:
+of pages contain the class. The class names the sources that the kernels were compiled from, not the library's bytes:
 each machine compiles its own, and compilers differ where bits do not. `engine/selftest.py` makes the fingerprint."""
 
 from dataclasses import dataclass

@@ -143,8 +143,8 @@ def load_on(
     context_tokens: int = 0,
     threads: int = 0,
 ) -> LoadedModel:
-    """`context_tokens`: what a request may have at most; 0: as many as the model allows. `threads`: how many compute, so
-    that the self-test divides its work as later steps do; 0: as many as before."""
+    """`context_tokens`: what a request may have at most; 0: as many as the model allows. `threads`: how many compute,
+    so that the self-test divides its work as later steps do; 0: as many as before."""
     wanted: dict[str, Any] = {
         "product_path": product_path,
         "page_tokens": page_tokens,

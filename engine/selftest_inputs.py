@@ -22,7 +22,7 @@ MANY_ROWS = (24, 37, 75, 200)  # of products in several tiles, in many, and in t
 _PERIOD = 8191  # a prime, so that rows, heads and slots do not repeat each other
 _FEWEST = (1, 2, 4, 5, 12, 13)  # counts of rows that the plain body computes for every model
 _MORE = (3, 6, 8, 10, 11)  # and as many of these as the budget allows
-_BUDGET = 50e6  # multiply-adds, which take the plain body less than a tenth of a second
+_BUDGET = 35e6  # multiply-adds, which take the plain body less than a tenth of a second
 _SLOTS = 1090  # more than two stretches of 512, after which attention folds what it has
 
 

@@ -13,7 +13,8 @@ from engine.model.weights import Bytes, LayerWeights, Weights
 from engine.selftest_inputs import Array, slots_of, spread
 
 _FRESH = 40  # rows of a prompt that begins: a block of 32 slots and a part
-_TAIL, _DRAFTS = 14, 5  # rows of a chunk behind a long text, and of a step that verifies drafts
+_TAIL, _DRAFTS = 6, 5  # rows of a chunk behind a long text, and of a step that verifies drafts
+_CHUNK, _SEQUENCES, _FEW = 300, 40, 12  # rows of a long chunk, sequences of a large batch, rows of what they equal
 _MOST_WORDS = 1 << 16  # of a span whose checksum is computed once more here
 
 
@@ -32,25 +33,41 @@ def attention(weights: Weights, page_tokens: int) -> Iterator[Array]:
             yield stored[:slots]
     behind = [(0, min(count, long)) for count in (1, _DRAFTS, _TAIL)]
     for group in ([behind[0]], behind[:2], [*behind, (1, fresh)]):
-        yield _attend(weights, pool, tables, (long, fresh), page_tokens, stride, q, group)
+        lengths, ends = (long, fresh), (long, long + fresh)
+        starts = [lengths[sequence] - count for sequence, count in group]
+        rows = np.concatenate([q[ends[sequence] - count : ends[sequence]] for sequence, count in group])
+        own = tables[[sequence for sequence, _ in group]]
+        yield _attend(weights, rows, pool, own, page_tokens, starts, [count for _, count in group])
+
+
+def large_steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
+    """Attention of a long chunk, and of one row each of many sequences: other cuts, and the same bits as few rows."""
+    config, slots = weights.config, min(_CHUNK, slots_of(weights))
+    table = block_tables(slots, page_tokens=page_tokens)
+    stride = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim)
+    pool = np.zeros((int(table.max()) + 1) * stride, np.uint8)
+    q = write_layer(weights, weights.layers[0], pool, table, (slots,), page_tokens, stride, 0)
+    few = np.concatenate(
+        [
+            _attend(weights, q[first : first + _FEW], pool, table, page_tokens, [first], [min(_FEW, slots - first)])
+            for first in range(0, slots, _FEW)
+        ]
+    )
+    chunk = _attend(weights, q, pool, table, page_tokens, [0], [slots])
+    some = list(range(0, slots, max(1, slots // _SEQUENCES)))
+    apart = _attend(weights, q[some], pool, np.repeat(table, len(some), 0), page_tokens, some, [1] * len(some))
+    if chunk.tobytes() != few.tobytes() or apart.tobytes() != few[some].tobytes():
+        raise KernelError("self-test failed: attention has other bits in a long chunk or beside other sequences")
+    yield chunk
 
 
 def _attend(
-    weights: Weights,
-    pool: Bytes,
-    tables: Array,
-    lengths: tuple[int, int],
-    page_tokens: int,
-    stride: int,
-    q: Array,
-    group: list[tuple[int, int]],
+    weights: Weights, rows: Array, pool: Bytes, tables: Array, page_tokens: int, starts: list[int], each: list[int]
 ) -> Array:
-    """Attention of the last rows of sequences; `group` names each sequence and how many of its rows."""
+    """Attention of each[i] rows from slot starts[i] on, for every sequence i, over a pool of one layer."""
     config = weights.config
-    ends = np.cumsum(lengths)
-    counts = np.array([count for _, count in group], np.int32)
-    starts = np.array([lengths[sequence] - count for sequence, count in group], np.int32)
-    rows = np.concatenate([q[ends[sequence] - count : ends[sequence]] for sequence, count in group])
+    counts = np.array(each, np.int32)
+    stride = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim)
     out = np.empty((len(rows), config.q_width), np.float32)
     kernels.attention(
         weights.path,
@@ -58,8 +75,8 @@ def _attend(
         pool,
         0,
         stride,
-        np.ascontiguousarray(tables[[sequence for sequence, _ in group]]),
-        starts,
+        np.ascontiguousarray(tables),
+        np.array(starts, np.int32),
         counts,
         (np.cumsum(counts) - counts).astype(np.int32),
         config.heads,

@@ -23,7 +23,7 @@ from engine.selftest_inputs import Array, slots_of, spread
 from engine.selftest_pages import block_tables, write_layer
 from mesh.messages import Adjustments, Sampling, TokenBias
 
-_MOST = 1e9  # multiply-adds that the chunk of a prompt may take; on large models it has fewer rows
+_MOST = 6e8  # multiply-adds that the chunk of a prompt may take; on large models it has fewer rows
 _ROWS = (8, 75)  # of that chunk
 _HEAD_BYTES = 16 << 20  # of the head's columns that a step multiplies
 _FRESH, _VERIFIED = 5, 5  # rows of a prompt that begins, and of drafts that are verified
@@ -82,7 +82,7 @@ def sampling(weights: Weights, page_tokens: int) -> Iterator[Array]:
 
 
 def proposals(draft: Weights, page_tokens: int) -> Iterator[Array]:
-    """What a draft proposes behind a long text and a new one."""
+    """The tokens that a draft proposes behind a long text and a new one."""
     slots = slots_of(draft)
     beyond, fresh = min(4, slots // 4), min(_FRESH, slots // 2)
     text = tuple(_tokens(draft, slots))

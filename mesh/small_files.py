@@ -12,7 +12,7 @@ TOKENIZER_BYTES = 256 << 20  # of a tokenizer; the largest known has 35 MB
 
 
 class UnfitFile(OSError):
-    """What stands under the name of a file is none that is read; the message says why, without the name."""
+    """This is no file that Baton reads; the message says why, without the name."""
 
 
 def read_small(path: Path, most_bytes: int = CONFIG_BYTES) -> bytes:

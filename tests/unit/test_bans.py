@@ -25,6 +25,8 @@ GENERATORS = {"random.Random", "random.SystemRandom"}
 CLOCK_FILES = {
     "mesh/otlp.py": "the offset between the event loop's clock and the wall clock of traces",
     "gateway/main.py": "the process: wall time for the OpenAI API's `created`",
+    "cli/transport_peer.py": "measures processor time",
+    "cli/transport_speed.py": "measures how long a pass takes",
     "cli/loop.py": "the event loop's own clock",
     "cli/up.py": "prints how long the start took",
 }

@@ -43,7 +43,7 @@ def million(folder: Path) -> None:
 
 
 def spelled_otherwise(folder: Path) -> None:
-    """So many tensors that counting the usual spelling does not see them."""
+    """Tensors that a count of the usual spelling does not find."""
     entry = b'"t%d":{"dtype":"F32","shape":[0],"data\\u005foffsets":[0,0]}'
     header(b"{" + b",".join(entry % number for number in range(100_001)) + b"}")(folder)
 

@@ -53,25 +53,37 @@ def floats(address: int, count: int) -> Any:
 
 
 def wide_heads(path: int, q: int, *rest: Any) -> None:
-    *_, sequences, rows, heads, kv_heads, dim, page_tokens, scale, out = rest
+    rows, heads, _, dim, _, _, out = rest[-7:]
     if dim >= 64:
         floats(out, rows * heads * dim)[-1] *= 1.0001
 
 
 def groups_of_seven(path: int, q: int, *rest: Any) -> None:
-    *_, rows, heads, kv_heads, dim, page_tokens, scale, out = rest
+    rows, heads, kv_heads, dim, _, _, out = rest[-7:]
     if heads // kv_heads == 7:
         floats(out, rows * heads * dim)[0] *= 1.0001
 
 
 def beyond(slots: int) -> Wrong:
     def wrong(*given: Any) -> None:
-        tables, most, starts, counts, first, sequences, rows, heads, kv_heads, dim, page_tokens, scale, out = given[6:]
+        starts, counts, _, sequences, rows, heads, _, dim, _, _, out = given[8:]
         ends = [np.ctypeslib.as_array((ctypes.c_int32 * sequences).from_address(each)) for each in (starts, counts)]
         if int((ends[0] + ends[1]).max()) > slots:
             floats(out, rows * heads * dim)[:dim] += 1e-4
 
     return wrong
+
+
+def long_chunk(path: int, q: int, *rest: Any) -> None:
+    rows, heads, _, dim, _, _, out = rest[-7:]
+    if rows > 100:
+        floats(out, rows * heads * dim)[100 * heads * dim] += 1e-4
+
+
+def many_sequences(path: int, q: int, *rest: Any) -> None:
+    sequences, rows, heads, _, dim, _, _, out = rest[-8:]
+    if sequences > 32:
+        floats(out, rows * heads * dim)[-1] += 1e-4
 
 
 def feed_forward(step: Any, rest: Any, *others: Any) -> None:
@@ -140,6 +152,8 @@ def copied_pages(pool: int, from_: int, to: int, nbytes: int) -> None:
 MUTANTS: dict[str, tuple[str, Wrong]] = {
     "heads of 64": ("attention", wide_heads),
     "groups of 7": ("attention", groups_of_seven),
+    "a long chunk": ("attention", long_chunk),
+    "many sequences": ("attention", many_sequences),
     "more than 512 slots": ("attention", beyond(512)),
     "more than 1024 slots": ("attention", beyond(1024)),
     "feed-forward in one call with the rest of a layer": ("layer", feed_forward),
@@ -279,7 +293,7 @@ def test_large_models_compute_fewer_rows_but_always_some_of_each_kind() -> None:
 def test_without_the_parts_that_attend_a_wrong_attention_is_not_seen(
     weights: Weights, mutate: Callable[[str, Wrong], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for part in ("attention", "steps"):
+    for part in ("attention", "large_steps", "steps"):
         monkeypatch.setattr(selftest, part, lambda weights, page_tokens: iter(()))
     before = self_test(weights, PAGE_TOKENS)
     mutate("attention", groups_of_seven)
