@@ -28,7 +28,7 @@ LATE_SECONDS = 1.0  # so long after its deadline a request must have ended, wher
 NOTICED_SECONDS = 0.001  # before its deadline, when its phase is noted
 
 
-class Call:
+class GatewayCall:
     """One request at one gateway: what the gateway sends arrives in order."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -63,7 +63,7 @@ class User:
         self.reads = asyncio.Event()  # cleared while the client does not read
         self.reads.set()
         self.process: GatewayProcess | None = None
-        self._call: Call | None = None
+        self._call: GatewayCall | None = None
         self._spec: ChoiceRequest | None = None
         self._gone = ""  # why the last call ended before the answer
 
@@ -111,7 +111,7 @@ class User:
 
     async def _ask(self, process: GatewayProcess) -> bool:
         """One call. True: the request is over."""
-        fleet, demand, call = self.fleet, self.demand, Call(self.fleet)
+        fleet, demand, call = self.fleet, self.demand, GatewayCall(self.fleet)
         left = None
         if demand.deadline_seconds is not None:
             left = demand.deadline_seconds - (fleet.loop.world - self.began)
@@ -141,7 +141,7 @@ class User:
             process.broken.remove(call.break_off)
             process.tasks = [each for each in process.tasks if not each.done()] + [task]
 
-    async def _serve(self, process: GatewayProcess, spec: ChoiceRequest, call: Call) -> None:
+    async def _serve(self, process: GatewayProcess, spec: ChoiceRequest, call: GatewayCall) -> None:
         """The front door of the gateway, on its node."""
         try:
             call.stream = stream = process.core.submit(spec)
@@ -159,7 +159,7 @@ class User:
         else:
             call.send(None)
 
-    async def _read(self, process: GatewayProcess, call: Call) -> bool:
+    async def _read(self, process: GatewayProcess, call: GatewayCall) -> bool:
         while True:
             match await call.inbox.get():
                 case None:

@@ -93,7 +93,7 @@ class NodeNetwork(MemoryNetwork):
 
 @dataclass(frozen=True, slots=True)
 class WriteFault:
-    """What becomes of one of the next writes."""
+    """A fault that one of the next writes meets."""
 
     kind: str  # flip | torn | twice | lost | late
     seconds: float  # late: by how much
