@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from decode_svc.requests import PageOwner
+from decode_svc.speculation.speculation import DraftSource
 from decode_svc.worker import DecodeWorker
 from gateway.core import ChoiceRequest
 from gateway.service import Gateway
@@ -24,7 +25,7 @@ from tests.sim.seeds.pools import WatchedPool
 from tests.sim.seeds.processes import FleetProcess, GatewayProcess, Trouble, WorkerProcess
 from tests.sim.seeds.story import SimWorld
 from tests.sim.seeds.wires import NodeFabric, NodeNetwork, NodeTransport
-from tests.sim.workers import DraftSource, WorkerOptions, start_worker
+from tests.sim.workers import WorkerOptions, start_worker
 
 # True: decode may kill only a writer that is silent itself, not one that answers while others' pages wait.
 KILL_ONLY_SILENT = False

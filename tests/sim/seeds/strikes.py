@@ -43,7 +43,8 @@ class Strikes:
             "deafen": self._cut,
             "cancel": self._cancel,
             "stall": self._stall,
-        } | dict.fromkeys(WRITE_FAULTS, self._spoil)
+            **dict.fromkeys(WRITE_FAULTS, self._spoil),
+        }
 
     def begin(self, fault: SimFault) -> None:
         """The time of a fault has come."""

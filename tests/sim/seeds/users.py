@@ -41,6 +41,11 @@ class GatewayCall:
         self._way.append(item)
         self._fleet.network.later(self._arrive)
 
+    def cancel(self) -> None:
+        """The client leaves; a call that the gateway has not begun yet ends as soon as it begins."""
+        if self.stream is not None:
+            self.stream.cancel()
+
     def break_off(self) -> None:
         self.inbox.put_nowait(ConnectionError("the gateway is gone"))
 
@@ -73,7 +78,7 @@ class User:
         self.cancelled = True
         if self.process is not None and self._call is not None and self.process.alive:
             call = self._call
-            self.process.node.run(self.fleet.loop.call_soon, lambda: call.stream and call.stream.cancel())
+            self.process.node.run(self.fleet.loop.call_soon, call.cancel)
 
     @property
     def request(self) -> int | None:
