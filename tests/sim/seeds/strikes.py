@@ -249,6 +249,7 @@ class Strikes:
         if (user := self._user(fault)) is not None:
             for stage in user.stages():
                 self._fleet.coverage.hit(fault.kind, stage)
+            user.stalled = True
             user.reads.clear()
             self._loop.call_later(fault.seconds, self._read_on, user)
 

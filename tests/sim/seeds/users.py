@@ -67,6 +67,7 @@ class User:
         self.requests = set[int]()  # its numbers at gateways
         self.reads = asyncio.Event()  # cleared while the client does not read
         self.reads.set()
+        self.stalled = False  # it has not read for a while: its tokens may be old
         self.process: GatewayProcess | None = None
         self._call: GatewayCall | None = None
         self._spec: ChoiceRequest | None = None
@@ -200,10 +201,11 @@ class User:
         elif text.end is not End.NONE:
             self._wrong("gets a token behind its end")
         text.add(token.token)
-        late = self.demand.deadline_seconds
-        if late is not None and self.fleet.loop.world > self.began + late * 1.03 + LATE_SECONDS:
-            if self.process is not None and not self.fleet.troubled(self.process.name, self.began):
-                self._wrong(f"gets a token after its deadline of {late:.3f} s")
+        seconds, process = self.demand.deadline_seconds, self.process
+        if seconds is None or self.stalled or process is None or self.fleet.troubled(process.name, self.began):
+            return
+        if self.fleet.loop.world > self.began + seconds * 1.03 + LATE_SECONDS:
+            self._wrong(f"gets a token after its deadline of {seconds:.3f} s")
 
     def _failed(self, process: GatewayProcess, error: BatonError) -> bool:
         """True: the request is over."""
