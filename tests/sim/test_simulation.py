@@ -55,7 +55,9 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 def test_without_faults_a_hundred_requests_end_without_an_error() -> None:
     story = draw(3, faults=False, requests=100)
-    outcome = run_story(replace(story, demands=tuple(replace(each, deadline_seconds=None) for each in story.demands)))
+    demands = tuple(replace(each, deadline_seconds=None) for each in story.demands)
+    world = replace(story.world, pages=96, prefill_pages=96)  # room for every request
+    outcome = run_story(replace(story, world=world, demands=demands))
     assert outcome.violations == [] and outcome.errors == 0 and outcome.requests == 100
 
 
