@@ -126,5 +126,5 @@ class Sessions:
         }
 
     def close(self) -> None:
-        for session in list(self._sessions):
+        for session in sorted(self._sessions, key=lambda each: each.name):
             session.close()

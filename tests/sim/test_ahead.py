@@ -13,7 +13,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference
 from tests.sim.seeds.drawing import draw
-from tests.sim.seeds.run import Outcome, run_story
+from tests.sim.seeds.run import RunOutcome, run_story
 
 PROMPTS = [tuple(range(start, start + 9 + start)) for start in (1, 5, 12)]
 
@@ -59,7 +59,7 @@ def test_where_pages_are_short_no_request_is_preempted_for_a_step_ahead() -> Non
     assert [client.seen for client in ahead] == [client.seen for client in plain]
 
 
-def chaos(seed: int, source: DraftSource = DraftSource.OFF) -> Outcome:
+def chaos(seed: int, source: DraftSource = DraftSource.OFF) -> RunOutcome:
     story = draw(seed)
     return run_story(replace(story, world=replace(story.world, source=source, ahead=True)))
 

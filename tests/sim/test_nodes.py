@@ -3,12 +3,12 @@
 import asyncio
 from random import Random
 
-from tests.sim.seeds.nodes import Node, NodeLoop, run_nodes
+from tests.sim.seeds.nodes import NodeLoop, SimNode, run_nodes
 
 
 def test_each_node_has_a_clock_of_its_own_and_sleeps_by_it() -> None:
     async def main(loop: NodeLoop) -> None:
-        fast = Node("fast", rate=2.0, offset=100.0)
+        fast = SimNode("fast", rate=2.0, offset=100.0)
 
         async def sleep() -> tuple[float, float]:
             began = loop.time()
@@ -23,7 +23,7 @@ def test_each_node_has_a_clock_of_its_own_and_sleeps_by_it() -> None:
 
 def test_nothing_of_a_frozen_node_runs_and_what_came_due_runs_when_it_thaws() -> None:
     async def main(loop: NodeLoop) -> None:
-        node, ran = Node("node"), list[float]()
+        node, ran = SimNode("node"), list[float]()
         node.run(loop.call_later, 1.0, lambda: ran.append(loop.time()))
         node.freeze()
         await asyncio.sleep(5)
@@ -38,7 +38,7 @@ def test_nothing_of_a_frozen_node_runs_and_what_came_due_runs_when_it_thaws() ->
 
 def test_a_dead_node_does_not_even_unwind() -> None:
     async def main(loop: NodeLoop) -> None:
-        node, unwound = Node("node"), list[str]()
+        node, unwound = SimNode("node"), list[str]()
         loop.nodes.append(node)
 
         async def work() -> None:

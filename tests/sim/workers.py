@@ -30,7 +30,7 @@ DRAFT_SHAPE = PageShape(((2, PAGE_TOKENS * 8), (1, PAGE_TOKENS * 8)), layout="si
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What all workers of a simulated mesh have in common."""
+    """Options that all workers of a simulated mesh have in common."""
 
     rules: Rules = RULES
     gateways: tuple[str, ...] = ("gateway",)

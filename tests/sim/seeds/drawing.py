@@ -8,7 +8,7 @@ from decode_svc.speculation.speculation import DraftSource
 from gateway.router import Local
 from mesh.messages import Sampling
 from tests.sim.model import VOCABULARY
-from tests.sim.seeds.story import AT_DECODE, AT_GATEWAY, AT_PREFILL, PHASES, Demand, Fault, Story, World
+from tests.sim.seeds.story import AT_DECODE, AT_GATEWAY, AT_PREFILL, PHASES, Demand, SimFault, SimWorld, Story
 
 LOAD_SECONDS = (55.0, 120.0)
 LONGEST_PROMPT = 60
@@ -30,9 +30,9 @@ def _between(random: Random, least: float, most: float) -> float:
     return exp(random.uniform(log(least), log(most)))
 
 
-def _world(random: Random, seed: int) -> World:
+def _world(random: Random, seed: int) -> SimWorld:
     kinds = (DraftSource.OFF, DraftSource.DRAFT, DraftSource.LOOKUP)
-    return World(
+    return SimWorld(
         seed=seed,
         prefills=random.randint(1, 3),
         decodes=random.randint(1, 3),
@@ -56,7 +56,7 @@ def _world(random: Random, seed: int) -> World:
     )
 
 
-def _demands(random: Random, world: World, load_seconds: float, count: int) -> tuple[Demand, ...]:
+def _demands(random: Random, world: SimWorld, load_seconds: float, count: int) -> tuple[Demand, ...]:
     """Requests come alone and in bursts; many prompts begin alike."""
     stems = [_tokens(random, random.randint(1, 40)) for _ in range(6)]
     bursts = [random.uniform(0, load_seconds) for _ in range(random.randint(1, 4))]
@@ -93,8 +93,8 @@ def _tokens(random: Random, count: int) -> tuple[int, ...]:
     return tuple(random.randrange(50) for _ in range(count))
 
 
-def _faults(random: Random, world: World, load_seconds: float) -> tuple[Fault, ...]:
-    found = list[Fault]()
+def _faults(random: Random, world: SimWorld, load_seconds: float) -> tuple[SimFault, ...]:
+    found = list[SimFault]()
     for kind in PHASES:
         if kind == "deadline" or random.random() < 0.6:
             continue
@@ -108,21 +108,21 @@ def _faults(random: Random, world: World, load_seconds: float) -> tuple[Fault, .
     return tuple(sorted(found, key=lambda fault: fault.at))
 
 
-def _names(world: World) -> tuple[list[str], list[str], list[str]]:
+def _names(world: SimWorld) -> tuple[list[str], list[str], list[str]]:
     counts = (("prefill", world.prefills), ("decode", world.decodes), ("gateway", world.gateways))
     prefills, decodes, gateways = ([f"{tier}{n}" for n in range(count)] for tier, count in counts)
     return prefills, decodes, gateways
 
 
-def _fault(random: Random, world: World, kind: str, at: float) -> Fault:
+def _fault(random: Random, world: SimWorld, kind: str, at: float) -> SimFault:
     prefills, decodes, gateways = _names(world)
     seconds = _between(random, 0.05, 25.0)
     waits = random.random() < 0.6
     if kind in OF_PROCESS:
         target = random.choice(prefills + decodes)
-        return Fault(at, kind, target, seconds=seconds, phase=_phase(random, world, target) if waits else "")
+        return SimFault(at, kind, target, seconds=seconds, phase=_phase(random, world, target) if waits else "")
     if kind in OF_GATEWAY:
-        return Fault(
+        return SimFault(
             at,
             kind,
             random.choice(gateways),
@@ -137,22 +137,22 @@ def _fault(random: Random, world: World, kind: str, at: float) -> Fault:
         phase = _phase(random, world, one) if waits and one not in gateways else ""
         if kind == "deafen" and random.random() < 0.5:
             one, other, phase = other, one, ""
-        return Fault(at, kind, one, other, seconds=seconds, phase=phase)
+        return SimFault(at, kind, one, other, seconds=seconds, phase=phase)
     if kind in ("cancel", "stall"):
         phase = random.choice(PHASES[kind]) if waits else ""
         lasts = seconds if kind == "cancel" else _between(random, 1.0, 25.0)
-        return Fault(at, kind, seconds=lasts, phase=phase, pick=random.getrandbits(16))
-    return Fault(at, kind, seconds=_between(random, 0.5, 25.0), pick=random.choice((1, 1, 2, 5, 40)))
+        return SimFault(at, kind, seconds=lasts, phase=phase, pick=random.getrandbits(16))
+    return SimFault(at, kind, seconds=_between(random, 0.5, 25.0), pick=random.choice((1, 1, 2, 5, 40)))
 
 
-def _phase(random: Random, world: World, target: str) -> str:
+def _phase(random: Random, world: SimWorld, target: str) -> str:
     """Phases in which pages are at stake come more often."""
     if target.startswith("prefill"):
         return random.choices(AT_PREFILL, (1, 1, 4, 2))[0]
     return random.choices(AT_DECODE, (0, 0, 3, 2) if world.local is Local.ALWAYS else (1, 4, 1, 3))[0]
 
 
-def _lasting(random: Random, world: World, load_seconds: float) -> Fault | None:
+def _lasting(random: Random, world: SimWorld, load_seconds: float) -> SimFault | None:
     """A fault that never ends by itself. The mesh must work around it, so the first worker of each tier is spared."""
     at = random.uniform(0, load_seconds)
     prefills, decodes, _ = _names(world)
@@ -161,9 +161,9 @@ def _lasting(random: Random, world: World, load_seconds: float) -> Fault | None:
     others = prefills[1:] + decodes[1:]
     if others and random.random() < 0.6:
         target = random.choice(others)
-        return Fault(at, "freeze", target, seconds=inf, phase=_phase(random, world, target))
+        return SimFault(at, "freeze", target, seconds=inf, phase=_phase(random, world, target))
     ways = [(p, d) for p in prefills for d in decodes if (p, d) != (prefills[0], decodes[0])]
     if not ways:
         return None
     one, other = random.choice(ways)
-    return Fault(at, random.choice(("cut", "deafen")), one, other, seconds=inf)
+    return SimFault(at, random.choice(("cut", "deafen")), one, other, seconds=inf)

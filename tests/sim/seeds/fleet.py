@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from decode_svc.requests import PageOwner
+from decode_svc.speculation.speculation import DraftSource
 from decode_svc.worker import DecodeWorker
 from gateway.core import ChoiceRequest
 from gateway.service import Gateway
@@ -19,12 +20,12 @@ from mesh.messages import KvHello, Message, Ticket, Tier
 from mesh.rules import Rules
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.coverage import Coverage
-from tests.sim.seeds.nodes import Node, NodeLoop
+from tests.sim.seeds.nodes import NodeLoop, SimNode
 from tests.sim.seeds.pools import WatchedPool
-from tests.sim.seeds.processes import GatewayProcess, Process, Trouble, WorkerProcess
-from tests.sim.seeds.story import World
+from tests.sim.seeds.processes import FleetProcess, GatewayProcess, Trouble, WorkerProcess
+from tests.sim.seeds.story import SimWorld
 from tests.sim.seeds.wires import NodeFabric, NodeNetwork, NodeTransport
-from tests.sim.workers import DraftSource, WorkerOptions, start_worker
+from tests.sim.workers import WorkerOptions, start_worker
 
 # True: decode may kill only a writer that is silent itself, not one that answers while others' pages wait.
 KILL_ONLY_SILENT = False
@@ -33,14 +34,14 @@ MEND_SECONDS = 20.0  # so long after a fault the mesh may still suffer from it
 
 
 class Fleet:
-    def __init__(self, world: World, loop: NodeLoop, rules: Rules, coverage: Coverage) -> None:
+    def __init__(self, world: SimWorld, loop: NodeLoop, rules: Rules, coverage: Coverage) -> None:
         self.world, self.loop, self.coverage = world, loop, coverage
         self.random = Random(world.seed)
         self.violations: list[str] = []
         self.failed = asyncio.Event()  # set at the first violation
         self.workers: dict[str, WorkerProcess] = {}  # by name: those that have the address now
         self.gateways: dict[str, GatewayProcess] = {}
-        self.all: list[Process] = []
+        self.all: list[FleetProcess] = []
         self.troubles: list[Trouble] = []
         self.deaths: dict[int, list[float]] = {}  # request -> when workers died that computed it
         self.died: list[float] = []  # when workers died
@@ -80,9 +81,9 @@ class Fleet:
             for number in range(count):
                 await self.start_worker(f"{tier.value}{number}")
 
-    def _node(self, name: str) -> Node:
+    def _node(self, name: str) -> SimNode:
         drift = self.world.drift
-        node = Node(name, rate=1 + self.random.uniform(-drift, drift), offset=self.random.uniform(0, 1e5))
+        node = SimNode(name, rate=1 + self.random.uniform(-drift, drift), offset=self.random.uniform(0, 1e5))
         self.loop.nodes.append(node)
         return node
 
@@ -147,10 +148,10 @@ class Fleet:
 
     # ---- processes end
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str) -> FleetProcess:
         return self.workers[name] if name in self.workers else self.gateways[name]
 
-    def kill(self, process: Process, *, died: bool = True) -> None:
+    def kill(self, process: FleetProcess, *, died: bool = True) -> None:
         """Acts as kill -9. `died`: else the process has ended in good order."""
         if not process.alive:
             return
@@ -267,7 +268,7 @@ class Fleet:
             self.violate(f"{process.name} computes in page {page}, which is shared")
 
     def left_over(self) -> list[str]:
-        """What live processes still hold though no client waits."""
+        """Pages and requests that live processes still hold though no client waits."""
         found = []
         for process in self.workers.values():
             if process.runs:

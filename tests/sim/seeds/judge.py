@@ -1,7 +1,8 @@
-"""Whether an error that a client gets is justified, by what the run knows and the product does not."""
+"""Whether an error that a client gets, or a wait, is justified by what the run knows and the product does not."""
 
 from typing import TYPE_CHECKING
 
+from decode_svc.worker import DecodeWorker
 from mesh.errors import (
     BatonError,
     Cancelled,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # True: WORKERS_DIED counts only processes that died alone while they computed the request.
 COUNT_ONLY_DEATHS = True
+SETTLED_SECONDS = 5.0  # after it was stopped, a worker may judge others so much later
 PATIENCE_SECONDS = 30.0  # the gateway's, after which a request that no worker takes ends
 
 
@@ -45,6 +47,24 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
         case Unavailable():
             return _unavailable(fleet, user, process, error, now)
     return "no run causes it"
+
+
+def stale_landings(fleet: "Fleet") -> list[str]:
+    """Landings that decode should have given up, since neither a span nor Computing has come for too long. A decode
+    worker that was stopped itself has time to look again."""
+    found, rules = list[str](), fleet.options.rules
+    for process in fleet.workers.values():
+        stopped = [t for t in fleet.troubles if t.name == process.name and t.kind in ("freeze", "replace")]
+        if not process.runs or any(t.ended + SETTLED_SECONDS > fleet.loop.world for t in stopped):
+            continue
+        worker, now = process.worker, process.node.clock(fleet.loop.world)
+        for request in worker.requests.values() if isinstance(worker, DecodeWorker) else ():
+            if (landing := request.landing) is not None:
+                allowed = max(rules.progress_seconds, rules.progress_steps * landing.longest_step_ms / 1000)
+                silent = now - landing.progress_seconds
+                if silent > 1.25 * allowed + rules.progress_seconds:
+                    found.append(f"{process.name}: a landing without progress for {silent:.1f} s is not given up")
+    return found
 
 
 def _deadline(fleet: "Fleet", user: "User", now: float) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tests.sim.seeds.coverage import PATHS
 from tests.sim.seeds.drawing import draw
 from tests.sim.seeds.removals import removed
-from tests.sim.seeds.run import Outcome, run_story
+from tests.sim.seeds.run import RunOutcome, run_story
 from tests.sim.seeds.shrinking import shrink, tell
 from tests.sim.seeds.story import PHASES
 
@@ -31,7 +31,7 @@ class Summary:
     hits: dict[str, Counter[str]] = field(default_factory=lambda: {kind: Counter() for kind in PHASES})
     reached: Counter[str] = field(default_factory=Counter)
 
-    def add(self, seed: int, outcome: Outcome) -> None:
+    def add(self, seed: int, outcome: RunOutcome) -> None:
         self.seeds += 1
         self.requests, self.errors = self.requests + outcome.requests, self.errors + outcome.errors
         self.load_seconds.append(outcome.load_seconds)
@@ -59,23 +59,23 @@ class Summary:
         }
 
 
-def run_seed(seed: int) -> Outcome:
+def run_seed(seed: int) -> RunOutcome:
     outcome = run_story(draw(seed))
     gc.collect(1)
     return outcome
 
 
-def _numbered(seed: int) -> tuple[int, Outcome]:
+def _numbered(seed: int) -> tuple[int, RunOutcome]:
     return seed, run_seed(seed)
 
 
-def _numbered_without(given: tuple[str, int]) -> tuple[int, Outcome]:
+def _numbered_without(given: tuple[str, int]) -> tuple[int, RunOutcome]:
     name, seed = given
     with removed(name) as rules:
         return seed, run_story(draw(seed), rules=rules)
 
 
-def outcomes(seeds: Iterable[int], *, without: str = "", jobs: int = 0) -> Iterator[tuple[int, Outcome]]:
+def outcomes(seeds: Iterable[int], *, without: str = "", jobs: int = 0) -> Iterator[tuple[int, RunOutcome]]:
     """Each seed with its outcome, in order. `without`: name of a removal."""
     work = _numbered_without if without else _numbered
     given = [(without, seed) for seed in seeds] if without else list(seeds)

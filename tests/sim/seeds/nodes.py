@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from tests.sim.loop import Stuck
 
 T = TypeVar("T")
-NODE: ContextVar["Node | None"] = ContextVar("node", default=None)
+NODE: ContextVar["SimNode | None"] = ContextVar("node", default=None)
 RESOLUTION_SECONDS = 1e-9
 
 
-class Node:
+class SimNode:
     """One process: its context, its clock, and whether it runs."""
 
     def __init__(self, name: str, *, rate: float = 1.0, offset: float = 0.0) -> None:
@@ -44,7 +44,7 @@ class Node:
         return self.run(asyncio.ensure_future, work)
 
     def clock(self, seconds: float) -> float:
-        """What its clock shows at this time of the world."""
+        """The time that its clock shows at this time of the world."""
         return self._offset + self._rate * seconds
 
     def world(self, clock: float) -> float:
@@ -83,7 +83,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._world, self._random = 0.0, random
         self._tasks: list[asyncio.Task[Any]] = []  # kept, so that those of dead nodes do not unwind
-        self.nodes: list[Node] = []
+        self.nodes: list[SimNode] = []
         self.errors: list[str] = []  # exceptions that no task and no callback has caught
         self.set_task_factory(self._make)
         self.set_exception_handler(self._failed)

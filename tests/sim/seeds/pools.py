@@ -41,7 +41,7 @@ class WatchedPool(PagePool):
         return super()._allocate(count, state)
 
     def faults(self, worker: PrefillWorker | DecodeWorker) -> list[str]:
-        """What is wrong with the pages now."""
+        """Everything that is wrong with the pages now."""
         counts, states = self.counts(), self._state
         stated = {
             PageState.FREE: counts.free,

@@ -11,15 +11,15 @@ from kvtransfer.memory import MemoryPool
 from mesh.messages import Tier
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import SimRunner
-from tests.sim.seeds.nodes import Node
+from tests.sim.seeds.nodes import SimNode
 from tests.sim.seeds.pools import WatchedPool
 from tests.sim.workers import SimWorker
 
 
 @dataclass
-class Process:
+class FleetProcess:
     name: str
-    node: Node
+    node: SimNode
     tasks: list["asyncio.Task[Any]"] = field(default_factory=list)
     alive: bool = True
     replaced: bool = False  # another process has its address
@@ -30,7 +30,7 @@ class Process:
 
 
 @dataclass
-class WorkerProcess(Process):
+class WorkerProcess(FleetProcess):
     tier: Tier = Tier.PREFILL
     incarnation: int = 0
     numerics: str = ""
@@ -73,7 +73,7 @@ class WorkerProcess(Process):
 
 
 @dataclass
-class GatewayProcess(Process):
+class GatewayProcess(FleetProcess):
     gateway: Gateway | None = None
     broken: list[Callable[[], None]] = field(default_factory=list)  # told to the clients that it serves when it dies
 

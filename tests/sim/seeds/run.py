@@ -13,6 +13,7 @@ from mesh.rules import RULES, Rules
 from tests.sim.loop import Stuck
 from tests.sim.seeds.coverage import Coverage
 from tests.sim.seeds.fleet import Fleet
+from tests.sim.seeds.judge import stale_landings
 from tests.sim.seeds.nodes import NodeLoop, run_nodes
 from tests.sim.seeds.story import Story
 from tests.sim.seeds.strikes import Strikes
@@ -25,7 +26,7 @@ POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     violations: list[str]
     requests: int
     errors: int
@@ -35,17 +36,17 @@ class Outcome:
     log_hash: str = ""  # of what each client saw, and when
 
 
-def run_story(story: Story, *, rules: Rules = RULES) -> Outcome:
+def run_story(story: Story, *, rules: Rules = RULES) -> RunOutcome:
     coverage = Coverage()
     with _Problems() as problems:
         try:
             return run_nodes(lambda loop: _run(loop, story, rules, coverage, problems), Random(story.world.seed + 9))
         except Stuck as error:
             found = [f"stuck: {error}"]
-            return Outcome(found, len(story.demands), 0, story.load_seconds, coverage.hits, coverage.reached)
+            return RunOutcome(found, len(story.demands), 0, story.load_seconds, coverage.hits, coverage.reached)
 
 
-async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, problems: "_Problems") -> Outcome:
+async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, problems: "_Problems") -> RunOutcome:
     fleet = Fleet(story.world, loop, rules, coverage)
     users = [User(fleet, number, demand) for number, demand in enumerate(story.demands)]
     strikes, tasks = Strikes(fleet, users), list[asyncio.Task[None]]()
@@ -56,6 +57,7 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
         loop.call_at(begin + user.demand.at, lambda user=user: tasks.append(asyncio.ensure_future(user.run())))
     for fault in story.faults:
         loop.call_at(begin + fault.at, strikes.begin, fault)
+    watch = asyncio.ensure_future(_watch(fleet))
     await _wait(fleet, story.load_seconds)
     strikes.end()
     if not fleet.violations:
@@ -67,6 +69,7 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
             found = fleet.left_over()
         for what in found:
             fleet.violate(what)
+    watch.cancel()
     for process in fleet.all:
         for task in process.tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
@@ -81,7 +84,14 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
     seen = repr([(user.text.tokens, repr(user.error), user.calls) for user in users]) + f"{loop.world:.9f}"
     errors = sum(user.error is not None for user in users)
     log_hash = hashlib.sha256(seen.encode()).hexdigest()[:16]
-    return Outcome(found, len(users), errors, story.load_seconds, coverage.hits, coverage.reached, log_hash)
+    return RunOutcome(found, len(users), errors, story.load_seconds, coverage.hits, coverage.reached, log_hash)
+
+
+async def _watch(fleet: Fleet) -> None:
+    while not fleet.violations:
+        await asyncio.sleep(POLL_SECONDS)
+        for what in stale_landings(fleet):
+            fleet.violate(what)
 
 
 async def _wait(fleet: Fleet, seconds: float) -> None:

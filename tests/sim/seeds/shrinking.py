@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import TypeVar
 
 from mesh.rules import RULES, Rules
-from tests.sim.seeds.run import Outcome, run_story
+from tests.sim.seeds.run import RunOutcome, run_story
 from tests.sim.seeds.story import Story
 
 T = TypeVar("T")
 
 
-def shrink(story: Story, outcome: Outcome, *, rules: Rules = RULES, seconds: float = 60.0) -> tuple[Story, Outcome]:
+def shrink(
+    story: Story, outcome: RunOutcome, *, rules: Rules = RULES, seconds: float = 60.0
+) -> tuple[Story, RunOutcome]:
     """A story with as few faults and requests as could be found in this time, and its outcome."""
     kind, until = kind_of(outcome), time.monotonic() + seconds
     best = outcome
@@ -57,12 +59,12 @@ def fewest(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence
     return items
 
 
-def kind_of(outcome: Outcome) -> str:
+def kind_of(outcome: RunOutcome) -> str:
     """The first violation without its numbers."""
     return re.sub(r"[0-9a-f]*[0-9][0-9a-f.]*", "#", outcome.violations[0])[:60] if outcome.violations else ""
 
 
-def tell(story: Story, outcome: Outcome) -> list[str]:
+def tell(story: Story, outcome: RunOutcome) -> list[str]:
     """The story as lines of text."""
     lines = [str(story.world)]
     for demand in story.demands:

@@ -45,7 +45,7 @@ WRITE_FAULTS = ("flip", "torn", "twice", "lost", "late")
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SimWorld:
     """The mesh of a run."""
 
     seed: int
@@ -84,7 +84,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SimFault:
     at: float
     kind: str
     target: str = ""  # name of a process; of a write or a client: empty
@@ -107,7 +107,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    world: World
+    world: SimWorld
     demands: tuple[Demand, ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[SimFault, ...]
     load_seconds: float

@@ -9,8 +9,8 @@ from gateway.leaving import drain
 from kvtransfer.memory import Write
 from mesh.messages import Ticket
 from tests.sim.seeds.fleet import Fleet
-from tests.sim.seeds.processes import GatewayProcess, Process, WorkerProcess
-from tests.sim.seeds.story import WRITE_FAULTS, Fault
+from tests.sim.seeds.processes import FleetProcess, GatewayProcess, WorkerProcess
+from tests.sim.seeds.story import WRITE_FAULTS, SimFault
 from tests.sim.seeds.users import User
 from tests.sim.seeds.wires import WriteFault
 
@@ -24,11 +24,11 @@ RESTART_SECONDS = 0.3
 class Strikes:
     def __init__(self, fleet: Fleet, users: list[User]) -> None:
         self._fleet, self._users, self._loop = fleet, users, fleet.loop
-        self._waiting: list[tuple[Fault, float]] = []  # with the time at which it strikes anyway
+        self._waiting: list[tuple[SimFault, float]] = []  # with the time at which it strikes anyway
         self._over = False
         fleet.looked = self._look
         fleet.fabric.spoiled = self._spoiled
-        self._kinds: dict[str, Callable[[Fault], None]] = {
+        self._kinds: dict[str, Callable[[SimFault], None]] = {
             "kill": self._kill,
             "freeze": self._freeze,
             "replace": self._replace,
@@ -43,9 +43,10 @@ class Strikes:
             "deafen": self._cut,
             "cancel": self._cancel,
             "stall": self._stall,
-        } | dict.fromkeys(WRITE_FAULTS, self._spoil)
+            **dict.fromkeys(WRITE_FAULTS, self._spoil),
+        }
 
-    def begin(self, fault: Fault) -> None:
+    def begin(self, fault: SimFault) -> None:
         """The time of a fault has come."""
         if not fault.phase:
             self._strike(fault)
@@ -76,7 +77,7 @@ class Strikes:
                     self._loop.call_soon(self._strike, fault, context=Context())
                     return
 
-    def _strike(self, fault: Fault) -> None:
+    def _strike(self, fault: SimFault) -> None:
         if not self._over:
             self._kinds[fault.kind](fault)
 
@@ -92,11 +93,11 @@ class Strikes:
 
     # ---- processes
 
-    def _target(self, fault: Fault) -> Process | None:
+    def _target(self, fault: SimFault) -> FleetProcess | None:
         process = self._fleet.process(fault.target)
         return process if process.runs else None
 
-    def _kill(self, fault: Fault) -> None:
+    def _kill(self, fault: SimFault) -> None:
         process = self._fleet.process(fault.target)
         if process.alive and not getattr(process, "lasting", False):
             self._hit(fault.kind, fault.target)
@@ -104,7 +105,7 @@ class Strikes:
             self._fleet.kill(process)
             self._fleet.later(self._fleet.restart(fault.target, fault.seconds))
 
-    def _freeze(self, fault: Fault) -> None:
+    def _freeze(self, fault: SimFault) -> None:
         if (process := self._target(fault)) is None:
             return
         self._hit(fault.kind, fault.target)
@@ -115,11 +116,11 @@ class Strikes:
         if not fault.lasting:
             self._loop.call_later(fault.seconds, self._thaw, process)
 
-    def _thaw(self, process: Process) -> None:
+    def _thaw(self, process: FleetProcess) -> None:
         if process.alive and process.node.frozen:
             process.node.thaw()
 
-    def _replace(self, fault: Fault) -> None:
+    def _replace(self, fault: SimFault) -> None:
         if (process := self._target(fault)) is None:
             return
         self._hit(fault.kind, fault.target)
@@ -135,13 +136,13 @@ class Strikes:
         await asyncio.sleep(RESTART_SECONDS)
         await self._fleet.begin(name)
 
-    def _drain(self, fault: Fault) -> None:
+    def _drain(self, fault: SimFault) -> None:
         if (process := self._target(fault)) is not None:
             self._hit(fault.kind, fault.target)
             self._fleet.trouble(fault.target, fault.kind, fault.seconds + 10 * RESTART_SECONDS)
             self._fleet.later(self._leave(process, fault.seconds))
 
-    async def _leave(self, process: Process, seconds: float) -> None:
+    async def _leave(self, process: FleetProcess, seconds: float) -> None:
         """What SIGTERM does: the process takes no new requests, waits for the others, and ends."""
         if isinstance(process, WorkerProcess):
             worker, until = process.worker, self._loop.world + seconds
@@ -160,7 +161,7 @@ class Strikes:
             if not process.replaced:
                 await self._fleet.restart(process.name, RESTART_SECONDS)
 
-    def _slow(self, fault: Fault) -> None:
+    def _slow(self, fault: SimFault) -> None:
         process = self._target(fault)
         if isinstance(process, WorkerProcess):
             self._hit(fault.kind, fault.target)
@@ -168,7 +169,7 @@ class Strikes:
             process.runner.slowness = SLOWNESS
             self._loop.call_later(fault.seconds, setattr, process.runner, "slowness", 1.0)
 
-    def _hang(self, fault: Fault) -> None:
+    def _hang(self, fault: SimFault) -> None:
         process = self._target(fault)
         if isinstance(process, WorkerProcess) and process.runner.hangs is None:
             self._hit(fault.kind, fault.target)
@@ -183,11 +184,11 @@ class Strikes:
 
     # ---- ways
 
-    def _snap(self, fault: Fault) -> None:
+    def _snap(self, fault: SimFault) -> None:
         self._hit(fault.kind, fault.target, fault.other)
         self._fleet.network.snap(fault.target, fault.other)
 
-    def _cut(self, fault: Fault) -> None:
+    def _cut(self, fault: SimFault) -> None:
         """ "cut": nothing arrives either way; "deafen": the target hears nothing of the other."""
         fleet, ways = self._fleet, [(fault.other, fault.target)]
         if fault.kind == "cut":
@@ -218,7 +219,7 @@ class Strikes:
 
     # ---- writes
 
-    def _spoil(self, fault: Fault) -> None:
+    def _spoil(self, fault: SimFault) -> None:
         self._fleet.fabric.faults.extend([WriteFault(fault.kind, fault.seconds)] * fault.pick)
 
     def _spoiled(self, fault: WriteFault, write: Write) -> None:
@@ -230,7 +231,7 @@ class Strikes:
 
     # ---- clients
 
-    def _user(self, fault: Fault) -> User | None:
+    def _user(self, fault: SimFault) -> User | None:
         users = [user for user in self._users if user.calls and not user.ended and not user.cancelled]
         if fault.kind == "stall":  # only a long answer can be more than a gateway holds
             users = [user for user in users if user.demand.sampling.max_tokens > LONG_TOKENS] or users
@@ -238,16 +239,17 @@ class Strikes:
             users = [user for user in users if fault.phase in user.stages()] or users
         return users[fault.pick % len(users)] if users else None
 
-    def _cancel(self, fault: Fault) -> None:
+    def _cancel(self, fault: SimFault) -> None:
         if (user := self._user(fault)) is not None:
             for stage in user.stages():
                 self._fleet.coverage.hit(fault.kind, stage)
             user.cancel()
 
-    def _stall(self, fault: Fault) -> None:
+    def _stall(self, fault: SimFault) -> None:
         if (user := self._user(fault)) is not None:
             for stage in user.stages():
                 self._fleet.coverage.hit(fault.kind, stage)
+            user.stalled = True
             user.reads.clear()
             self._loop.call_later(fault.seconds, self._read_on, user)
 

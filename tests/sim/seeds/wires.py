@@ -93,7 +93,7 @@ class NodeNetwork(MemoryNetwork):
 
 @dataclass(frozen=True, slots=True)
 class WriteFault:
-    """What becomes of one of the next writes."""
+    """A fault that one of the next writes meets."""
 
     kind: str  # flip | torn | twice | lost | late
     seconds: float  # late: by how much
@@ -119,7 +119,7 @@ class NodeReceiver(MemoryReceiver):
     def __init__(self, fabric: NodeFabric, pool: Pool, incarnation: int, *, name: str, one_sided: bool) -> None:
         super().__init__(fabric, pool, incarnation, name=name, one_sided=one_sided)
         self._context, self._faults = copy_context(), fabric
-        self._met: set[int] = set()  # ids of the writes that have arrived once
+        self._met: set[Write] = set()  # those that have arrived once
 
     def proceed(self, write: Write) -> None:
         if self.one_sided:
@@ -128,15 +128,15 @@ class NodeReceiver(MemoryReceiver):
             asyncio.get_running_loop().call_soon(self._arrive, write, context=self._context.copy())
 
     def _arrive(self, write: Write) -> None:
-        begun = id(write) in self._met or write.into is not None
+        begun = write in self._met or write.into is not None
         fault = None if begun else self._faults.meet(write)
         if fault is None:
-            self._met.discard(id(write))
+            self._met.discard(write)
             super().proceed(write)
         elif fault.kind == "lost":
             self._finish(write)
         elif fault.kind == "late":
-            self._met.add(id(write))
+            self._met.add(write)
             asyncio.get_running_loop().call_later(fault.seconds, self._arrive, write)
         elif fault.kind == "flip":
             write.payload = bytes([write.payload[0] ^ 0x40]) + write.payload[1:]
@@ -148,7 +148,7 @@ class NodeReceiver(MemoryReceiver):
         else:  # twice
             loop = asyncio.get_running_loop()
             again = replace(write, done=loop.create_future())
-            self._met.update((id(write), id(again)))
+            self._met.add(write)
             super().proceed(again)
             loop.call_later(self._faults.delay(), self._arrive, write)
 
