@@ -4,7 +4,7 @@ A mesh of one prefill and one decode worker with the built-in model. Clients of 
 first find the capacity: so many at a time, each sends its next request when it has an answer. Then requests come at
 random times, at several multiples of that rate, whether or not earlier ones are served. Goodput counts the requests
 that get their first token and the following ones in time; the limit for the first is `--ttft`, of which
-`gateway.queue_seconds` is half, and the other follows from the run at capacity. At the end one request comes to a mesh
+`gateway.queue_seconds` is a third; the other follows from the run at capacity. At the end one request comes to a mesh
 that has just been overloaded. Status 1 when a target is missed."""
 
 import argparse
@@ -44,7 +44,7 @@ class OverloadClients:
         return kind, [self._random.randint(FIRST_ID, LAST_ID) for _ in range(kind.prompt_tokens)]
 
     async def closed(self, clients: int, seconds: float) -> OverloadRun:
-        """So many clients, each with one request at a time."""
+        """Run this number of clients, each with one request at a time."""
         loop, served = asyncio.get_running_loop(), list[Served]()
         began = loop.time()
 
@@ -90,7 +90,7 @@ class OverloadClients:
 
 async def bench(options: argparse.Namespace) -> dict[str, Any]:
     settings = SETTINGS | {
-        "gateway.queue_seconds": str(options.ttft / 2),
+        "gateway.queue_seconds": str(options.ttft / 3),
         "decode.max_batch": str(options.max_batch),
         **dict(each.split("=", 1) for each in options.set),
     }
