@@ -5,11 +5,12 @@ the measured speed there, and requests that are ahead of it for a place at decod
 that get free. Workers report both for all gateways. A request's own length does not count: so a mesh without a queue
 serves every request, and in a full one long requests get in as often as short ones."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from math import exp, inf
 
 from gateway.core import ChoiceRequest
+from gateway.observability.record import ERROR, RequestRecord
 from gateway.router import Local, tokens_per_second
 from gateway.tally import LONGEST_WAIT_SECONDS, SHORTEST_WAIT_SECONDS, Tally
 from gateway.workers import AttachedWorker, Workers
@@ -20,7 +21,9 @@ from mesh.rules import Rules
 QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING = "queue", "deadline", "max_waiting", "no_worker", "draining"
 REFUSALS = QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING  # why requests are refused
 DEMAND_SECONDS = 10.0  # time in which the count of those that came fades
-LATE_TIMES = 1.5  # a request may wait for so many times `queue_seconds`, if the estimate was wrong
+UNDER_WAY = 256  # requests whose wait is compared with its estimate
+LESSON, MOST_WRONG = 0.05, 3.0  # weight of one of them, and the largest factor that it teaches
+LATE_TIMES = 2  # a request may wait for so many times `queue_seconds`, if the estimate was wrong
 
 
 class AdmissionControl:
@@ -37,7 +40,7 @@ class AdmissionControl:
         self._workers, self._tally, self._check_workers, self._local = workers, tally, check_workers, local
         self._max_waiting, self._queue_seconds = max_waiting, queue_seconds
         self.refusals = Counter[str](dict.fromkeys(REFUSALS, 0))
-        self._demand = _Demand()
+        self._demand, self._experience = _Demand(), _Experience(queue_seconds)
 
     def check(
         self, choices: int, model: str | None, now: float, *, draining: bool, choice: ChoiceRequest | None = None
@@ -73,9 +76,14 @@ class AdmissionControl:
         if deadline is not None and (wait := self.wait_seconds(choice.model, choice)) > deadline:
             self._refuse(DEADLINE, wait, f"the request's deadline is in {deadline:.3g} s", now)
         self._demand.admitted(now)
+        self._experience.begins(choice, self._estimate(choice.model, choice))
 
     def wait_seconds(self, model: str, choice: ChoiceRequest | None = None) -> float:
-        """How long a request that came now would wait until something of it is computed, on the shortest route."""
+        """How long a request that came now would wait until something of it is computed."""
+        return self._experience.factor * self._estimate(model, choice)
+
+    def _estimate(self, model: str, choice: ChoiceRequest | None) -> float:
+        """By the reports of workers, on the shortest route."""
         workers = self._workers.of(model)
         decodes, prefills = workers.tier(Tier.DECODE), workers.tier(Tier.PREFILL)
         prompts = dict[str, float]()  # by class: the shortest wait at prefill
@@ -119,6 +127,38 @@ def place_wait(decode: AttachedWorker) -> float:
     load = decode.load
     ahead = load.opened + decode.unreported_requests - load.free_places + 1
     return max(0, ahead) * load.place_seconds
+
+
+class _Experience:
+    """By what factor requests have waited longer than estimated: the reports leave out pauses between two tries
+    for pages, the time of landings, and other programs on the cores."""
+
+    def __init__(self, queue_seconds: float) -> None:
+        self.factor = 1.0
+        self._least = queue_seconds / 4  # below the limit over MOST_WRONG; a shorter estimate teaches nothing
+        self._under_way = deque[tuple[RequestRecord, float]](maxlen=UNDER_WAY)
+
+    def begins(self, choice: ChoiceRequest, estimate: float) -> None:
+        """This choice is let in; those before it that have their first token by now have taught their lesson."""
+        left = [each for each in self._under_way if not self._learns(*each)]
+        self._under_way.clear()
+        self._under_way.extend(left)
+        if self._least and estimate >= self._least and choice.examination is None:
+            self._under_way.append((choice.trace, estimate))
+
+    def _learns(self, trace: RequestRecord, estimate: float) -> bool:
+        """True: there is no more to learn from this request."""
+        choice = next(iter(trace.choices), None)
+        if choice is None:
+            return trace.end_seconds is not None
+        first = choice.first_token_seconds
+        if first is None and choice.finish == ERROR:
+            first = choice.ended_seconds  # a worker gave it back
+        if first is not None:
+            ratio = (first - choice.accepted_seconds) / estimate
+            self.factor += LESSON * (min(max(ratio, 1 / MOST_WRONG), MOST_WRONG) - self.factor)
+            return True
+        return choice.ended_seconds is not None
 
 
 class _Demand:

@@ -15,7 +15,7 @@ from mesh.messages import Sampling
 from tests.sim.cluster import Cluster, SimClient
 
 QUEUE_SECONDS = 2.0
-TTFT_SECONDS = 2 * QUEUE_SECONDS  # from the request to its first token
+TTFT_SECONDS = 2.5 * QUEUE_SECONDS  # from the request to its first token
 ITL_SECONDS = 0.15  # mean time between its tokens; a step of a full batch takes 0.054 s
 KINDS = {"short": (4, 4), "middle": (16, 10), "long": (40, 26)}  # tokens of prompt and answer
 

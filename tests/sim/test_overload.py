@@ -24,7 +24,7 @@ from tests.sim.overload import (
 
 CAPACITY = 10.0  # requests per second, about
 SECONDS = 12.0
-SHORT_OF = {"prefill": {"max_batch": 32}, "places": {"max_batch": 4}, "pages": {"pages": 55}}
+SHORT_OF = {"prefill": {"max_batch": 32}, "places": {"max_batch": 4}, "pages": {"pages": 80}}
 
 
 def load(times: float, seconds: float = SECONDS, **more: float) -> LoadOutcome:
@@ -48,7 +48,7 @@ def test_three_and_ten_times_the_load_leave_goodput_where_it_was() -> None:
 
 def test_without_the_limit_goodput_breaks_down() -> None:
     """Negative control: everybody waits, and nobody is served in time."""
-    outcome = load(3, 8.0, queue_seconds=0.0)
+    outcome = load(3, 14.0, queue_seconds=0.0)
     assert outcome.refused == 0
     assert outcome.goodput < 0.6 * CAPACITY
 
@@ -141,7 +141,7 @@ def test_what_a_gateway_lets_in_by_mistake_is_given_back_before_anything_of_it_i
         assert len(let_in) > 0.9 * len(outcome.clients)
         late = [each for each in let_in if each.client and isinstance(each.client.error, Overloaded)]
         assert len(late) > 0.4 * len(let_in) and not any(each.times for each in late)
-        assert all(each.times[0] - each.came_seconds < 2 * QUEUE_SECONDS for each in let_in if each.served)
+        assert all(each.times[0] - each.came_seconds < 2 * QUEUE_SECONDS + 1 for each in let_in if each.served)
         assert outcome.wasted <= 0.02
         assert await cluster.finish() == []
 
@@ -155,7 +155,7 @@ def test_a_local_prompt_that_waits_too_long_at_decode_is_given_back() -> None:
         hog = cluster.ask((1, 2, 3), Sampling(max_tokens=40))
         late = cluster.ask((4, 5, 6))
         late.may_fail = True
-        assert await cluster.until(lambda: late.ended, 0.2)
+        assert await cluster.until(lambda: late.ended, 0.3)
         assert isinstance(late.error, Overloaded) and not hog.ended and not late.seen
         assert await cluster.finish() == []
 

@@ -121,9 +121,9 @@ def test_an_older_worker_that_reports_no_places_refuses_nobody() -> None:
     assert control(made).wait_seconds("m") == 0.0
 
 
-def test_a_request_may_wait_half_as_long_again_as_the_limit_and_longer_with_a_low_priority() -> None:
+def test_a_request_may_wait_twice_the_limit_and_longer_with_a_low_priority() -> None:
     limit = partial(start_limit, 10.0, RULES)
-    assert limit(choice()) == 15.0 and limit(choice(priority=5)) == 20.0 and limit(choice(priority=-5)) == 15.0
+    assert limit(choice()) == 20.0 and limit(choice(priority=5)) == 25.0 and limit(choice(priority=-5)) == 20.0
     assert start_limit(0.0, RULES, choice()) is None
     assert limit(ChoiceRequest("r", "m", (1,), (2,), Sampling(max_tokens=5))) is None, "a continued answer waits"
 
@@ -139,3 +139,21 @@ def test_a_late_request_ends_and_no_other_worker_tries_it() -> None:
         assert isinstance(given_back(request, lost, request.accepted_seconds + 4.0), error)
         made.sequencer.on_lost(made.workers["p1"], lost)
         assert request.ended and isinstance(request.error, error)
+
+
+@virtual
+def test_requests_that_waited_longer_than_estimated_make_later_estimates_longer() -> None:
+    made = mesh()
+    admission = control(made)
+    report(made, "p1", "p2", queued_tokens=400, tokens_per_second=100.0)
+    for _ in range(200):
+        one = choice()
+        admission.accept(one, 0.0, draining=False)
+        record = one.trace.choice(0.0, one.prompt, one.sampling)
+        record.first_token_seconds = 8.0  # twice the estimate
+    assert 7.5 < admission.wait_seconds("m") <= 8.0
+    report(made, "p1", "p2", queued_tokens=600, tokens_per_second=100.0)
+    with pytest.raises(Overloaded):
+        admission.check(1, "m", 0.0, draining=False)
+    report(made, "p1", "p2", tokens_per_second=100.0)
+    assert admission.wait_seconds("m") == 0.0, "an idle mesh refuses nobody"
