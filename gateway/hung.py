@@ -39,11 +39,12 @@ class HungWorkers:
     def hear(self, worker: AttachedWorker, message: Message) -> None:
         """A message of a worker: what it shows of the worker's compute loop."""
         if isinstance(message, OF_THE_LOOP):
-            worker.moved_seconds, worker.step_limit_seconds = asyncio.get_running_loop().time(), 0.0
+            worker.moved_seconds = asyncio.get_running_loop().time()
+            worker.step_seconds = worker.step_limit_seconds = 0.0
             if worker.hung:
                 self._recovered(worker)
         elif isinstance(message, LongStep):
-            worker.step_limit_seconds = message.limit_ms / 1000
+            worker.step_seconds, worker.step_limit_seconds = message.running_ms / 1000, message.limit_ms / 1000
         elif isinstance(message, Begun):
             request = self._sequencer.current(message.ticket)
             if request is not None:
@@ -99,8 +100,9 @@ class HungWorkers:
 
     def _give_up(self, worker: AttachedWorker, now: float) -> None:
         worker.hung = True
-        seconds = now - worker.moved_seconds
-        log.error("%s is hung: it has reported no step for %.1f s", worker.session.name, seconds)
+        silent_seconds, step_seconds = now - worker.moved_seconds, worker.step_seconds
+        step = f"its last step has been computing for {step_seconds:.1f} s" if step_seconds else "and no long step"
+        log.error("%s is hung: no step was over for %.1f s, %s", worker.session.name, silent_seconds, step)
         self._changed()
         self._sequencer.deaths.hung(worker)
 

@@ -24,6 +24,7 @@ class AttachedWorker:
     draining: bool = False  # it asked for no new requests
     hung: bool = False  # its compute makes no progress; it gets no requests until it does
     moved_seconds: float = 0.0  # when its compute loop reported last
+    step_seconds: float = 0.0  # how long the step that runs has taken, by its last LongStep; 0: none takes long
     step_limit_seconds: float = 0.0  # how long the step that runs may take, by its last LongStep; 0: none takes long
     page_map: PageMap | None = None  # the last one; the worker sends none while nobody watches
     measures: dict[str, float] = field(default_factory=dict)  # what it counted, as of its last Measures

@@ -49,7 +49,10 @@ class StepTimes:
     @property
     def limit_seconds(self) -> float:
         """How long the step that computes may take at most."""
-        rows = self._rows[0] if self._rows else 1
+        try:
+            rows = self._rows[0]
+        except IndexError:  # no step, or the event loop has just taken the last one away from the watchdog's thread
+            rows = 1
         if not self._measured:
             load, row = GUESSED_LOAD_BYTES_PER_SECOND, GUESSED_ROW_BYTES_PER_SECOND
             guess = self._weights_bytes / load + rows * self._weights_bytes / row

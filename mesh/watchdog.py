@@ -9,7 +9,6 @@ import faulthandler
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -38,13 +37,14 @@ class Watchdog:
         self,
         steps: StepTimes,
         *,
+        clock: Callable[[], float],  # must be right in any thread
         end: Callable[[str], None] = end_process,
         look_seconds: float = LOOK_SECONDS,
         loop_seconds: float = LOOP_SECONDS,
     ) -> None:
-        self._steps, self._end = steps, end
+        self._steps, self._clock, self._end = steps, clock, end
         self._look_seconds, self._loop_seconds = look_seconds, loop_seconds
-        self._turned = time.monotonic()  # when the event loop turned last
+        self._turned = self._clock()  # when the event loop turned last
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -56,12 +56,12 @@ class Watchdog:
 
     def loop_turns(self) -> None:
         """The event loop calls this about once per heartbeat."""
-        self._turned = time.monotonic()
+        self._turned = self._clock()
 
     def _watch(self) -> None:
-        before = time.monotonic()
+        before = self._clock()
         while not self._stopped.wait(self._look_seconds):
-            now = time.monotonic()
+            now = self._clock()
             late_seconds, before = now - before - self._look_seconds, now
             if late_seconds > LATE_SECONDS:
                 self._steps.excuse(late_seconds)
@@ -71,7 +71,7 @@ class Watchdog:
                 return
 
     def problem(self, now: float) -> str:
-        """What hangs; empty: nothing."""
+        """Says what hangs; empty: nothing does."""
         running, limit = self._steps.running_seconds, self._steps.limit_seconds
         if running > limit:
             return f"a step has been computing for {running:.1f} s, its limit is {limit:.1f} s"
@@ -97,7 +97,7 @@ async def report_long_steps(
 @contextmanager
 def watched(steps: StepTimes, attachments: Attachments, *, heartbeat_seconds: float) -> Iterator[None]:
     """A worker whose steps are watched, from a thread and by its gateways."""
-    watchdog = Watchdog(steps)
+    watchdog = Watchdog(steps, clock=asyncio.get_running_loop().time)
     reports = report_long_steps(steps, attachments, heartbeat_seconds=heartbeat_seconds, turns=watchdog.loop_turns)
     task = asyncio.get_running_loop().create_task(reports)
     watchdog.start()

@@ -37,7 +37,7 @@ class StoppableGateway(Cluster):
 def test_a_gateway_that_was_stopped_for_8_seconds_ends_no_request() -> None:
     async def main() -> None:
         cluster = StoppableGateway(1, pages=512)
-        await cluster.start(2, 2)
+        await cluster.start(4, 4)
         clients = [cluster.ask(tuple(range(i, i + 8)), Sampling(max_tokens=16)) for i in range(160)]
         assert await cluster.until(lambda: sum(len(client.seen) > 3 for client in clients) > 60)
         assert any(len(client.seen) == 0 for client in clients), "some wait for prefill still"
@@ -52,11 +52,21 @@ def test_a_gateway_that_is_stopped_again_and_again_ends_no_request() -> None:
     async def main() -> None:
         cluster = StoppableGateway(2)
         await cluster.start(2, 2)
-        client = cluster.ask(PROMPT, Sampling(max_tokens=60))
-        for stop in range(1, 7):
-            assert await cluster.until(lambda n=stop: len(client.seen) >= 5 * n)
+
+        async def slowly(plan: Plan) -> None:
+            await asyncio.sleep(0.3)
+
+        for process in cluster.processes.values():
+            process.runner.before = slowly
+        client = cluster.ask(PROMPT, Sampling(max_tokens=120))
+        for _ in range(5):
+            seen = len(client.seen)
+            assert await cluster.until(lambda n=seen: len(client.seen) > n + 2, 20)
+            assert not client.ended
             await cluster.stop_gateway(8.0)
             assert await cluster.until(lambda: len(cluster.gateway.workers) == 4, 10)
+        assert client.task is not None
+        await asyncio.wait([client.task], timeout=100)
         assert await cluster.finish() == []
 
     run_virtual(main())

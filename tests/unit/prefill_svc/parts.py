@@ -7,7 +7,7 @@ from typing import Any, cast
 from engine.pages import PagePool
 from engine.plan import Piece, Plan
 from kvtransfer.transfer import PageShape, Span, TransferError
-from mesh.messages import Job, Landing, Message, Sampling, Ticket, Token
+from mesh.messages import Begun, Job, Landing, Message, Sampling, Ticket, Token
 from mesh.rules import RULES
 from mesh.speed import Speed
 from prefill_svc.handoff import HandOff
@@ -36,8 +36,9 @@ class SentMessages:
         self.sent.append(message)
 
     def taken(self) -> list[Message]:
+        """Everything since the last call but Begun, which tells of a prompt's turn."""
         sent, self.sent = self.sent, []
-        return sent
+        return [message for message in sent if not isinstance(message, Begun)]
 
 
 class ManualWriter:

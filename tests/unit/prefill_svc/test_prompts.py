@@ -245,7 +245,7 @@ def test_a_queued_prompt_whose_deadline_passes_ends_without_a_message() -> None:
         await asyncio.sleep(2.9)
         assert len(parts.prompts) == 1
         await asyncio.sleep(0.2)
-        assert len(parts.prompts) == 0 and parts.gateway.sent == [] and parts.decode.sent == []
+        assert len(parts.prompts) == 0 and parts.gateway.taken() == [] and parts.decode.sent == []
 
     run_virtual(main())
 
@@ -257,7 +257,7 @@ def test_an_asked_prompt_whose_deadline_passes_ends_and_its_late_landing_is_answ
         await asyncio.sleep(3.1)
         assert len(parts.prompts) == 0 and parts.decode.sent == []
         parts.handoff.on_message(parts.link, parts.landing(prompt))
-        assert parts.decode.taken() == [quiet(prompt)] and parts.gateway.sent == []
+        assert parts.decode.taken() == [quiet(prompt)] and parts.gateway.taken() == []
 
     run_virtual(main())
 
@@ -270,7 +270,7 @@ def test_a_pushing_prompt_whose_deadline_passes_answers_quiet_after_its_last_wri
         await asyncio.sleep(3.1)
         assert prompt.phase is PromptPhase.STOPPING and quiet(prompt) not in parts.decode.taken()
         await parts.writer.complete()
-        assert parts.decode.taken() == [quiet(prompt)] and parts.gateway.sent == []
+        assert parts.decode.taken() == [quiet(prompt)] and parts.gateway.taken() == []
         assert len(parts.prompts) == 0 and parts.pool.counts().in_use == 0
 
     run_virtual(main())
@@ -281,7 +281,7 @@ def test_a_held_prompt_whose_deadline_passes_answers_quiet_and_frees_its_pages()
         parts = PrefillParts()
         prompt = await parts.held(deadline_seconds=3.0)
         await asyncio.sleep(3.1)
-        assert parts.decode.taken() == [quiet(prompt)] and parts.gateway.sent == []
+        assert parts.decode.taken() == [quiet(prompt)] and parts.gateway.taken() == []
         assert len(parts.prompts) == 0 and parts.pool.counts().in_use == 0
 
     run_virtual(main())
