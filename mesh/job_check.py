@@ -17,7 +17,7 @@ INT32 = 2**31
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What every job for one worker must keep within."""
+    """The bounds of every job for one worker."""
 
     vocabulary: int  # token ids of the model; 0: not known, then only numbers that no model can have are refused
     context_tokens: int  # longest prompt and answer together

@@ -224,7 +224,7 @@ def test_a_sound_job_and_one_that_only_another_model_could_take_are_told_apart()
         assert refusal is not None and refusal[0] is Reason.TOO_LARGE and "context is 8" in refusal[1]
 
 
-class Recorder:
+class RefusedJobs:
     """A gateway's session that keeps what a worker sends."""
 
     name = "gateway"
@@ -243,7 +243,7 @@ def test_a_worker_that_gets_unsound_jobs_refuses_each_and_serves_the_others(tier
         await cluster.start(1, 1)
         good = innocents(cluster, 4)
         await asyncio.sleep(0.005)
-        worker, gateway = cluster.processes[tier].worker, Recorder()
+        worker, gateway = cluster.processes[tier].worker, RefusedJobs()
         receive: Callable[[Session, object], None] = worker.attachments._receive  # type: ignore[assignment]
         bad = [each for each in UNSOUND.values() if JobLimits(0, 4096).refusal(Open(each, None))]
         for each in bad:
