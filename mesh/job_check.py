@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mesh.messages import Adjustments, Examination, Examine, Hello, Job, Open, Prefill, Reason, Sampling
 
 MOST_PRIORITY = 1_000_000  # steps of priority, in either direction: far beyond what gateways send
-MOST_SECONDS = 1e9  # of a deadline
+MOST_SECONDS = 1e15  # of a deadline; gRPC allows 1e8 hours
 INT32 = 2**31
 
 

@@ -253,3 +253,24 @@ def test_a_worker_that_gets_unsound_jobs_refuses_each_and_serves_the_others(tier
         assert [type(message) for message in gateway.sent] == [Lost] * (len(bad) + 1) and len(bad) > 12
 
     run_virtual(main())
+
+
+class Anything(JobLimits):
+    """The guard removed."""
+
+    def refusal(self, message: Open | Prefill | Examine) -> tuple[Reason, str] | None:
+        return None
+
+
+def test_without_the_check_one_empty_prompt_ends_a_worker_with_all_its_requests() -> None:
+    async def main() -> None:
+        cluster = Cluster(5, local=Local.ALWAYS)
+        await cluster.start(0, 1)
+        innocents(cluster, 4)
+        await asyncio.sleep(0.005)
+        worker, loop = cluster.processes["decode0"].worker, cluster.processes["decode0"].tasks[0]
+        worker.attachments._limits = Anything(0, 4096)
+        worker.attachments._receive(cast(Session, RefusedJobs()), Open(job(prompt=()), None))
+        assert await cluster.until(loop.done, 5.0) and loop.exception() is not None
+
+    run_virtual(main())
