@@ -53,7 +53,7 @@ class Ledger:
             log.error("the pages of this worker do not add up: %s%s", "; ".join(found[:MOST_NAMED]), more)
 
     def violations(self) -> list[str]:
-        """What is wrong, page by page."""
+        """The pages that do not add up, each with its state and who holds it."""
         held, landing, names = Counter[int](), Counter[int](), dict[int, list[str]]()
         for holder in self._holders():
             (landing if holder.landing else held).update(holder.pages)

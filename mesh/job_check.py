@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from mesh.messages import Adjustments, Examination, Examine, Hello, Job, Open, Prefill, Reason, Sampling
 
 MOST_PRIORITY = 1_000_000  # steps of priority, in either direction: far beyond what gateways send
-MOST_SECONDS = 1e9  # of a deadline
+MOST_SECONDS = 1e15  # of a deadline; gRPC allows 1e8 hours
 INT32 = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What every job for one worker must keep within."""
+    """The bounds of every job for one worker."""
 
     vocabulary: int  # token ids of the model; 0: not known, then only numbers that no model can have are refused
     context_tokens: int  # longest prompt and answer together

@@ -28,7 +28,7 @@ class EndFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PageReach:
-    """What a worker's pages are like and how others reach them, as its Hello tells gateways."""
+    """The form of a worker's pages and the ways to reach them, as its Hello tells gateways."""
 
     host: str  # equal for processes that can share memory
     uid: int  # user id of the worker's process

@@ -224,7 +224,7 @@ def test_a_sound_job_and_one_that_only_another_model_could_take_are_told_apart()
         assert refusal is not None and refusal[0] is Reason.TOO_LARGE and "context is 8" in refusal[1]
 
 
-class Recorder:
+class RefusedJobs:
     """A gateway's session that keeps what a worker sends."""
 
     name = "gateway"
@@ -243,7 +243,7 @@ def test_a_worker_that_gets_unsound_jobs_refuses_each_and_serves_the_others(tier
         await cluster.start(1, 1)
         good = innocents(cluster, 4)
         await asyncio.sleep(0.005)
-        worker, gateway = cluster.processes[tier].worker, Recorder()
+        worker, gateway = cluster.processes[tier].worker, RefusedJobs()
         receive: Callable[[Session, object], None] = worker.attachments._receive  # type: ignore[assignment]
         bad = [each for each in UNSOUND.values() if JobLimits(0, 4096).refusal(Open(each, None))]
         for each in bad:
@@ -251,5 +251,26 @@ def test_a_worker_that_gets_unsound_jobs_refuses_each_and_serves_the_others(tier
         receive(cast(Session, gateway), Examine(job(prompt=()), Examination()))
         assert await cluster.finish() == [] and all(client.error is None for client in good)
         assert [type(message) for message in gateway.sent] == [Lost] * (len(bad) + 1) and len(bad) > 12
+
+    run_virtual(main())
+
+
+class Anything(JobLimits):
+    """The guard removed."""
+
+    def refusal(self, message: Open | Prefill | Examine) -> tuple[Reason, str] | None:
+        return None
+
+
+def test_without_the_check_one_empty_prompt_ends_a_worker_with_all_its_requests() -> None:
+    async def main() -> None:
+        cluster = Cluster(5, local=Local.ALWAYS)
+        await cluster.start(0, 1)
+        innocents(cluster, 4)
+        await asyncio.sleep(0.005)
+        worker, loop = cluster.processes["decode0"].worker, cluster.processes["decode0"].tasks[0]
+        worker.attachments._limits = Anything(0, 4096)
+        worker.attachments._receive(cast(Session, RefusedJobs()), Open(job(prompt=()), None))
+        assert await cluster.until(loop.done, 5.0) and loop.exception() is not None
 
     run_virtual(main())
