@@ -47,9 +47,11 @@ async def open_worker(
     rules: Rules = RULES,
     spoil: Callable[[LoadedModel], LoadedModel] = as_it_is,
     draft_lengths: DraftLengths | None = None,
+    ends_process: bool = True,
 ) -> AsyncIterator[DecodeWorker]:
     """A worker that listens; the caller runs it. Tests pass `spoil`, which changes the model so that `baton verify`
-    must notice, and `draft_lengths`, which drafts at any cost."""
+    must notice, `draft_lengths`, which drafts at any cost, and `ends_process`: whether a step that hangs may end the
+    process, in which the tests run too."""
     token = mesh_token(config, "decode.address", config.address)
     model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
@@ -112,7 +114,8 @@ async def open_worker(
     log.info("decode ready at %s %s", address, describe_model(model))
     measuring = asyncio.create_task(floor.measure_when_idle(lambda: worker.busy))
     try:
-        with watched(steps, worker.attachments, heartbeat_seconds=rules.heartbeat_seconds):
+        beat = rules.heartbeat_seconds
+        with watched(steps, worker.attachments, heartbeat_seconds=beat, ends_process=ends_process):
             yield worker
     finally:
         measuring.cancel()

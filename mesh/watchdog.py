@@ -95,12 +95,15 @@ async def report_long_steps(
 
 
 @contextmanager
-def watched(steps: StepTimes, attachments: Attachments, *, heartbeat_seconds: float) -> Iterator[None]:
-    """A worker whose steps are watched, from a thread and by its gateways."""
+def watched(
+    steps: StepTimes, attachments: Attachments, *, heartbeat_seconds: float, ends_process: bool
+) -> Iterator[None]:
+    """A worker whose steps are watched by its gateways and, with `ends_process`, by a thread that ends the process."""
     watchdog = Watchdog(steps, clock=asyncio.get_running_loop().time)
     reports = report_long_steps(steps, attachments, heartbeat_seconds=heartbeat_seconds, turns=watchdog.loop_turns)
     task = asyncio.get_running_loop().create_task(reports)
-    watchdog.start()
+    if ends_process:
+        watchdog.start()
     try:
         yield
     finally:

@@ -35,9 +35,14 @@ async def serve(config: PrefillConfig, *, rules: Rules = RULES, bytes_per_second
 
 @asynccontextmanager
 async def open_worker(
-    config: PrefillConfig, *, rules: Rules = RULES, bytes_per_second: float | None = None
+    config: PrefillConfig,
+    *,
+    rules: Rules = RULES,
+    bytes_per_second: float | None = None,
+    ends_process: bool = True,
 ) -> AsyncIterator[PrefillWorker]:
-    """A worker that listens for its gateways; the caller runs it."""
+    """A worker that listens for its gateways; the caller runs it. `ends_process`: a step that hangs may end the
+    process, in which tests run too."""
     token = mesh_token(config, "prefill.address", config.address)
     model = await load_configured(config)
     shape = PageShape(model.segments, model.layout)
@@ -90,7 +95,8 @@ async def open_worker(
     log.info("prefill ready at %s %s", address, describe_model(model))
     measuring = asyncio.create_task(floor.measure_when_idle(lambda: worker.busy))
     try:
-        with watched(steps, worker.attachments, heartbeat_seconds=rules.heartbeat_seconds):
+        beat = rules.heartbeat_seconds
+        with watched(steps, worker.attachments, heartbeat_seconds=beat, ends_process=ends_process):
             yield worker
     finally:
         measuring.cancel()

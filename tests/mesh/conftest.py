@@ -72,10 +72,12 @@ class RealMesh:
         async def run() -> None:
             opened: AbstractAsyncContextManager[PrefillWorker | DecodeWorker]
             if tier == "prefill":
-                opened = prefill_main.open_worker(PrefillConfig(**{**common, **defaults, **settings}))
+                opened = prefill_main.open_worker(
+                    PrefillConfig(**{**common, **defaults, **settings}), ends_process=False
+                )
             else:
                 mine = {**common, **defaults, "may_kill": False, **settings}  # it would kill this very process
-                opened = decode_main.open_worker(DecodeConfig(**mine), draft_lengths=pace)
+                opened = decode_main.open_worker(DecodeConfig(**mine), draft_lengths=pace, ends_process=False)
             async with opened as worker:
                 worker.plans = []
                 started.set_result(worker)
