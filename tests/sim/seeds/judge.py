@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # True: WORKERS_DIED counts only processes that died alone while they computed the request.
 COUNT_ONLY_DEATHS = True
+# True: a gateway that has just started waits for the class of an answer before it refuses to continue it.
+CLASS_IS_AWAITED = False
 SETTLED_SECONDS = 5.0  # after it was stopped, a worker may judge others so much later
 PATIENCE_SECONDS = 30.0  # the gateway's, after which a request that no worker takes ends
 
@@ -41,6 +43,8 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
         case ClassUnavailable():
             names = [w.name for w in fleet.workers.values() if w.name.startswith("decode")]
             mine = [n for n in names if user.numerics.startswith(f"{fleet.workers[n].numerics} ")]
+            if not CLASS_IS_AWAITED and fleet.troubled(process.name, now):
+                return None
             return None if _all_in_trouble(fleet, mine, now) else f"{', '.join(mine)} can serve its class"
         case Overloaded():
             return None if _busy(fleet) else "no other request is there"
