@@ -133,10 +133,12 @@ class Room:
 
     def _place_seconds(self, step_seconds: float, places: int) -> float:
         """The time between two places that get free while none is: the time for which answers kept theirs, divided by
-        the places. Before answers have ended they count as long as they may become. Two digits: it changes seldom."""
+        the places. Before answers have ended they count as long as they may become, in a full batch. Two digits: it
+        changes seldom."""
         limits = [r.job.sampling.max_tokens for r in self._requests.values()]
-        guess = step_seconds * sum(limits) / len(limits) if limits else 0.0
-        return float(f"{(self._lengths.seconds or guess) / max(1, places):.1e}")
+        guess = step_seconds * sum(limits) / len(limits) / self._max_batch if limits else 0.0
+        seconds = self._lengths.seconds / max(1, places) if self._lengths.known else guess
+        return float(f"{seconds:.1e}")
 
     def _passed_by(self, request: DecodeRequest) -> list[DecodeRequest]:
         """Older requests that got Later and still wait."""
