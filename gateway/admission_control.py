@@ -70,7 +70,7 @@ class AdmissionControl:
         first = not choice.trace.choices
         self.check(1, choice.model if first else None, now, draining=draining, choice=choice)
         self._attached(now, choice.model)
-        if not first:
+        if not first or not self._queue_seconds:
             return
         deadline = choice.deadline_seconds
         if deadline is not None and (wait := self.wait_seconds(choice.model, choice)) > deadline:

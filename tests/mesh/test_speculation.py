@@ -93,5 +93,5 @@ async def test_a_worker_without_the_draft_is_refused_with_the_reason(real_mesh, 
         await mesh.add("decode")
         asked = mesh.ask(prompt(1, 20))
         await mesh.until(lambda: "draft" in caplog.text)
-        assert "refused prefill" in caplog.text and "`draft`" in caplog.text
+        assert "gets no requests: it fits no prefill worker" in caplog.text and "`draft`" in caplog.text
         asked.handle.cancel()

@@ -66,7 +66,7 @@ class Cluster:
         masker: Callable[[], Masker] | None = None,  # makes each worker's masks; None: no request has a grammar
         bans: Bans = lambda sampling, text: (),  # those of the reference
         reader_kib: int = 256,
-        queue_seconds: float = 10.0,
+        queue_seconds: float = 0.0,  # 0: no request is refused for its wait
         step_seconds: float = 0.002,
         row_seconds: float = 0.0002,
         on_plan: Callable[[Plan], None] = lambda plan: None,  # sees every plan of every worker; may make its step fail

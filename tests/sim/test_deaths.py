@@ -21,11 +21,12 @@ class StoppableGateway(Cluster):
     """Its gateway can be stopped as a process is: nothing reaches it and it judges nobody meanwhile."""
 
     def _gateway(self, random: Random) -> Gateway:
-        own, self.rules = self.rules, replace(self.rules, lease_seconds=1000.0)
+        own = self.options
+        self.options = replace(own, rules=replace(own.rules, lease_seconds=1000.0))
         try:
             return super()._gateway(random)
         finally:
-            self.rules = own
+            self.options = own
 
     async def stop_gateway(self, seconds: float) -> None:
         """Workers give up their sessions with it; it hears of that when it goes on."""

@@ -23,7 +23,7 @@ from prefill_svc.worker import PrefillWorker
 from tests.sim.model import VOCABULARY, SimRunner
 
 PAGE_TOKENS = 4
-CONTEXT_TOKENS = 4096
+CONTEXT_TOKENS = 8192
 SHAPE = PageShape(((2, PAGE_TOKENS * 8),), "sim")
 DRAFT_SHAPE = PageShape(((2, PAGE_TOKENS * 8), (1, PAGE_TOKENS * 8)), layout="sim+draft")
 

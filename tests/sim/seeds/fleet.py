@@ -28,7 +28,7 @@ from tests.sim.seeds.wires import NodeFabric, NodeNetwork, NodeTransport
 from tests.sim.workers import WorkerOptions, start_worker
 
 # True: decode may kill only a writer that is silent itself, not one that answers while others' pages wait.
-KILL_ONLY_SILENT = True
+KILL_ONLY_SILENT = False
 TOGETHER_SECONDS = 2.0  # workers that die within so long died together
 MEND_SECONDS = 20.0  # so long after a fault the mesh may still suffer from it
 
