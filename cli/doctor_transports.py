@@ -6,10 +6,10 @@ from typing import Any
 
 from cli.loop import PreciseLoop
 from cli.transport_speed import SpeedFigures, measure, receiving_process
-from kvtransfer.choose import choose
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import every_transport, say_hello
 from mesh.config import DecodeConfig
+from mesh.pairing import choose
 
 SPAN_BYTES, PASSES = 64 << 10, 7
 

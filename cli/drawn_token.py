@@ -13,7 +13,7 @@ from random import SystemRandom
 
 from mesh.config import MeshConfig
 
-PREFIX, SUFFIX = "mesh-", ".token"
+PREFIX, SUFFIX = "baton-drawn-", ".token"
 
 
 @contextmanager
@@ -49,7 +49,8 @@ def _sweep(folder: Path) -> None:
     """Remove the files of commands that were killed."""
     for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
         try:
-            with path.open("rb") as file:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)  # it may be a pipe
+            with os.fdopen(descriptor, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
         except OSError:

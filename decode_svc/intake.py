@@ -130,6 +130,8 @@ class Intake:
         request.job, request.gateway, request.prefill = job, gateway, message.prefill_incarnation
         request.tokens.extend(job.tokens[known:])
         set_deadlines(request, self._expire, self._host)
+        if request.phase is DecodePhase.ENDED:  # its deadline has passed
+            return True
         for position in range(job.base, request.next_position):
             self._emission.show(request, request.produced[position])
         self._emission.flush()

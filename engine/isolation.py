@@ -63,7 +63,7 @@ class Isolation:
         if pieces:
             await self._divide(replace(plan, pieces=tuple(pieces)), error, on_layers, halves, faults)
         if faults and not halves:
-            await self._prove_itself(next(iter(faults.values())))
+            await self._prove_itself(next(iter(faults.values())), alone=len(faults) == 1)
         for key, fault in faults.items():
             log.error("piece %d of step %d fails alone: its request ends", key, plan.step, exc_info=fault)
         self._failed += len(faults)
@@ -95,11 +95,14 @@ class Isolation:
         for half in (plan.pieces[:middle], plan.pieces[middle:]):
             await self._divide(_part(plan, half), None, on_layers, halves, faults)
 
-    async def _prove_itself(self, error: Exception) -> None:
-        """Raise the exception unless this worker can still compute anything: one token in a page of its own."""
+    async def _prove_itself(self, error: Exception, *, alone: bool) -> None:
+        """Raise the exception unless this worker can still compute anything: one token in a page of its own. `alone`:
+        one piece has failed; without a page it gets the blame, and of several pieces not all can be to blame."""
         page = self._pages.take(1)
         if page is None:
-            return
+            if alone:
+                return
+            raise error
         try:
             await self._runner.run(Plan(0, (Piece(PROBE_KEY, (0,), 0, page, 1, 0, Sampling()),)))
         except Exception:

@@ -70,7 +70,7 @@ class Attaching:
         self._alone: dict[str, float] = {}  # models without a worker, and since when
         self._refusals, self.pairing = Refusals(), Pairing(workers, sequencer.local)
         self._plain_tokens = PlainTokens(sequencer)
-        self._hung = HungWorkers(workers, sequencer, changed=changed.set, rules=rules)
+        self._hung = HungWorkers(workers, sequencer, changed=self._worker_changed, rules=rules)
         self._reach_log = ReachLog(log)
         self._dialing: set[Who] = set()  # workers whose Hello has not come yet, or that are refused
         self._tasks: set[asyncio.Task[None]] = set()
@@ -220,6 +220,11 @@ class Attaching:
                 pass  # heard above
             case _:
                 raise TypeError(f"{type(message).__name__} is no message of a worker")
+
+    def _worker_changed(self) -> None:
+        """A worker hangs, or goes on."""
+        self.pairing.judge()
+        self._changed.set()
 
     def on_session_end(self, worker: AttachedWorker) -> None:
         worker.clock.stop()

@@ -9,7 +9,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 from gateway.lacking import ROOM
@@ -73,6 +72,7 @@ class Deaths:
 
     def hung(self, worker: AttachedWorker) -> None:
         """The worker lives, and its compute stands still: a request may be the cause of that too."""
+        self._all.append(WorkerDeath(worker.incarnation, self._now()))
         needing = self._needing(worker)
         blamed = suspects(needing, worker)
         for request in needing:
@@ -163,11 +163,11 @@ class Deaths:
 
 def suspects(needing: Sequence[GatewayRequest], worker: AttachedWorker) -> set[int]:
     """Ids of those of the requests that need the worker, the oldest first, that it was computing, as far as the gateway
-    knows. If it knows of none, the last notice died with the worker: then the oldest that waited there for its first
-    step counts. Prompts that are handed over need no such guess: their notice leaves before a landing can be there."""
+    knows. If it knows of none, the last notice died with the worker: then the oldest counts that waited there for its first
+    step: its turn came first."""
     found = {request.id for request in needing if computes(request, worker)}
-    waiting = (request.id for request in needing if request.decode is None or request.prefill is None)
-    return found or set(islice(waiting, 1))
+    waiting = [request.id for request in needing if request.prefill in (None, worker.incarnation)]
+    return found or set(waiting[:1])
 
 
 def computes(request: GatewayRequest, worker: AttachedWorker) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.sequencer import Sequencer
 from gateway.workers import AttachedWorker, Workers
-from mesh.messages import Begun, Embedded, Load, LongStep, Message, Prefilled, PrefixChange, Scored, Tokens
+from mesh.messages import Begun, Embedded, Load, LongStep, Message, Prefilled, PrefixChange, Scored, Ticket, Tokens
 from mesh.packed_tokens import PackedTokens
 from mesh.rules import Rules
 
@@ -45,6 +45,8 @@ class HungWorkers:
                 self._recovered(worker)
         elif isinstance(message, LongStep):
             worker.step_seconds, worker.step_limit_seconds = message.running_ms / 1000, message.limit_ms / 1000
+            began = asyncio.get_running_loop().time() - worker.step_seconds
+            worker.moved_seconds = max(worker.moved_seconds, began)  # until then the loop went on from step to step
         elif isinstance(message, Begun):
             request = self._sequencer.current(message.ticket)
             if request is not None:
@@ -67,14 +69,14 @@ class HungWorkers:
             for worker in self._workers
             if not worker.hung and now - worker.moved_seconds > self._patience_seconds(worker)
         }
+        self._schedule()
         if silent:
             self._judge(silent, now)
-        self._schedule()
 
     def _judge(self, silent: dict[int, AttachedWorker], now: float) -> None:
         """Leave those of the silent workers that should compute a request and do not. Where a request may wait for
         something else than a step, it alone begins anew: a worker that has forgotten it hears of it again."""
-        hung, stalled = dict[int, AttachedWorker](), list[GatewayRequest]()
+        hung, stalled = dict[int, AttachedWorker](), list[tuple[GatewayRequest, Ticket | None]]()
         for request in self._sequencer.requests.values():
             worker = silent.get(request.awaited or 0)
             if worker is None or request.phase is not RequestPhase.OPEN:
@@ -84,11 +86,13 @@ class HungWorkers:
                 if must_compute(request, worker):
                     hung[worker.incarnation] = worker
                 else:
-                    stalled.append(request)
+                    stalled.append((request, request.ticket))
+        for worker in hung.values():
+            worker.hung = True  # so that no request goes from one of them to the next
         for worker in hung.values():
             self._give_up(worker, now)
-        for request in stalled:
-            if request.awaited not in hung:
+        for request, ticket in stalled:
+            if request.phase is RequestPhase.OPEN and request.ticket is ticket and request.awaited not in hung:
                 self._sequencer.deaths.stalled(request)
 
     def _patience_seconds(self, worker: AttachedWorker) -> float:
@@ -99,7 +103,6 @@ class HungWorkers:
         return max(self._rules.hung_seconds, worker.step_limit_seconds / 2)
 
     def _give_up(self, worker: AttachedWorker, now: float) -> None:
-        worker.hung = True
         silent_seconds, step_seconds = now - worker.moved_seconds, worker.step_seconds
         step = f"its last step has been computing for {step_seconds:.1f} s" if step_seconds else "and no long step"
         log.error("%s is hung: no step was over for %.1f s, %s", worker.session.name, silent_seconds, step)

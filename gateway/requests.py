@@ -169,8 +169,7 @@ class GatewayRequest:
         assert self.ticket is not None, "an attempt has a ticket"
         choice, age_seconds = self.choice, now - self.accepted_seconds
         left = None if choice.deadline_seconds is None else max(0.0, choice.deadline_seconds - age_seconds)
-        limit = None if self.shown else self.start_seconds
-        start = None if limit is None else max(0.0, limit - age_seconds)
+        first = self.ticket.attempt == 1 and not self.shown  # later ones begin anew what was lost
         return Job(
             ticket=self.ticket,
             prompt=choice.prompt,
@@ -179,7 +178,7 @@ class GatewayRequest:
             deadline_seconds=left,
             salt=choice.salt,
             priority=choice.priority,
-            start_seconds=start,
+            start_seconds=self.start_seconds if first else None,
         )
 
     def cached_tokens(self, worker: AttachedWorker) -> int:

@@ -3,10 +3,6 @@
 import os
 from pathlib import Path
 
-from mesh.pairing import choose
-
-__all__ = ["choose", "host_identity"]
-
 _NAMESPACES = ("mnt", "pid", "user")
 
 

@@ -136,10 +136,9 @@ class Attachments:
             ticket, (reason, why) = message.job.ticket, refusal
             log.error("request %d of %s is refused: %s", ticket.request, session.name, why)
             session.send(Lost(ticket, reason, why))
+            self._load = None  # as below
         else:
-            self._load = (
-                None  # the next report goes out even if it is the same: gateways forget what they have counted since
-            )
+            self._load = None  # the next report goes out even if it is the same: gateways have counted on it
             self._on_message(session, message)
 
     # ---- reports: every gateway gets what has changed

@@ -7,12 +7,16 @@ serves on (`gateway/attaching.py`)."""
 import math
 
 from mesh.messages import Hello, Load
+from mesh.pairing import PageReach
 
 MOST_PAGE_TOKENS = 1 << 16
 MOST_TOKENS = 1 << 31  # of a context, a queue or a vocabulary
 MOST_PAGES = 1 << 31
 MOST_REQUESTS = 1 << 31
 MOST_TOKENS_PER_SECOND = 1e9
+MOST_PLACE_SECONDS = 3600.0  # between two places that get free
+MOST_PAGE_BYTES = 1 << 40
+MOST_TRANSPORTS = 16
 MOST_LETTERS = 256  # of a name
 MOST_HASH_BYTES = 64
 MOST_HASHES = 1 << 24
@@ -37,6 +41,7 @@ def hello_problem(hello: Hello) -> str:
         or _range("context_tokens", hello.context_tokens, 1, MOST_TOKENS)
         or _range("vocabulary", hello.vocabulary, 0, MOST_TOKENS)
         or _hashes(hello.prefix.added)
+        or _pages(hello.pages)
         or load_problem(hello.load)
     )
 
@@ -50,6 +55,9 @@ def load_problem(load: Load) -> str:
         or _range("load.total_pages", load.total_pages, 0, MOST_PAGES)
         or _range("load.free_pages", load.free_pages, 0, load.total_pages)
         or _range("load.tokens_per_second", load.tokens_per_second, 0, MOST_TOKENS_PER_SECOND)
+        or _range("load.opened", load.opened, 0, MOST_REQUESTS)
+        or _range("load.free_places", load.free_places, 0, MOST_REQUESTS)
+        or _range("load.place_seconds", load.place_seconds, 0, MOST_PLACE_SECONDS)
     )
 
 
@@ -64,6 +72,19 @@ def _range(name: str, value: float, low: int, high: float) -> str:
     if math.isfinite(value) and low <= value <= high:
         return ""
     return f"{name}: {value} is not between {low} and {high:.0f}"
+
+
+def _pages(pages: PageReach | None) -> str:
+    if pages is None:
+        return ""
+    if len(pages.transports) > MOST_TRANSPORTS:
+        return f"pages.transports: has {len(pages.transports)} names, more than {MOST_TRANSPORTS}"
+    texts = [("host", pages.host), ("layout", pages.layout), *(("transports", each) for each in pages.transports)]
+    return (
+        next((problem for name, text in texts if (problem := text_problem(f"pages.{name}", text))), "")
+        or _range("pages.uid", pages.uid, 0, (1 << 32) - 1)
+        or _range("pages.page_bytes", pages.page_bytes, 1, MOST_PAGE_BYTES)
+    )
 
 
 def _hashes(hashes: tuple[bytes, ...]) -> str:

@@ -43,6 +43,7 @@ class JobLimits:
             self._ids("emitted", job.emitted),
             _within("priority", job.priority, -MOST_PRIORITY, MOST_PRIORITY),
             _within("deadline_seconds", job.deadline_seconds or 0.0, 0.0, MOST_SECONDS),
+            _within("start_seconds", job.start_seconds or 0.0, 0.0, MOST_SECONDS),
         ]
         if isinstance(message, Examine):
             faults += self._examination(message.examination)

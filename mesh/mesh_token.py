@@ -5,12 +5,15 @@ again when that file changes. It shows the first line and accepts every line, so
 mesh serves. On an address of other hosts a service listens only with a token or with TLS."""
 
 import hmac
+import logging
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from mesh.config import CommonConfig, ConfigError
 from mesh.config_checks import is_loopback
+
+log = logging.getLogger("baton.mesh")
 
 HEADER = "baton-mesh-token"  # metadata of every call between services
 _TOKEN = re.compile(r"[!-~]{16,512}")
@@ -44,8 +47,8 @@ class MeshToken:
             self._seen = stamp
             try:
                 self._tokens = self._read()
-            except ConfigError:
-                pass  # the file is being replaced: the tokens before it stay
+            except ConfigError as error:  # the file is being replaced: the tokens before it stay
+                log.warning("%s; the tokens before it stay", error)
         return self._tokens
 
     def _stamp(self) -> tuple[int, ...]:
@@ -53,7 +56,7 @@ class MeshToken:
             state = self._file.stat()
         except OSError:
             return ()
-        return state.st_mtime_ns, state.st_size, state.st_ino
+        return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino
 
     def _read(self) -> tuple[str, ...]:
         try:

@@ -46,13 +46,13 @@ class End(Enum):
 
 
 class Reason(Enum):
-    """Why a worker reports Lost; the gateway answers each but the last two with the request's next attempt."""
+    """Why a worker reports Lost; the gateway answers with the request's next attempt, or ends it where that is said."""
 
     LANDING_LOST = "landing_lost"  # the session with prefill ended before decode could admit the landing
     NO_PROGRESS = "no_progress"  # prefill is connected, but sends neither a new span nor Computing
     PREEMPTED = "preempted"  # decode needed the pages for an older request
     CANNOT_PUSH = "cannot_push"  # prefill cannot reach decode, or a write to it failed
-    TOO_LARGE = "too_large"  # the prompt needs more pages than the whole prefill pool has
+    TOO_LARGE = "too_large"  # prompt or answer need more than the worker's whole pool or context has
     GRAMMAR = "grammar"  # the answer cannot follow its grammar here; the gateway ends the request with the detail
     LATE = "late"  # it waited too long, and nothing of it is computed; the gateway ends the request
     FAILED = "failed"  # the job is not sound, or a step with it alone fails; the gateway ends the request with an error

@@ -1,8 +1,8 @@
 """How long a worker's steps take, and how long the one that runs may take before the worker counts it as hung.
 
 Steps 4 and 7 of a request's life. The limit grows with what this worker has measured: a slow machine measures long
-steps, so it gets long limits. Before the first step is over nothing is measured; then the size of the weights stands in
-for it, with rates below those of any machine that could serve."""
+steps, so it gets long limits. Before the second step is over nothing is measured; then the size of the weights stands
+in for it, with rates below those of any machine that could serve."""
 
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +21,7 @@ class StepTimes:
         self._rows: deque[int] = deque()  # of the steps that the runner has, the one that computes first
         self._since = 0.0  # when that one began
         self._longest_seconds = self._slowest_row_seconds = 0.0
+        self._first = True  # the first step is not over; it has reasons of its own to be slow, and teaches nothing
         self._measured = False
 
     def begin(self, rows: int) -> None:
@@ -33,13 +34,16 @@ class StepTimes:
         """The first of the runner's steps is over."""
         rows, now = self._rows.popleft(), self._clock()
         seconds, self._since = now - self._since, now
+        if self._first:
+            self._first = False
+            return
         self._longest_seconds = max(self._longest_seconds, seconds)
         self._slowest_row_seconds = max(self._slowest_row_seconds, seconds / max(1, rows))
         self._measured = True
 
     def excuse(self, seconds: float) -> None:
         """The whole process stood still for so long; that is no fault of the step that computes."""
-        self._since += seconds
+        self._since = min(self._since + seconds, self._clock())
 
     @property
     def running_seconds(self) -> float:

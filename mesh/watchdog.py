@@ -18,6 +18,8 @@ from mesh.step_times import StepTimes
 
 log = logging.getLogger("baton.watchdog")
 
+WRITES_SECONDS = 5.0  # in which the last words are written, or not at all
+MOST_MS = (1 << 32) - 1  # that a message holds
 HUNG = 70  # exit status of a worker whose compute or loop hangs
 LOOK_SECONDS = 1.0
 LATE_SECONDS = 1.0  # a look that comes later than this shows that the process was stopped itself
@@ -25,6 +27,9 @@ LOOP_SECONDS = 60.0  # an event loop that has not turned for so long hangs
 
 
 def end_process(why: str) -> None:
+    last = threading.Timer(WRITES_SECONDS, os._exit, (HUNG,))
+    last.daemon = True
+    last.start()  # what hangs may be the pipe that the next lines write to
     log.error("%s: this process ends, so that it can be started again", why)
     faulthandler.dump_traceback(2, all_threads=True)
     os._exit(HUNG)
@@ -91,7 +96,7 @@ async def report_long_steps(
         running, limit = steps.running_seconds, steps.limit_seconds
         if running >= heartbeat_seconds:
             for session in attachments.sessions:
-                session.send(LongStep(int(running * 1000), int(limit * 1000)))
+                session.send(LongStep(min(int(running * 1000), MOST_MS), min(int(limit * 1000), MOST_MS)))
 
 
 @contextmanager

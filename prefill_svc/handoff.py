@@ -74,7 +74,7 @@ class HandOff:
             ahead, room = ahead + prompt.remaining, room - needed
             if prompt.phase is PromptPhase.QUEUED:
                 prompt.enter(PromptPhase.ASKED)
-            prompt.asks(now)
+            prompt.record.asked(now)
             link.send(Ready(prompt.ticket))
             prompt.answer.begin(self._rules.ready_seconds, self._host.wake)
 
@@ -111,7 +111,7 @@ class HandOff:
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
                 prompt.transport = link.writer.name if link.writer is not None else ""
                 prompt.own, prompt.done = own, own.cached
-                prompt.record.landed(prompt.landed_seconds)
+                prompt.begins(prompt.landed_seconds)
                 self._pushing.landed(prompt)
             else:  # other prompts have taken the pages since Ready was sent
                 self._postpone(prompt)

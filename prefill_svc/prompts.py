@@ -108,12 +108,11 @@ class Prompt:
             masks=self.masks,
         )
 
-    def asks(self, now: float) -> None:
-        """Ready goes to decode: the prompt's turn is near. The gateway learns of it before any step computes it,
-        because a process that dies of a step tells nothing any more."""
-        if not self.record.asked_before:
-            self.gateway.send(Begun(self.ticket))
-        self.record.asked(now)
+    def begins(self, now: float) -> None:
+        """The prompt has its landing, and steps compute it from now on. The gateway learns of it before the first of
+        them, because a process that dies of a step tells nothing any more."""
+        self.gateway.send(Begun(self.ticket))
+        self.record.landed(now)
 
     def step_begins(self, now: float) -> None:
         if self.compute_seconds is None:

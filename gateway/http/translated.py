@@ -56,6 +56,7 @@ class TranslatedChats:
         body, asked = await self._asked(raw, ResponsesRequest, translate_response, caller)
         chat = asked.chat
         caller, assets = self._known(caller, chat.body)
+        self._core.admit(1, caller.trace.model)
         request = await parse_chat(chat.body, assets, caller, chat.spelling)
         valid, answer = await self._begin(request, assets)
         return ResponsesReply(body, asked.repeated, valid, answer, assets, clock=self._clock)
@@ -63,6 +64,7 @@ class TranslatedChats:
     async def messages(self, raw: bytes, caller: HttpCaller) -> Reply:
         body, asked = await self._asked(raw, MessagesRequest, translate_message, caller)
         caller, assets = self._known(caller, asked.chat.body)
+        self._core.admit(1, caller.trace.model)
         request = await self._read_message(asked, caller, assets)
         room = self._room(request, assets)
         fills = request.max_tokens is not None and request.max_tokens > room > 0

@@ -186,6 +186,7 @@ UNSOUND = {
     "prompt holds token 997": job(prompt=(1, 997, 2)),
     "prompt holds token -1": job(prompt=(1, -1)),
     "emitted holds token 5000": job(emitted=(5000,)),
+    "start_seconds is nan": job(start_seconds=NAN),
     "max_tokens is 4": job(emitted=(1, 2, 3, 4)),
     "max_tokens is 0": sampled(max_tokens=0),
     "temperature is nan": sampled(temperature=NAN),

@@ -7,8 +7,10 @@ import pytest
 
 from mesh.hello_checks import MOST_LETTERS, hello_problem, load_problem
 from mesh.messages import Hello, Load, PrefixChange, Tier
+from mesh.pairing import PageReach
 
 LOAD = Load(waiting=1, running=2, queued_tokens=3, free_pages=4, total_pages=8, tokens_per_second=5.5)
+PAGES = PageReach("a host", 1000, "pairs-16-16-v1", 4096, ("shm", "tcp"))
 HELLO = Hello(
     Tier.DECODE,
     1 << 63,
@@ -23,6 +25,7 @@ HELLO = Hello(
     PrefixChange(0, (bytes(16),), (), True),
     name="decode-0",
     vocabulary=32_000,
+    pages=PAGES,
 )
 WRONG: list[tuple[str, Any]] = [
     ("incarnation", 0),
@@ -42,6 +45,16 @@ WRONG: list[tuple[str, Any]] = [
     ("prefix", PrefixChange(0, (bytes(65),), (), True)),
     ("name", "worker\n2026-01-01 INFO all is well"),
     ("vocabulary", -1),
+    ("pages", replace(PAGES, host="a\nb")),
+    ("pages", replace(PAGES, layout="x" * 300)),
+    ("pages", replace(PAGES, transports=("shm", "\x1b"))),
+    ("pages", replace(PAGES, transports=("shm",) * 17)),
+    ("pages", replace(PAGES, uid=-1)),
+    ("pages", replace(PAGES, page_bytes=0)),
+    ("load", replace(LOAD, opened=1 << 40)),
+    ("load", replace(LOAD, free_places=-1)),
+    ("load", replace(LOAD, place_seconds=1e9)),
+    ("load", replace(LOAD, place_seconds=float("nan"))),
     ("load", replace(LOAD, waiting=-1)),
     ("load", replace(LOAD, running=1 << 40)),
     ("load", replace(LOAD, queued_tokens=1 << 60)),
@@ -68,3 +81,12 @@ def test_a_problem_names_its_field_on_one_line(field: str, value: Any) -> None:
 def test_every_field_that_can_be_wrong_is_checked() -> None:
     unchecked = {"tier", "examines", "adjusts_logits"}  # each value of these types means something
     assert {field.name for field in fields(Hello)} - unchecked == {field for field, _ in WRONG}
+    for own, name, sound in ((Load, "load", LOAD), (PageReach, "pages", PAGES)):
+        wrong = [value for field, value in WRONG if field == name]
+        seen = {
+            each.name
+            for value in wrong
+            for each in fields(own)
+            if getattr(value, each.name) != getattr(sound, each.name)
+        }
+        assert seen == {each.name for each in fields(own)}

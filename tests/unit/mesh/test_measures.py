@@ -101,6 +101,7 @@ def test_an_idle_worker_tells_nothing_until_its_loop_has_stood_still() -> None:
             on_message=lambda session, message: None,
             on_end=lambda session: None,
             pages=PagePool(8),
+            limits=JobLimits(64, 64),
             measures=lambda: Measures((Measure("delays", len(delays)),), ()),
         )
         await worker.listen("worker")
