@@ -167,8 +167,8 @@ gpu-gate: $(DEV) ## compile every GPU kernel in all configurations for sm_80, sm
 	@$(BIN)/python -m tests.gpu_gate.aot --json $(ARGS)
 
 .PHONY: gpu-emulated
-gpu-emulated: $(DEV) ## a mesh and `baton verify` on a GPU that Triton's interpreter emulates; `make test` has the shorter tests
-	$(BIN)/python -m pytest tests/mesh/test_cuda.py -m emulated $(ARGS)
+gpu-emulated: $(DEV) ## runner, mesh and `baton verify` on a GPU that Triton's interpreter emulates (5 minutes)
+	$(BIN)/python -m pytest tests/unit/engine/test_cuda.py tests/mesh/test_cuda.py -m emulated $(ARGS)
 
 .PHONY: gpu-test
 gpu-test: $(DEV) ## the kernels' tests on a real GPU

@@ -163,8 +163,8 @@ class Deaths:
 
 def suspects(needing: Sequence[GatewayRequest], worker: AttachedWorker) -> set[int]:
     """Ids of those of the requests that need the worker, the oldest first, that it was computing, as far as the gateway
-    knows. If it knows of none, the last notice died with the worker: then the oldest counts that waited there for its first
-    step: its turn came first."""
+    knows. If it knows of none, the last notice died with the worker: then the oldest counts that waited there for its
+    first step, because its turn came first."""
     found = {request.id for request in needing if computes(request, worker)}
     waiting = [request.id for request in needing if request.prefill in (None, worker.incarnation)]
     return found or set(waiting[:1])

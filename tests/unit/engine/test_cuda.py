@@ -15,6 +15,7 @@ if importlib.util.find_spec("triton") is None:
 FOLDER = Path(__file__).parent / "cuda"
 
 
+@pytest.mark.emulated
 @pytest.mark.timeout(900)
 def test_the_runner_of_the_gpu_is_exact_in_the_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not gpu", str(FOLDER)]
