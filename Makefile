@@ -167,8 +167,9 @@ gpu-gate: $(DEV) ## compile every GPU kernel in all configurations for sm_80, sm
 	@$(BIN)/python -m tests.gpu_gate.aot --json $(ARGS)
 
 .PHONY: gpu-emulated
-gpu-emulated: $(DEV) ## runner, mesh and `baton verify` on a GPU that Triton's interpreter emulates (5 minutes)
-	$(BIN)/python -m pytest tests/unit/engine/test_cuda.py tests/mesh/test_cuda.py -m emulated $(ARGS)
+gpu-emulated: $(DEV) ## kernels, runner and mesh on a GPU that Triton's interpreter emulates (8 minutes)
+	$(BIN)/python -m pytest tests/unit/kernels tests/unit/gpu_gate tests/unit/engine/test_cuda.py tests/mesh/test_cuda.py \
+		-m emulated $(ARGS)
 
 .PHONY: gpu-test
 gpu-test: $(DEV) ## the kernels' tests on a real GPU

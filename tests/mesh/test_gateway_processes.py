@@ -151,6 +151,9 @@ async def test_a_process_that_is_killed_costs_its_own_streams_only_and_comes_bac
 @in_one_loop
 async def test_pages_tell_one_gateway(gateway: Processes) -> None:
     await gateway.whole()
+    for _ in range(14):  # each over a connection of its own
+        async with httpx.AsyncClient() as client:
+            await client.post(f"http://{gateway.http}/v1/completions", json=BODY | {"max_tokens": 1}, timeout=60)
     async with httpx.AsyncClient() as client:
         load = (await client.get(f"http://{gateway.http}/load")).json()
         assert load == {"server_load": 0, "running": 0, "waiting": 0}

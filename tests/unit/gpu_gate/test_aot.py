@@ -45,6 +45,7 @@ def attention(architecture: int, **changed: object) -> list[Compiled]:
     return [compile_launch(way, architecture) for way in ways]
 
 
+@pytest.mark.emulated
 @pytest.mark.timeout(900)
 def test_every_kernel_compiles_for_every_architecture_without_spilling() -> None:
     command = [sys.executable, "-m", "tests.gpu_gate.aot", "--small", "--json"]

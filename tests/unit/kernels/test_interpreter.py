@@ -21,6 +21,7 @@ FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
 SHARDS = {"attention": ["test_attention.py"], "all others": [name for name in FILES if name != "test_attention.py"]}
 
 
+@pytest.mark.emulated
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shard", SHARDS)
 def test_kernels_agree_with_their_references_in_the_interpreter(shard: str) -> None:
