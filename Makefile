@@ -108,6 +108,18 @@ faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand 
 cancel: $(DEV) ## a thousand random cancels; no page may leak
 	@$(BIN)/python -m tests.chaos.cancel --count 1000 --json
 
+.PHONY: chaos
+chaos: $(DEV) ## MINUTES=30: kill, stop and cut off processes of every role under load; clients notice nothing
+	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),30) --json $(ARGS)
+
+.PHONY: corruption
+corruption: $(DEV) ## a thousand damaged pages and late senders; no token may be wrong
+	@$(BIN)/python -m tests.chaos.corruption --count 1000 --json $(ARGS)
+
+.PHONY: timing
+timing: $(DEV) ## can a stranger tell by time whether a prompt was sent? With salts it must not
+	@$(BIN)/python -m tests.chaos.timing --json $(ARGS)
+
 .PHONY: drops
 drops: $(DEV) ## ten thousand connections dropped in mid-request; nothing may be left running
 	@$(BIN)/python -m tests.chaos.drops --json $(ARGS)
@@ -135,6 +147,14 @@ traces: $(DEV) ## do traces add up? mixed requests behind Envoys, and delays put
 .PHONY: overload
 overload: $(DEV) ## goodput at three and ten times the capacity, and what refusals cost
 	@$(BIN)/python -m bench.overload --json $(ARGS)
+
+.PHONY: routing
+routing: $(DEV) ## how long a route takes to choose among 1,000 workers, and what it is worth on a conversation trace
+	@$(BIN)/python -m bench.routing --json $(ARGS)
+
+.PHONY: split
+split: $(DEV) ## throughput, first tokens and gaps of the adaptive split beside both fixed ones
+	@$(BIN)/python -m bench.split --json $(ARGS)
 
 .PHONY: overhead
 overhead: $(DEV) ## what tracing and metrics cost, in tokens per second
@@ -169,7 +189,7 @@ gpu-gate: $(DEV) ## compile every GPU kernel in all configurations for sm_80, sm
 .PHONY: gpu-emulated
 gpu-emulated: $(DEV) ## kernels, runner and mesh on a GPU that Triton's interpreter emulates (8 minutes)
 	$(BIN)/python -m pytest tests/unit/kernels tests/unit/gpu_gate tests/unit/engine/test_cuda.py tests/mesh/test_cuda.py \
-		-m emulated $(ARGS)
+		tests/unit/bench/test_gpu_run.py -m emulated $(ARGS)
 
 .PHONY: gpu-test
 gpu-test: $(DEV) ## the kernels' tests on a real GPU
@@ -201,6 +221,7 @@ wheel: $(DEV) ## dist/baton-*.whl: for any Linux on x86-64, with every body of t
 
 .PHONY: wheel-check
 wheel-check: $(DEV) ## build the wheel and use it in an empty environment without a compiler; ARGS=--json
+	@$(BIN)/python -m pytest tests/unit/test_packaging.py -m wheel -q >&2
 	@$(BIN)/python .ci/wheel_check.py $(ARGS)
 
 .PHONY: docs-check

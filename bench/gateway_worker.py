@@ -7,27 +7,14 @@ import asyncio
 from dataclasses import dataclass
 from random import Random
 
-from mesh.config import BUILTIN_NAME
 from mesh.grpc_network import GrpcNetwork
-from mesh.messages import (
-    Cancel,
-    ClockProbe,
-    ClockReading,
-    End,
-    Hello,
-    Load,
-    Message,
-    Open,
-    PrefixChange,
-    Register,
-    Ticket,
-    Tier,
-    Token,
-    TokenOf,
-    Tokens,
-)
+from mesh.jobs import End, Ticket, Tier, Token
+from mesh.messages import Message
+from mesh.model_config import BUILTIN_NAME
 from mesh.network import Channel, Listening, Stream
+from mesh.orders import Cancel, ClockProbe, Open
 from mesh.packed_tokens import PackedTokens
+from mesh.reports import ClockReading, Hello, Load, PrefixChange, Register, TokenOf, Tokens
 from mesh.rules import RULES
 from mesh.session import Session
 

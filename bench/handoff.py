@@ -30,7 +30,7 @@ from bench.handoff_mesh import Mesh, Sent, running
 from bench.spread import Spread
 from cli.supervisor import MeshFailed
 from engine.builtin import make_shape
-from mesh.config import default_cache_folder
+from mesh.common_config import default_cache_folder
 
 SHAPE = "qwen2.5-0.5b"
 PROMPT_TOKENS = (32, 1024)

@@ -15,11 +15,12 @@ from cli.orphan import die_with
 from engine.batch import Remaining, chunks, pages_needed, prompt_piece
 from engine.plan import Plan
 from engine.runner import CpuRunner
+from engine.timed_runner import TimedRunner
 from kvtransfer.tcp_writer import TcpWriter
-from mesh.config import PrefillConfig
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from mesh.serving import run_together
 from mesh.settings import read_settings
+from mesh.worker_config import PrefillConfig
 from prefill_svc.main import open_worker
 from prefill_svc.worker import PrefillWorker
 
@@ -28,8 +29,8 @@ LINE_BYTES = 1 << 20
 
 class EngineAlone:
     def __init__(self, worker: PrefillWorker, config: PrefillConfig) -> None:
-        assert isinstance(worker.runner, CpuRunner)
-        self._runner, self._pages, self._config = worker.runner, worker.pages, config
+        assert isinstance(worker.runner, TimedRunner) and isinstance(worker.runner.runner, CpuRunner)
+        self._runner, self._pages, self._config = worker.runner.runner, worker.pages, config
         self._links, self._loop = worker.links, asyncio.get_running_loop()
 
     def about(self, prompt_tokens: int) -> dict[str, int]:

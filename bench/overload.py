@@ -35,7 +35,7 @@ AGAIN_SECONDS = 0.2  # after which a refused client of the closed loop asks agai
 
 
 class OverloadClients:
-    """Clients at one mesh."""
+    """Sends load to one mesh."""
 
     def __init__(self, http_address: str, seed: int) -> None:
         self.port, self._random, self._address = int(http_address.rpartition(":")[2]), Random(seed), http_address
@@ -61,7 +61,7 @@ class OverloadClients:
         return OverloadRun(served, seconds, 0.0)
 
     async def open(self, rate: float, seconds: float) -> OverloadRun:
-        """Requests at this rate; returns when all have ended."""
+        """Send requests at this rate; return when all have ended."""
         loop, before, tasks = asyncio.get_running_loop(), await self._rows(), list[asyncio.Task[Served]]()
         end = due = loop.time()
         end += seconds
@@ -74,7 +74,7 @@ class OverloadClients:
         return OverloadRun(served, seconds, await self._rows() - before)
 
     async def burst(self, rate: float, seconds: float) -> None:
-        """Requests at this rate whose clients all leave at the end."""
+        """Send requests at this rate; all their clients leave at the end."""
         end, tasks = asyncio.get_running_loop().time() + seconds, list[asyncio.Task[Served]]()
         while asyncio.get_running_loop().time() < end:
             tasks.append(asyncio.create_task(serve_one(self.port, *self.one())))

@@ -48,7 +48,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class OverloadRun:
-    """All requests that came in `seconds`."""
+    """The requests that clients sent within `seconds`, and what became of them."""
 
     requests: Sequence[Served]
     seconds: float

@@ -15,7 +15,7 @@ from engine.model.weights import Weights
 from engine.plan import Piece, Plan
 from engine.runner import CpuRunner
 from engine.work import StepWork
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 PAGE_TOKENS = 32
 CONTEXT = 512  # slots that a decode row sees

@@ -24,8 +24,8 @@ from decode_svc.speculation.speculation import PRIORS, DraftSource
 from engine.builtin import tiny
 from engine.loaded import load_model
 from gateway.text.assets import load_assets
-from mesh.config import default_cache_folder
-from mesh.messages import Sampling
+from mesh.common_config import default_cache_folder
+from mesh.jobs import Sampling
 
 PAIR = Path(engine.builtin.__file__).parent / "pair"
 PAGE_TOKENS, BATCH, FIXED_LENGTH, LONGEST = 32, 32, 4, 8

@@ -17,7 +17,7 @@ from engine.acceptance import accepted, next_slot
 from engine.batch import decode_piece, pages_needed
 from engine.loaded import CpuModel
 from engine.plan import Drafting, Piece, Plan, Result
-from mesh.messages import End, Sampling
+from mesh.jobs import End, Sampling
 
 CHUNK = 512
 

@@ -23,7 +23,8 @@ from baton.client import Client
 from bench.handoff import SHAPE, make_once, processor, say
 from bench.start_figures import Host, Memory, memory_of, misses, report
 from cli.ports import free_address
-from mesh.config import WorkerConfig, default_cache_folder
+from mesh.common_config import default_cache_folder
+from mesh.worker_config import WorkerConfig
 
 WORKERS = 2  # number of workers of each tier
 LONG_PROMPTS, LONG_TOKENS = 4, 1100

@@ -21,8 +21,8 @@ from cli.verify.reference import PAGE_TOKENS as REFERENCE_PAGE_TOKENS
 from cli.verify.reference import on_cpu
 from cli.verify.requests import VerifyRequest, single
 from engine.loaded import load_model
-from mesh.config import default_cache_folder
-from mesh.messages import Sampling
+from mesh.common_config import default_cache_folder
+from mesh.jobs import Sampling
 
 LONG_TOKENS = 6000
 PROMPTS = 24  # all of them under way at once

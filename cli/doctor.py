@@ -17,8 +17,10 @@ from cli.hub import with_models
 from cli.mesh import parse_settings, with_model
 from cli.output import INSTALL_SERVE, emit_json, say
 from cli.ports import check_free
-from mesh.config import ConfigError, DecodeConfig, GatewayConfig
+from mesh.config import GatewayConfig
+from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
+from mesh.worker_config import DecodeConfig
 
 Report = dict[str, Any]
 _SPEED_BYTES = 32 << 20  # that each transport moves in a measured pass

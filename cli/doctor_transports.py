@@ -8,8 +8,8 @@ from cli.loop import PreciseLoop
 from cli.transport_speed import SpeedFigures, measure, receiving_process
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import every_transport, say_hello
-from mesh.config import DecodeConfig
 from mesh.pairing import choose
+from mesh.worker_config import DecodeConfig
 
 SPAN_BYTES, PASSES = 64 << 10, 7
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from cli.output import INSTALL_SERVE, fail
 from cli.supervisor import MeshFailed
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 
 
 class MeshError(Exception):

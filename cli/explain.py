@@ -55,19 +55,19 @@ async def fetch(url: str, request_id: str) -> dict[str, Any]:
         parse_url(url), headers={"connection": "close"} | api_key_headers(), timeout_seconds=ANSWER_SECONDS
     )
     if not request_id:
-        latest = (await _get(target, "/debug/requests?limit=20"))["requests"]
+        latest = (await get_page(target, "/debug/requests?limit=20"))["requests"]
         ended = [each for each in latest if each["status"] != "running"]
         if not ended:
             raise MeshError(f"the gateway at {url} has finished no request yet; send one, or name its id")
         request_id = ended[0]["request_id"]
     path = f"/debug/requests/{quote(request_id, safe='')}"
-    trace = await _get(target, path, missing=f"no request {request_id!r}")
+    trace = await get_page(target, path, missing=f"no request {request_id!r}")
     if not trace["spans"]:
         raise MeshError(f"request {request_id} was not traced: the client's traceparent or `trace_share` left it out")
     return trace
 
 
-async def _get(target: LoadTarget, path: str, *, missing: str = "") -> dict[str, Any]:
+async def get_page(target: LoadTarget, path: str, *, missing: str = "") -> dict[str, Any]:
     """`missing`: what a Baton gateway does not have that answers 404."""
     server = f"{'https' if target.url.secure else 'http'}://{target.url.authority}"
     try:
@@ -80,7 +80,8 @@ async def _get(target: LoadTarget, path: str, *, missing: str = "") -> dict[str,
         if status == 404 and why and missing:
             last = f"`baton explain --url {server}` without an id shows the last one"
             raise MeshError(f"the gateway at {server} has {missing}: {last}, {server}/debug/requests lists what it has")
-        raise MeshError(f"{server}: {why or f'answers {path} with status {status}; is it a Baton gateway?'}")
+        text = f"{server}: {why or f'answers {path} with status {status}; is it a Baton gateway?'}"
+        raise MeshError(text, reason=str(problem.get("reason", "")) if isinstance(problem, dict) else "")
     return content
 
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from cli.api_key import api_key_headers
-from mesh.config import split_address
+from mesh.config_checks import split_address
 
 ANSWER_SECONDS = 2.0
 

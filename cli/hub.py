@@ -18,7 +18,7 @@ from typing import Any
 from cli.errors import MeshError
 from cli.hub_download import LARGE, download_large, partial_bytes
 from cli.output import say
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.model_folder import is_hub_id
 from mesh.setting_value import SettingValue
 from mesh.settings import Settings

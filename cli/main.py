@@ -33,6 +33,7 @@ COMMANDS = {
     "receipt": Entry("cli.receipt", "receipt", "Check the signature of a receipt and show what it says."),
     "doctor": Entry("cli.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
     "explain": Entry("cli.explain", "explain", "Show where a request's time went, and why it was slow."),
+    "pages": Entry("cli.pages", "pages", "Show who holds the pages of every worker."),
     "bench": Entry("cli.load.command", "app", "Measure a server under load: latencies, goodput, a picture."),
     "envoy": Entry("cli.envoy.command", "app", "Put an Envoy in front of every service."),
     "model": Entry("cli.model", "app", "Download a model of the hub, or check a model folder."),

@@ -11,7 +11,10 @@ from typing import TypeVar
 
 from cli.ports import check_free, dialable
 from cli.supervisor import Service, serve_arguments
-from mesh.config import BUILTIN_NAME, CommonConfig, ConfigError, GatewayConfig, MeshConfig
+from mesh.common_config import CommonConfig
+from mesh.config import GatewayConfig, MeshConfig
+from mesh.config_checks import ConfigError
+from mesh.model_config import BUILTIN_NAME
 
 Config = TypeVar("Config", bound=CommonConfig)
 

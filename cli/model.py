@@ -11,8 +11,10 @@ from cli.hub import HubModel, local_folder
 from cli.hub import fetch as download
 from cli.mesh import with_model
 from cli.output import emit_json
-from mesh.config import PAGE_TOKENS, CommonConfig, ConfigError
+from mesh.common_config import CommonConfig
+from mesh.config_checks import ConfigError
 from mesh.model_folder import is_hub_id, why_no_model
+from mesh.worker_config import PAGE_TOKENS
 
 app = typer.Typer(
     no_args_is_help=True, help="Download a model, or check a folder.\n\nExample: baton model inspect ~/models/qwen"

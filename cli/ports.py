@@ -1,15 +1,30 @@
 """Free ports for a mesh on this machine, and early, readable errors for taken ones."""
 
 import socket
+from random import SystemRandom
 
-from mesh.config import ConfigError, split_address
+from mesh.config_checks import ConfigError, split_address
+
+# Below the ports that systems give to outgoing connections, which could take one before its service listens there.
+PORTS = range(10_000, 32_000)
+HOST, TRIES = "127.0.0.1", 1000
+_drawn: set[int] = set()  # by this process: a service may not listen yet when the next address is drawn
 
 
-def free_address(host: str = "127.0.0.1") -> str:
-    """An address on which no process listens now."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+def free_address() -> str:
+    """An address of this machine on which no process listens now, and that this process drew never before."""
+    for _ in range(TRIES):
+        port = SystemRandom().choice(PORTS)
+        if port in _drawn:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        _drawn.add(port)
+        return f"{HOST}:{port}"
+    raise ConfigError(f"no free port was found on {HOST}: name the addresses (see docs/configuration.md)")
 
 
 def check_free(field: str, address: str, option: str = "") -> None:

@@ -17,9 +17,10 @@ from cli.health import ANSWER_SECONDS, health
 from cli.mesh import parse_settings
 from cli.output import emit_json, fail
 from cli.ports import dialable
-from mesh.config import ConfigError, WorkerConfig
+from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
 from mesh.tls import open_channel, tls_files
+from mesh.worker_config import WorkerConfig
 
 _CHECK = "/grpc.health.v1.Health/Check"
 _SERVING = b"\x08\x01"  # HealthCheckResponse{status: SERVING}

@@ -14,7 +14,7 @@ from cli.output import emit_json, fail, write
 from cli.receipt import KeyOption, ReceiptFile, read_file, read_key
 from cli.receipts.ask import OtherClass, ReplayMesh, ask_grpc
 from cli.receipts.compare import ReplayDifference, compare, identity
-from cli.receipts.requests import bodies, message, read_request
+from cli.receipts.requests import bodies, check_text, message, read_request
 from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
 from gateway.receipts.canonical import ReceiptError, read_receipt
 from gateway.receipts.shape import Receipt, ReceiptNumerics, shaped
@@ -168,4 +168,5 @@ def _source(prompt: str | None, prompt_file: Path | None, request: Path | None, 
             prompt = read_file(prompt_file).decode()
         except UnicodeDecodeError as error:
             raise ReceiptError(f"{prompt_file} is not UTF-8: {error}") from None
+    check_text(prompt or "", "the prompt")
     return ReplaySource(prompt, None, chat)

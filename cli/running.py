@@ -21,7 +21,10 @@ async def running_mesh(
     supervisor.start()
     try:
         await supervisor.all_ready(timeout_seconds)
-        await complete(mesh, timeout_seconds)
+        try:
+            await complete(mesh, timeout_seconds)
+        except MeshFailed as error:
+            raise MeshFailed("\n".join([str(error), *supervisor.not_ready()])) from None
         yield supervisor
     finally:
         await supervisor.stop()

@@ -20,7 +20,8 @@ from cli.hub import with_models
 from cli.mesh import parse_settings, with_model
 from cli.orphan import die_with
 from cli.ports import check_free
-from mesh.config import CommonConfig, GatewayConfig
+from mesh.common_config import CommonConfig
+from mesh.config import GatewayConfig
 from mesh.logs import log_json, log_lines
 from mesh.settings import Settings, read_settings
 from mesh.telemetry import KeptHere, Silent, Telemetry

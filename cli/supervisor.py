@@ -83,8 +83,12 @@ class Supervisor:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            late = [running for running in self.running if running.state is not ProcessState.READY]
-            raise MeshFailed("\n".join(_last_words(running, "is not ready") for running in late)) from None
+            raise MeshFailed("\n".join(self.not_ready())) from None
+
+    def not_ready(self) -> list[str]:
+        """The services that are not ready now, each with the last lines of its log."""
+        late = [running for running in self.running if running.state is not ProcessState.READY]
+        return [_last_words(running, "is not ready") for running in late]
 
     async def stop(self) -> None:
         """Stop the gateway first: its workers serve the answers that run until it has left."""

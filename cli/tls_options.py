@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from mesh.config import TlsConfig
+from mesh.common_config import TlsConfig
 from mesh.settings import read_settings
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file of the mesh: its tls_* settings count.")]

@@ -70,7 +70,7 @@ def answer(content: Order) -> None:
 
 
 async def main() -> None:
-    """Obeys until stdin ends, which it does with the process that measures."""
+    """Carry out orders until stdin ends, at the latest when the measuring process ends."""
     peer, orders = ReceivingPeer(), asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     try:

@@ -46,7 +46,7 @@ class SpeedFigures:
 
 
 class ReceivingProcess:
-    """The other process, by its pipes."""
+    """The receiving process, which this one orders through pipes."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None and process.stdout is not None

@@ -21,7 +21,8 @@ from cli.running import running_mesh
 from cli.supervisor import brief
 from cli.timeline import draw
 from cli.tls_options import tls_arguments
-from mesh.config import ConfigError, MeshConfig
+from mesh.config import MeshConfig
+from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
 
 Prefills = Annotated[int | None, typer.Option(min=0, help="Number of prefill workers of each model; the default is 2.")]

@@ -5,10 +5,18 @@
 set -eu
 umask 077
 
-peers="--peer edge/edge=edge:8443 --peer gateway/gateway=gateway:50051
-    --peer prefill/prefill-1=prefill-1:7000 --peer prefill/prefill-2=prefill-2:7000
-    --peer decode/decode-1=decode-1:7000 --peer decode/decode-2=decode-2:7000"
-names="edge gateway prefill-1 prefill-2 decode-1 decode-2"
+# MORE_WORKERS: names of further workers, of a second model for instance (second.yaml); each ends with TIER-NUMBER.
+workers="prefill-1 prefill-2 decode-1 decode-2 ${MORE_WORKERS:-}"
+names="edge gateway $workers"
+
+tier() { # tier NAME: prefill or decode
+    case $1 in *prefill-*) echo prefill ;; *) echo decode ;; esac
+}
+
+peers="--peer edge/edge=edge:8443 --peer gateway/gateway=gateway:50051"
+for name in $workers; do
+    peers="$peers --peer $(tier "$name")/$name=$name:7000"
+done
 
 fresh() {
     for name in $names; do
@@ -27,12 +35,12 @@ else
     rm -r /tmp/tls
 fi
 
-# render TIER NAME OPTIONS: the options are those of the service beside this Envoy, as compose.yaml sets them
+# render ROLE NAME OPTIONS: the options are those of the service beside this Envoy, as compose.yaml sets them
 render() {
-    tier=$1 name=$2
+    role=$1 name=$2
     shift 2
     # shellcheck disable=SC2086
-    baton envoy render --role "$tier" --name "$name" $peers --certificate /mesh/certificate.pem --key /mesh/key.pem \
+    baton envoy render --role "$role" --name "$name" $peers --certificate /mesh/certificate.pem --key /mesh/key.pem \
         --ca /mesh/ca.pem --probe 0.0.0.0:9902 --otlp collector:4317 "$@" >"/tmp/$name.yaml"
     cp "/tmp/$name.yaml" "/mesh/$name/envoy.yaml"
 }
@@ -43,10 +51,9 @@ render edge edge $pages
 # shellcheck disable=SC2086
 render gateway gateway $pages --set sidecar=127.0.0.1:15001 --set gateway.http_address=127.0.0.1:8000 \
     --set gateway.grpc_address=127.0.0.1:15051 --set gateway.worker_address=127.0.0.1:15052
-for number in 1 2; do
-    for tier in prefill decode; do
-        render $tier $tier-$number --set sidecar=127.0.0.1:15001 --set $tier.address=127.0.0.1:7001 \
-            --set $tier.advertise_host=$tier-$number --set $tier.advertise_port=7000 --set $tier.gateways=gateway:50051
-    done
+for worker in $workers; do
+    section=$(tier "$worker")
+    render "$section" "$worker" --set sidecar=127.0.0.1:15001 --set "$section.address=127.0.0.1:7001" \
+        --set "$section.advertise_host=$worker" --set "$section.advertise_port=7000" --set "$section.gateways=gateway:50051"
 done
 echo "certificates and configurations of $names are ready"

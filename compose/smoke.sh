@@ -4,6 +4,8 @@
 #   compose/smoke.sh                 profile full, with the images that compose/.env names (without Grafana)
 #   compose/smoke.sh --offline       with the stand-ins of compose/offline, where no registry can be reached
 #   compose/smoke.sh --profile lite  gateway and workers only; also --profile tls
+#   compose/smoke.sh --keys          callers show a key, and are refused without one
+#   compose/smoke.sh --second        a second model beside the first (compose/second.yaml; not with --profile tls)
 #
 # It builds the images, starts everything, waits until all containers are healthy, asks one question through the OpenAI
 # API with a trace id of its own, finds that trace in the store of traces, and removes containers, networks and volumes.
@@ -13,17 +15,22 @@
 set -euo pipefail
 
 source_folder=$(cd "$(dirname "$0")/.." && pwd)
-docker=${DOCKER:-docker} offline=false profile=full keep=false json=false
+docker=${DOCKER:-docker} offline=false profile=full keep=false json=false keys=false second=false
 while (($#)); do
     case $1 in
         --offline) offline=true ;;
         --profile) profile=$2 && shift ;;
         --keep) keep=true ;;
+        --keys) keys=true ;;
+        --second) second=true ;;
         --json) json=true ;;
-        *) sed -n '2,13p' "$0" >&2 && exit 2 ;;
+        *) sed -n '2,15p' "$0" >&2 && exit 2 ;;
     esac
     shift
 done
+if $second && [ "$profile" = tls ]; then
+    echo "--second: compose/second.yaml has no workers in profile tls; take --profile full or lite" >&2 && exit 2
+fi
 
 begun=$(date +%s%N)
 work=$(mktemp -d /tmp/baton-smoke.XXXXXX)
@@ -71,6 +78,7 @@ stop_engine() {
 compose() {
     local files=(-f compose.yaml) environment=.env
     if $offline; then files+=(-f offline/compose.yaml) environment=offline/.env; fi
+    if $second; then files+=(-f second.yaml); fi
     (cd "$work/checkout/compose" && COMPOSE_PROFILES=$profile $docker compose -p "$project" --env-file "$environment" "${files[@]}" "$@")
 }
 
@@ -116,10 +124,12 @@ ask() {
     grep -o '"content": *"[^"]*"' "$work/answer.json" >&2
 }
 
-complete() { # both tiers are attached
+complete() { # all workers are attached
+    local workers=2
+    if $second; then workers=3; fi
     for _ in $(seq 60); do
         health=$(curl -sS "${curl_options[@]}" "$url/health" || true)
-        case $health in *'"prefill":2,"decode":2'*) return ;; esac
+        case $health in *"\"prefill\":$workers,\"decode\":$workers"*) return ;; esac
         sleep 1
     done
     say "$health" && return 1
@@ -136,6 +146,41 @@ find_trace() { # Jaeger's API, else Phoenix's
         sleep 1
     done
     return 1
+}
+
+scraped() { # Prometheus reads the gateway's /metrics
+    for _ in $(seq 60); do
+        case $(curl -s "http://$(port prometheus 9090)/api/v1/query" --data-urlencode 'query=up{job="baton"}' || true) in
+            *',"1"]'*) return ;;
+        esac
+        sleep 1
+    done
+    return 1
+}
+
+draw_key() { # as docs/compose.md says; the services read the file as user 10001
+    mkdir "$work/keys"
+    key=$($docker run --rm --user 0 --volume "$work/keys:/keys" "${IMAGE_BATON:-baton:local}" \
+        keys add smoke --operator --file /keys/keys.txt 2>/dev/null)
+    chmod 755 "$work/keys" && chmod 644 "$work/keys/keys.txt"
+    export KEYS_FOLDER=$work/keys BATON_GATEWAY_KEYS_FILE=/keys/keys.txt
+    export BATON_GATEWAY_KEYS_OPEN_PATHS=/health,/v1/health,/version,/v1/receipts/key,/metrics
+    [ -n "$key" ]
+}
+
+refused() { # without the key, and with another one
+    local wrong
+    for wrong in "x-nothing: none" "authorization: Bearer baton-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"; do
+        [ "$(curl -s -o /dev/null -w '%{http_code}' "${tls_options[@]}" -H "$wrong" "$url/v1/models")" = 401 ] || return 1
+    done
+}
+
+two_models() { # folders of two models: here the built-in one, twice
+    local folder
+    mkdir -m 755 "$work/models"
+    for folder in one two; do cp -r "$work/checkout/engine/builtin/pair/model" "$work/models/$folder"; done
+    chmod -R a+rX "$work/models"
+    export MODEL_FOLDER=$work/models FIRST_MODEL=one SECOND_MODEL=two
 }
 
 hardened() { # what the engine says about the containers that run, not what the file asked for
@@ -156,21 +201,26 @@ left_behind() {
 step engine start_engine
 step checkout checkout
 step base base
+if $second; then step models two_models; fi
 step build compose build --quiet
+if $keys; then step key draw_key; fi
 step start compose up -d --wait --wait-timeout 900 --quiet-pull
 gateway=$([ "$profile" = full ] && echo gateway || echo "$profile-gateway")
 image=$($docker image inspect -f '{{.Size}}' "$($docker inspect -f '{{.Image}}' "$(compose ps -q "$gateway")")")
-curl_options=()
+tls_options=()
 if [ "$profile" = full ]; then
-    url=https://$(port edge 8443) curl_options=(--cacert "$work/ca.pem")
+    url=https://$(port edge 8443) tls_options=(--cacert "$work/ca.pem")
     compose exec -T edge cat /mesh/ca.pem >"$work/ca.pem"
 else
     url=http://$(port "$gateway" 8000)
 fi
+curl_options=("${tls_options[@]}")
+if $keys; then curl_options+=(-H "authorization: Bearer $key") && step refused refused; fi
 step complete complete
-model=$(curl -sS "${curl_options[@]}" "$url/v1/models" | grep -o '"id": *"[^"]*"' | head -1 | cut -d'"' -f4)
-step answer ask "$model"
-[ "$profile" != full ] || step trace find_trace
+models=$(curl -sS "${curl_options[@]}" "$url/v1/models" | grep -o '"id": *"[^"]*"' | cut -d'"' -f4)
+for model in $models; do step "answer of $model" ask "$model"; done
+if $second; then [ "$(sort <<<"$models" | tr '\n' ' ')" = "one two " ] || fail "the models are $models"; fi
+if [ "$profile" = full ]; then step trace find_trace && step scraped scraped; fi
 step hardened hardened
 containers=$(compose ps -q | wc -l)
 if ! $keep; then
@@ -181,5 +231,5 @@ fi
 say "all is well: $containers containers, the image has $((image / 1000000)) MB"
 if $json; then
     steps_json=$(IFS=, && echo "${steps[*]}")
-    echo "{\"ok\": true, \"profile\": \"$profile\", \"offline\": $offline, \"containers\": $containers, \"image_bytes\": $image, \"trace\": \"$trace\", \"seconds\": {$steps_json}, \"total_seconds\": $(seconds "$begun")}"
+    echo "{\"ok\": true, \"profile\": \"$profile\", \"offline\": $offline, \"keys\": $keys, \"second\": $second, \"containers\": $containers, \"image_bytes\": $image, \"trace\": \"$trace\", \"seconds\": {$steps_json}, \"total_seconds\": $(seconds "$begun")}"
 fi

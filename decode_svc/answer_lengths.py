@@ -36,7 +36,7 @@ class AnswerLengths:
         self._added += 1
 
     def left(self, emitted: int, most: int) -> int:
-        """Tokens that an answer of so many will still emit, if it may emit `most` in all."""
+        """How many more tokens an answer that has emitted so many will emit, if it may emit `most` in all."""
         if self._added >= FRESH:
             self._draw()
         share = self._shares[bisect_right(self._lengths, emitted) - 1]

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest
-from mesh.messages import Reason
+from mesh.jobs import Reason
 
 
 def set_deadlines(request: DecodeRequest, expire: Callable[[DecodeRequest], None], host: DecodeHost) -> None:
@@ -26,7 +26,7 @@ def set_deadlines(request: DecodeRequest, expire: Callable[[DecodeRequest], None
 
 
 def _give_back(request: DecodeRequest, host: DecodeHost) -> None:
-    """A prompt that prefill computes waits there, which has a timer of its own."""
+    """A prompt that prefill computes waits at the prefill worker, which has a timer of its own."""
     if request.phase is DecodePhase.LOCAL:
         host.lost(request, Reason.LATE)
         host.drop(request)

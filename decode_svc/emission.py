@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from decode_svc.requests import DecodeRequest
 from engine.plan import Piece, Sampled
-from mesh.messages import End, Prefilled, Token, TokenOf, Tokens
+from mesh.jobs import End, Token
+from mesh.reports import Prefilled, TokenOf, Tokens
 from mesh.session import Session
 
 

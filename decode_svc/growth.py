@@ -10,7 +10,7 @@ from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest
 from engine.batch import pages_needed
 from engine.pages import PagePool
 from mesh.hashing import block_hashes
-from mesh.messages import Reason
+from mesh.jobs import Reason
 
 Copies = list[tuple[int, int]]  # (shared page, own copy), made at the start of the step
 

@@ -1,23 +1,41 @@
-"""Who holds pages at a decode worker, for its ledger (engine/ledger.py)."""
+"""Lists the holders of a decode worker's pages, so that its ledger (engine/ledger.py) can add them up."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from decode_svc.flights import Flight
-from decode_svc.requests import DecodeRequest
+from decode_svc.handoff.landings import Landings
+from decode_svc.requests import DecodePhase, DecodeRequest
+from engine.examinations import Examinations
 from engine.ledger import Holder
+from engine.pages import PageState
 
 
 def holders(
-    requests: Mapping[int, DecodeRequest], flights: Iterable[Flight], more: Iterable[Holder]
+    requests: Mapping[int, DecodeRequest],
+    flights: Iterable[Flight],
+    landings: Landings,
+    examinations: Examinations,
 ) -> Iterator[Holder]:
-    """Every request with the pages that it refers to and those of its landing, and every step with those that wait for
-    its end. `more`: the prompts that are examined."""
+    """Every request with the pages that it refers to and those of its landing, every step with those that wait for its
+    end, the writers whose pages are quarantined, and the prompts that are examined."""
     for request in requests.values():
+        attempt, landing = request.ticket.attempt, request.landing
         if request.pages:
-            yield Holder(f"request {request.key}, {request.phase.value}", request.pages)
-        if request.landing is not None:
-            yield Holder(f"the landing of request {request.key}", request.landing.pages, landing=True)
+            since = request.running_seconds if request.phase is DecodePhase.RUNNING else None
+            since = landing.began_seconds if landing is not None else since
+            yield Holder(request.phase.value, request.pages, request=request.key, attempt=attempt, since_seconds=since)
+        if landing is not None:
+            yield Holder(
+                "landing",
+                landing.pages,
+                PageState.LANDING,
+                request.key,
+                attempt,
+                landing.writer,
+                since_seconds=landing.began_seconds,
+            )
     for flight in flights:
         if flight.doomed:
             yield Holder(f"step {flight.plan.step}", flight.doomed)
-    yield from more
+    yield from landings.quarantine.holders()
+    yield from examinations.holders()

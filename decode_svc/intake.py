@@ -18,8 +18,11 @@ from engine.constraint import NO_MASKS, Masker
 from engine.examinations import Examinations
 from engine.floor import NO_FLOOR, Floor
 from engine.pages import PagePool
+from mesh.jobs import FullKind, Job, Reason
 from mesh.legs import Outbox
-from mesh.messages import Cancel, Examine, Full, FullKind, Job, Lost, Message, Open, Reason
+from mesh.messages import Message
+from mesh.orders import Cancel, Examine, Open
+from mesh.reports import Full, Lost
 from mesh.rules import Rules
 from mesh.session import Session
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import SystemRandom
 
+from decode_svc.chunk_size import ChunkSize
 from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
@@ -15,17 +16,18 @@ from engine.startup import describe_model, load_configured, memory_bytes, open_m
 from engine.timed_runner import TimedRunner
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
-from mesh.config import DecodeConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
+from mesh.jobs import Tier
+from mesh.kv_messages import KvHello
 from mesh.mesh_token import mesh_token
-from mesh.messages import KvHello, Tier
 from mesh.pairing import PageReach, choose
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.step_times import FIRST_GPU_SECONDS, StepTimes
 from mesh.tls import tls_files
 from mesh.watchdog import watched
+from mesh.worker_config import DecodeConfig
 
 log = logging.getLogger("baton.decode")
 
@@ -33,7 +35,7 @@ log = logging.getLogger("baton.decode")
 async def serve(config: DecodeConfig, *, rules: Rules = RULES) -> None:
     """Serve until cancelled or drained."""
     async with open_worker(config, rules=rules) as worker:
-        await serve_worker(worker)
+        await serve_worker(worker, config.drain_seconds)
 
 
 def as_it_is(model: LoadedModel) -> LoadedModel:
@@ -102,7 +104,7 @@ async def open_worker(
             context_tokens=model.draft_context_tokens,
             draft_lengths=draft_lengths,
         ),
-        chunk_tokens=config.chunk_tokens,
+        chunk_size=ChunkSize(chunk_tokens=config.chunk_tokens, itl_target_ms=config.itl_target_ms),
         max_batch=config.max_batch,
         metrics=config.metrics,
         trace_steps=config.trace_steps,

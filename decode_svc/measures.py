@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from engine.plan import Plan
 from mesh.buckets import DELAY, ITERATION_TOKENS, ROWS, SHARE, STAGE, STEP
 from mesh.measures import MeasureBook
-from mesh.messages import Measures
+from mesh.reports import Measures
 
 
 class DecodeMeasures:

@@ -11,8 +11,8 @@ from decode_svc.speculation.drafts import Drafts
 from engine.floor import NO_FLOOR, Floor
 from engine.plan import Piece
 from mesh import semconv
+from mesh.jobs import Reason
 from mesh.legs import UNRECORDED, Recorder, StepCompany
-from mesh.messages import Reason
 
 
 @dataclass(slots=True)

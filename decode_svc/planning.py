@@ -6,7 +6,9 @@ the pages that are left over. No tensor is touched here."""
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
+from typing import NamedTuple
 
+from decode_svc.chunk_size import ChunkSize
 from decode_svc.flights import Flight
 from decode_svc.growth import Copies, Growth
 from decode_svc.requests import DecodePhase, DecodeRequest
@@ -16,7 +18,17 @@ from engine.logits import adjusts
 from engine.plan import Piece, Plan
 from mesh.speed import Speed
 
+EXAMINED_PART = 5  # prompts that are examined get this part of a step's rows of prompts, and what requests leave
+
 _seniority = attrgetter("seniority")
+
+
+class Speeds(NamedTuple):
+    """How fast steps were; gateways estimate waits from it, and route prompts by it."""
+
+    tokens_per_second: float
+    step_seconds: float
+    local_tokens_per_second: float
 
 
 class Planning:
@@ -27,23 +39,28 @@ class Planning:
         speculation: Speculation,
         *,
         page_tokens: int,
-        chunk_tokens: int,
+        chunk_size: ChunkSize,
     ) -> None:
         self._requests, self._growth, self._speculation = requests, growth, speculation
-        self._page_tokens, self._chunk_tokens = page_tokens, chunk_tokens
+        self._page_tokens, self._chunk_size = page_tokens, chunk_size
         self._speed = Speed()
         self._steps = self._steps_ahead = self._largest_batch = 0
 
-    def plan(self, more: Callable[[int], tuple[Piece, ...]] = lambda budget: ()) -> Plan:
-        """`more` adds prompts that are examined here: chunks of them, for the rows that are left of the budget."""
-        chosen, copies, budget = self._choose()
+    def plan(
+        self, more: Callable[[int, int], tuple[Piece, ...]] = lambda budget, chunk: (), more_rows: int = 0
+    ) -> Plan:
+        """`more` adds prompts that are examined here, of which `more_rows` are not computed: chunks of them for what
+        the requests leave of the budget, and requests leave them a share."""
+        chunk_tokens = self._chunk_size.rows(self._decoding())
+        kept = min(more_rows, max(1, chunk_tokens // EXAMINED_PART))
+        chosen, copies, budget = self._choose(max(1, chunk_tokens - kept))
         decoding = [request for request, chunk in chosen if chunk is None]
         lengths = dict(zip(map(id, decoding), self._speculation.lengths(decoding), strict=True))
         pieces = [
             self._decode(request, lengths[id(request)]) if chunk is None else self._prompt(request, chunk)
             for request, chunk in chosen
         ]
-        pieces.extend(more(budget))
+        pieces.extend(more(min(budget + kept, chunk_tokens), chunk_tokens))
         self._steps += bool(pieces)
         self._largest_batch = max(self._largest_batch, len(pieces))
         return Plan(self._steps, tuple(pieces), tuple(copies))
@@ -76,28 +93,35 @@ class Planning:
         return Plan(self._steps, tuple(pieces))
 
     def measure(self, plan: Plan, seconds: float) -> None:
-        """Record how long a step took. Gateways route prompts by it, and speculation chooses draft lengths by it."""
+        """Record how long a step took. Gateways route prompts by it, chunks get their size from it, and speculation
+        chooses draft lengths by it."""
         drafts = sum(max(0, piece.sampled - 1) for piece in plan.pieces)
         self._speed.measure(plan.rows - drafts, seconds)
+        decoding = [len(piece.tokens) for piece in plan.pieces if piece.sampled == len(piece.tokens)]  # with drafts
+        self._chunk_size.measure(len(decoding), plan.rows - sum(decoding), seconds)
         self._speculation.measure(plan, seconds)
 
-    @property
-    def tokens_per_second(self) -> float:
-        return self._speed.tokens_per_second
+    def speeds(self) -> Speeds:
+        return Speeds(
+            self._speed.tokens_per_second,
+            self._speed.step_seconds,
+            self._chunk_size.tokens_per_second(self._decoding()),
+        )
 
-    @property
-    def step_seconds(self) -> float:
-        return self._speed.step_seconds
+    def _decoding(self) -> int:
+        """The requests that would wait for a long step."""
+        everyone = self._requests.values()
+        return sum(request.phase is DecodePhase.RUNNING and request.pending == 1 for request in everyone)
 
     def counts(self) -> dict[str, int]:
         """Since the start: steps, steps launched before the previous one was read, requests of the largest step."""
         return {"steps": self._steps, "steps_ahead": self._steps_ahead, "largest_batch": self._largest_batch}
 
-    def _choose(self) -> tuple[list[tuple[DecodeRequest, Chunk | None]], Copies, int]:
+    def _choose(self, budget: int) -> tuple[list[tuple[DecodeRequest, Chunk | None]], Copies, int]:
         """The requests of the step, oldest first, each with its chunk: None where one row is left to compute, which is
         never cut. Prompts share a budget, whose rest is returned. A request that finds no page, or has lost its pages
         to an older one meanwhile, is left out."""
-        chosen, copies, budget = list[tuple[DecodeRequest, Chunk | None]](), Copies(), self._chunk_tokens
+        chosen, copies, most = list[tuple[DecodeRequest, Chunk | None]](), Copies(), budget
         running = sorted((r for r in self._requests.values() if r.phase is DecodePhase.RUNNING), key=_seniority)
         for request in running:
             if request.phase is not DecodePhase.RUNNING:
@@ -107,7 +131,7 @@ class Planning:
                     chosen.append((request, None))
                 continue
             rest = Remaining(request.key, len(request.tokens), request.filled)
-            for chunk in chunks([rest], budget=budget, chunk=self._chunk_tokens):
+            for chunk in chunks([rest], budget=budget, chunk=most):
                 if self._growth.grow(request, chunk.first + chunk.count, copies):
                     budget -= chunk.count
                     chosen.append((request, chunk))

@@ -13,7 +13,9 @@ from decode_svc.observed import AttemptRecord
 from decode_svc.speculation.drafts import Drafts
 from engine.constraint import Constraint
 from engine.plan import Piece
-from mesh.messages import Begun, Commit, Job, Quiet, Reason, Ticket, Token
+from mesh.jobs import Job, Reason, Ticket, Token
+from mesh.kv_messages import Commit, Quiet
+from mesh.reports import Begun
 from mesh.session import Session
 
 

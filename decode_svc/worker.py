@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import repeat
 
+from decode_svc.chunk_size import ChunkSize
 from decode_svc.emission import Emission, extend, prefilled_here
 from decode_svc.flights import Flight, Flights
 from decode_svc.growth import Growth
@@ -33,11 +34,12 @@ from engine.pages import PagePool
 from engine.plan import Piece, Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
 from mesh.attach import Attachments
-from mesh.job_check import JobLimits
+from mesh.jobs import End, Reason
+from mesh.kv_messages import KvHello
 from mesh.legs import Outbox, StepSampler
 from mesh.loop_monitor import LoopMonitor
-from mesh.messages import End, Hello, KvHello, Load, Lost, PrefixChange, Reason, Tier
 from mesh.network import Channel, Network
+from mesh.reports import Hello, Load, Lost
 from mesh.rules import RULES, Rules
 
 
@@ -51,13 +53,13 @@ class DecodeWorker:
         pages: PagePool,
         pool: Pool,
         *,
-        hello: Hello,  # without load and prefix, which change
+        hello: Hello,  # without address, load and prefix, which change
         kv_hello: KvHello,
         receivers: Mapping[str, Receiver],
         choose: Choose,
         gateways: tuple[str, ...],
         speculation: Speculation,
-        chunk_tokens: int,
+        chunk_size: ChunkSize,
         max_batch: int,
         metrics: bool = False,  # gateways get what this worker measures
         trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
@@ -67,12 +69,11 @@ class DecodeWorker:
     ) -> None:
         self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
-        self.isolation, self._hello, self._speculation = Isolation(runner, pages), hello, speculation
+        self.isolation, self._speculation = Isolation(runner, pages), speculation
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._flights, self._emission, self._monitor = Flights(), Emission(), LoopMonitor()
-        outbox = Outbox(self._monitor)
+        outbox, self._runner = Outbox(self._monitor), runner
         self._sampler = StepSampler(outbox, trace_steps)
-        self._runner, self._chunk_tokens = runner, chunk_tokens
         self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
         self._measures = DecodeMeasures(max_batch=max_batch)
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
@@ -98,20 +99,19 @@ class DecodeWorker:
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
         parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
         self._intake = Intake(*parts, floor=floor, masker=masker, host=self, rules=rules)
-        self.ledger = Ledger(pages, lambda: holders(requests, self._flights, self._examinations.holders()))
+        self.ledger = Ledger(pages, lambda: holders(requests, self._flights, self.landings, self._examinations))
         self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
-        self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_tokens=chunk_tokens)
+        self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_size=chunk_size)
         self.attachments = Attachments(
             network,
             gateways=gateways,
-            tier=Tier.DECODE,
-            incarnation=hello.incarnation,
             rules=rules,
-            hello=self._hello_at,
+            hello=hello,
+            load=self._load,
+            cached=pages.hashes,
             on_message=self._intake.on_message,
             on_end=self._intake.gateway_ended,
-            limits=JobLimits.of(hello),
-            pages=pages,
+            pages=self.ledger,
             on_activity=self._monitor.active,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
@@ -149,7 +149,7 @@ class DecodeWorker:
         self._intake.admit_examinations()
 
     def plan(self) -> Plan:
-        return self._planning.plan(functools.partial(self._examinations.rest, chunk=self._chunk_tokens))
+        return self._planning.plan(self._examinations.pieces, self._examinations.rows_left)
 
     def launch(self, plan: Plan) -> Flight:
         if self.plans is not None:
@@ -165,7 +165,8 @@ class DecodeWorker:
 
     def launch_ahead(self, flight: Flight) -> Flight | None:
         """Launch the next step before this one is read, if it is decided already and the runner gains by it."""
-        plan = self._planning.follow(flight) if self._runner.ahead and not len(self._examinations) else None
+        useful = self._runner.ahead and not self.isolation.repaired and not len(self._examinations)
+        plan = self._planning.follow(flight) if useful else None
         return self.launch(plan) if plan is not None else None
 
     async def read(self, flight: Flight) -> Result:
@@ -272,13 +273,8 @@ class DecodeWorker:
     def _publish(self, request: DecodeRequest) -> None:
         self._speculation.published(request, self._growth.publish(request))
 
-    def _hello_at(self, address: str) -> Hello:
-        """Hello with the load and the cached pages of this moment, for a gateway that dials this worker."""
-        prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
-        return self._hello.at(address, self._load(), prefix)
-
     def _load(self) -> Load:
-        return self._examinations.join(self._room.load(self._planning.tokens_per_second, self._planning.step_seconds))
+        return self._examinations.join(self._room.load(*self._planning.speeds()))
 
     async def measure(self) -> None:
         await self.attachments.push_measures(self._measures.loop_delay.observe)

@@ -8,7 +8,7 @@ request."""
 from collections.abc import Sequence
 
 from engine.plan import Piece, Sampled
-from mesh.messages import End
+from mesh.jobs import End
 
 
 def accepted(piece: Piece, sampled: Sequence[Sampled]) -> int:

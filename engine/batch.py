@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from engine.masks import StepMasks
 from engine.plan import Drafting, Piece
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from engine.masks import NONE, Ints, Masks, StepMasks
 from mesh.grammar import GrammarFault, Grammars, check
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from mesh.small_files import TOKENIZER_BYTES, read_small
 
 THREADS = 4  # a slow mask keeps one of them; masks of other requests take the others

@@ -17,8 +17,10 @@ from engine.plan import Drafting, Piece, Plan, Result, RowsReport
 from engine.reports import embedding
 from mesh import semconv
 from mesh.hashing import block_hashes
+from mesh.jobs import FullKind, Job, Reason
 from mesh.legs import Outbox
-from mesh.messages import Begun, Embedded, Examine, Full, FullKind, Job, Load, Lost, Prefilled, Reason, Scored
+from mesh.orders import Examine
+from mesh.reports import Begun, Embedded, Full, Load, Lost, Prefilled, Scored
 from mesh.session import Session
 
 
@@ -132,9 +134,10 @@ class Examinations:
         rest = [remaining for _, remaining in self.remaining()]
         return tuple(self.piece(each) for each in chunks(rest, budget=budget, chunk=chunk))
 
-    def rest(self, budget: int, chunk: int) -> tuple[Piece, ...]:
-        """The same for what is left of a step's budget, but never less than a quarter of a chunk."""
-        return self.pieces(max(budget, chunk // 4, 1), chunk)
+    @property
+    def rows_left(self) -> int:
+        """Rows that these prompts still need, for a loop that leaves some of its own to them."""
+        return sum(exam.total - exam.done for exam in self._in(ExamPhase.COMPUTING))
 
     def piece(self, chunk: Chunk) -> Piece:
         exam, stop = self._all[chunk.key], chunk.first + chunk.count
@@ -262,7 +265,8 @@ class Examinations:
 
     def holders(self) -> Iterator[Holder]:
         """The pages of each prompt, for the worker's ledger."""
-        return (Holder(f"examination {e.job.ticket.request}", e.pages) for e in self._all.values() if e.pages)
+        tickets = ((exam.job.ticket, exam.pages) for exam in self._all.values() if exam.pages)
+        return (Holder("examined", pages, request=ticket.request, attempt=ticket.attempt) for ticket, pages in tickets)
 
     def counts(self) -> dict[str, int]:
         """Prompts whose examination was completed since the start."""

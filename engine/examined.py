@@ -8,8 +8,9 @@ from enum import Enum
 
 from engine.batch import Chunk
 from engine.plan import WantedRows
+from mesh.jobs import Job, Pooling
 from mesh.legs import UNRECORDED, Recorder, StepCompany
-from mesh.messages import Examination, Job, Pooling
+from mesh.orders import Examination
 from mesh.session import Session
 
 Seniority = tuple[float, int]  # smaller is older

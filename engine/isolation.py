@@ -13,7 +13,7 @@ from functools import partial
 
 from engine.pages import PagePool
 from engine.plan import Piece, Plan, Result, RowsReport, Runner, Sampled
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 log = logging.getLogger("baton.engine")
 
@@ -29,7 +29,9 @@ class Isolation:
     def __init__(self, runner: Runner, pages: PagePool) -> None:
         self._runner, self._pages = runner, pages
         self._before: tuple[Plan, Result] | None = None  # the last step
-        self._repaired = False  # the last step was computed again, while the one behind it was on its way
+        self.repaired = (
+            False  # the last step was computed again: one launched behind it followed tokens that it never had
+        )
         self._failed = 0  # pieces that failed alone, since the start
 
     async def run(self, plan: Plan, on_layers: OnPlanLayers) -> Result:
@@ -38,8 +40,8 @@ class Isolation:
 
     async def result(self, plan: Plan, first: Awaitable[Result], on_layers: OnPlanLayers | None = None) -> Result:
         """The result of a plan that the runner has already. Plans come in the order in which the runner got them."""
-        stale = self._repaired and any(piece.follows for piece in plan.pieces)
-        self._repaired = False
+        stale = self.repaired and any(piece.follows for piece in plan.pieces)
+        self.repaired = False
         error: Exception | None = None
         try:
             result = await first
@@ -57,7 +59,7 @@ class Isolation:
 
     async def _compute_again(self, plan: Plan, error: Exception | None, on_layers: OnPlanLayers | None) -> Result:
         """`error`: the whole plan fails with it; None: that is not known."""
-        self._repaired = True
+        self.repaired = True
         pieces = [named for piece in plan.pieces if (named := self._named(piece)) is not None]
         halves, faults = Halves(), dict[int, Exception]()
         if pieces:
@@ -128,7 +130,7 @@ def _part(plan: Plan, pieces: Sequence[Piece]) -> Plan:
 
 
 def _joined(plan: Plan, halves: Halves, faults: dict[int, str]) -> Result:
-    """The results of all parts as that of the whole plan; pieces without one have sampled nothing."""
+    """One result for the whole plan, made of the results of its parts. Pieces without a result have sampled nothing."""
     results = [result for _, result, _ in halves.values()]
     sampled, proposed, reports = list[tuple[Sampled, ...]](), list[tuple[int, ...]](), list[RowsReport | None]()
     for piece in plan.pieces:

@@ -1,15 +1,17 @@
 """The ledger of a worker's pages: after every step it checks the conservation law, which says that no page is lost.
 
 The pool knows the state of each page and how often it is referred to (engine/pages.py); requests know the pages that
-they hold. The law: every reference has a holder, every landing page has one landing, and each page is in one of five
-states. What breaks it is a defect of the worker, which goes on: the log names the pages, and a metric counts."""
+they hold. The law: every reference has a holder, every landing or quarantined page has one writer, and each page is in
+one of five states. What breaks it is a defect of the worker, which goes on: the log names the pages, and a metric
+counts. Gateways ask for the ledger when a person looks at pages (mesh/page_reports.py)."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from engine.pages import PagePool, PageState
+from mesh.reports import PageHolder
 
 log = logging.getLogger("baton.engine")
 
@@ -21,9 +23,24 @@ OWNED = (PageState.LANDING, PageState.QUARANTINED)
 class Holder:
     """Pages that belong to one request, or to a step that uses them."""
 
-    who: str
+    what: str  # what holds them, with its phase
     pages: Sequence[int]
-    landing: bool = False  # a prefill worker may write them; False: each counts as one reference
+    state: PageState = PageState.IN_USE  # then each page counts as one reference; else a prefill worker may write them
+    request: int = 0  # id of the request; 0: a step
+    attempt: int = 0
+    writer: int = 0  # incarnation of the prefill worker that may write them; 0: none
+    why: str = ""  # why they are quarantined
+    since_seconds: float | None = None  # when the holder got them, on this worker's clock; None: not known
+
+    @property
+    def who(self) -> str:
+        return f"request {self.request}, {self.what}" if self.request else self.what
+
+    def described(self, now: float) -> PageHolder:
+        """The holder as gateways learn of it."""
+        seconds = -1.0 if self.since_seconds is None else max(0.0, now - self.since_seconds)
+        state, count = self.state.value, len(self.pages)
+        return PageHolder(self.what, state, self.request, self.attempt, self.writer, self.why, seconds, count)
 
 
 Holders = Callable[[], Iterable[Holder]]
@@ -31,19 +48,18 @@ Holders = Callable[[], Iterable[Holder]]
 
 class Ledger:
     def __init__(self, pool: PagePool, holders: Holders) -> None:
-        self._pool, self._holders = pool, holders
+        self._pool, self._holders, self.pages = pool, holders, pool.pages
         self._known: list[str] = []  # what is wrong already
         self._broken = 0  # how often the law was found broken anew
 
     def check(self) -> None:
         """Compare the sums, which costs next to nothing; page by page only if they differ."""
-        held, landing = 0, 0
+        held = dict.fromkeys(PageState, 0)
         for holder in self._holders():
-            held, landing = (
-                held + len(holder.pages) * (not holder.landing),
-                landing + len(holder.pages) * holder.landing,
-            )
-        if (held, landing) == (self._pool.references, self._pool.landing()):
+            held[holder.state] += len(holder.pages)
+        counts = self._pool.counts()
+        sums = held[PageState.IN_USE], held[PageState.LANDING], held[PageState.QUARANTINED]
+        if sums == (self._pool.references, counts.landing, counts.quarantined):
             self._known = []
             return
         found = self.violations()
@@ -54,9 +70,9 @@ class Ledger:
 
     def violations(self) -> list[str]:
         """The pages that do not add up, each with its state and who holds it."""
-        held, landing, names = Counter[int](), Counter[int](), dict[int, list[str]]()
+        held, names = {state: Counter[int]() for state in PageState}, dict[int, list[str]]()
         for holder in self._holders():
-            (landing if holder.landing else held).update(holder.pages)
+            held[holder.state].update(holder.pages)
             for page in holder.pages:
                 names.setdefault(page, []).append(holder.who)
         counted = sum(self._pool.state(page) in (PageState.FREE, PageState.CACHED) for page in range(self._pool.pages))
@@ -64,15 +80,30 @@ class Ledger:
         for page in range(self._pool.pages):
             state, references = self._pool.state(page), self._pool.references_to(page)
             sound = (
-                references == held[page]
+                references == held[PageState.IN_USE][page]
                 and (references > 0) == (state is PageState.IN_USE)
-                and landing[page] == (state is PageState.LANDING)
+                and all(held[owned][page] == (state is owned) for owned in OWNED)
                 and (self._pool.owner(page) is not None) == (state in OWNED)
             )
             if not sound:
                 holders = ", ".join(names.get(page, ["nobody"]))
                 found.append(f"page {page} is {state.value} with {references} references, held by {holders}")
         return found
+
+    # ---- what a gateway asks for: PageBook
+
+    def states(self, first: int, stop: int) -> list[str]:
+        return self._pool.states(first, stop)
+
+    def sums(self) -> dict[str, int]:
+        return asdict(self._pool.counts())
+
+    def held(self) -> list[Holder]:
+        return list(self._holders())
+
+    def faults(self) -> tuple[str, ...]:
+        """Pages that did not add up at the last check; not all, where they are many."""
+        return tuple(self._known[:MOST_NAMED])
 
     def counts(self) -> dict[str, int]:
         """How often pages did not add up, each time in another way."""

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mesh.messages import Adjustments, Sampling, TokenBias, TokenSequence
+from mesh.jobs import Adjustments, Sampling, TokenBias, TokenSequence
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

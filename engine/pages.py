@@ -44,6 +44,7 @@ class PagePool:
         self._hash_of: dict[int, bytes] = {}
         self.references = 0  # of all requests to all pages in use
         self._owner: dict[int, Hashable] = {}  # page -> the owner that may write it, for landing and quarantined pages
+        self._quarantined_pages = 0
         self._added: list[bytes] = []  # hashes published since `changes` was last called
         self._removed: list[bytes] = []  # hashes evicted since then
 
@@ -53,10 +54,8 @@ class PagePool:
         return len(self._free) + len(self._cached)
 
     def counts(self) -> Counts:
-        quarantined = sum(self._state[page] is PageState.QUARANTINED for page in self._owner)
-        landing = len(self._owner) - quarantined
         used = self.pages - len(self._free) - len(self._cached) - len(self._owner)
-        return Counts(len(self._free), len(self._cached), used, landing, quarantined)
+        return Counts(len(self._free), len(self._cached), used, self.landing(), self._quarantined_pages)
 
     def state(self, page: int) -> PageState:
         return self._state[page]
@@ -67,7 +66,7 @@ class PagePool:
 
     def landing(self) -> int:
         """How many pages are landing."""
-        return sum(self._state[page] is PageState.LANDING for page in self._owner)
+        return len(self._owner) - self._quarantined_pages
 
     def states(self, first: int, stop: int) -> list[str]:
         """Names of the states of the pages from `first` up to, but not including, `stop`."""
@@ -147,6 +146,7 @@ class PagePool:
         for page in pages:
             self._expect(page, PageState.LANDING)
             self._state[page] = PageState.QUARANTINED
+            self._quarantined_pages += 1
 
     def prove(self, proven: Callable[[Hashable], bool]) -> int:
         """Quarantined to free: the pages of every owner for which `proven` is true, because it can write no more.
@@ -155,6 +155,7 @@ class PagePool:
         for page in pages:
             del self._owner[page]
             self._set_free(page)
+        self._quarantined_pages -= len(pages)
         return len(pages)
 
     def quarantined(self, matching: Callable[[Hashable], bool]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Protocol
 
-from mesh.messages import Pooling, Sampling
+from mesh.jobs import Pooling, Sampling
 
 if TYPE_CHECKING:
     from engine.masks import StepMasks

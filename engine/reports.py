@@ -14,7 +14,7 @@ import baton_kernels
 from engine.logits import LogitAdjuster
 from engine.plan import Piece, RowsReport, Sampled, WantedRows
 from engine.sampling import sample
-from mesh.messages import Pooling
+from mesh.jobs import Pooling
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

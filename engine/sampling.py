@@ -18,7 +18,7 @@ from baton_kernels.draft import SamplingArrays
 from engine.logits import Banned, LogitAdjuster
 from engine.masks import add_bans, is_late, taken
 from engine.plan import Piece, Sampled
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

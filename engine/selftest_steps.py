@@ -21,7 +21,7 @@ from engine.reports import score
 from engine.sampling import sample, sampled_rows, sampling_arrays
 from engine.selftest_inputs import Array, slots_of, spread
 from engine.selftest_pages import block_tables, write_layer
-from mesh.messages import Adjustments, Sampling, TokenBias
+from mesh.jobs import Adjustments, Sampling, TokenBias
 
 _MOST = 6e8  # multiply-adds that the chunk of a prompt may take; on large models it has fewer rows
 _ROWS = (8, 75)  # of that chunk

@@ -10,9 +10,11 @@ from engine.cuda.device import find_gpu
 from engine.loaded import LoadedModel, load_on
 from engine.model.config import read_config
 from mesh import host
-from mesh.config import ConfigError, WorkerConfig
-from mesh.messages import Hello, Load, PrefixChange, Tier
+from mesh.config_checks import ConfigError
+from mesh.jobs import Tier
 from mesh.pairing import PageReach
+from mesh.reports import Hello, Load, PrefixChange
+from mesh.worker_config import WorkerConfig
 
 
 async def load_configured(config: WorkerConfig) -> LoadedModel:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gateway.fields import Fields
 from gateway.text.assets import Assets
 from gateway.text.tokenizer import ModelTokenizer
-from mesh.messages import Adjustments, TokenBias, TokenSequence
+from mesh.jobs import Adjustments, TokenBias, TokenSequence
 
 MAX_BIASES = 1024
 MAX_BAD_WORDS = 256

@@ -11,11 +11,11 @@ from math import exp, inf
 
 from gateway.core import ChoiceRequest
 from gateway.observability.record import ERROR, RequestRecord
-from gateway.router import Local, tokens_per_second
+from gateway.router import Local
+from gateway.table import Group
 from gateway.tally import LONGEST_WAIT_SECONDS, SHORTEST_WAIT_SECONDS, Tally
-from gateway.workers import AttachedWorker, Workers
+from gateway.workers import Workers
 from mesh.errors import BatonError, Overloaded, Unavailable
-from mesh.messages import Tier
 from mesh.rules import Rules
 
 QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING = "queue", "deadline", "max_waiting", "no_worker", "draining"
@@ -42,11 +42,9 @@ class AdmissionControl:
         self.refusals = Counter[str](dict.fromkeys(REFUSALS, 0))
         self._demand, self._experience = _Demand(), _Experience(queue_seconds)
 
-    def check(
-        self, choices: int, model: str | None, now: float, *, draining: bool, choice: ChoiceRequest | None = None
-    ) -> None:
+    def check(self, choices: int, model: str | None, now: float, *, draining: bool, examined: bool = False) -> None:
         """Raise one of mesh.errors if so many choices of a request cannot be accepted now. Without a model its wait is
-        not considered."""
+        not considered. `examined`: only its prompt is computed."""
         if draining:
             what = "this gateway shuts down and takes no new requests; call another one, or try again later"
             raise self._refused(DRAINING, Unavailable(what))
@@ -60,45 +58,49 @@ class AdmissionControl:
             )
             raise self._refused(WAITING, Unavailable(what, retry_after_seconds=self._tally.wait_seconds(now)))
         if model is not None and self._queue_seconds:
-            wait = self.wait_seconds(model, choice)
+            wait = self.wait_seconds(model, examined=examined)
             if wait > self._queue_seconds:
                 self._refuse(QUEUE, wait, f"a request may wait {self._queue_seconds:g} s (queue_seconds)", now)
 
     def accept(self, choice: ChoiceRequest, now: float, *, draining: bool) -> None:
         """Raise one of mesh.errors unless this choice may run. The first choice of a request decides for all of them:
         the others find a queue that their own request has made."""
-        first = not choice.trace.choices
-        self.check(1, choice.model if first else None, now, draining=draining, choice=choice)
+        first, examined = not choice.trace.choices, choice.examination is not None
+        self.check(1, choice.model if first else None, now, draining=draining, examined=examined)
         self._attached(now, choice.model)
         if not first or not self._queue_seconds:
             return
         deadline = choice.deadline_seconds
-        if deadline is not None and (wait := self.wait_seconds(choice.model, choice)) > deadline:
+        if deadline is not None and (wait := self.wait_seconds(choice.model, examined=examined)) > deadline:
             self._refuse(DEADLINE, wait, f"the request's deadline is in {deadline:.3g} s", now)
         self._demand.admitted(now)
-        self._experience.begins(choice, self._estimate(choice.model, choice))
+        self._experience.begins(choice, self._estimate(choice.model, examined=examined))
 
-    def wait_seconds(self, model: str, choice: ChoiceRequest | None = None) -> float:
+    def wait_seconds(self, model: str, *, examined: bool = False) -> float:
         """How long a request that came now would wait until something of it is computed."""
-        return self._experience.factor * self._estimate(model, choice)
+        return self._experience.factor * self._estimate(model, examined=examined)
 
-    def _estimate(self, model: str, choice: ChoiceRequest | None) -> float:
-        """By the reports of workers, on the shortest route."""
-        workers = self._workers.of(model)
-        decodes, prefills = workers.tier(Tier.DECODE), workers.tier(Tier.PREFILL)
-        prompts = dict[str, float]()  # by class: the shortest wait at prefill
-        for prefill in prefills:
-            prompts[prefill.numerics] = min(prompts.get(prefill.numerics, inf), prompt_wait(prefill))
-        if choice is not None and choice.examination is not None and prompts:
-            return min(prompts.values())
-        waits = list[float]()
-        for decode in decodes:
-            remote = prompts.get(decode.numerics, inf)
-            if self._local is Local.ALWAYS or (remote == inf and self._local is not Local.NEVER):
-                remote = prompt_wait(decode)
-            waits.append(max(remote, place_wait(decode)))
+    def _estimate(self, model: str, *, examined: bool) -> float:
+        """By the reports of workers, on the shortest route. It looks at groups of workers, and at the workers of
+        a group only after a report of one of them."""
+        table = self._workers.table(model)
+        prefills = [group.shortest.prompt for group in table.prefills if group.usable]
+        if examined and prefills:
+            return min(prefills)
+        waits = [self._shortest(group, examined=examined) for group in table.decodes if group.usable]
         wait = min(waits, default=0.0)
         return 0.0 if wait == inf else wait  # a worker is missing: the request waits for it, not behind others
+
+    def _shortest(self, decode: Group, *, examined: bool) -> float:
+        """The shortest wait on a route to one of these decode workers."""
+        own = decode.shortest
+        prompt = min((prefill.shortest.prompt for prefill in decode.partners), default=inf)
+        if self._local is Local.ALWAYS or (prompt == inf and self._local is not Local.NEVER):
+            return own.prompt if examined else own.both
+        wait = prompt if examined else max(prompt, own.place)
+        if self._local is Local.AUTO:  # some take prompts from prefill workers with queues
+            wait = min(wait, own.beside_prompt if examined else own.beside_both)
+        return wait
 
     def _attached(self, now: float, model: str | None) -> None:
         try:
@@ -115,18 +117,6 @@ class AdmissionControl:
     def _refused(self, why: str, error: BatonError) -> BatonError:
         self.refusals[why] += 1
         return error
-
-
-def prompt_wait(worker: AttachedWorker) -> float:
-    """Time until the worker has computed the prompts that it has and those that are on their way to it."""
-    return (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker)
-
-
-def place_wait(decode: AttachedWorker) -> float:
-    """Time until a place in the worker's batch is left for one more request."""
-    load = decode.load
-    ahead = load.opened + decode.unreported_requests - load.free_places + 1
-    return max(0, ahead) * load.place_seconds
 
 
 class _Experience:

@@ -20,7 +20,7 @@ from gateway.text.tool_calls import AnswerReader, ParsedPiece
 from gateway.turns import Turns
 from gateway.validation import CompleteChoice, ValidRequest
 from mesh.errors import BatonError, Cancelled
-from mesh.messages import End
+from mesh.jobs import End
 
 TURN_SECONDS = 0.002  # for which choices are submitted before others have a turn
 

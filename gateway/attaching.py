@@ -5,43 +5,45 @@ Every message of a worker arrives here and goes on to the part that it concerns.
 import asyncio
 import logging
 
+from gateway.attached import AttachedWorker
+from gateway.candidates import forgive
 from gateway.changes import Changes
-from gateway.hung import HungWorkers
+from gateway.handing_over import HandingOver
+from gateway.hung import ABOUT_THE_LOOP, HungWorkers
 from gateway.lacking import no_pair, no_worker
 from gateway.observability.observer import RequestObserver
 from gateway.observability.traces import RecentTraces
+from gateway.page_queries import PageQueries, alarms_of
 from gateway.pairing import Pairing
 from gateway.plain_tokens import PlainTokens
 from gateway.refusals import Refusals, Until, Who
 from gateway.sequencer import Sequencer
 from gateway.served import ServedModels
-from gateway.workers import AttachedWorker, Workers
+from gateway.workers import Workers
 from mesh.hello_checks import hello_problem, load_problem, text_problem
-from mesh.messages import (
-    Begun,
+from mesh.jobs import Tier
+from mesh.messages import Drain, Message
+from mesh.network import Channel, Listening, Network, StreamClosed
+from mesh.orders import Refused
+from mesh.packed_tokens import PackedTokens
+from mesh.reach_log import ReachLog
+from mesh.reports import (
     ClockReading,
-    Drain,
     Embedded,
     Full,
     Hello,
     Load,
-    LongStep,
     Lost,
     Measures,
-    Message,
     PageMap,
+    PageReport,
     Phases,
     Prefilled,
     PrefixChange,
-    Refused,
     Register,
     Scored,
-    Tier,
     Tokens,
 )
-from mesh.network import Channel, Listening, Network, StreamClosed
-from mesh.packed_tokens import PackedTokens
-from mesh.reach_log import ReachLog
 from mesh.rules import Rules
 from mesh.session import Session
 
@@ -69,8 +71,9 @@ class Attaching:
         self._served = served
         self._alone: dict[str, float] = {}  # models without a worker, and since when
         self._refusals, self.pairing = Refusals(), Pairing(workers, sequencer.local)
-        self._plain_tokens = PlainTokens(sequencer)
+        self._plain_tokens, self.page_queries = PlainTokens(sequencer), PageQueries()
         self._hung = HungWorkers(workers, sequencer, changed=self._worker_changed, rules=rules)
+        self._handing_over = HandingOver(workers, sequencer, rules)
         self._reach_log = ReachLog(log)
         self._dialing: set[Who] = set()  # workers whose Hello has not come yet, or that are refused
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,6 +81,7 @@ class Attaching:
     async def listen(self, address: str) -> Listening:
         self._alone = dict.fromkeys(self._served.roots, asyncio.get_running_loop().time())
         self._hung.start()
+        self._sequencer.settling.start()
         return await self._network.listen(address, {}, self.on_register)
 
     def check_workers(self, now: float, model: str | None = None) -> None:
@@ -182,6 +186,8 @@ class Attaching:
 
     def on_report(self, worker: AttachedWorker, message: Message) -> None:
         self._hung.hear(worker, message)
+        if isinstance(message, ABOUT_THE_LOOP):
+            return
         match message:
             case PackedTokens():
                 self._plain_tokens.on_columns(worker, message)
@@ -199,8 +205,8 @@ class Attaching:
                 self._sequencer.on_full(worker, message)
             case Load():
                 worker.report(message)
-                if worker.tier is Tier.DECODE and message.free_pages:
-                    self._sequencer.on_room(worker)
+                if worker.tier is Tier.DECODE:
+                    self._on_free_pages(worker)
             case PrefixChange():
                 worker.change(message)
             case Measures():
@@ -211,15 +217,23 @@ class Attaching:
             case ClockReading():
                 worker.clock.read(message)
             case Drain():
-                worker.draining = True
+                worker.drains()
                 self.pairing.judge()
                 self._changed.set()
+                self._handing_over.on_drain(worker, message)
             case PageMap():
                 worker.page_map = message
-            case Begun() | LongStep():
-                pass  # heard above
+            case PageReport():
+                self.page_queries.on_report(worker, message)
             case _:
                 raise TypeError(f"{type(message).__name__} is no message of a worker")
+
+    def _on_free_pages(self, worker: AttachedWorker) -> None:
+        if worker.load.free_pages:
+            self._sequencer.on_room(worker)
+        else:  # nothing to retry, but the next page is a rise for those that it refused
+            for request in self._sequencer.requests.values():
+                forgive(request, worker)
 
     def _worker_changed(self) -> None:
         """A worker hangs, or goes on."""
@@ -242,8 +256,14 @@ class Attaching:
         """Workers that get no requests, and why."""
         return (*self._refusals.texts(asyncio.get_running_loop().time()), *self.pairing.names())
 
+    def alarms(self) -> tuple[str, ...]:
+        """Lines about workers whose pages a person must look at."""
+        return alarms_of(self._workers)
+
     async def aclose(self) -> None:
         self._hung.stop()
+        self._handing_over.stop()
+        self._sequencer.settling.stop()
         for worker in list(self._workers):
             worker.session.close()
         for task in self._tasks:

@@ -12,7 +12,9 @@ from typing import Protocol
 from gateway.observability.record import RequestRecord, unrecorded
 from mesh.door_config import DoorConfig
 from mesh.errors import BatonError, ClassUnavailable
-from mesh.messages import Examination, Sampling, Scored, Token
+from mesh.jobs import Sampling, Token
+from mesh.orders import Examination
+from mesh.reports import Scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +173,10 @@ class Core(Protocol):
     def limits(self) -> DoorConfig:
         """Limits of one request."""
 
-    def admit(self, choices: int, model: str | None = None) -> None:
+    def admit(self, choices: int, model: str | None = None, *, examined: bool = False) -> None:
         """Raise one of mesh.errors if so many choices of one request cannot be accepted now. `model`: a name of its
-        model, where that is known: a long queue at its workers refuses the request too."""
+        model, where that is known: a long queue at its workers refuses the request too. `examined`: only the prompt
+        is computed, so no place at decode is needed."""
 
     def load(self) -> Mapping[str, int]:
         """Number of accepted choices that run, and that wait for their first token."""
@@ -195,6 +198,9 @@ class Core(Protocol):
 
     def refused_workers(self) -> tuple[str, ...]:
         """Workers that get no requests, in words: their model is unknown, or they fit no worker of the other tier."""
+
+    def alarms(self) -> tuple[str, ...]:
+        """Lines about pages that a person must look at: they stay quarantined, or do not add up."""
 
     def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         """A front door sends this error to a client. `refused`: no choice of the request was submitted."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.attached import AttachedWorker
 from gateway.lacking import ROOM
 from gateway.observability.observer import RequestObserver
 from gateway.requests import Death, GatewayRequest, RequestPhase
-from gateway.workers import AttachedWorker
 from mesh.errors import BatonError, WorkersDied
 from mesh.rules import Rules
 

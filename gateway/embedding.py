@@ -16,7 +16,8 @@ from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
 from gateway.validation import MAX_PRIORITY, MAX_SALT_CHARACTERS, validate_model
 from mesh.errors import Cancelled, InvalidRequest
-from mesh.messages import Examination, Sampling
+from mesh.jobs import Sampling
+from mesh.orders import Examination
 
 MAX_INPUTS = 2048
 WINDOW = 64  # examinations of one request in flight

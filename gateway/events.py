@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gateway.text.tool_calls import ToolCall
-from mesh.messages import End, Token
+from mesh.jobs import End, Token
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from gateway.attached import AttachedWorker
 from gateway.core import PromptScores
+from gateway.figures import tokens_per_second
 from gateway.lacking import ROOM, all_refuse_for_ever
 from gateway.observability.attributes import examining_attributes
 from gateway.observability.observer import RequestObserver
 from gateway.requests import GatewayRequest
-from gateway.router import Local, RouteDecision, tokens_per_second
-from gateway.workers import AttachedWorker, Workers
+from gateway.router import Local, RouteDecision
+from gateway.workers import Workers
 from mesh.errors import BatonError, Cancelled, InvalidRequest, PoolTooSmall
-from mesh.messages import Embedded, Examine, Pooling, Scored, Ticket, Tier
+from mesh.jobs import Pooling, Ticket, Tier
+from mesh.orders import Examine
+from mesh.reports import Embedded, Scored
 
 EXAMINER = "worker that examines prompts"
 

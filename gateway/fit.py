@@ -3,11 +3,15 @@
 They do if both are of one numerics class and fingerprint and have pages of one layout and a transport in common
 (mesh/pairing.py). The router pairs only such workers; gateway/pairing.py names those that fit nobody."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 
-from gateway.workers import AttachedWorker
-from mesh.pairing import PageReach, choose
+from gateway.attached import AttachedWorker
+from mesh.pairing import SHARES_MEMORY, PageReach, choose
+
+SHARED = frozenset(SHARES_MEMORY)
+HostBound = frozenset[frozenset[str]]  # sets of transports
 
 
 @lru_cache(maxsize=4096)
@@ -31,14 +35,30 @@ def fits(prefill: AttachedWorker, decode: AttachedWorker) -> bool:
     return prefill.numerics == decode.numerics and not obstacle(prefill.hello.pages, decode.hello.pages)
 
 
-def kinds(workers: Iterable[AttachedWorker]) -> list[AttachedWorker]:
-    """One worker of each kind, which fit the same others: a thousand workers are of a few kinds."""
-    found = dict[tuple[str, PageReach | None], AttachedWorker]()
+def hosts_matter(workers: Iterable[AttachedWorker]) -> HostBound:
+    """The sets of transports whose workers' hosts decide who fits them: with the workers of some other set, or with one
+    another, they have only ways in common that need one host."""
+    found = {frozenset(reach.transports) for worker in workers if (reach := worker.hello.pages) is not None}
+    return frozenset(one for one in found if any(one & other and one & other <= SHARED for other in found))
+
+
+def kind_of(worker: AttachedWorker, *, hosts: HostBound) -> Hashable:
+    """Equal for workers that fit the same others. `hosts`: of all workers that it is compared with, see above."""
+    reach = worker.hello.pages
+    if reach is not None and frozenset(reach.transports) not in hosts:
+        reach = replace(reach, host="", uid=0)
+    return worker.hello.numerics, worker.hello.fingerprint, reach
+
+
+def kinds(workers: Iterable[AttachedWorker], *, hosts: HostBound) -> list[AttachedWorker]:
+    """One worker of each kind: a thousand workers are of a few kinds."""
+    found = dict[Hashable, AttachedWorker]()
     for worker in workers:
-        found.setdefault((worker.numerics, worker.hello.pages), worker)
+        found.setdefault(kind_of(worker, hosts=hosts), worker)
     return list(found.values())
 
 
-def any_pair(prefills: Iterable[AttachedWorker], decodes: Iterable[AttachedWorker]) -> bool:
-    others = kinds(decodes)
-    return any(fits(prefill, decode) for prefill in kinds(prefills) for decode in others)
+def any_pair(prefills: Collection[AttachedWorker], decodes: Collection[AttachedWorker]) -> bool:
+    hosts = hosts_matter([*prefills, *decodes])
+    others = kinds(decodes, hosts=hosts)
+    return any(fits(prefill, decode) for prefill in kinds(prefills, hosts=hosts) for decode in others)

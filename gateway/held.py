@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from gateway.turns import Turns
 from mesh.errors import BatonError, Cancelled
-from mesh.messages import Token
+from mesh.jobs import Token
 
 TOKEN_BYTES = 256  # of a plain token, here and as an event of a stream
 TOP_BYTES = 96  # of each of the likeliest tokens beside it

@@ -10,17 +10,22 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from gateway.attached import AttachedWorker
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.sequencer import Sequencer
-from gateway.workers import AttachedWorker, Workers
-from mesh.messages import Begun, Embedded, Load, LongStep, Message, Prefilled, PrefixChange, Scored, Ticket, Tokens
+from gateway.workers import Workers
+from mesh.jobs import Ticket
+from mesh.messages import Message
 from mesh.packed_tokens import PackedTokens
+from mesh.reports import Begun, Embedded, Load, LongStep, Prefilled, PrefixChange, Scored, Tokens
 from mesh.rules import Rules
 
 log = logging.getLogger("baton.gateway")
 
 # Only a worker's compute loop sends these; everything else comes from its event loop.
 OF_THE_LOOP = (PackedTokens, Tokens, Load, Prefilled, PrefixChange, Scored, Embedded)
+# These say how that loop stands, and nothing else: no other part of the gateway uses them.
+ABOUT_THE_LOOP = (Begun, LongStep)
 
 
 class HungWorkers:
@@ -88,7 +93,7 @@ class HungWorkers:
                 else:
                     stalled.append((request, request.ticket))
         for worker in hung.values():
-            worker.hung = True  # so that no request goes from one of them to the next
+            worker.hangs(True)  # so that no request goes from one of them to the next
         for worker in hung.values():
             self._give_up(worker, now)
         for request, ticket in stalled:
@@ -110,7 +115,7 @@ class HungWorkers:
         self._sequencer.deaths.hung(worker)
 
     def _recovered(self, worker: AttachedWorker) -> None:
-        worker.hung = False
+        worker.hangs(False)
         log.warning("%s goes on: its step is over", worker.session.name)
         self._changed()
         self._sequencer.deaths.returned(worker.incarnation)

@@ -3,12 +3,14 @@ a wait, or because a worker reports that no other attempt can succeed."""
 
 from collections.abc import Sequence
 
+from gateway.attached import AttachedWorker
 from gateway.pairing import mismatch
 from gateway.requests import GatewayRequest
 from gateway.router import Local
-from gateway.workers import AttachedWorker, Workers
+from gateway.workers import Workers
 from mesh.errors import BatonError, DeadlineExceeded, Internal, InvalidRequest, Overloaded, Unavailable
-from mesh.messages import FullKind, Lost, Reason, Tier
+from mesh.jobs import FullKind, Reason, Tier
+from mesh.reports import Lost
 
 NO_WORKER_RETRY_SECONDS = 5.0
 DECODE_WORKER, PREFILL_WORKER, ROOM = "decode worker", "prefill worker", "room"

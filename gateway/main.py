@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import datetime
+from functools import partial
 from random import Random, SystemRandom
 from typing import Any
 
@@ -33,6 +34,7 @@ from gateway.observability.export import MeshCollector
 from gateway.observability.limits import Limits
 from gateway.observability.metrics_page import metrics_routes
 from gateway.observability.observer import UNOBSERVED
+from gateway.observability.pages import page_routes, view_of_pages
 from gateway.observability.traces import RecentTraces
 from gateway.observability.ui import Ui
 from gateway.receipts.pages import receipt_routes
@@ -45,7 +47,8 @@ from gateway.tenants.admission import OPEN, UNKNOWN
 from gateway.tenants.tenants import open_tenants
 from gateway.text.assets import Assets, load_assets
 from gateway.text.by_model import AssetsByName
-from mesh.config import ConfigError, GatewayConfig
+from mesh.config import GatewayConfig
+from mesh.config_checks import ConfigError
 from mesh.grpc_network import GrpcNetwork
 from mesh.loop_delay import watch_delay
 from mesh.mesh_token import mesh_token
@@ -117,6 +120,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         most_bytes=config.receipts_mib * 2**20,
     )
     pages, watch = list[BaseRoute](debug_routes(traces, time.time)), list[Coroutine[Any, Any, None]]()
+    pages += page_routes(partial(view_of_pages, gateway))
     if metrics is not None:
         collector = MeshCollector(
             gateway,

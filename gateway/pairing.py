@@ -5,10 +5,11 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-from gateway.fit import any_pair, kinds, misfit
+from gateway.fit import any_pair, hosts_matter, kinds, misfit
 from gateway.router import Local
 from gateway.workers import Workers
-from mesh.messages import Refused, Tier
+from mesh.jobs import Tier
+from mesh.orders import Refused
 
 log = logging.getLogger("baton.gateway")
 
@@ -52,7 +53,8 @@ class Pairing:
         """Prefill workers whose pages no decode worker can take. Decode workers that get pages from nobody compute
         prompts themselves, unless the setting `local` forbids it."""
         prefills, decodes = workers.tier(Tier.PREFILL), workers.tier(Tier.DECODE)
-        some_prefills, some_decodes = kinds(prefills), kinds(decodes)
+        hosts = hosts_matter([*prefills, *decodes])
+        some_prefills, some_decodes = kinds(prefills, hosts=hosts), kinds(decodes, hosts=hosts)
         for prefill in prefills if decodes else ():
             reasons = [misfit(prefill, decode) for decode in some_decodes]
             if all(reasons):

@@ -7,13 +7,14 @@ of an open request, the position is the next one, decode has been heard, and the
 
 import asyncio
 
+from gateway.attached import AttachedWorker
 from gateway.held import Held
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.sequencer import Sequencer
-from gateway.workers import AttachedWorker
 from mesh.codec_fields import unpack_ticket
-from mesh.messages import End, Ticket, Token, TokenOf, Tokens
+from mesh.jobs import End, Ticket, Token
 from mesh.packed_tokens import PackedTokens
+from mesh.reports import TokenOf, Tokens
 
 LEAST_KNOWN = 64  # tickets; an ended request stays known until as many others have come
 

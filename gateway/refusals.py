@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from enum import Enum
 
-from mesh.messages import Tier
+from mesh.jobs import Tier
 
 log = logging.getLogger("baton.gateway")
 

@@ -8,13 +8,14 @@ from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gateway.attached import AttachedWorker
 from gateway.core import ChoiceRequest
 from gateway.held import Held
 from gateway.observability.record import ChoiceRecord
-from gateway.workers import AttachedWorker
 from mesh.errors import BatonError
-from mesh.hashing import block_hashes
-from mesh.messages import Embedded, End, FullKind, Job, Prefilled, Scored, Ticket, Token
+from mesh.hashing import next_hashes
+from mesh.jobs import End, FullKind, Job, Ticket, Token
+from mesh.reports import Embedded, Prefilled, Scored
 
 READER_BEHIND = "reader_behind"  # why an attempt is left when its request pauses, in traces and metrics
 
@@ -75,6 +76,7 @@ class GatewayRequest:
     classes: list[tuple[int, str]] = field(default_factory=list)  # each class that came, at its first position
     prefilled: Prefilled | None = None  # timings of the prompt's first prefill
     refused: dict[int, FullKind] = field(default_factory=dict)  # workers without room for it, by incarnation
+    free_pages: dict[int, int] = field(default_factory=dict)  # of workers that refused it for now: the fewest since
     failed: dict[tuple[int, int], int] = field(default_factory=dict)  # (prefill, decode): failed pushes
     complete: bool = False  # the client has its whole answer, though the workers would go on
     deaths: list[Death] = field(default_factory=list)  # of workers that were computing it
@@ -186,9 +188,6 @@ class GatewayRequest:
         if not worker.prefix:
             return 0
         numerics, page_tokens = key = (worker.hello.numerics, worker.hello.page_tokens)
-        if key not in self.choice.hashes:
-            self.choice.hashes[key] = block_hashes(
-                self.choice.prompt, page_tokens=page_tokens, numerics=numerics, salt=self.choice.salt
-            )
-        hashes = self.choice.hashes[key]
-        return next((i for i, block in enumerate(hashes) if block not in worker.prefix), len(hashes)) * page_tokens
+        prompt, known = self.choice.prompt, self.choice.hashes.setdefault(key, [])
+        known += next_hashes(prompt, page_tokens=page_tokens, numerics=numerics, salt=self.choice.salt, known=known)
+        return next((i for i, block in enumerate(known) if block not in worker.prefix), len(known)) * page_tokens

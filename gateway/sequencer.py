@@ -11,7 +11,8 @@ from dataclasses import replace
 from random import Random
 
 from gateway.affinity import Affinities
-from gateway.candidates import choose, hopeless
+from gateway.attached import AttachedWorker
+from gateway.candidates import choose, class_missing, forgive, hopeless, refuse
 from gateway.core import ChoiceRequest
 from gateway.deaths import Deaths
 from gateway.examining import Examining
@@ -22,25 +23,14 @@ from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import READER_BEHIND, GatewayRequest, RequestPhase
 from gateway.retries import Retries
 from gateway.router import Local, Route, RouteDecision
+from gateway.settling import Settling
 from gateway.tally import Tally
 from gateway.turns import Turns
-from gateway.workers import AttachedWorker, Workers
+from gateway.workers import Workers
 from mesh.errors import BatonError, Cancelled, DeadlineExceeded
-from mesh.messages import (
-    Cancel,
-    End,
-    Full,
-    FullKind,
-    Lost,
-    Open,
-    Prefill,
-    Prefilled,
-    Reason,
-    Ticket,
-    Tier,
-    Token,
-    Tokens,
-)
+from mesh.jobs import End, FullKind, Reason, Ticket, Tier, Token
+from mesh.orders import Cancel, Open, Prefill
+from mesh.reports import Full, Lost, Prefilled, Tokens
 from mesh.rules import Rules
 
 log = logging.getLogger("baton.gateway")
@@ -66,6 +56,7 @@ class Sequencer:
         self.examining = Examining(self, workers, local=local, observer=observer)
         self._patience_seconds, self._reader_bytes, self._turns = patience_seconds, reader_bytes, Turns()
         self._retries = Retries(lambda: self.in_seniority(RequestPhase.WAITING), self.raise_attempt)
+        self.settling = Settling(rules, self._retries.start)
 
     # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
@@ -113,12 +104,12 @@ class Sequencer:
         job, trace = request.job(now), request.trace
         own = replace(job, traceparent=trace.sends(ticket, chosen.decode.tier, chosen.decode.name, now))
         chosen.decode.send(Open(own, request.prefill, age_ms=round((now - request.accepted_seconds) * 1000)))
-        chosen.decode.count(len(job.tokens) if chosen.prefill is None else 0)
+        chosen.decode.count(len(job.tokens) - chosen.cached[0] if chosen.prefill is None else 0)
         if chosen.prefill is not None:
             own = replace(job, traceparent=trace.sends(ticket, chosen.prefill.tier, chosen.prefill.name, now))
             chosen.prefill.send(Prefill(own, chosen.decode.hello.address, chosen.decode.incarnation))
-            chosen.prefill.count(len(job.tokens))
-        decision = route_attributes(chosen, request.cached_tokens, resumed=ticket.attempt > 1)
+            chosen.prefill.count(len(job.tokens) - chosen.cached[1])
+        decision = route_attributes(chosen, resumed=ticket.attempt > 1)
         trace.routed(began, asyncio.get_running_loop().time(), decision)
 
     def begin_attempt(self, request: GatewayRequest) -> float:
@@ -131,12 +122,10 @@ class Sequencer:
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
         """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
-        error = hopeless(request, self.workers, self.local)
-        if error is not None:
-            self.end(request, error)
-        else:
-            request.prefill = request.decode = None
-            self.wait(request, lambda: lacking(self.workers.of(request.choice.model), self.local))
+        if (error := hopeless(request, self.workers, self.local, settled=self.settling.over)) is not None:
+            return self.end(request, error)
+        request.prefill = request.decode = None
+        self.wait(request, lambda: lacking(self.workers.of(request.choice.model), self.local))
 
     def wait(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
         """The request waits for a worker; `lacks` says what keeps it waiting. After a while it ends."""
@@ -150,7 +139,7 @@ class Sequencer:
     def _give_up(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
         """The request has waited long enough for a worker."""
         retry = self.tally.wait_seconds(asyncio.get_running_loop().time())
-        self.end(request, gave_up(lacks(), self._patience_seconds, retry))
+        self.end(request, class_missing(request, self.workers) or gave_up(lacks(), self._patience_seconds, retry))
 
     # ---- steps 5 and 8: tokens on their way to the client
 
@@ -238,7 +227,7 @@ class Sequencer:
     def on_full(self, worker: AttachedWorker, full: Full) -> None:
         request = self.current(full.ticket)
         if request is not None:
-            request.refused[worker.incarnation] = full.kind
+            refuse(request, worker, full.kind)
             self.observer.resumed(f"full_{full.kind.value}", request.choice.model)
             request.trace.leaves(asyncio.get_running_loop().time(), f"full_{full.kind.value}", worker.tier)
             self.raise_attempt(request, decode_lost=True)
@@ -246,8 +235,7 @@ class Sequencer:
     def on_room(self, worker: AttachedWorker) -> None:
         """A worker attached or reported room: waiting requests are retried, the oldest first."""
         for request in self.requests.values():
-            if request.refused.get(worker.incarnation) is FullKind.NOW:
-                del request.refused[worker.incarnation]
+            forgive(request, worker)
         self._retries.start()
 
     def on_session_end(self, worker: AttachedWorker) -> None:

@@ -10,7 +10,8 @@ from gateway.core import ModelFacts
 from gateway.fit import any_pair
 from gateway.router import Local
 from gateway.workers import Workers
-from mesh.messages import Hello, Tier
+from mesh.jobs import Tier
+from mesh.reports import Hello
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class Gateway:
             observer=observer,
             rules=rules,
         )
+        self.refused_workers, self.alarms = self.attaching.refused_workers, self.attaching.alarms
         self.admission = AdmissionControl(
             self.workers,
             self.sequencer.tally,
@@ -84,10 +85,9 @@ class Gateway:
 
     # ---- what the front doors use
 
-    def admit(self, choices: int, model: str | None = None) -> None:
-        self.admission.check(
-            choices, model and self.root(model), asyncio.get_running_loop().time(), draining=self.draining
-        )
+    def admit(self, choices: int, model: str | None = None, *, examined: bool = False) -> None:
+        now, root = asyncio.get_running_loop().time(), model and self.root(model)
+        self.admission.check(choices, root, now, draining=self.draining, examined=examined)
 
     def submit(self, choice: ChoiceRequest) -> RequestStream:
         return RequestStream(self.sequencer, self._accept(choice))
@@ -122,9 +122,6 @@ class Gateway:
 
     def tiers(self) -> Mapping[str, int]:
         return numbers(self.workers)
-
-    def refused_workers(self) -> tuple[str, ...]:
-        return self.attaching.refused_workers()
 
     # ---- the gateway leaves
 

@@ -11,7 +11,7 @@ from gateway.errors import client_error
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.sequencer import Sequencer
 from mesh.errors import Cancelled
-from mesh.messages import End, Token
+from mesh.jobs import End, Token
 
 
 class RequestStream:

@@ -3,22 +3,20 @@
 Step 1 of a request's life. Both front doors end here, so both refuse the same values in the same words. Errors spell a
 field as the client's front door does; defaults are filled in here and nowhere else."""
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from gateway.adjustments import adjusting_field, leaves_none
+from gateway.client_request import ClientRequest
 from gateway.core import ChoiceRequest, Core
 from gateway.fields import Fields
 from gateway.lengths import validate_prompt_length
-from gateway.observability.record import RequestRecord, unrecorded
 from gateway.text.assets import Assets
-from gateway.text.tool_calls import PLAIN, AnswerFormat
 from mesh.door_config import DoorConfig
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
-from mesh.messages import Adjustments, Examination, Sampling
+from mesh.jobs import Sampling
+from mesh.orders import Examination
 
 MAX_CHOICES = 128
 MAX_AFFINITY_CHARACTERS = 256
@@ -29,45 +27,6 @@ MAX_STOP_IDS = 4096
 MAX_SALT_CHARACTERS = 128
 MAX_PRIORITY = 600
 SIXTY_FOUR_BITS = 2**64 - 1
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-
-
-@dataclass(frozen=True, slots=True)
-class ClientRequest:
-    """A request as any front door understands it; None: the client left the field out."""
-
-    request_id: str
-    prompt: tuple[int, ...]  # token ids
-    model: str | None = None
-    n: int | None = None
-    best_of: int | None = None  # choices that are generated; the front door returns the best n of them
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    adjustments: Adjustments | None = None  # checked by gateway/adjustments.py
-    ignore_eos: bool = False
-    include_stop: bool = False
-    skip_special: bool = True
-    top_logprobs: int | None = None  # None: no logprobs
-    prompt_logprobs: int | None = None  # likeliest tokens at each position of the prompt; None: no logprobs of it
-    grammar: str = ""  # what the answer follows, compiled by gateway/structured/check.py; empty: anything
-    reading: AnswerFormat = PLAIN  # how text, reasoning and tool calls of the answer are told apart
-    emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # tokens that the client has, by choice
-    numerics: str = ""  # numerics class of `emitted`
-    numerics_of: Mapping[int, str] = field(default_factory=dict)  # numerics class of choices where it differs
-    allow_class_change: bool = False
-    salt: str = ""
-    affinity: str = ""  # requests with equal ones prefer equal workers
-    priority: int = 0
-    deadline_seconds: float | None = None
-    trace: RequestRecord = field(default_factory=unrecorded, compare=False)
-    field_names: Mapping[str, str] = field(default_factory=dict)  # spelling of the front door, where it differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +48,6 @@ class ValidRequest:
     eos_ids: frozenset[int]  # stop ids that are the model's own
     min_tokens: int = 0  # of each choice: no stop string ends it earlier
     scoring: ChoiceRequest | None = None  # computes the prompt's logprobs before the choices run; None: not wanted
-
-
-def validate_request_id(request_id: str) -> str:
-    if not is_request_id(request_id):
-        what = "request_id must be 1 to 128 printable ASCII characters without spaces, and not . or .."
-        raise InvalidRequest("request_id", what)
-    return request_id
-
-
-def is_request_id(text: str) -> bool:
-    """Whether the name can stand alone in the path of a URL too: `.` and `..` cannot."""
-    return _REQUEST_ID.fullmatch(text) is not None and text not in (".", "..")
 
 
 def validate_model(core: Core, name: str | None) -> str:

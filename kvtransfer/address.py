@@ -3,10 +3,15 @@
 import ipaddress
 
 
+def bare(host: str) -> str:
+    """The host without the brackets that keep an IPv6 address apart from its port."""
+    return host.strip("[]")
+
+
 def is_wildcard(host: str) -> bool:
     """Does a socket bound to this host listen on every interface?"""
     try:
-        return host == "" or ipaddress.ip_address(host.strip("[]")).is_unspecified
+        return host == "" or ipaddress.ip_address(bare(host)).is_unspecified
     except ValueError:
         return False  # a name
 
@@ -24,3 +29,9 @@ def obstacle(name: str, host: str, advertise_host: str) -> str:
 def dialled_address(host: str, advertise_host: str, bound: tuple[str, int]) -> str:
     """Address that a handle carries, for the peer to dial. `bound` is the address that the socket got."""
     return f"{advertise_host if is_wildcard(host) else bound[0]}:{bound[1]}"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Host and port of an address that a handle carries, as a socket takes them."""
+    host, _, port = address.rpartition(":")
+    return bare(host), int(port)

@@ -1,4 +1,4 @@
-"""What makes two processes of one host able to share memory; mesh/pairing.py chooses the transport by it."""
+"""Gives two processes equal texts exactly if they can share memory; mesh/pairing.py chooses the transport by them."""
 
 import os
 from pathlib import Path

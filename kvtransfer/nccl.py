@@ -18,7 +18,7 @@ from random import SystemRandom
 
 import torch
 
-from kvtransfer.address import dialled_address, obstacle
+from kvtransfer.address import bare, dialled_address, obstacle
 from kvtransfer.blocking import attend, finish
 from kvtransfer.cuda_ipc import on_device
 from kvtransfer.device_pool import DevicePool, grouped
@@ -92,7 +92,7 @@ class NcclReceiver:
         self._address = ""
 
     async def listen(self, host: str, advertise_host: str) -> None:
-        self._server = await asyncio.start_server(self._accepted, host, 0)
+        self._server = await asyncio.start_server(self._accepted, bare(host), 0)
         bound = self._server.sockets[0].getsockname()
         self._address = dialled_address(host, advertise_host, bound)
 

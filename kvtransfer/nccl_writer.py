@@ -10,6 +10,7 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from kvtransfer.address import host_and_port
 from kvtransfer.blocking import attend, finish, finish_or_discard
 from kvtransfer.device_pool import DevicePool, check_spans, portions
 from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
@@ -94,8 +95,7 @@ async def connect(
         handle = PoolHandle.unpack(raw)
         if handle.kind != kind:
             raise Malformed(f"a handle of {handle.kind!r}, not of nccl")
-        host, _, port = handle.address.rpartition(":")
-        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
+        connection = socket.create_connection(host_and_port(handle.address), timeout=seconds)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             notice_silence(connection)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import SystemRandom
 
-from kvtransfer.address import dialled_address, obstacle
+from kvtransfer.address import bare, dialled_address, obstacle
 from kvtransfer.frame_landings import FrameLandings
 from kvtransfer.frames import TOKEN_BYTES, Greeting, PoolHandle
 from kvtransfer.tcp_connection import TcpConnection
 from kvtransfer.tcp_writer import PLAIN, TLS, TcpWriter, connect
 from kvtransfer.transfer import Arrived, Pool
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.tls import TlsFiles
 
 _SILENT = 256  # connections that have not shown their token yet
@@ -116,7 +116,7 @@ class TcpReceiver:
         seconds = self._options.handshake_seconds if self._tls else None
         try:
             self._server = await loop.create_server(
-                lambda: TcpConnection(self), host.strip("[]"), port, ssl=context, ssl_handshake_timeout=seconds
+                lambda: TcpConnection(self), bare(host), port, ssl=context, ssl_handshake_timeout=seconds
             )
         except OSError as error:
             reason = f"transport_host: tcp pages cannot listen on {host}, port {port} ({error.strerror})"

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from kvtransfer.address import host_and_port
 from kvtransfer.blocking import finish_or_discard, settled
 from kvtransfer.frames import FRAME_BYTES, TICKET_BYTES, WELCOME_BYTES, Frame, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.pool import span_table
@@ -138,14 +139,14 @@ async def connect(
     """Dial the receiver that the handle names, `connections` times. A worker that has TLS files never sends in plain
     text, one that has none never dials a receiver that wants TLS."""
     target = _parse(handle, TLS if tls else PLAIN)
-    host, port = target.address.rsplit(":", 1)
     greeting = Greeting(target.token, incarnation, target.receiver, pool.shape).pack()
 
     def dial() -> tuple[list[socket.socket], Welcome]:
         opened: list[socket.socket] = []
         try:
+            host, port = host_and_port(target.address)
             for _ in range(connections):
-                opened.append(_dial(host.strip("[]"), int(port), tls, seconds, send_buffer_bytes))
+                opened.append(_dial(host, port, tls, seconds, send_buffer_bytes))
                 opened[-1].sendall(greeting)
             welcomes = [_welcome(connection, target.receiver, pool.shape) for connection in opened]
             for connection in opened:

@@ -11,7 +11,7 @@ from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import PageShape, Pool, TransferError, Transport
-from mesh.messages import KvHello
+from mesh.kv_messages import KvHello
 from mesh.tls import TlsFiles
 
 log = logging.getLogger("baton.kvtransfer")

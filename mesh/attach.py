@@ -7,30 +7,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from mesh.hello_checks import clamped
 from mesh.job_check import JobLimits
-from mesh.messages import (
-    ClockProbe,
-    ClockReading,
-    Drain,
-    Examine,
-    Hello,
-    Load,
-    Lost,
-    Measures,
-    Message,
-    Open,
-    Prefill,
-    PrefixChange,
-    Refused,
-    Register,
-    Snapshot,
-    Tier,
-    Up,
-    Watch,
-)
+from mesh.messages import Drain, Message, Up
 from mesh.network import Accept, Channel, Listening, Network, Stream, StreamClosed
-from mesh.page_map import PageStates, PageWatch
+from mesh.orders import ClockProbe, Examine, Open, PageQuery, Prefill, Refused, Snapshot, Watch
+from mesh.page_map import PageWatch
+from mesh.page_reports import PageBook, PageReports
 from mesh.reach_log import ReachLog
+from mesh.reports import ClockReading, Hello, Load, Lost, Measures, PrefixChange, Register
 from mesh.rules import Rules
 from mesh.session import Session
 
@@ -48,34 +33,39 @@ class Attachments:
         network: Network,
         *,
         gateways: tuple[str, ...],
-        tier: Tier,
-        incarnation: int,
         rules: Rules,
-        hello: Callable[[str], Hello],  # makes Hello from the address that others dial; its prefix is a snapshot
+        hello: Hello,  # what it has of the worker's address, load and prefix is not read: these change
+        load: Callable[[], Load],
+        cached: Callable[[], tuple[bytes, ...]],  # block hashes of the prefix cache
         on_message: Callable[[Session, Message], None],
         on_end: Callable[[Session], None],
-        limits: JobLimits,  # what every job must keep within
-        pages: PageStates,  # what a gateway that watches gets maps of
+        pages: PageBook,  # what a gateway that watches gets maps and reports of
         on_activity: Callable[[], None] = lambda: None,  # called before a message is handled
         measures: Callable[[], Measures] | None = None,  # None: gateways get no Measures
     ) -> None:
         self.sessions: list[Session] = []
-        self._network, self._gateways, self._tier, self.incarnation = network, gateways, tier, incarnation
-        self._rules, self._hello, self._on_message, self._on_end = rules, hello, on_message, on_end
+        self._network, self._gateways, self._rules = network, gateways, rules
+        self._hello, self._load_now, self._cached = hello, load, cached
+        self._on_message, self._on_end = on_message, on_end
         self._on_activity = on_activity
         self._measures, self._measured = measures, Measures((), ())
-        self._limits = limits
+        self._limits = JobLimits.of(hello)  # what every job must keep within
         self._expired = 0  # sessions that ended because the gateway was silent
         self._reach_log = ReachLog(log)
-        self._page_watch = PageWatch(pages)
-        self._sequence = 0
-        self._load: Load | None = None
+        self._page_watch, self._page_reports = PageWatch(pages), PageReports(pages)
+        self.sequence = 0  # number of the last PrefixChange; a snapshot carries it
+        self._load: Load | None = None  # the last of which gateways were told
         self._draining = False
+        self._leaves_at: float | None = None  # when gateways must have moved what is left, once that is known
         self.listening: Listening | None = None
 
     async def listen(self, address: str, also: dict[Channel, Accept] | None = None) -> str:
         self.listening = await self._network.listen(address, {Channel.ATTACH: self._accept, **(also or {})})
         return self.listening.address
+
+    @property
+    def incarnation(self) -> int:
+        return self._hello.incarnation
 
     @property
     def address(self) -> str:
@@ -84,7 +74,7 @@ class Attachments:
 
     async def register(self) -> None:
         """Ask the gateways to dial, again and again, as long as one of them has not. Runs for the worker's life."""
-        message = Register(self.address, self._tier, self.incarnation)
+        message = Register(self.address, self._hello.tier, self.incarnation)
         loop = asyncio.get_running_loop()
         soon_seconds, look_at, gateways = SOON_SECONDS, loop.time(), self._gateways
         while True:
@@ -105,11 +95,11 @@ class Attachments:
 
     async def _accept(self, stream: Stream) -> None:
         session = Session(stream, rules=self._rules, name=f"gateway {stream.peer}", on_activity=self._on_activity)
-        session.send(self._hello(self.address))
+        session.send(self._hello.at(self.address, clamped(self._load_now()), self._prefix()))
         if self._measures is not None:
             session.send(self._measures())
         if self._draining:
-            session.send(Drain())
+            session.send(self._drain())
         self.sessions.append(session)
         try:
             await session.run(lambda message: self._receive(session, message))
@@ -120,11 +110,13 @@ class Attachments:
 
     def _receive(self, session: Session, message: Message) -> None:
         if isinstance(message, Snapshot):
-            session.send(self._hello(self.address).prefix)
+            session.send(self._prefix())
         elif isinstance(message, Drain):
-            self.drain()
+            self.drain(None if message.grace_ms is None else message.grace_ms / 1000)
         elif isinstance(message, Watch):
             self._page_watch.watch(session, message.seconds)
+        elif isinstance(message, PageQuery):
+            self._page_reports.ask(session, message)
         elif isinstance(message, ClockProbe):
             session.send(ClockReading(message.number, asyncio.get_running_loop().time()))
         elif isinstance(message, Refused):
@@ -143,20 +135,19 @@ class Attachments:
 
     # ---- reports: every gateway gets what has changed
 
-    @property
-    def sequence(self) -> int:
-        """Number of the last PrefixChange; a snapshot carries it."""
-        return self._sequence
+    def _prefix(self) -> PrefixChange:
+        """The whole prefix cache of this moment."""
+        return PrefixChange(self.sequence, self._cached(), (), snapshot=True)
 
     def report(self, load: Load, added: tuple[bytes, ...], removed: tuple[bytes, ...]) -> None:
         """Send Load if it has changed, and the block hashes that came into or left the prefix cache."""
         messages: list[Up] = []
         if added or removed:
-            self._sequence += 1
-            messages.append(PrefixChange(self._sequence, added, removed))
+            self.sequence += 1
+            messages.append(PrefixChange(self.sequence, added, removed))
         if load != self._load:
             self._load = load
-            messages.append(load)
+            messages.append(clamped(load))
         for session in self.sessions:
             for message in messages:
                 session.send(message)
@@ -181,16 +172,25 @@ class Attachments:
         """Sessions with gateways now, and since the start those that ended because the gateway was silent."""
         return {"sessions_gateway": len(self.sessions), "expired_gateway": self._expired}
 
-    def drain(self) -> None:
-        """Ask every gateway to send no new requests; an operator's order comes from a gateway, at most once."""
-        if self._draining:
+    def drain(self, grace_seconds: float | None = None) -> None:
+        """Ask every gateway to send no new requests, and to hand over what needs longer than the grace period. An
+        operator's order comes from a gateway, at most once; a later one counts if it leaves less time."""
+        leaves_at = None if grace_seconds is None else asyncio.get_running_loop().time() + grace_seconds
+        sooner = leaves_at is not None and (self._leaves_at is None or leaves_at < self._leaves_at)
+        if self._draining and not sooner:
             return
-        self._draining = True
+        self._draining, self._leaves_at = True, leaves_at if sooner else self._leaves_at
         for session in self.sessions:
-            session.send(Drain())
+            session.send(self._drain())
+
+    def _drain(self) -> Drain:
+        if self._leaves_at is None:
+            return Drain()
+        return Drain(max(0, round((self._leaves_at - asyncio.get_running_loop().time()) * 1000)))
 
     async def aclose(self) -> None:
         self._page_watch.close()
+        self._page_reports.close()
         for session in list(self.sessions):
             session.close()
         if self.listening is not None:

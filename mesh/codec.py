@@ -6,16 +6,19 @@ step, is written out by hand, as columns. Bytes that are not a whole, valid mess
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 from google.protobuf.message import DecodeError
 
 from baton.kv.v1 import kv_pb2
 from baton.worker.v1 import worker_pb2
-from mesh import messages
 from mesh.codec_fields import Codec, CodecError, derive, enum_tables, unpack_ticket
-from mesh.messages import End, Message, Register, Token, TokenOf, Tokens
+from mesh.jobs import End, Token
+from mesh.messages import Message
 from mesh.packed_tokens import PackedTokens
+from mesh.reports import Register, TokenOf, Tokens
+
+KINDS = {kind.__name__: kind for kind in get_args(Message)}  # the class of each message by its name
 
 __all__ = ["DOWN", "KV_BACK", "KV_OUT", "UP", "Envelope", "CodecError", "decode_register", "encode_register"]
 
@@ -32,7 +35,7 @@ class Envelope:
         if written_out and Tokens in written_out:
             self._encode[PackedTokens] = "tokens", _encode_packed
         for field in outer.DESCRIPTOR.fields:
-            cls = getattr(messages, field.message_type.name)
+            cls = KINDS[field.message_type.name]
             codec = (written_out or {}).get(cls) or derive(cls, field.message_type)
             self._encode[cls] = (field.name, codec.encode)
             self._decode[field.name] = codec.decode

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from google.protobuf import message_factory
 
-from mesh.messages import Ticket
+from mesh.jobs import Ticket
 
 Convert = Callable[[Any], Any]
 

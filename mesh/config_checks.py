@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+MAX_SECONDS = 86_400.0  # of settings that are times
+
 
 class ConfigError(ValueError):
     """The message names the field (or file and key) and says what to do; services exit with status 2."""
@@ -133,3 +135,8 @@ def check_choice_on(name: str, value: str, choices: Mapping[str, tuple[str, ...]
 def check_range(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise ConfigError(f"{name}: {value} is not between {low} and {high}")
+
+
+def check_seconds(name: str, value: float) -> None:
+    if not 0.0 <= value <= MAX_SECONDS:
+        raise ConfigError(f"{name}: {value} is not between 0 and {MAX_SECONDS:g}")

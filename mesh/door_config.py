@@ -7,9 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mesh.config_checks import ConfigError, check_range, check_tls
-
-MAX_SECONDS = 86_400.0
+from mesh.config_checks import MAX_SECONDS, ConfigError, check_range, check_seconds, check_tls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +50,7 @@ class DoorConfig:
             if not 0.0 < (seconds := getattr(self, key)) <= MAX_SECONDS:
                 raise ConfigError(f"{key}: {seconds} is not above 0 and at most {MAX_SECONDS:g}")
         for key in ("queue_seconds", "keep_alive_seconds", "drain_seconds"):
-            if not 0.0 <= (seconds := getattr(self, key)) <= MAX_SECONDS:
-                raise ConfigError(f"{key}: {seconds} is not between 0 and {MAX_SECONDS:g}")
+            check_seconds(key, getattr(self, key))
         for origin in self.cors_origins:
             if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s,]+", origin):
                 raise ConfigError(

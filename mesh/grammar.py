@@ -21,9 +21,8 @@ MOST_ITEMS_OF_CLIENTS = 200  # an ambiguous grammar costs the square of it, JSON
 
 def limits(grammar: str) -> LLParserLimits:
     """Bounds what a grammar may cost, when it is compiled and for each token."""
-    own = grammar.startswith(client_grammar("")[:-4])
     return LLParserLimits(
-        max_items_in_row=MOST_ITEMS_OF_CLIENTS if own else MOST_ITEMS,
+        max_items_in_row=MOST_ITEMS_OF_CLIENTS if is_of_client(grammar) else MOST_ITEMS,
         step_max_items=10 * MOST_ITEMS,
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=200_000,
@@ -36,6 +35,11 @@ def limits(grammar: str) -> LLParserLimits:
 def client_grammar(text: str) -> str:
     """A client's own Lark grammar; the name stands where no text of a client can stand."""
     return json.dumps({"grammars": [{"name": CLIENTS, "lark_grammar": text}]})
+
+
+def is_of_client(grammar: str) -> bool:
+    """Whether a client has written the grammar itself, in Lark."""
+    return grammar.startswith(client_grammar("")[:-4])
 
 
 class GrammarFault(Exception):

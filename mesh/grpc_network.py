@@ -14,12 +14,12 @@ import grpc
 from baton.kv.v1 import kv_pb2
 from baton.worker.v1 import worker_pb2
 from mesh import codec
-from mesh.config import split_address
+from mesh.config_checks import split_address
 from mesh.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcListening
 from mesh.grpc_stream import GrpcStream
 from mesh.mesh_token import MeshToken
-from mesh.messages import Register
 from mesh.network import Accept, Channel, OnRegister, Stream, StreamClosed
+from mesh.reports import Register
 from mesh.sidecar_advice import UNKNOWN_PEER, with_sidecar_advice
 from mesh.tls import TlsFiles, open_channel
 from mesh.tls_advice import with_advice

@@ -11,8 +11,7 @@ from typing import Any
 import grpc
 
 from mesh import codec
-from mesh.config import ConfigError
-from mesh.config_checks import check_address
+from mesh.config_checks import ConfigError, check_address
 from mesh.grpc_health import SERVICE, HealthService
 from mesh.grpc_reflection import reflection_handlers
 from mesh.grpc_stream import FLUSH_SECONDS, GrpcStream

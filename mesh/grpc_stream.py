@@ -14,9 +14,10 @@ from typing import Any
 import grpc
 
 from mesh.codec import CodecError, Envelope
-from mesh.messages import Message, Tokens
+from mesh.messages import Message
 from mesh.network import StreamClosed
 from mesh.packed_tokens import PackedTokens
+from mesh.reports import Tokens
 
 _log = logging.getLogger(__name__)
 

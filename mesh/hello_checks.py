@@ -5,21 +5,38 @@ the requests of all. Every field is checked here. A problem names the field; the
 serves on (`gateway/attaching.py`)."""
 
 import math
+from dataclasses import fields, replace
+from typing import Any
 
-from mesh.messages import Hello, Load
 from mesh.pairing import PageReach
+from mesh.reports import Hello, Load
 
 MOST_PAGE_TOKENS = 1 << 16
 MOST_TOKENS = 1 << 31  # of a context, a queue or a vocabulary
 MOST_PAGES = 1 << 31
 MOST_REQUESTS = 1 << 31
 MOST_TOKENS_PER_SECOND = 1e9
+LEAST_TOKENS_PER_SECOND = 1e-3  # slower ones make waits that no number holds; 0: not measured yet
 MOST_PLACE_SECONDS = 3600.0  # between two places that get free
 MOST_PAGE_BYTES = 1 << 40
 MOST_TRANSPORTS = 16
 MOST_LETTERS = 256  # of a name
 MOST_HASH_BYTES = 64
 MOST_HASHES = 1 << 24
+SPEEDS = ("tokens_per_second", "local_tokens_per_second")
+MOST: dict[str, float] = {  # of each figure of Load
+    "waiting": MOST_REQUESTS,
+    "running": MOST_REQUESTS,
+    "queued_tokens": MOST_TOKENS,
+    "free_pages": MOST_PAGES,
+    "total_pages": MOST_PAGES,
+    "tokens_per_second": MOST_TOKENS_PER_SECOND,
+    "opened": MOST_REQUESTS,
+    "free_places": MOST_REQUESTS,
+    "place_seconds": MOST_PLACE_SECONDS,
+    "page_seconds": MOST_PLACE_SECONDS,
+    "local_tokens_per_second": MOST_TOKENS_PER_SECOND,
+}
 
 
 def hello_problem(hello: Hello) -> str:
@@ -48,17 +65,32 @@ def hello_problem(hello: Hello) -> str:
 
 def load_problem(load: Load) -> str:
     """The same for the report that comes again and again."""
+    speeds = {name: value for name in SPEEDS if (value := getattr(load, name)) != 0}
     return (
-        _range("load.waiting", load.waiting, 0, MOST_REQUESTS)
-        or _range("load.running", load.running, 0, MOST_REQUESTS)
-        or _range("load.queued_tokens", load.queued_tokens, 0, MOST_TOKENS)
-        or _range("load.total_pages", load.total_pages, 0, MOST_PAGES)
+        next((why for name, most in MOST.items() if (why := _range(f"load.{name}", getattr(load, name), 0, most))), "")
         or _range("load.free_pages", load.free_pages, 0, load.total_pages)
-        or _range("load.tokens_per_second", load.tokens_per_second, 0, MOST_TOKENS_PER_SECOND)
-        or _range("load.opened", load.opened, 0, MOST_REQUESTS)
-        or _range("load.free_places", load.free_places, 0, MOST_REQUESTS)
-        or _range("load.place_seconds", load.place_seconds, 0, MOST_PLACE_SECONDS)
+        or next(
+            (
+                f"load.{name}: {value} is not 0 and below {LEAST_TOKENS_PER_SECOND}"
+                for name, value in speeds.items()
+                if value < LEAST_TOKENS_PER_SECOND
+            ),
+            "",
+        )
     )
+
+
+def clamped(load: Load) -> Load:
+    """A worker's own report, with no figure beyond what gateways accept: a wild estimate must not cost it its place."""
+    within: dict[str, Any] = {each.name: _clamped(each.name, getattr(load, each.name)) for each in fields(load)}
+    found = replace(load, **within)
+    return replace(found, free_pages=min(found.free_pages, found.total_pages))
+
+
+def _clamped(name: str, value: float) -> float:
+    if math.isnan(value) or value <= 0:
+        return 0
+    return min(max(value, LEAST_TOKENS_PER_SECOND) if name in SPEEDS else value, MOST[name])
 
 
 def text_problem(name: str, text: str) -> str:

@@ -8,7 +8,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mesh.messages import Adjustments, Examination, Examine, Hello, Job, Open, Prefill, Reason, Sampling
+from mesh.jobs import Adjustments, Job, Reason, Sampling
+from mesh.orders import Examination, Examine, Open, Prefill
+from mesh.reports import Hello
 
 MOST_PRIORITY = 1_000_000  # steps of priority, in either direction: far beyond what gateways send
 MOST_SECONDS = 1e15  # of a deadline; gRPC allows 1e8 hours

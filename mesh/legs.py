@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mesh.jobs import Job
 from mesh.loop_monitor import LoopMonitor
-from mesh.messages import Job, Leg, Phase, PhaseEvent, Phases
+from mesh.reports import Leg, Phase, PhaseEvent, Phases
 from mesh.semconv import BATCH, ENGINE_STEP, LOOP_BLOCKED, ROWS, SHARED_STEPS, STEP
 from mesh.session import Session
 from mesh.telemetry import Attribute, Attributes, parse_traceparent

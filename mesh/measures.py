@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from mesh.buckets import Buckets
-from mesh.messages import Distribution, Measure, Measures
+from mesh.reports import Distribution, Measure, Measures
 
 
 class Histogram:

@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from mesh.messages import Message, Register
+from mesh.messages import Message
 from mesh.network import Accept, Channel, OnRegister, StreamClosed
+from mesh.reports import Register
 
 Held = Callable[[str, str, Message], bool]  # (sender, receiver, message) -> whether to keep the message back
 Rewrite = Callable[[str, Message], Message]  # (sender, message) -> the message that travels in its place

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from mesh.config import CommonConfig, ConfigError
-from mesh.config_checks import is_loopback
+from mesh.common_config import CommonConfig
+from mesh.config_checks import ConfigError, is_loopback
 
 log = logging.getLogger("baton.mesh")
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Protocol
 
-from mesh.messages import Message, Register
+from mesh.messages import Message
+from mesh.reports import Register
 
 
 class StreamClosed(Exception):

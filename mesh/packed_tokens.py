@@ -6,7 +6,8 @@ To make two objects of each token takes longer than to send it on. So the gatewa
 from collections.abc import Iterator, Sequence
 
 from mesh.codec_fields import unpack_ticket
-from mesh.messages import End, Token, TokenOf, Tokens
+from mesh.jobs import End, Token
+from mesh.reports import TokenOf, Tokens
 
 
 class PackedTokens(Tokens):

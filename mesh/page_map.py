@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from mesh.messages import PageMap
+from mesh.reports import PageMap
 from mesh.session import Session
 
 PAGE_STATES = ("free", "cached", "in_use", "landing", "quarantined")  # a cell shows the last of its pages' states

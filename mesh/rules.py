@@ -23,6 +23,7 @@ class Rules:
     judged_seconds: float = 2.0  # a request waits so long after its last death: the worker may come back
     hung_seconds: float = 10.0  # the gateway leaves a worker whose step takes longer than this ...
     silent_seconds: float = 30.0  # ... or that reports neither a step nor that one takes long
+    settling_seconds: float = 15.0  # a gateway that starts, or was stopped, waits so long for workers to attach
     patience_seconds: float = 30.0  # a request that no worker takes for this long ends with an error
 
 

@@ -1,7 +1,8 @@
 """Running a service: its loop and its background tasks live and end together, and a worker drains before it leaves.
 
-SIGTERM asks a worker to leave. It asks its gateways to send no new requests and finishes those that run. When the grace
-period is over it leaves anyway: the end of its sessions makes the gateways resume the rest on other workers."""
+SIGTERM asks a worker to leave. It asks its gateways to send no new requests and says how long it stays. What will end
+by then is finished here; gateways hand the rest over to other workers. When the grace period is over it leaves anyway:
+the end of its sessions makes the gateways resume what had no other place."""
 
 import asyncio
 import signal
@@ -10,7 +11,6 @@ from typing import Any, Protocol
 
 from mesh.attach import Attachments
 
-GRACE_SECONDS = 30.0  # longest time between SIGTERM and the end of a worker
 POLL_SECONDS = 0.05  # pause between two looks at whether the worker is busy
 
 
@@ -27,7 +27,7 @@ class Worker(Protocol):
         """Push what it measures to its gateways."""
 
 
-async def serve_worker(worker: Worker, grace_seconds: float = GRACE_SECONDS) -> None:
+async def serve_worker(worker: Worker, grace_seconds: float) -> None:
     """Run a worker until the task is cancelled, or until SIGTERM has come and the drain after it is over."""
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
@@ -46,7 +46,7 @@ async def serve_worker(worker: Worker, grace_seconds: float = GRACE_SECONDS) -> 
 async def drain(worker: Worker, leave: asyncio.Event, grace_seconds: float) -> None:
     """Wait for `leave`, then drain: until no request is left or the grace period is over."""
     await leave.wait()
-    worker.attachments.drain()
+    worker.attachments.drain(grace_seconds)
     loop = asyncio.get_running_loop()
     end = loop.time() + grace_seconds
     while worker.busy and loop.time() < end:

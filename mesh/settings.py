@@ -15,19 +15,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from mesh.config import (
-    CommonConfig,
-    ConfigError,
-    DecodeConfig,
-    GatewayConfig,
-    MeshConfig,
-    PrefillConfig,
-    TlsConfig,
-    WorkerConfig,
-)
+from mesh.common_config import CommonConfig, TlsConfig
+from mesh.config import GatewayConfig, MeshConfig
+from mesh.config_checks import ConfigError
 from mesh.model_config import ServedModelConfig
 from mesh.model_tables import MODELS, each_model, highest, model_values, name_of
 from mesh.setting_value import TOP, SettingValue
+from mesh.worker_config import DecodeConfig, PrefillConfig, WorkerConfig
 
 Config = TypeVar("Config", bound=TlsConfig | ServedModelConfig)
 
@@ -219,9 +213,9 @@ def _convert(kind: Any, value: SettingValue) -> Any:
         return value.folder / Path(raw).expanduser()
     if kind is bool and text and raw.lower() in ("true", "1", "false", "0"):
         return raw.lower() in ("true", "1")
-    if kind is int and text and re.fullmatch(r"-?[0-9_]+", raw):
+    if kind is int and text and re.fullmatch(r"-?[0-9]+(_[0-9]+)*", raw):
         return int(raw)
-    if kind is float:
+    if kind is float and not isinstance(raw, bool):
         with contextlib.suppress(TypeError, ValueError):
             return float(raw)
     if kind in (int, str, bool) and type(raw) is kind and not (text and kind is not str):

@@ -14,7 +14,8 @@ from typing import Any
 
 import grpc
 
-from mesh.config import ConfigError, TlsConfig
+from mesh.common_config import TlsConfig
+from mesh.config_checks import ConfigError
 
 log = logging.getLogger("baton.tls")
 

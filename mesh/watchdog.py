@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mesh.attach import Attachments
-from mesh.messages import LongStep
+from mesh.reports import LongStep
 from mesh.step_times import StepTimes
 
 log = logging.getLogger("baton.watchdog")

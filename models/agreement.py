@@ -15,7 +15,7 @@ from engine.model.page_memory import layer_bytes
 from engine.model.weights import open_weights
 from engine.plan import Piece, Plan
 from engine.runner import CpuRunner
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 _PAGE_TOKENS = 32
 _PAGES = 24

@@ -7,7 +7,9 @@ import asyncio
 from collections.abc import Callable
 
 from engine.examined import Seniority
-from mesh.messages import Abort, Landed, Landing, Later, Message, Quiet, Ready, Resend, Ticket
+from mesh.jobs import Ticket
+from mesh.kv_messages import Abort, Landed, Landing, Later, Quiet, Ready, Resend
+from mesh.messages import Message
 from mesh.rules import Rules
 from prefill_svc.links import DecodeLink, Links, PrefillHost
 from prefill_svc.pages import PrefillPages

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Protocol
 
 from kvtransfer.transfer import Pool, TransferError, Transport, Writer
-from mesh.messages import Kv, KvHello, Message
+from mesh.kv_messages import KvHello
+from mesh.messages import Kv, Message
 from mesh.network import Channel, Network, StreamClosed
 from mesh.reach_log import ReachLog
 from mesh.rules import Rules

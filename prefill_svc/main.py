@@ -11,17 +11,17 @@ from engine.startup import describe_model, load_configured, memory_bytes, open_m
 from engine.timed_runner import TimedRunner
 from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
-from mesh.config import PrefillConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
+from mesh.jobs import Tier
 from mesh.mesh_token import mesh_token
-from mesh.messages import Tier
 from mesh.pairing import PageReach
 from mesh.rules import RULES, Rules
 from mesh.serving import serve_worker
 from mesh.step_times import FIRST_GPU_SECONDS, StepTimes
 from mesh.tls import tls_files
 from mesh.watchdog import watched
+from mesh.worker_config import PrefillConfig
 from prefill_svc.worker import PrefillWorker
 
 log = logging.getLogger("baton.prefill")
@@ -30,7 +30,7 @@ log = logging.getLogger("baton.prefill")
 async def serve(config: PrefillConfig, *, rules: Rules = RULES, bytes_per_second: float | None = None) -> None:
     """Run a worker until it is cancelled or drained. `bytes_per_second` throttles pushes over TCP, for benchmarks."""
     async with open_worker(config, rules=rules, bytes_per_second=bytes_per_second) as worker:
-        await serve_worker(worker)
+        await serve_worker(worker, config.drain_seconds)
 
 
 @asynccontextmanager

@@ -9,12 +9,17 @@ from collections.abc import Mapping
 from engine.plan import Plan
 from mesh.buckets import DELAY, ITERATION_TOKENS, ROWS, SHARE, STAGE, STEP
 from mesh.measures import MeasureBook
-from mesh.messages import Measures
+from mesh.reports import Measures
+from mesh.speed import SteadyFigure
+
+FADES = 0.95  # of earlier writes, with each one that follows
 
 
 class PrefillMeasures:
-    def __init__(self, *, step_tokens: int) -> None:
-        self._book, self._most_rows = MeasureBook(), step_tokens
+    def __init__(self, *, step_tokens: int, page_bytes: int) -> None:
+        self._book, self._most_rows, self._page_bytes = MeasureBook(), step_tokens, page_bytes
+        self._write_seconds, self._written_pages = 0.0, 0.0  # sums over recent writes: a large one counts for more
+        self._reported_page_seconds = SteadyFigure()
         self._step_seconds = self._book.histogram("step_seconds", STEP)
         self._step_rows = self._book.histogram("step_rows", ROWS)
         self._step_tokens = self._book.histogram("step_tokens", ITERATION_TOKENS)
@@ -30,8 +35,16 @@ class PrefillMeasures:
         self._step_tokens.observe(rows + emitted)
         self._batch_efficiency.observe(rows / self._most_rows)
 
-    def wrote(self, transport: str, size: int) -> None:
+    def wrote(self, transport: str, size: int, seconds: float) -> None:
         self._book.add(f"kv_transfer_bytes/{transport}/ok", size)
+        self._write_seconds = FADES * self._write_seconds + seconds
+        self._written_pages = FADES * self._written_pages + size / self._page_bytes
+
+    @property
+    def page_seconds(self) -> float:
+        """Time that one page takes to a decode worker, on average over the pages of recent writes; 0: not measured
+        yet."""
+        return self._reported_page_seconds.of(self._write_seconds / self._written_pages if self._written_pages else 0.0)
 
     def write_failed(self, transport: str, size: int) -> None:
         """Some of these bytes may have arrived all the same."""

@@ -8,15 +8,17 @@ write of the ticket is in flight. The moves are the table "Prompt at prefill" of
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from engine.batch import Chunk, prompt_piece
 from engine.ledger import Holder
 from engine.masks import StepMasks
 from engine.plan import Drafting, Piece, Sampled
-from mesh.messages import Begun, Job, Landing, Load, Lost, Prefilled, Quiet, Reason, Ticket, Token, TokenOf, Tokens
+from mesh.jobs import Job, Reason, Ticket, Token
+from mesh.kv_messages import Landing, Quiet
 from mesh.pause import Pause
+from mesh.reports import Begun, Load, Lost, Prefilled, TokenOf, Tokens
 from mesh.session import Session
 from prefill_svc.links import Links, PrefillHost
 from prefill_svc.measures import PrefillMeasures
@@ -199,7 +201,9 @@ class Prompts:
         waiting = sum(p.phase in (PromptPhase.QUEUED, PromptPhase.ASKED) for p in self)
         queued = sum(p.remaining if p.landing else self._pages.fresh * p.remaining for p in self if p.first is None)
         running = sum(p.computing for p in self)
-        return Load(waiting, running, round(queued), self._pages.available, self._pages.total, tokens_per_second)
+        pages, page_seconds = self._pages, self.measures.page_seconds
+        load = Load(waiting, running, round(queued), pages.available, pages.total, tokens_per_second)
+        return replace(load, page_seconds=page_seconds)
 
     def add(self, prompt: Prompt) -> None:
         self._prompts[prompt.key] = prompt
@@ -235,7 +239,8 @@ class Prompts:
         """The pages of each prompt, for the worker's ledger."""
         for prompt in self._prompts.values():
             if pages := prompt.own.pages + tuple(source for source, _ in prompt.own.copies):
-                yield Holder(f"prompt of request {prompt.ticket.request}, {prompt.phase.value}", pages)
+                what, ticket, since = f"prompt, {prompt.phase.value}", prompt.ticket, prompt.landed_seconds
+                yield Holder(what, pages, request=ticket.request, attempt=ticket.attempt, since_seconds=since)
 
     # ---- ends
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from engine.batch import Chunk, pages_filled
 from engine.plan import Plan
 from kvtransfer.transfer import PageShape, Span, TransferError
+from mesh.kv_messages import Commit, Computing, Written
 from mesh.logs import trace_fields
-from mesh.messages import Commit, Computing, Written
 from mesh.speed import Speed
 from prefill_svc.links import Links
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
@@ -92,7 +92,7 @@ class Pushing:
         try:
             if link.writer is None:
                 raise TransferError("the session with decode has ended")
-            one_sided = link.writer.one_sided
+            one_sided, began = link.writer.one_sided, self._loop.time()
             checksums = await link.writer.write(prompt.ticket.pack(), spans, round)
         except Exception as error:  # of whatever kind: a write that never ends would keep its pages for ever
             ids = trace_fields(prompt.job.traceparent)
@@ -103,7 +103,7 @@ class Pushing:
                 self._prompts.lose(prompt, "write_failed")
         else:
             prompt.in_flight -= 1
-            measures.wrote(prompt.transport, size)
+            measures.wrote(prompt.transport, size, self._loop.time() - began)
             prompt.bytes_written += size
             self._bytes_resent += size if again else 0
             if one_sided and prompt.phase is PromptPhase.PUSHING:

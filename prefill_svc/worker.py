@@ -19,11 +19,14 @@ from engine.pages import PagePool
 from engine.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Transport
 from mesh.attach import Attachments
-from mesh.job_check import JobLimits
+from mesh.jobs import Reason
+from mesh.kv_messages import KvHello
 from mesh.legs import Outbox, StepSampler
 from mesh.loop_monitor import LoopMonitor
-from mesh.messages import Cancel, Examine, Hello, KvHello, Load, Lost, Message, Prefill, PrefixChange, Reason, Tier
+from mesh.messages import Message
 from mesh.network import Network
+from mesh.orders import Cancel, Examine, Prefill
+from mesh.reports import Hello, Load, Lost
 from mesh.rules import RULES, Rules
 from mesh.session import Session
 from mesh.speed import Speed
@@ -47,7 +50,7 @@ class PrefillWorker:
         pages: PagePool,
         pool: Pool,
         *,
-        hello: Hello,  # without load and prefix, which change
+        hello: Hello,  # without address, load and prefix, which change
         kv_hello: KvHello,
         transports: Mapping[str, Transport],
         gateways: tuple[str, ...],
@@ -62,10 +65,9 @@ class PrefillWorker:
     ) -> None:
         self.pages, self.pool, self.runner, self.isolation = pages, pool, runner, Isolation(runner, pages)
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the log of plans puts a list here
-        self._hello, self._monitor = hello, LoopMonitor()
-        self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._work, self._monitor = asyncio.get_running_loop(), asyncio.Event(), LoopMonitor()
         self._keys, self._steps, self._speed = 0, 0, Speed()
-        self._measures = PrefillMeasures(step_tokens=step_tokens)
+        self._measures = PrefillMeasures(step_tokens=step_tokens, page_bytes=kv_hello.page_bytes)
         self._outbox = Outbox(self._monitor)
         self._floor, self._masker, self._sampler = floor, masker, StepSampler(self._outbox, trace_steps)
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
@@ -78,17 +80,17 @@ class PrefillWorker:
             wake=self.wake,
             drafts=drafts,
         )
+        self.ledger = Ledger(pages, lambda: [*self.prompts.holders(), *self._examinations.holders()])
         self.attachments = Attachments(
             network,
             gateways=gateways,
-            tier=Tier.PREFILL,
-            incarnation=hello.incarnation,
             rules=rules,
-            hello=self._current_hello,
+            hello=hello,
+            load=self._load,
+            cached=pages.hashes,
             on_message=self._from_gateway,
             on_end=self._gateway_ended,
-            limits=JobLimits.of(hello),
-            pages=pages,
+            pages=self.ledger,
             on_activity=self._monitor.active,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
@@ -110,7 +112,6 @@ class PrefillWorker:
             report_seconds=rules.progress_seconds / 8,
             speed=self._speed,
         )
-        self.ledger = Ledger(pages, lambda: [*self.prompts.holders(), *self._examinations.holders()])
         self._planning = PrefillPlanning(
             self.prompts,
             self._examinations,
@@ -274,10 +275,6 @@ class PrefillWorker:
 
     def _load(self) -> Load:
         return self._examinations.join(self.prompts.load(self._speed.tokens_per_second))
-
-    def _current_hello(self, address: str) -> Hello:
-        prefix = PrefixChange(self.attachments.sequence, self.pages.hashes(), (), snapshot=True)
-        return self._hello.at(address, self._load(), prefix)
 
     async def measure(self) -> None:
         await self.attachments.push_measures(self._measures.loop_delay.observe)

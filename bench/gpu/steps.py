@@ -20,7 +20,7 @@ from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
 from engine.cuda.weights import DeviceWeights
 from engine.plan import Drafting, Piece, Plan
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 PAGE_TOKENS = 16
 CONTEXT, STEPS, WARM = 1024, 40, 8

@@ -16,7 +16,7 @@ from cli.envoy.render import render, render_secrets
 from cli.errors import readable_errors
 from cli.mesh import parse_settings
 from cli.output import say, write
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
 
 app = typer.Typer(

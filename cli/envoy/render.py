@@ -50,7 +50,7 @@ def _probe(proxy: Proxy) -> dict[str, Any]:
     if proxy.local_grpc:
         routes.append(to_cluster({"path": "/grpc.health.v1.Health/Check"}, LOCAL_GRPC))
     if proxy.local_http:
-        routes += [to_cluster({"path": path}, LOCAL_HTTP) for path in ("/health", "/metrics")]
+        routes += [to_cluster({"path": path}, LOCAL_HTTP) for path in ("/health", "/version", "/metrics")]
     manager = connection_manager(
         "probe",
         codec_type="AUTO",

@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from baton.inference.v1 import inference_pb2
+from cli.receipts.dialects import as_openai
 from gateway.receipts.canonical import ReceiptError
 from gateway.receipts.parameters import HASHED
 from gateway.receipts.shape import Receipt
@@ -26,7 +27,8 @@ def bodies(receipt: Receipt, request: Mapping[str, Any] | None, text: str | None
     if request is None:
         given = text_body(receipt, text or "", chat=chat)
     else:
-        given = {name: value for name, value in request.items() if name not in ("stream", "stream_options")}
+        whole = as_openai(request, (receipt.parameters or {}).get("max_tokens"))
+        given = {name: value for name, value in whole.items() if name not in ("stream", "stream_options")}
     prompts = [None] if "messages" in given else prompts_of(given.get("prompt"))
     if len(prompts) != len(receipt.prompts):
         raise ReceiptError(f"the receipt has {len(receipt.prompts)} prompts, the request has {len(prompts)}")
@@ -117,4 +119,14 @@ def read_request(raw: bytes) -> Json:
         raise ReceiptError(f"the request is not JSON: {error}") from None
     if not isinstance(request, dict):
         raise ReceiptError("the request is no JSON object")
+    check_text(json.dumps(request, ensure_ascii=False), "the request")
     return request
+
+
+def check_text(text: str, what: str) -> None:
+    """JSON can spell halves of a character, which no message can carry."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start].encode("unicode_escape").decode()
+        raise ReceiptError(f"{what} has {half}, half of a character without the other: it cannot be sent") from None

@@ -24,7 +24,8 @@ from cli.verify.requests import requests_of
 from cli.verify.sabotage import Sabotage, load_saboteur
 from engine.builtin import ensure_random
 from engine.cuda import device as gpu_device
-from mesh.config import ConfigError, default_cache_folder
+from mesh.common_config import default_cache_folder
+from mesh.config_checks import ConfigError
 
 SEED = 7  # without --seed every run checks the same cells with the same prompts
 

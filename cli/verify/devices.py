@@ -10,7 +10,7 @@ from cli.verify.checks import Models
 from cli.verify.reference import PAGE_TOKENS, Reference, on_cpu, on_first_gpu
 from cli.verify.requests import LONGEST, MOST_TOKENS
 from engine.loaded import load_model
-from mesh.config import default_cache_folder
+from mesh.common_config import default_cache_folder
 
 MOST_SLOTS = LONGEST + MOST_TOKENS
 

@@ -11,9 +11,9 @@ import typer
 from cli.serve import Parent, Set, begin, run_service
 from decode_svc.main import open_worker
 from decode_svc.speculation.draft_length import Candidate, DraftLengths
-from mesh.config import DecodeConfig
 from mesh.serving import run_together
 from mesh.settings import Settings
+from mesh.worker_config import DecodeConfig
 
 
 class Restless(DraftLengths):

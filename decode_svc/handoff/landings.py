@@ -16,20 +16,9 @@ from decode_svc.handoff.spans import Spans
 from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding, PageOwner
 from engine.pages import PagePool
 from kvtransfer.transfer import Arrived, Pool
-from mesh.messages import (
-    Abort,
-    Commit,
-    Computing,
-    Landed,
-    Landing,
-    Later,
-    Message,
-    Quiet,
-    Ready,
-    Reason,
-    Ticket,
-    Written,
-)
+from mesh.jobs import Reason, Ticket
+from mesh.kv_messages import Abort, Commit, Computing, Landed, Landing, Later, Quiet, Ready, Written
+from mesh.messages import Message
 from mesh.rules import Rules
 
 log = logging.getLogger("baton.decode")
@@ -188,11 +177,11 @@ class Landings:
 
     def _lose(self, request: DecodeRequest, reason: Reason, *, proof: bool) -> None:
         self._lost[reason] += 1
-        self.fence(request, proof=proof)
+        self.fence(request, proof=proof, why=reason.value)
         request.enter(DecodePhase.LOST)
         self._host.lost(request, reason)
 
-    def fence(self, request: DecodeRequest, *, proof: bool = False) -> None:
+    def fence(self, request: DecodeRequest, *, proof: bool = False, why: str = "the attempt ended here") -> None:
         """Rule [fence]: the landing is over for its writer. Its pages are free where no write can come, with proof or
         on a two-sided transport; else they are quarantined."""
         landing = request.landing
@@ -213,7 +202,7 @@ class Landings:
         self.bytes_given_up += len(landing.pages) * self.pool.shape.page_bytes
         self._close(request, landing)
         if not proof and self.quarantine.needs_proof(self._sessions.receivers[landing.transport]):
-            self.quarantine.add(landing.pages)
+            self.quarantine.add(landing.owner, landing.pages, why)
         else:
             self._pages.unland(landing.pages)
         self._sessions.send(landing.writer, Abort(landing.ticket))

@@ -14,7 +14,8 @@ from engine.batch import pages_needed
 from engine.examined import Seniority
 from engine.pages import PagePool
 from mesh.hashing import block_hashes
-from mesh.messages import End, Load
+from mesh.jobs import End
+from mesh.reports import Load
 
 HAVE_PAGES = (DecodePhase.RUNNING, DecodePhase.LANDING)
 
@@ -113,7 +114,7 @@ class Room:
         first = min(waiting, key=lambda r: r.seniority, default=None)
         return None if first is None else (first.seniority, self.lacking(first, 0))
 
-    def load(self, tokens_per_second: float, step_seconds: float = 0.0) -> Load:
+    def load(self, tokens_per_second: float, step_seconds: float = 0.0, local_tokens_per_second: float = 0.0) -> Load:
         """The report that tells gateways how full this worker is."""
         everyone = self._requests.values()
         opened = [r for r in everyone if r.phase in WAITING]
@@ -129,6 +130,7 @@ class Room:
             opened=len(opened),
             free_places=0 if waiting else self.places(),
             place_seconds=self._place_seconds(step_seconds, running if waiting else self._max_batch),
+            local_tokens_per_second=local_tokens_per_second,
         )
 
     def _place_seconds(self, step_seconds: float, places: int) -> float:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from decode_svc.handoff.writers import Writers
 from kvtransfer.transfer import Receiver
-from mesh.messages import Kv, KvHello, Message
+from mesh.kv_messages import KvHello
+from mesh.messages import Kv, Message
 from mesh.network import Stream, StreamClosed
 from mesh.rules import Rules
 from mesh.session import Session

@@ -12,8 +12,8 @@ from decode_svc.handoff.sessions import Sessions
 from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding
 from engine.pages import PagePool
 from kvtransfer.transfer import Pool
+from mesh.kv_messages import Commit, Landed, Resend
 from mesh.logs import trace_fields
-from mesh.messages import Commit, Landed, Resend
 from mesh.rules import Rules
 
 log = logging.getLogger("baton.decode")

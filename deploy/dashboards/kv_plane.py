@@ -95,6 +95,7 @@ _ERRORS = Panel(
     "landing_lost, no_progress. The lost pages are sent or computed again.",
     query(f"sum by (reason) ({once(rate('baton_kv_transfer_errors_total'))})", "{{reason}}"),
     PER_SECOND,
+    width=6,
 )
 _RESENT = Panel(
     "Pages sent again",
@@ -102,6 +103,7 @@ _RESENT = Panel(
     "normal.",
     query(f"sum by (tier) ({once(rate('baton_kv_resent_bytes_total'))})", "{{tier}}"),
     BYTES_PER_SECOND,
+    width=6,
 )
 _ADMISSIONS = Panel(
     "Who computed the prompts",
@@ -110,12 +112,23 @@ _ADMISSIONS = Panel(
     query(f"sum by (kind) ({once(rate('baton_admissions_total'))})", "{{kind}}"),
     PER_SECOND,
     PanelKind.STACK,
+    width=6,
+)
+
+_LEDGER = Panel(
+    "Pages that do not add up",
+    "Times that a worker found a page without a holder, or with two, since it started. Zero is normal: all else is "
+    "a defect, and a restart of the worker frees the page.",
+    query(f"sum by (worker) ({once('baton_ledger_broken_total')})", "{{worker}}"),
+    COUNT,
+    alarm_at=1,
+    width=6,
 )
 
 _QUARANTINE = Panel(
     "Quarantined now",
-    "Pages that an old writer could still write into. stuck: its writer is silent and may not be killed, so a human "
-    "has to end it. Both are zero in a healthy mesh.",
+    "Pages that an old writer could still write into. stuck: its writer gives no proof and decode does not kill it, so "
+    "a human has to end it. Both are zero in a healthy mesh.",
     (
         PromQuery(f"sum({_quarantined})", "now in quarantine"),
         PromQuery(f"sum({once('baton_pages_stuck')})", "stuck"),
@@ -181,7 +194,7 @@ KV_PLANE = Dashboard(
     (
         PanelSection("Pages", (_states("decode"), _states("prefill"), _USED)),
         PanelSection("Hand-off", (_BYTES, _HIDDEN, _EXPOSED, _TRANSFER, _LANDING, _CLIENT)),
-        PanelSection("Repairs", (_ERRORS, _RESENT, _ADMISSIONS)),
+        PanelSection("Repairs", (_ERRORS, _RESENT, _ADMISSIONS, _LEDGER)),
         PanelSection("Quarantine and leases", (_QUARANTINE, _QUARANTINED, _LEASES, _SESSIONS)),
         PanelSection("Prefix cache", (_HITS, _SAVED)),
     ),

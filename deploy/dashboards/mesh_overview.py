@@ -13,7 +13,7 @@ from deploy.dashboards.panels import (
     PanelSection,
     PromQuery,
 )
-from deploy.dashboards.promql import once, percentile, percentiles, query, rate
+from deploy.dashboards.promql import WINDOW, once, percentile, percentiles, query, rate
 
 WORKERS = '{tier!="gateway"}'
 
@@ -140,7 +140,8 @@ _WAITING = Panel(
 _ROUTES = Panel(
     "Why a route was taken",
     "Decisions of the gateway's router. local_cached is good: the prefix cache has the prompt. local_no_prefill is "
-    "not: no prefill worker could be used. wait: no worker had room.",
+    "not: no prefill worker could be used. local_faster: prefill has queues, and decode computes beside its batch. "
+    "wait: no worker had room.",
     query(f"sum by (decision) ({rate('baton_route_decisions_total')})", "{{decision}}"),
     PER_SECOND,
 )
@@ -157,6 +158,31 @@ _RESUMES = Panel(
     "Requests that a worker lost and another one continued, by reason. The client notices a pause, nothing else.",
     query(f"sum by (reason) ({rate('baton_resumes_total')})", "{{reason}}"),
     PER_SECOND,
+)
+_REFUSED = Panel(
+    "Refused at admission",
+    "Requests that the gateway refused before anything was computed. queue, deadline: they would have waited too long "
+    "behind others. max_waiting: too many wait already. no_worker: no worker serves the model. Zero is normal; more "
+    "load than the mesh can compute shows here, and not as late answers.",
+    query(f"sum by (reason) ({rate('baton_refusals_total')})", "{{reason}}"),
+    PER_SECOND,
+    PanelKind.STACK,
+)
+_HUNG = Panel(
+    "Hung workers",
+    "Workers whose connections live while no step of theirs ends. The gateway sends them no requests and moves those "
+    "that they have. Zero is normal.",
+    query("max by (tier) (baton_workers_hung)", "{{tier}}"),
+    COUNT,
+    alarm_at=1,
+)
+_FAILED_ALONE = Panel(
+    "Requests that failed alone",
+    "Requests that ended within the window because a step with them alone failed. The others of their batch went on. "
+    "Zero is normal; the worker's log has the reason.",
+    query(f"sum by (worker) ({once(f'increase(baton_requests_failed_alone_total[{WINDOW}])')})", "{{worker}}"),
+    COUNT,
+    alarm_at=1,
 )
 _BURN = Panel(
     "Burn of the error budget",
@@ -177,6 +203,6 @@ MESH_OVERVIEW = Dashboard(
         PanelSection("Now", (_FIRST_TOKEN_NOW, _GAP_NOW, _TOKENS_NOW, _GOODPUT, _HIDDEN, _WORKERS)),
         PanelSection("What clients feel", (_FIRST_TOKEN, _GAP, _WHOLE)),
         PanelSection("Where the work is", (_TOKENS, _WAITING, _ROUTES)),
-        PanelSection("What goes wrong", (_ERRORS, _RESUMES, _BURN)),
+        PanelSection("What goes wrong", (_ERRORS, _RESUMES, _BURN, _REFUSED, _HUNG, _FAILED_ALONE)),
     ),
 )

@@ -13,9 +13,10 @@ from gateway.answer import Answer
 from gateway.anthropic.errors import PING
 from gateway.events import Finished
 from gateway.openai.sse import encode
+from gateway.receipts.receipts import OpenReceipt, noted_events, receipt_member
 from gateway.translation.parts import AnswerPart, AnswerParts, Happened, PartKind, PartStep
 from gateway.usage import usage_of
-from mesh.messages import End
+from mesh.jobs import End
 
 Json = dict[str, Any]
 _DELTAS = {
@@ -27,11 +28,19 @@ _DELTAS = {
 
 class MessagesReply:
     def __init__(
-        self, answer: Answer, *, request_id: str, stream: bool, model: str, shows_thinking: bool, fills_context: bool
+        self,
+        answer: Answer,
+        *,
+        request_id: str,
+        stream: bool,
+        model: str,
+        shows_thinking: bool,
+        fills_context: bool,
+        receipt: OpenReceipt | None = None,
     ) -> None:
         """`fills_context`: the answer may take all that the context leaves, which is less than max_tokens."""
         self.request_id, self.stream = request_id, stream
-        self._answer, self._shows_thinking = answer, shows_thinking
+        self._answer, self._shows_thinking, self._receipt = answer, shows_thinking, receipt
         self._at_length = "model_context_window_exceeded" if fills_context else "max_tokens"
         self._parts = AnswerParts()
         self._head = b""  # of deltas of the open block
@@ -43,7 +52,7 @@ class MessagesReply:
     async def frames(self) -> AsyncGenerator[bytes, None]:
         finished: Finished | None = None
         begun = False
-        async for event in self._answer.events():
+        async for event in noted_events(self._receipt, self._answer):
             if not begun:
                 begun = True
                 yield self._event("message_start", {"message": self._message([], None)})
@@ -56,12 +65,13 @@ class MessagesReply:
         for step in self._parts.finish():
             if frame := self.frame(step):
                 yield frame
-        yield self._event("message_delta", {"delta": self._end(finished), "usage": self._usage()})
+        last = {"delta": self._end(finished), "usage": self._usage()} | await receipt_member(self._receipt)
+        yield self._event("message_delta", last)
         yield self._event("message_stop", {})
 
     async def whole(self) -> Json:
         finished: Finished | None = None
-        async for event in self._answer.events():
+        async for event in noted_events(self._receipt, self._answer):
             if isinstance(event, Finished):
                 finished = event
             else:
@@ -69,7 +79,8 @@ class MessagesReply:
                     pass
         for _ in self._parts.finish():
             pass
-        return self._message([self._block(part) for part in self._parts.parts], finished)
+        message = self._message([self._block(part) for part in self._parts.parts], finished)
+        return message | await receipt_member(self._receipt)
 
     def _message(self, content: list[Json], finished: Finished | None) -> Json:
         return self._fixed | {"content": content} | self._end(finished) | {"usage": self._usage()}

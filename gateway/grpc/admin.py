@@ -1,4 +1,4 @@
-"""The gRPC API of operators, baton.admin.v1: load, topology and drains.
+"""The gRPC API of operators, baton.admin.v1: load, topology, drains and pages.
 
 It is served on the port where workers register, which a network keeps from clients already: a topology shows addresses,
 and whoever drains workers can end the service."""
@@ -11,15 +11,18 @@ from random import Random
 from typing import Any
 
 from baton.admin.v1 import admin_pb2 as pb
+from gateway.attached import AttachedWorker
 from gateway.errors import client_error
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.calls import Call, begin, handlers
 from gateway.grpc.load import load_of
+from gateway.observability.pages import view_of_pages
 from gateway.service import Gateway
-from gateway.workers import AttachedWorker
+from mesh.config_checks import MAX_SECONDS
 from mesh.errors import InvalidRequest
 from mesh.grpc_network import AddServices
 from mesh.messages import Drain
+from mesh.page_reports import MOST_LISTED
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"]
 INTERVALS = (0.1, 60.0)
@@ -68,11 +71,24 @@ class _Admin:
 
     async def Drain(self, raw: bytes, context: Any) -> pb.DrainResponse:
         async with _answered(raw, context, self._random) as call:
-            worker = self._named((await call.message(pb.DrainRequest)).worker)
+            request = await call.message(pb.DrainRequest)
+            worker, grace_ms = self._named(request.worker), None
+            if request.HasField("hand_over_seconds"):
+                if not 0.0 <= request.hand_over_seconds <= MAX_SECONDS:
+                    raise InvalidRequest("hand_over_seconds", f"hand_over_seconds must be from 0 to {MAX_SECONDS:g}")
+                grace_ms = round(request.hand_over_seconds * 1000)
             before = _worker(worker)
-            if not worker.draining:
-                worker.send(Drain())
+            if not worker.draining or grace_ms is not None:
+                worker.send(Drain(grace_ms))
         return pb.DrainResponse(worker=before)
+
+    async def Pages(self, raw: bytes, context: Any) -> pb.PagesResponse:
+        async with _answered(raw, context, self._random) as call:
+            request = await call.message(pb.PagesRequest)
+            if request.count > MOST_LISTED:
+                raise InvalidRequest("count", f"count must be from 0 to {MOST_LISTED}, not {request.count}")
+            view = await view_of_pages(self._gateway, request.worker, request.first, request.count)
+        return pb.PagesResponse(workers=map(_worker_pages, view["workers"]), alarms=view["alarms"])
 
     def _workers(self) -> dict[int, pb.Worker]:
         return {worker.incarnation: _worker(worker) for worker in self._gateway.workers}
@@ -112,6 +128,20 @@ def _worker(worker: AttachedWorker) -> pb.Worker:
         model=worker.model,
         waiting=worker.load.waiting,
         running=worker.load.running,
+    )
+
+
+def _worker_pages(view: dict[str, Any]) -> pb.WorkerPages:
+    holders = [{name: value for name, value in each.items() if value is not None} for each in view.get("holders", ())]
+    return pb.WorkerPages(
+        worker=view["worker"],
+        id=view["id"],
+        tier=view["tier"],
+        answered=view["answered"],
+        states=view.get("states", {}),
+        holders=[pb.PageHolder(**each) for each in holders],
+        faults=view.get("faults", ()),
+        runs=[pb.PageRun(pages=pages, state=state, holders=by) for pages, state, by in view.get("runs", ())],
     )
 
 

@@ -13,6 +13,7 @@ import grpc
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.answer import Answer
+from gateway.client_request import validate_request_id
 from gateway.core import Core
 from gateway.errors import client_error
 from gateway.grpc import errors as grpc_errors
@@ -32,7 +33,7 @@ from gateway.receipts.receipts import Receipts, begin_receipt
 from gateway.text.by_model import ModelAssets
 from gateway.turns import Turns
 from gateway.usage import usage_of
-from gateway.validation import validate, validate_model, validate_request_id
+from gateway.validation import validate, validate_model
 from mesh import semconv
 from mesh.errors import BatonError, Cancelled
 from mesh.grpc_network import AddServices
@@ -100,7 +101,8 @@ class Generating:
             if given := request.request_id or call.metadata.get("x-request-id"):
                 trace.request_id = call.request_id = validate_request_id(str(given))
             trace.model = validate_model(self._core, request.model)
-            self._core.admit(1, trace.model)  # before the prompt is tokenized
+            scored = request.stop.HasField("max_tokens") and not request.stop.max_tokens
+            self._core.admit(1, trace.model, examined=scored)  # before the prompt is tokenized
             assets = self._models.of(trace.model)
             parsed = await parse_request(
                 request,
@@ -113,7 +115,7 @@ class Generating:
                 growing=asked.growing_tool_calls,
             )
             valid = validate(parsed, self._core, assets, self._random)
-            self._core.admit(len(valid.choices), trace.model)
+            self._core.admit(len(valid.choices), trace.model, examined=scored)
             owner = trace.admission.tenant
             receipt = await begin_receipt(self._receipts, request.receipt, [valid], model=trace.model, owner=owner)
             answer = await Answer.begin(valid, self._core, assets.tokenizer, self._turns)

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from baton.inference.v1 import inference_pb2 as pb
+from gateway.client_request import validate_request_id
 from gateway.core import Core
 from gateway.embedding import Embeddings, EmbedRequest, check_count, validate_embed
 from gateway.errors import client_error
@@ -18,7 +19,7 @@ from gateway.observability.traces import RecentTraces
 from gateway.text.assets import Assets
 from gateway.text.by_model import ModelAssets
 from gateway.text.prompt import encode_text
-from gateway.validation import validate_model, validate_request_id
+from gateway.validation import validate_model
 from mesh import semconv
 from mesh.errors import InvalidRequest
 

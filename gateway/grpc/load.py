@@ -8,7 +8,7 @@ from baton.rpc.v1 import rpc_pb2
 from gateway.requests import RequestPhase
 from gateway.service import Gateway
 from gateway.usage import TokenUsage
-from mesh.messages import Tier
+from mesh.jobs import Tier
 
 TRAILER = "endpoint-load-metrics-bin"
 

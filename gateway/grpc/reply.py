@@ -9,14 +9,14 @@ from itertools import islice
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.answer import Answer
+from gateway.client_request import ClientRequest
 from gateway.core import PromptScores
 from gateway.events import Delta, Finished
 from gateway.grpc.request import AskedRequest, class_of
 from gateway.grpc.tools import tool_call, tool_call_part
 from gateway.receipts.receipts import OpenReceipt
 from gateway.usage import timings_of, usage_of
-from gateway.validation import ClientRequest
-from mesh.messages import End
+from mesh.jobs import End
 
 _SCORED = 512  # tokens of a prompt whose logprobs are one event, wherever they were computed
 _IDS = 16_384  # ids of a prompt that are converted in one piece

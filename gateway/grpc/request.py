@@ -11,6 +11,7 @@ from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.adjustments import find_adjustments
+from gateway.client_request import ClientRequest
 from gateway.fields import Fields
 from gateway.grpc.calls import Call
 from gateway.grpc.conversation import CHAT_FIELDS
@@ -23,7 +24,7 @@ from gateway.structured.calls import call_form
 from gateway.structured.forms import Form, parse_structured_outputs
 from gateway.text.assets import Assets
 from gateway.text.formats import HERMES
-from gateway.validation import MAX_CHOICES, MAX_TOP_LOGPROBS, ClientRequest
+from gateway.validation import MAX_CHOICES, MAX_TOP_LOGPROBS
 from mesh.errors import InvalidRequest
 
 _FINGERPRINT = " fingerprint "

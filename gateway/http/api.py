@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Scope
 
 from gateway.answer import Answer
 from gateway.anthropic.errors import AnthropicDialect
+from gateway.client_request import ClientRequest, validate_request_id
 from gateway.core import Core
 from gateway.embedding import Embeddings, validate_embed
 from gateway.http.cors import Cors
@@ -46,7 +47,7 @@ from gateway.tenants.tenants import Tenants
 from gateway.text.assets import Assets
 from gateway.text.by_model import ModelAssets
 from gateway.turns import Turns
-from gateway.validation import ClientRequest, ValidRequest, validate, validate_model, validate_request_id
+from gateway.validation import ValidRequest, validate, validate_model
 from mesh import semconv
 from mesh.telemetry import Silent
 
@@ -76,7 +77,9 @@ class HttpApi:
         self.count_error, self.bodies = core.count_error, BodyReader(core.limits, self._parser.trim_later)
         info = InfoPages(core, models, created=int(clock()), also=also)
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
-        chats = TranslatedChats(core, self._parser, self._known, random=random, clock=clock, turns=self.turns)
+        chats = TranslatedChats(
+            core, self._parser, self._known, self._receipt, random=random, clock=clock, turns=self.turns
+        )
         own, messages = ResponsesDialect(), AnthropicDialect()
         endpoints = {
             "/v1/chat/completions": GeneratingEndpoint(self, self._chat, semconv.CHAT),
@@ -125,7 +128,7 @@ class HttpApi:
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, CompletionRequest, caller)
         caller, assets = self._known(caller, body)
-        self._core.admit(count_choices(body), caller.trace.model)
+        self._core.admit(count_choices(body), caller.trace.model, examined=body.max_tokens == 0)
         requests = await parse_completion(body, assets, caller)
         valid = await self._validated(requests, assets)
         receipt = await self._receipt(valid, body, caller)
@@ -166,10 +169,12 @@ class HttpApi:
             facts = self._core.facts(assets.name)
             context, pool = facts.context(assets.context_tokens), facts.largest_pool_tokens
             dialect.check(body, plain, self._core.limits, context)
-            self._core.admit(count_choices(plain), caller.trace.model)
+            self._core.admit(count_choices(plain), caller.trace.model, examined=plain.max_tokens == 0)
             requests = await dialect.requests(body, plain, assets, caller, room=min(context, pool or context))
-            pairs = await self._begin(requests, await self._validated(requests, assets), assets)
-            return dialect.reply(body, plain, pairs, assets, int(self._clock()))
+            valid = await self._validated(requests, assets)
+            receipt = await self._receipt(valid, plain, caller)
+            pairs = await self._begin(requests, valid, assets)
+            return dialect.reply(body, plain, pairs, assets, int(self._clock()), receipt)
 
         return GeneratingEndpoint(self, begin, semconv.TEXT_COMPLETION)
 

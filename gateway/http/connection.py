@@ -8,12 +8,13 @@ gateway/http/writing.py."""
 import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from gateway.http.answering import AnswerTransport, HeldFlow
 from gateway.http.refusal import refusal
 from gateway.http.writing import BoundedWriting, JoinedWrites
 from mesh.door_config import DoorConfig
@@ -22,6 +23,8 @@ HEAD_PIECE, BODY_PIECE = 4096, 16_384  # bytes that the parser gets at once
 SLICE_SECONDS = 0.002  # time for which one connection may parse before others have a turn
 MAX_HEADERS = 256
 LINGER_SECONDS = 5.0  # a client that has its error may go on sending so long, unread, so that it reads why
+STOOD_STILL_SECONDS = 0.1  # a timer that is so late shows that this process stood still: bytes may wait to be read
+AGAIN_SECONDS = 1.0  # so long the client has then
 
 
 class Part(Enum):
@@ -48,24 +51,6 @@ class OpenConnections:
         if oldest is not None:
             oldest.drop()
         return oldest is not None
-
-
-class HeldFlow(FlowControl):
-    """Reading stays paused while the connection holds bytes that the parser has not had."""
-
-    held = False
-
-    def hold(self) -> None:
-        self.held = True
-        self.pause_reading()
-
-    def release(self) -> None:
-        self.held = False
-        self.resume_reading()
-
-    def resume_reading(self) -> None:
-        if not self.held:
-            super().resume_reading()
 
 
 class ClientConnection(BoundedWriting):
@@ -142,6 +127,7 @@ class ClientConnection(BoundedWriting):
             late = self.loop.time() > ends
             if self.pipeline or late:
                 self._held.hold()
+                self._set_timer()  # headers may be complete, or a body
                 if not self.pipeline:
                     self.loop.call_soon(self._feed)
                 return
@@ -191,6 +177,7 @@ class ClientConnection(BoundedWriting):
         self._part, self._progress = Part.BODY, True
         self._open.without_request.pop(self, None)
         super().on_headers_complete()
+        self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]  # all that a cycle uses of one
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
@@ -198,6 +185,7 @@ class ClientConnection(BoundedWriting):
 
     def on_message_complete(self) -> None:
         self._part, self._progress = Part.DONE, True
+        self._stop_timer()  # the next message gets time of its own
         super().on_message_complete()
         if self.cycle is not None and self.cycle.response_complete:
             self._open.without_request[self] = None
@@ -209,17 +197,30 @@ class ClientConnection(BoundedWriting):
     def on_response_complete(self) -> None:
         self._running = None
         super().on_response_complete()
-        if self.transport.is_closing():
+        if self._part is Part.REFUSED:
+            self._unset_keepalive_if_required()
+        if self.closing:
             return
         if self._part is Part.DONE and not self.pipeline:
             self._open.without_request[self] = None
-        if self._part is Part.BODY:  # answered before the body was complete
+        if self._part is Part.BODY and self.cycle.response_complete:  # answered before the body was complete
             self._stop_timer()
             self._timed, self._timer = Part.BODY, self.loop.call_later(LINGER_SECONDS, self.transport.close)
         if self._at < len(self._rest):
+            self._unset_keepalive_if_required()  # the next request is there
             self.loop.call_soon(self._feed)
         else:
             self._set_timer()
+
+    def close_behind_answer(self) -> None:
+        """End the connection as the client or the answer wants. A client that still sends its body reads the answer
+        first: bytes that nobody reads would make the kernel reset the connection, and the answer is lost."""
+        answered = self._running is not None and self._running.response_complete
+        if self._part is Part.BODY and answered and self.transport.can_write_eof():
+            self._drop_input()
+            self._linger()
+        else:
+            self.transport.close()
 
     # ---- time
 
@@ -237,14 +238,18 @@ class ClientConnection(BoundedWriting):
         if wanted is not None:
             limits = self._limits
             seconds = limits.header_seconds if wanted is Part.HEAD else limits.body_seconds
-            self._timed, self._timer = wanted, self.loop.call_later(seconds, self._late, wanted)
+            due = self.loop.time() + seconds
+            self._timed, self._timer = wanted, self.loop.call_at(due, self._late, wanted, due)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._timed = None
 
-    def _late(self, part: Part) -> None:
+    def _late(self, part: Part, due: float) -> None:
+        if self.loop.time() - due > STOOD_STILL_SECONDS:  # once: what the client sent meanwhile is read first
+            self._timer = self.loop.call_later(AGAIN_SECONDS, self._late, part, inf)
+            return
         self._timer = self._timed = None
         if part is Part.HEAD and self._unseen == 0 and not self._rest:
             self.transport.close()  # a client that has sent nothing expects no answer
@@ -259,12 +264,8 @@ class ClientConnection(BoundedWriting):
         """Answer with an error that no application sees, and end the connection."""
         open_cycles = [each for each in (self._running, self.cycle) if each is not None and not each.response_complete]
         begun = any(each.response_started for each in open_cycles)
-        self._part, self._rest, self._at = Part.REFUSED, b"", 0
+        self._drop_input()
         self.writable = False
-        self._open.without_request.pop(self, None)
-        self._stop_timer()
-        self._unset_keepalive_if_required()
-        self.pipeline.clear()
         for each in open_cycles:
             each.disconnected = True
             each.message_event.set()
@@ -273,8 +274,20 @@ class ClientConnection(BoundedWriting):
             return
         self.transport.write(refusal(status, message))
         if self.transport.can_write_eof():
-            self.transport.write_eof()
-            self._held.release()
-            self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+            self._linger()
         else:
             self.transport.close()
+
+    def _drop_input(self) -> None:
+        """No request comes from this connection any more."""
+        self._part, self._rest, self._at = Part.REFUSED, b"", 0
+        self._open.without_request.pop(self, None)
+        self._stop_timer()
+        self._unset_keepalive_if_required()
+        self.pipeline.clear()
+
+    def _linger(self) -> None:
+        """The client gets the end of what is written, and some time in which what it still sends is dropped."""
+        self.transport.write_eof()
+        self._held.release()
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)

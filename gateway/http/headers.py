@@ -10,9 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.client_request import is_request_id
 from gateway.http.coding import compressing, reads_gzip
 from gateway.http.cors import Cors
-from gateway.validation import is_request_id
 
 REQUEST_ID, MORE_HEADERS = "baton.request_id", "baton.headers"  # keys of a scope
 API = (

@@ -65,6 +65,8 @@ class InfoPages:
             found["models"] = {one.root: {"status": OK if one.healthy else NOT_OK, **one.tiers} for one in facts}
         if refused := self._core.refused_workers():
             found["refused_workers"] = refused
+        if alarms := self._core.alarms():
+            found["alarms"] = alarms
         return _json(found, 200 if healthy else 503)
 
     async def _load(self, request: Request) -> Response:

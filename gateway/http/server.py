@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from gateway.http.connection import ClientConnection, OpenConnections
-from mesh.config import split_address
+from mesh.config_checks import split_address
 from mesh.door_config import DoorConfig
 from mesh.grpc_network import AddressError
 

@@ -4,7 +4,7 @@ The settings `tls_*` are another matter: they are between the services of the me
 
 import ssl
 
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.door_config import DoorConfig
 
 

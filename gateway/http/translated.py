@@ -2,7 +2,7 @@
 
 Steps 1 and 8 of a request's life over HTTP. What happens between them is the same for all chats."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -15,12 +15,14 @@ from gateway.anthropic.reply import MessagesCountReply, MessagesReply
 from gateway.anthropic.request import AskedMessage, translate_count
 from gateway.anthropic.request import translate as translate_message
 from gateway.anthropic.types import MessagesCountRequest, MessagesRequest
+from gateway.client_request import ClientRequest
 from gateway.core import Core
 from gateway.http.errors import shown_names
 from gateway.openai.large import BodyParser
 from gateway.openai.reply import Reply
 from gateway.openai.request import HttpCaller, chat_prompt, parse_chat
-from gateway.openai.types import ChatRequest
+from gateway.openai.types import ChatRequest, CommonRequest
+from gateway.receipts.receipts import OpenReceipt
 from gateway.responses.reply import ResponsesReply
 from gateway.responses.request import translate as translate_response
 from gateway.responses.types import ResponsesRequest
@@ -29,7 +31,7 @@ from gateway.text.prompt import encode_chat
 from gateway.translation.chat import when_idle
 from gateway.translation.reading import Ignored
 from gateway.turns import Turns
-from gateway.validation import ClientRequest, ValidRequest, validate
+from gateway.validation import ValidRequest, validate
 from mesh.errors import InvalidRequest
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -43,13 +45,15 @@ class TranslatedChats:
         core: Core,
         parser: BodyParser,
         known: Callable[[HttpCaller, ChatRequest], tuple[HttpCaller, Assets]],
+        receipt: Callable[[Sequence[ValidRequest], CommonRequest, HttpCaller], Awaitable[OpenReceipt | None]],
         *,
         random: Random,
         clock: Callable[[], float],
         turns: Turns,
     ) -> None:
-        """`known` checks model and request id, names the caller by them, and finds the model's assets."""
-        self._core, self._parser, self._known = core, parser, known
+        """`known` checks model and request id, names the caller by them, and finds the model's assets. `receipt` is
+        the one that the client wants."""
+        self._core, self._parser, self._known, self._receipt = core, parser, known, receipt
         self._random, self._clock, self._turns = random, clock, turns
 
     async def responses(self, raw: bytes, caller: HttpCaller) -> Reply:
@@ -58,8 +62,8 @@ class TranslatedChats:
         caller, assets = self._known(caller, chat.body)
         self._core.admit(1, caller.trace.model)
         request = await parse_chat(chat.body, assets, caller, chat.spelling)
-        valid, answer = await self._begin(request, assets)
-        return ResponsesReply(body, asked.repeated, valid, answer, assets, clock=self._clock)
+        valid, answer, receipt = await self._begin(request, assets, chat.body, caller)
+        return ResponsesReply(body, asked.repeated, valid, answer, assets, clock=self._clock, receipt=receipt)
 
     async def messages(self, raw: bytes, caller: HttpCaller) -> Reply:
         body, asked = await self._asked(raw, MessagesRequest, translate_message, caller)
@@ -68,7 +72,8 @@ class TranslatedChats:
         request = await self._read_message(asked, caller, assets)
         room = self._room(request, assets)
         fills = request.max_tokens is not None and request.max_tokens > room > 0
-        _, answer = await self._begin(replace(request, max_tokens=room) if fills else request, assets)
+        request = replace(request, max_tokens=room) if fills else request
+        _, answer, receipt = await self._begin(request, assets, asked.chat.body, caller)
         return MessagesReply(
             answer,
             request_id=request.request_id,
@@ -76,6 +81,7 @@ class TranslatedChats:
             model=body.model or assets.name,
             shows_thinking=asked.shows_thinking,
             fills_context=fills or request.max_tokens is None,
+            receipt=receipt,
         )
 
     async def count_tokens(self, raw: bytes, caller: HttpCaller) -> Reply:
@@ -116,6 +122,9 @@ class TranslatedChats:
         limits = (assets.context_tokens, facts.context_tokens, facts.largest_pool_tokens)
         return min(limit for limit in limits if limit) - len(request.prompt)
 
-    async def _begin(self, request: ClientRequest, assets: Assets) -> tuple[ValidRequest, Answer]:
+    async def _begin(
+        self, request: ClientRequest, assets: Assets, body: ChatRequest, caller: HttpCaller
+    ) -> tuple[ValidRequest, Answer, OpenReceipt | None]:
         valid = validate(request, self._core, assets, self._random)
-        return valid, await Answer.begin(valid, self._core, assets.tokenizer, self._turns)
+        receipt = await self._receipt([valid], body, caller)
+        return valid, await Answer.begin(valid, self._core, assets.tokenizer, self._turns), receipt

@@ -114,8 +114,9 @@ def health(own: OwnAnswer, others: Sequence[OwnAnswer]) -> OwnAnswer:
             name: _fewest([own, *(page["models"][name] for page in pages[1:] if name in page.get("models", {}))])
             for name, own in whole["models"].items()
         }
-    if refused := list(dict.fromkeys(reason for page in pages for reason in page.get("refused_workers", ()))):
-        whole["refused_workers"] = refused
+    for name in ("refused_workers", "alarms"):
+        if found := list(dict.fromkeys(reason for page in pages for reason in page.get(name, ()))):
+            whole[name] = found
     return OwnAnswer(own.status, msgspec.json.encode({**whole, "processes": len(pages)}))
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from gateway.reference.answers import AnswerTimings, AnswerUsage, PromptToken
+from gateway.reference.receipts import SignedReceipt
 
 Triple = tuple[float | None, int, str | None]  # logprob, token id, text
 
@@ -69,6 +70,7 @@ class TokenAnswer(Struct, kw_only=True):
     system_fingerprint: str
     prompt_logprobs: list[dict[str, PromptToken] | None] | None
     prompt_token_ids: list[int] | UnsetType = UNSET
+    receipt: SignedReceipt | UnsetType = UNSET
 
 
 class TokenChunk(Struct, kw_only=True):
@@ -79,6 +81,7 @@ class TokenChunk(Struct, kw_only=True):
     choices: list[TokenAnswerChoice]
     usage: AnswerUsage | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    receipt: SignedReceipt | UnsetType = UNSET
 
 
 class SglangEnd(Struct, kw_only=True):
@@ -98,6 +101,7 @@ class SglangMeta(Struct, kw_only=True):
     input_top_logprobs: list[list[Triple] | None] | UnsetType = UNSET
     output_token_logprobs: list[Triple] | UnsetType = UNSET
     output_top_logprobs: list[list[Triple]] | UnsetType = UNSET
+    receipt: SignedReceipt | UnsetType = UNSET  # of all answers of the request, in the one that ends last
 
 
 class SglangAnswer(Struct, kw_only=True):

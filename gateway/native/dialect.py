@@ -11,12 +11,13 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gateway.answer import Answer
+from gateway.client_request import ClientRequest
 from gateway.openai.limits import check_limits
 from gateway.openai.reply import Reply
 from gateway.openai.request import HttpCaller, parse_completion
 from gateway.openai.types import CompletionRequest
+from gateway.receipts.receipts import OpenReceipt
 from gateway.text.assets import Assets
-from gateway.validation import ClientRequest
 from mesh.door_config import DoorConfig
 from mesh.errors import ContextTooLong, InvalidRequest
 
@@ -30,7 +31,9 @@ class CompletionDialect(Generic[Body]):
     body: type[Body]
     translate: Callable[[Body, list[str]], CompletionRequest]  # the list gets the names of fields without effect
     names: Callable[[Body], Names]
-    reply: "Callable[[Body, CompletionRequest, Sequence[tuple[ClientRequest, Answer]], Assets, int], Reply]"
+    reply: Callable[
+        [Body, CompletionRequest, Sequence[tuple[ClientRequest, Answer]], Assets, int, OpenReceipt | None], Reply
+    ]
     default_tokens: int | None = None  # tokens of an answer whose client names no number; None: what there is room for
 
     def check(self, body: Body, plain: CompletionRequest, limits: DoorConfig, context: int) -> None:

@@ -7,7 +7,7 @@ from gateway.events import Delta
 from gateway.openai.pieces import encode_pieces
 from gateway.openai.sse import encode
 from gateway.text.tokenizer import ModelTokenizer
-from mesh.messages import Token
+from mesh.jobs import Token
 
 
 class Triples:

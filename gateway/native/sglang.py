@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from gateway.answer import Answer
+from gateway.client_request import is_request_id
 from gateway.core import PromptScores
 from gateway.events import Delta, Finished, merge
 from gateway.native.dialect import CompletionDialect
@@ -15,10 +16,11 @@ from gateway.native.types import SglangBody, SglangSampling, check_off, idle_fie
 from gateway.openai.pieces import JsonPieces, in_thread
 from gateway.openai.reply import BaseReply, Pairs, numbered
 from gateway.openai.types import CompletionRequest
+from gateway.receipts.receipts import OpenReceipt, receipt_member
 from gateway.text.assets import Assets
-from gateway.validation import MAX_TOP_LOGPROBS, is_request_id
+from gateway.validation import MAX_TOP_LOGPROBS
 from mesh.errors import InvalidRequest
-from mesh.messages import End
+from mesh.jobs import End
 
 DEFAULT_TOKENS = 128  # SGLang's default
 SLICE = 64  # tokens of a prompt whose logprobs are rendered at once
@@ -70,6 +72,8 @@ def _translate(body: SglangBody, ignored: list[str]) -> CompletionRequest:
         structured_outputs=given or None,
         logprobs=top,
         prompt_logprobs=None if start is None else top,
+        numerics_class=body.numerics_class,
+        receipt=body.receipt,
         **{name: getattr(wanted, name) for name in _SAME},
     )
 
@@ -92,14 +96,23 @@ def _logprobs(body: SglangBody, ignored: list[str]) -> tuple[int | None, int | N
 class SglangReply(BaseReply):
     prefix = "generate"
 
-    def __init__(self, body: SglangBody, plain: CompletionRequest, pairs: Pairs, assets: Assets, created: int) -> None:
-        super().__init__(plain, pairs, assets, created=created)
+    def __init__(
+        self,
+        body: SglangBody,
+        plain: CompletionRequest,
+        pairs: Pairs,
+        assets: Assets,
+        created: int,
+        receipt: OpenReceipt | None,
+    ) -> None:
+        super().__init__(plain, pairs, assets, created=created, receipt=receipt)
         ids = body.input_ids
         listed = isinstance(body.text, list) or (bool(ids) and isinstance(ids and ids[0], list))
         self._many = listed or self._choices > 1
         self._top, self._start = plain.logprobs, body.logprob_start_len if plain.prompt_logprobs is not None else None
         self._texts = bool(body.return_text_in_logprobs)
         self._growing: dict[int, GrowingChoice] = {}
+        self._open = len(self._answers) * self._choices  # choices that have not ended
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         shown: dict[int, int] = {}  # tokens of each choice in its last event
@@ -109,7 +122,7 @@ class SglangReply(BaseReply):
                 if choice.tokens - shown.get(index, 0) < 1 + choice.tokens // FRAMES:
                     continue
                 shown[index] = choice.tokens
-            end = self._end(index, event) if isinstance(event, Finished) else {"finish_reason": None}
+            end = await self._end(index, event) if isinstance(event, Finished) else {"finish_reason": None}
             number = b'"index":%d,' % index if self._many else b""
             yield b"data: {" + number + b"".join(choice.members(self._meta(index) | end)) + b"}\n\n"
 
@@ -117,7 +130,7 @@ class SglangReply(BaseReply):
         found: dict[int, JsonPieces] = {}
         async for event in self._events():
             if isinstance(event, Finished):
-                meta = self._meta(event.index) | self._end(event.index, event)
+                meta = self._meta(event.index) | await self._end(event.index, event)
                 meta |= await self._of_prompt(self._answers[event.index // self._choices])
                 found[event.index] = JsonPieces([b"{", *self._growing[event.index].members(meta), b"}"])
         ordered = [found[index] for index in sorted(found)]
@@ -143,13 +156,15 @@ class SglangReply(BaseReply):
             "cached_tokens": choice.cached_tokens,
         }
 
-    def _end(self, index: int, event: Finished) -> dict[str, Any]:
-        """Why the choice ended, and the seconds that its request took."""
+    async def _end(self, index: int, event: Finished) -> dict[str, Any]:
+        """Why the choice ended, and the seconds that its request took; the last one of all carries the receipt."""
+        self._open -= 1
         choice, seconds = self._growing[index], [each.total_seconds for each in self._answers[0].timings]
         matched = event.stop_string if event.stop_id is None else event.stop_id
         stop = {"type": "stop", "matched": choice.last if matched is None else matched}
         reason = {"type": "length", "length": choice.tokens} if event.reason is End.LENGTH else stop
-        return {"finish_reason": reason, "e2e_latency": max(seconds, default=0.0)}
+        signed = await receipt_member(None if self._open else self._receipt)
+        return {"finish_reason": reason, "e2e_latency": max(seconds, default=0.0)} | signed
 
     async def _of_prompt(self, answer: Answer) -> dict[str, Any]:
         """Logprobs of the prompt from the wanted position on; the first one has none, as in SGLang."""

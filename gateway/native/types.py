@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from gateway.openai.types import Json, SamplingFields, StreamOptions
+from gateway.openai.types import Json, NumericsFields, SamplingFields, StreamOptions
 from mesh.errors import InvalidRequest
 
 
@@ -77,6 +77,8 @@ class TokenGenerateBody(msgspec.Struct):
     return_token_ids: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    numerics_class: NumericsFields | None = None
+    receipt: bool | None = None
     features: None = None
     content_parts: None = None
     reasoning_ended: Literal[True] | None = None
@@ -144,6 +146,8 @@ class SglangBody(msgspec.Struct):
     priority: int | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
+    numerics_class: NumericsFields | None = None
+    receipt: bool | None = None
     log_metrics: bool | None = None
     no_logs: bool | None = None
     stream_options: StreamOptions | None = None

@@ -13,11 +13,12 @@ from gateway.native.types import TokenGenerateBody, VllmSampling, check_off, idl
 from gateway.openai.answer import Json, chat_logprobs, finish_fields
 from gateway.openai.pieces import joined_pieces
 from gateway.openai.reply import BaseReply, Pairs
-from gateway.openai.sse import encode, frame, with_member
+from gateway.openai.sse import encode, frame
 from gateway.openai.types import CompletionRequest
+from gateway.receipts.receipts import OpenReceipt, receipt_member
 from gateway.text.assets import Assets
 from mesh.errors import InvalidRequest
-from mesh.messages import Token
+from mesh.jobs import Token
 
 PATH = "sampling_params."
 _SHARED = tuple(name for name in VllmSampling.__struct_fields__ if name in CompletionRequest.__struct_fields__)
@@ -39,6 +40,8 @@ def _translate(body: TokenGenerateBody, ignored: list[str]) -> CompletionRequest
         cache_salt=body.cache_salt,
         priority=body.priority,
         return_token_ids=body.return_token_ids,
+        numerics_class=body.numerics_class,
+        receipt=body.receipt,
         **{name: getattr(wanted, name) for name in _SHARED},
     )
 
@@ -54,9 +57,15 @@ class TokenReply(BaseReply):
     prefix = "generate"
 
     def __init__(
-        self, body: TokenGenerateBody, plain: CompletionRequest, pairs: Pairs, assets: Assets, created: int
+        self,
+        body: TokenGenerateBody,
+        plain: CompletionRequest,
+        pairs: Pairs,
+        assets: Assets,
+        created: int,
+        receipt: OpenReceipt | None,
     ) -> None:
-        super().__init__(plain, pairs, assets, created=created)
+        super().__init__(plain, pairs, assets, created=created, receipt=receipt)
         self._mode = body.output_mode or "tokens"
         self._with_logprobs = plain.logprobs is not None
         self._prompt: Json = {"prompt_token_ids": pairs[0][0].prompt} if self._with_ids else {}
@@ -66,8 +75,9 @@ class TokenReply(BaseReply):
         async for event in self.events(0):
             yield self.with_usage(frame(head | first | {"choices": [self._piece(event)]}))
             first = {}
-        if self._with_usage:
-            yield with_member(frame(head | {"choices": []}), "usage", self.usage())
+        last: Json = {"usage": self.usage()} if self._with_usage else {}
+        if last := last | await receipt_member(self._receipt):
+            yield frame(head | {"choices": []} | last)
 
     async def whole(self) -> Json:
         found: dict[int, _TokenChoice] = {}
@@ -76,7 +86,7 @@ class TokenReply(BaseReply):
         more: Json = {"prompt_logprobs": None}
         if self._prompt_top is not None:
             more["prompt_logprobs"] = await self.prompt_logprobs(self._answers[0], self._prompt_top)
-        return {
+        answer: Json = {
             "request_id": self.request_id,
             "output_mode": self._mode,
             "model": self._model,
@@ -88,6 +98,7 @@ class TokenReply(BaseReply):
             **more,
             **self._prompt,
         }
+        return await self.signed(answer)
 
     def _piece(self, event: Event) -> Json:
         """A choice of a frame."""

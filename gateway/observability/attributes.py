@@ -1,11 +1,11 @@
 """Attributes of the two outer spans: the SERVER span (what was called, how it ended) and the generation in it."""
 
+from gateway.attached import AttachedWorker
 from gateway.observability.limits import Limits
 from gateway.observability.record import CANCELLED, RequestRecord
-from gateway.router import Cached, Route
-from gateway.workers import AttachedWorker
+from gateway.router import Route
 from mesh import semconv
-from mesh.messages import Tier
+from mesh.jobs import Tier
 from mesh.telemetry import Attribute
 
 
@@ -61,17 +61,24 @@ def chat_attributes(record: RequestRecord) -> dict[str, Attribute]:
     return found
 
 
-def route_attributes(chosen: Route, cached: Cached, *, resumed: bool) -> dict[str, Attribute]:
-    """The decision, what it was made of, and what it costs by the router's own estimate."""
+def route_attributes(chosen: Route, *, resumed: bool) -> dict[str, Attribute]:
+    """The decision, what it was made of, and what it costs by the router's own estimate, part by part."""
+    has, sent = chosen.cached
     found: dict[str, Attribute] = {
         semconv.DECISION: "resumed" if resumed else "remote" if chosen.prefill is not None else "local",
+        semconv.REASON: chosen.decision.value,
         semconv.CANDIDATES: chosen.candidates,
-        semconv.COST: chosen.cost_seconds,
+        semconv.COST: chosen.cost.seconds,
+        semconv.COST_QUEUE: chosen.cost.queue,
+        semconv.COST_PREFILL: chosen.cost.prefill,
+        semconv.COST_TRANSFER: chosen.cost.transfer,
+        semconv.COST_INTERFERENCE: chosen.cost.interference,
+        semconv.COST_ROOM: chosen.cost.room,
         semconv.CHOSEN_DECODE: chosen.decode.name,
-        semconv.PREFIX_DECODE: cached(chosen.decode),
+        semconv.PREFIX_DECODE: has,
     }
     if chosen.prefill is not None:
-        found |= {semconv.CHOSEN_PREFILL: chosen.prefill.name, semconv.PREFIX_PREFILL: cached(chosen.prefill)}
+        found |= {semconv.CHOSEN_PREFILL: chosen.prefill.name, semconv.PREFIX_PREFILL: sent}
     return found
 
 

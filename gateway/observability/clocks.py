@@ -6,7 +6,8 @@ quickest of a few round trips counts, since the error is at most half of it. Clo
 import asyncio
 from collections.abc import Callable
 
-from mesh.messages import ClockProbe, ClockReading
+from mesh.orders import ClockProbe
+from mesh.reports import ClockReading
 
 PROBES = 5  # round trips of one measurement
 REPEAT_SECONDS = 10.0  # between two measurements

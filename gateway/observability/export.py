@@ -4,30 +4,27 @@
 that table, sources and docs/metrics.md name the same metrics."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
 from typing import Any
 
+from gateway.attached import AttachedWorker
 from gateway.observability.by_model import MetricsByModel
-from gateway.observability.histograms import HistogramFamily
-from gateway.observability.metric_names import BATON, OTEL, TABLE, VLLM, MetricSpec
-from gateway.observability.metrics import GatewayMetrics
+from gateway.observability.foreign_names import OTEL, VLLM
+from gateway.observability.foreign_sources import gen_ai_sources, vllm_sources
+from gateway.observability.metric_names import BATON, TABLE
+from gateway.observability.metric_spec import MetricSpec
+from gateway.observability.sources import Source, by_label, by_value, joined, nothing, views
 from gateway.observability.text import MetricSeries
 from gateway.observability.worker_series import WorkerSeries, labels_of
 from gateway.requests import RequestPhase
 from gateway.service import Gateway
 from gateway.tenants.limits import TenantUse
 from gateway.tenants.tenants import Tenants
-from mesh.buckets import Buckets
-from mesh.messages import Tier
+from mesh.jobs import Tier
 
 GATEWAY = "gateway"  # the label `tier` of the gateway's own series
-ENGINE = "0"  # to others the mesh is one engine
-PROVIDER = "baton"
-FINISH_REASONS = ("stop", "length", "abort", "error")
-Source = Callable[[MetricSpec], Iterable[MetricSeries]]
 PROCESS = "process"  # label of what one of several processes of a gateway counts itself
 SEEN_ALIKE = {  # all processes see the same, so these have no such label
     "baton_workers_attached",
@@ -58,7 +55,10 @@ class MeshCollector:
         self._own, self._contexts, self._tenants = (name, GATEWAY), metrics.contexts, tenants
         self._process = process
         self._specs = (*BATON, *(VLLM if vllm else ()), *OTEL)
-        each = [self._vllm(root, counted) | gen_ai(root, counted) for root, counted in metrics.of.items()]
+        each = [
+            vllm_sources(gateway, root, counted, self._contexts[root]) | gen_ai_sources(root, counted)
+            for root, counted in metrics.of.items()
+        ]
         self._sources = self._baton() | {name: joined([one[name] for one in each]) for name in each[0]}
 
     @property
@@ -83,11 +83,9 @@ class MeshCollector:
         own = [MetricSeries((*each.values, str(self._process)), each.value) for each in series]
         return replace(spec, labels=(*spec.labels, PROCESS)), own
 
-    # ---- our own
-
     def _baton(self) -> dict[str, Source]:
         counted = self._metrics
-        workers = {name: _nothing for name, spec in TABLE.items() if spec.labels[:2] == ("worker", "tier")}
+        workers = {name: nothing for name, spec in TABLE.items() if spec.labels[:2] == ("worker", "tier")}
         return {
             **workers,
             "baton_requests_total": lambda _: (MetricSeries(key, n) for key, n in counted.requests.items()),
@@ -122,8 +120,9 @@ class MeshCollector:
             "baton_tenant_choices": lambda _: self._by_tenant(lambda use: {(): use.choices}),
             "baton_event_loop_delay_seconds": views(counted.loop_delay, constant=self._own),
             "baton_spans_dropped_total": lambda _: [MetricSeries(self._own, self._dropped())],
-            "baton_workers_attached": lambda _: self._workers(draining_only=False),
-            "baton_workers_draining": lambda _: self._workers(draining_only=True),
+            "baton_workers_attached": lambda _: self._workers(lambda _: True),
+            "baton_workers_draining": lambda _: self._workers(lambda worker: worker.draining),
+            "baton_workers_hung": lambda _: self._workers(lambda worker: worker.hung),
             "baton_measures_age_seconds": self._ages,
             "baton_build_info": lambda _: [MetricSeries((_version(),), 1)],
             "baton_model_info": self._model_info,
@@ -163,10 +162,9 @@ class MeshCollector:
         for worker in self._gateway.workers:
             yield MetricSeries(names[worker.incarnation], number(worker.load))
 
-    def _workers(self, *, draining_only: bool) -> Iterator[MetricSeries]:
+    def _workers(self, counts: Callable[[AttachedWorker], bool]) -> Iterator[MetricSeries]:
         for tier in Tier:
-            found = sum(w.tier is tier and (not w.takes_requests or not draining_only) for w in self._gateway.workers)
-            yield MetricSeries((tier.value,), found)
+            yield MetricSeries((tier.value,), sum(w.tier is tier and counts(w) for w in self._gateway.workers))
 
     def _ages(self, _: MetricSpec) -> Iterator[MetricSeries]:
         now, names = self._clock(), labels_of(self._gateway.workers)
@@ -183,130 +181,6 @@ class MeshCollector:
         names = labels_of(self._gateway.workers)
         for worker in self._gateway.workers:
             yield MetricSeries((*names[worker.incarnation], worker.model), 1)
-
-    # ---- vLLM's names
-
-    def _vllm(self, root: str, counted: GatewayMetrics) -> dict[str, Source]:
-        model, context = (root, ENGINE), self._contexts[root]
-
-        def one(number: Callable[[], float]) -> Source:
-            return lambda _: [MetricSeries(model, number())]
-
-        def seen(family: HistogramFamily, **labels: str) -> Source:
-            return views(family, constant=model, where=labels, most=context)
-
-        return {
-            "vllm:num_requests_running": one(lambda: self._shares(root)[0]),
-            "vllm:num_requests_waiting": one(lambda: self._shares(root)[1]),
-            "vllm:kv_cache_usage_perc": one(lambda: self._kv_usage(root)),
-            "vllm:cache_config_info": lambda _: self._cache_config(root),
-            "vllm:num_preemptions_total": one(lambda: counted.resumes["preempted"]),
-            "vllm:prompt_tokens_total": one(lambda: counted.prompt_tokens),
-            "vllm:generation_tokens_total": one(lambda: counted.generated),
-            "vllm:prefix_cache_queries_total": one(counted.prefix_queries.total),
-            "vllm:prefix_cache_hits_total": one(counted.prefix_hits.total),
-            "vllm:request_success_total": lambda _: (
-                MetricSeries((*model, reason), counted.finished[reason])
-                for reason in ("stop", "length", "abort", "error")
-            ),
-            "vllm:spec_decode_num_drafts_total": one(lambda: counted.draft_steps),
-            "vllm:spec_decode_num_draft_tokens_total": one(lambda: counted.drafts),
-            "vllm:spec_decode_num_accepted_tokens_total": one(lambda: counted.accepted_drafts),
-            "vllm:spec_decode_num_accepted_tokens_per_pos_total": lambda _: (
-                MetricSeries((*model, str(place)), n) for place, n in sorted(counted.accepted_at.items())
-            ),
-            "vllm:time_to_first_token_seconds": seen(counted.first_tokens),
-            "vllm:inter_token_latency_seconds": seen(counted.gaps),
-            "vllm:request_time_per_output_token_seconds": seen(counted.per_token),
-            "vllm:e2e_request_latency_seconds": seen(counted.durations, status="ok"),
-            "vllm:request_queue_time_seconds": seen(counted.queues),
-            "vllm:request_prefill_time_seconds": seen(counted.prefills),
-            "vllm:request_decode_time_seconds": seen(counted.decodes),
-            "vllm:request_inference_time_seconds": seen(counted.inferences),
-            "vllm:request_prompt_tokens": seen(counted.prompt_sizes),
-            "vllm:request_generation_tokens": seen(counted.answer_sizes),
-            "vllm:request_max_num_generation_tokens": seen(counted.longest_choices),
-            "vllm:request_params_n": seen(counted.choice_counts),
-            "vllm:request_params_max_tokens": seen(counted.token_limits),
-            "vllm:iteration_tokens_total": seen(counted.step_tokens),
-        }
-
-    def _shares(self, root: str) -> tuple[int, int]:
-        """(running, waiting) requests of this gateway and model; together they are all that have not ended. Of those
-        without a token, as many run as the workers say that they compute."""
-        requests = [r for r in self._gateway.sequencer.requests.values() if r.choice.model == root]
-        workers = self._gateway.workers.of(root)
-        opened = [r for r in requests if r.phase is RequestPhase.OPEN]
-        decoding = sum(r.first_token_seconds is not None for r in opened)
-        remote = sum(r.first_token_seconds is None and r.prefill is not None for r in opened)
-        local = len(opened) - decoding - remote
-        computing = min(remote, sum(w.load.running for w in workers.tier(Tier.PREFILL)))
-        queued = min(local, sum(w.load.waiting for w in workers.tier(Tier.DECODE)))
-        running = decoding + computing + local - queued
-        return running, len(requests) - running
-
-    def _kv_usage(self, root: str) -> float:
-        loads = [w.load for w in self._gateway.workers.of(root) if w.tier is Tier.DECODE]
-        total = sum(load.total_pages for load in loads)
-        return 1 - sum(load.free_pages for load in loads) / total if total else 0.0
-
-    def _cache_config(self, root: str) -> Iterator[MetricSeries]:
-        decodes = [w for w in self._gateway.workers.of(root) if w.tier is Tier.DECODE]
-        if decodes:
-            pages = sum(w.load.total_pages for w in decodes)
-            yield MetricSeries((root, ENGINE, str(decodes[0].hello.page_tokens), str(pages)), 1)
-
-
-def gen_ai(root: str, counted: GatewayMetrics) -> dict[str, Source]:
-    """OpenTelemetry's names."""
-    named = (PROVIDER, root, root)
-    return {
-        "gen_ai_server_request_duration_seconds": views(counted.durations, by=("operation", "error"), between=named),
-        "gen_ai_server_time_to_first_token_seconds": views(counted.first_tokens, by=("operation",), between=named),
-        "gen_ai_server_time_per_output_token_seconds": views(counted.per_token, by=("operation",), between=named),
-    }
-
-
-def joined(sources: list[Source]) -> Source:
-    """The series of all models."""
-    return lambda spec: chain.from_iterable(source(spec) for source in sources)
-
-
-def _nothing(_: MetricSpec) -> Iterable[MetricSeries]:
-    """Only workers have series of this metric."""
-    return ()
-
-
-def by_value(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
-    return {(value,): count for value, count in counts.items()}
-
-
-def by_label(counts: Mapping[str, int]) -> Source:
-    return lambda _: (MetricSeries((value,), count) for value, count in counts.items())
-
-
-def views(
-    family: HistogramFamily,
-    *,
-    by: tuple[str, ...] = (),
-    constant: tuple[str, ...] = (),
-    between: tuple[str, ...] = (),
-    where: Mapping[str, str] | None = None,
-    most: float | None = None,
-) -> Source:
-    """The family as a metric: its labels are `constant`, then those of `by`, with `between` behind the first of them.
-    `most` cuts the buckets of metrics that end at the model's context."""
-    wanted = where or {}
-
-    def source(spec: MetricSpec) -> Iterator[MetricSeries]:
-        bounds: Buckets = spec.buckets
-        if spec.to_context and most is not None:
-            bounds = tuple(bound for bound in bounds if bound <= most)
-        found = family.views(bounds, by, lambda labels: all(labels[key] == value for key, value in wanted.items()))
-        for values, view in found.items():
-            yield MetricSeries((*constant, *values[:1], *between, *values[1:]), view)
-
-    return source
 
 
 def _version() -> str:

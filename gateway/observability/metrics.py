@@ -8,11 +8,13 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 
+from gateway.attached import AttachedWorker
 from gateway.core import ChoiceRequest
+from gateway.deaths import STALLED
+from gateway.handing_over import DRAINED
 from gateway.observability.histograms import HistogramFamily
 from gateway.requests import READER_BEHIND, GatewayRequest
 from gateway.router import RouteDecision
-from gateway.workers import AttachedWorker
 from mesh.buckets import (
     CHOICES,
     DELAY,
@@ -27,7 +29,8 @@ from mesh.buckets import (
     STAGE,
 )
 from mesh.errors import BatonError, Cancelled
-from mesh.messages import Distribution, End, Prefilled, Reason, Tier, Token
+from mesh.jobs import End, Reason, Tier, Token
+from mesh.reports import Distribution, Prefilled
 from mesh.telemetry import TraceContext
 
 # Each counter shows all of its series from the start, so that the first event is a rise and not a new series.
@@ -35,7 +38,17 @@ PATHS, STATUSES = ("remote", "local", "resumed", "none"), ("ok", "error", "cance
 TIERS = tuple(tier.value for tier in Tier)
 RESUMES = (
     *(reason.value for reason in Reason),
-    *("full_ever", "full_now", "decode_gone", "prefill_gone", "decode_hung", "prefill_hung", "stalled", READER_BEHIND),
+    *(
+        "full_ever",
+        "full_now",
+        "decode_gone",
+        "prefill_gone",
+        "decode_hung",
+        "prefill_hung",
+        STALLED,
+        READER_BEHIND,
+        DRAINED,
+    ),
 )
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.observability.export import MeshCollector
-from gateway.observability.metric_names import MetricSpec
+from gateway.observability.metric_spec import MetricSpec
 from gateway.observability.text import CLASSIC, OPEN, MetricSeries, head, lines, wants_openmetrics
 
 SLICE_SECONDS = 0.001  # time for which writing may hold the event loop

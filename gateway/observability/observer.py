@@ -5,11 +5,12 @@ that counts. Times are those of the event loop's clock. An observer never raises
 
 from typing import Protocol
 
+from gateway.attached import AttachedWorker
 from gateway.requests import GatewayRequest
 from gateway.router import RouteDecision
-from gateway.workers import AttachedWorker
 from mesh.errors import BatonError
-from mesh.messages import Prefilled, Tier, Token
+from mesh.jobs import Tier, Token
+from mesh.reports import Prefilled
 
 
 class RequestObserver(Protocol):

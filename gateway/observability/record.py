@@ -13,7 +13,8 @@ from zlib import crc32
 
 from gateway.tenants.admission import OPEN, Admission
 from mesh.errors import BatonError
-from mesh.messages import Leg, Sampling, Ticket, Tier
+from mesh.jobs import Sampling, Ticket, Tier
+from mesh.reports import Leg
 from mesh.telemetry import Attribute, TraceContext, make_traceparent
 
 CANCELLED, ERROR = "cancelled", "error"  # how a choice finishes that does not end by itself

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gateway.observability.histograms import Exemplar, HistogramView
-from gateway.observability.metric_names import MetricKind, MetricSpec
+from gateway.observability.metric_spec import MetricKind, MetricSpec
 from mesh.buckets import Buckets
 
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"

@@ -13,8 +13,9 @@ from gateway.observability.record import AttemptAtWorker, RequestRecord
 from gateway.observability.request_log import log_request
 from gateway.observability.tree import assemble, step_spans
 from gateway.tenants.admission import OPEN, Admission
+from mesh.jobs import Ticket, Tier
 from mesh.loop_monitor import LoopMonitor
-from mesh.messages import Phases, Ticket, Tier
+from mesh.reports import Phases
 from mesh.telemetry import Attributes, KeptHere, SpanRecord, Telemetry, TraceContext, parse_traceparent
 
 KEPT_REQUESTS = 512

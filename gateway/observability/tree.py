@@ -14,7 +14,8 @@ from gateway.observability.limits import Limits
 from gateway.observability.record import AttemptAtWorker, ChoiceRecord, RequestRecord, Wait, child_id
 from gateway.observability.unreported import seen_leg, silent_since
 from mesh import semconv
-from mesh.messages import Leg, Phase, Tier
+from mesh.jobs import Tier
+from mesh.reports import Leg, Phase
 from mesh.telemetry import Attribute, SpanEvent, SpanKind, SpanRecord, TraceContext, parse_traceparent
 
 

@@ -18,7 +18,7 @@ from gateway.observability.ui_state import maps_of, now_seconds, state_of
 from gateway.openai.sse import encode
 from gateway.service import Gateway
 from mesh.errors import brief
-from mesh.messages import Watch
+from mesh.orders import Watch
 
 WATCH_SECONDS = 6  # a worker goes on sending page maps so long after the last Watch
 WATCH_EVERY_SECONDS = 2.0

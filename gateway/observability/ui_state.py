@@ -7,10 +7,10 @@ import asyncio
 from dataclasses import asdict
 from typing import Any
 
+from gateway.attached import AttachedWorker
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.service import Gateway
 from gateway.tally import EndedRequest, attempts_of, trace_id_of
-from gateway.workers import AttachedWorker
 from mesh.page_map import PAGE_STATES, spell
 
 MOST_REQUESTS = 200  # requests in flight that are listed one by one, the oldest first

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from gateway.observability.record import AttemptAtWorker
 from mesh import semconv
+from mesh.jobs import Tier
 from mesh.legs import to_json
-from mesh.messages import Leg, Phase, Tier
+from mesh.reports import Leg, Phase
 from mesh.telemetry import Attribute
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from gateway.events import Delta, Finished
 from gateway.text.tool_calls import ToolCall
 from gateway.usage import TokenUsage
-from mesh.messages import End, Token
+from mesh.jobs import End, Token
 
 Json = dict[str, Any]
 

@@ -179,7 +179,7 @@ def is_costly(raw: bytes) -> bool:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "gateway.openai.parsing"]
+    command = [sys.executable, "-P", "-m", "gateway.openai.parsing"]
     path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=path, start_new_session=True, close_fds=True

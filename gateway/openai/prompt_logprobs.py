@@ -14,7 +14,7 @@ from gateway.openai.pieces import JsonPieces
 from gateway.openai.sse import encode
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
-from mesh.messages import Token
+from mesh.jobs import Token
 
 SLICE = 64  # tokens whose entries are rendered at once
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.answer import Answer
+from gateway.client_request import ClientRequest
 from gateway.events import Delta, Event, merge
 from gateway.openai.answer import (
     NUMBERED,
@@ -31,11 +32,10 @@ from gateway.openai.pieces import JsonPieces, in_thread
 from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, joined_logprobs, prompt_logprobs
 from gateway.openai.sse import ChatFrames, CompletionFrames, Frames, with_member
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
-from gateway.receipts.receipts import OpenReceipt
+from gateway.receipts.receipts import OpenReceipt, noted_events, receipt_member
 from gateway.short_way import SendText
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
-from gateway.validation import ClientRequest
 
 Pairs = Sequence[tuple[ClientRequest, Answer]]
 
@@ -87,9 +87,8 @@ class BaseReply:
             answer.cancel()
 
     def events(self, number: int) -> AsyncGenerator[Event, None]:
-        """The events of the answer to this prompt; the receipt notes them."""
-        events = self._answers[number].events()
-        return events if self._receipt is None else self._receipt.noting(number, events)
+        """The events of the answer to this prompt."""
+        return noted_events(self._receipt, self._answers[number], number)
 
     async def last_frame(self, frames: Frames) -> bytes:
         """Usage and receipt, as far as the client wants them; else empty."""
@@ -100,7 +99,7 @@ class BaseReply:
 
     async def signed(self, answer: Json) -> Json:
         """The whole answer, with its receipt if the client wants one."""
-        return answer if self._receipt is None else answer | {"receipt": await self._receipt.finish()}
+        return answer | await receipt_member(self._receipt)
 
     async def prompt_logprobs(self, answer: Answer, top: int) -> JsonPieces:
         assert answer.scores is not None, "the answer has waited for them"

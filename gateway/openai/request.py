@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from gateway.adjustments import AdjustmentFields, find_adjustments
+from gateway.client_request import ClientRequest
 from gateway.fields import Fields
 from gateway.lengths import MAX_LISTED, validate_length
 from gateway.observability.record import RequestRecord, unrecorded
@@ -21,9 +22,9 @@ from gateway.text.formats import HERMES
 from gateway.text.prompt import ChatPrompt, encode_chat
 from gateway.text.tools import ChatFields
 from gateway.text.truncation import Truncation, encode_cut, truncation_of
-from gateway.validation import MAX_TOP_LOGPROBS, ClientRequest
+from gateway.validation import MAX_TOP_LOGPROBS
 from mesh.errors import InvalidRequest
-from mesh.messages import Adjustments
+from mesh.jobs import Adjustments
 
 MAX_PROMPTS = 256
 MAX_CLASS_CHARACTERS = 256

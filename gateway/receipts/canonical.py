@@ -35,7 +35,7 @@ def canonical(receipt: Mapping[str, Any]) -> bytes:
 
 
 def read_receipt(raw: bytes) -> Json:
-    """The receipt in a file: alone, or as the member `receipt` of a whole answer."""
+    """The receipt in a file: alone, or within a whole answer of any of the gateway's APIs."""
     if len(raw) > MAX_FILE_BYTES:
         raise ReceiptError(f"the file has {len(raw)} bytes; at most {MAX_FILE_BYTES} are read")
     try:
@@ -44,13 +44,22 @@ def read_receipt(raw: bytes) -> Json:
         raise
     except (ValueError, RecursionError) as error:
         raise ReceiptError(f"the file is not JSON: {error}") from None
-    if isinstance(value, dict) and isinstance(value.get("receipt"), dict):
-        value = value["receipt"]
+    value = _carried(value)
     if not isinstance(value, dict) or "format" not in value:
         raise ReceiptError("the file is no receipt, and no answer that carries one in its member `receipt`")
     if value["format"] != FORMAT:
         raise ReceiptError(f"the receipt's format is {str(value['format'])[:64]!r}; this version reads {FORMAT!r}")
     canonical(value)
+    return value
+
+
+def _carried(value: Any) -> Any:
+    """The receipt that an answer carries: in its member `receipt`, or in `meta_info`, also of one answer of a batch."""
+    for answer in value if isinstance(value, list) else [value]:
+        meta = answer.get("meta_info") if isinstance(answer, dict) else None
+        for holder in (answer, meta):
+            if isinstance(holder, dict) and isinstance(holder.get("receipt"), dict):
+                return holder["receipt"]
     return value
 
 

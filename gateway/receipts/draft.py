@@ -13,7 +13,7 @@ from gateway.receipts.canonical import FORMAT, Json
 from gateway.receipts.hashes import MOST_MARKS, digest, id_bytes, token_hashes
 from gateway.receipts.parameters import parameters_of
 from gateway.validation import ValidRequest
-from mesh.messages import End
+from mesh.jobs import End
 
 _FINGERPRINT = " fingerprint "
 

@@ -10,7 +10,7 @@ from gateway.receipts.canonical import Json
 from gateway.receipts.hashes import digest, id_bytes
 from gateway.text.tool_calls import AnswerFormat
 from gateway.validation import ValidRequest
-from mesh.messages import Adjustments
+from mesh.jobs import Adjustments
 
 HASHED = (
     "stop",

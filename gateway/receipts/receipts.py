@@ -4,12 +4,14 @@ The key is read or made at the first use, and all work on the disk, hashing and 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from random import Random
 
 import msgspec
 
+from gateway.answer import Answer
+from gateway.events import Event
 from gateway.receipts.canonical import Json
 from gateway.receipts.draft import DraftHead, ReceiptDraft
 from gateway.receipts.kept import KeptReceipts
@@ -98,3 +100,13 @@ class OpenReceipt:
 
     async def finish(self) -> Json:
         return await self._receipts.finish(self._draft)
+
+
+def noted_events(receipt: OpenReceipt | None, answer: Answer, number: int = 0) -> AsyncGenerator[Event, None]:
+    """The events of the answer to this prompt; the receipt, where the client wants one, notes them."""
+    return answer.events() if receipt is None else receipt.noting(number, answer.events())
+
+
+async def receipt_member(receipt: OpenReceipt | None) -> Json:
+    """The member by which an answer that has ended carries its receipt; empty where the client wants none."""
+    return {} if receipt is None else {"receipt": await receipt.finish()}

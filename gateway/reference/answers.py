@@ -1,8 +1,8 @@
 """The answers of the OpenAI API as msgspec types, for the API's description alone.
 
 The product writes answers piece by piece (gateway/openai/answer.py, gateway/openai/sse.py) and never builds these
-objects. tests/unit/gateway/test_reference.py holds answers and types together: an answer that has a member more or less
-than its type fails there."""
+objects. tests/unit/gateway/reference/test_described_answers.py holds answers and types together: an answer that has a
+member more or less than its type fails there."""
 
 from typing import Literal
 

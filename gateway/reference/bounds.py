@@ -1,7 +1,7 @@
 """The bounds of fields in request bodies beyond their types, as JSON schema: ranges, lengths, shapes.
 
 Validation enforces these limits (gateway/validation.py and others); here they are written down for clients.
-tests/unit/gateway/test_reference.py sends values at and beyond each one."""
+tests/unit/gateway/reference/test_described_limits.py sends values at and beyond each one."""
 
 from typing import Any
 

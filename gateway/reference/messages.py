@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct
 
 from gateway.reference.answers import Loose
+from gateway.reference.receipts import SignedReceipt
 
 StopReason = Literal["end_turn", "max_tokens", "model_context_window_exceeded", "tool_use", "stop_sequence"]
 ErrorKind = Literal[
@@ -64,6 +65,7 @@ class MessageAnswer(Struct, kw_only=True):
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
+    receipt: SignedReceipt | Loose = UNSET
 
 
 class CountAnswer(Struct):
@@ -116,6 +118,7 @@ class MessageEnd(Struct):
 class MessageDelta(Struct, tag="message_delta", kw_only=True):
     delta: MessageEnd
     usage: MessageUsage
+    receipt: SignedReceipt | Loose = UNSET
 
 
 class MessageStop(Struct, tag="message_stop"):

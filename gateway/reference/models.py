@@ -1,4 +1,4 @@
-"""What the API's description tells about the served models."""
+"""The facts about the served models that the API's description states: names, context and vocabulary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -35,6 +35,7 @@ class HealthAnswer(Struct, kw_only=True):
     decode: int
     models: dict[str, ModelHealth] | UnsetType = UNSET  # where several are served
     refused_workers: list[str] | UnsetType = UNSET  # reasons for which workers are not taken
+    alarms: list[str] | UnsetType = UNSET  # pages of workers that a person must look at
     processes: int | UnsetType = UNSET  # that answered, of a gateway of several
 
 
@@ -74,3 +75,39 @@ class RequestSummary(Struct, kw_only=True):
 
 class LastRequests(Struct):
     requests: list[RequestSummary]
+
+
+class PageHolderEntry(Struct):
+    """A request, a step or a writer that holds pages of a worker."""
+
+    what: str
+    state: Literal["in_use", "landing", "quarantined"]
+    pages: int
+    request: str | None
+    request_id: str | None  # where the request is one of the gateway process that answers
+    attempt: int
+    writer: str | None  # the prefill worker that may write the pages
+    why: str
+    seconds: float | None
+
+
+class WorkerPagesEntry(Struct, kw_only=True):
+    worker: str
+    id: str
+    tier: str
+    address: str
+    model: str
+    page_tokens: int
+    answered: bool
+    pages: int | UnsetType = UNSET
+    states: dict[str, int] | UnsetType = UNSET
+    holders: list[PageHolderEntry] | UnsetType = UNSET
+    faults: list[str] | UnsetType = UNSET  # pages that do not add up
+    map: str | UnsetType = UNSET  # pages of a cell, a colon, runs of cells: free, cached, used, landing, quarantined
+    first: int | UnsetType = UNSET
+    runs: list[tuple[int, str, list[int]]] | UnsetType = UNSET  # pages, their state, indexes of their holders
+
+
+class PagesAnswer(Struct):
+    workers: list[WorkerPagesEntry]
+    alarms: list[str]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct
 
 from gateway.reference.answers import AnswerTimings, CachedTokens, ChatToken, Loose
+from gateway.reference.receipts import SignedReceipt
 
 Json = dict[str, Any]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -114,6 +115,7 @@ class ResponseAnswer(Struct, kw_only=True):
     tools: list[Json]
     top_logprobs: int
     prompt_cache_key: str | None
+    receipt: SignedReceipt | Loose = UNSET
 
 
 class NumberedEvent(Struct, kw_only=True):

@@ -33,12 +33,14 @@ from gateway.reference.pages import (
     LoadAnswer,
     ModelCard,
     ModelCards,
+    PagesAnswer,
     RequestSummary,
     VersionAnswer,
 )
 from gateway.reference.receipts import ReceiptKey, SignedReceipt
 from gateway.reference.responses import ResponseAnswer, ResponseEvent
 from gateway.responses.types import ResponsesRequest
+from mesh.page_reports import MOST_LISTED
 
 TEXT = "text/plain"
 
@@ -161,5 +163,15 @@ OPERATIONS = (
         RequestSummary,
         query={"trace_id": {"type": "string", "description": "of one request, where several share the id"}},
         unknown="UNKNOWN_REQUEST",
+    ),
+    Operation(
+        "/debug/pages",
+        "Who holds the pages of every worker",
+        PagesAnswer,
+        query={
+            "worker": {"type": "string", "description": "name, address or id of one worker"},
+            "first": {"type": "integer", "minimum": 0, "default": 0},
+            "count": {"type": "integer", "minimum": 0, "maximum": MOST_LISTED, "default": 0},
+        },
     ),
 )

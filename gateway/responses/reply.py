@@ -10,6 +10,7 @@ from gateway.answer import Answer
 from gateway.events import Delta, Finished
 from gateway.openai.answer import chat_logprobs, fingerprint_of
 from gateway.openai.sse import DONE, encode
+from gateway.receipts.receipts import OpenReceipt, noted_events, receipt_member
 from gateway.responses.events import OutputItems, ResponseEvents
 from gateway.responses.types import ResponsesRequest
 from gateway.text.assets import Assets
@@ -17,7 +18,7 @@ from gateway.translation.parts import AnswerParts, Happened, PartKind, PartStep
 from gateway.usage import TokenUsage, timings_of, usage_of
 from gateway.validation import ValidRequest
 from mesh.errors import BatonError
-from mesh.messages import End, Token
+from mesh.jobs import End, Token
 
 Json = dict[str, Any]
 Clock = Callable[[], float]
@@ -33,9 +34,11 @@ class ResponsesReply:
         assets: Assets,
         *,
         clock: Clock,
+        receipt: OpenReceipt | None = None,
     ) -> None:
         self.request_id, self.stream = valid.request.request_id, bool(body.stream)
         self._answer, self._tokenizer, self._clock = answer, assets.tokenizer, clock
+        self._receipt = receipt
         self._with_logprobs = valid.request.top_logprobs is not None
         self._items = OutputItems(self.request_id, with_logprobs=self._with_logprobs)
         self._parts, self._events = AnswerParts(), ResponseEvents(self._items)
@@ -60,7 +63,7 @@ class ResponsesReply:
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         reason = End.STOP
-        async for event in self._answer.events():
+        async for event in noted_events(self._receipt, self._answer):
             if not self._begun:
                 yield self._beginning()
             if isinstance(event, Finished):
@@ -74,19 +77,20 @@ class ResponsesReply:
             for piece in self._frames(step, complete=complete):
                 yield piece
         kind = "response.completed" if complete else "response.incomplete"
-        for piece in self._events.event(kind, {"response": self._ended(complete)}):
+        response = self._ended(complete) | await receipt_member(self._receipt)
+        for piece in self._events.event(kind, {"response": response}):
             yield piece
 
     async def whole(self) -> Json:
         reason = End.STOP
-        async for event in self._answer.events():
+        async for event in noted_events(self._receipt, self._answer):
             if isinstance(event, Finished):
                 reason = event.reason
             else:
                 self._collect(event)
         for _ in self._parts.finish():
             pass
-        return self._ended(reason is not End.LENGTH)
+        return self._ended(reason is not End.LENGTH) | await receipt_member(self._receipt)
 
     def failure(self, error: BatonError) -> bytes:
         """The last events of a stream that an error ends."""

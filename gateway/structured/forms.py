@@ -196,4 +196,8 @@ def _object(value: Any, path: str) -> Any:
         raise InvalidRequest(path, f"{path} is no JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidRequest(path, f"{path} must be an object")
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise InvalidRequest(path, f"{path}: {error}") from error
     return value

@@ -9,19 +9,17 @@ what breaks such a call later leaves as text behind it."""
 from collections.abc import Callable
 from enum import Enum, auto
 
-from gateway.text.formats import ARGUMENTS_KEYS, NAME_KEY, ReasoningFormat, ToolFormat
+from gateway.text.formats import ReasoningFormat, ToolFormat
 from gateway.text.json_scan import Mark, NotJson
-from gateway.text.parsed import CallPart, OpenCall, Parsed, open_tail
+from gateway.text.parsed import MAX_SPACE, SPACE, CallPart, OpenCall, Parsed, open_tail
+from gateway.text.reasoning import ReasoningReader
 
 MAX_NAME = 128  # characters before arguments_mark
-MAX_SPACE = 16  # white space that is held back
 SLICE = 1024  # characters that are read at once, so that the cost of a long text grows with its length only
-_SPACE = " \t\r\n"
 
 
 class _State(Enum):
-    START = auto()  # nothing but white space so far: reasoning may begin
-    REASONING = auto()
+    REASONING = auto()  # reasoning may begin, or has begun
     BARE = auto()  # behind reasoning: a call may begin without its mark
     TEXT = auto()
     OPEN = auto()  # a call may begin with the next character
@@ -42,7 +40,8 @@ class AnswerParser:
     ) -> None:
         """`names`: the tools that the client offered. `reasoning_begun`: the prompt has opened the reasoning."""
         self._tools, self._names = (tools, names) if names else (None, frozenset[str]())
-        self._reasoning, self._growing = reasoning, growing
+        self._reasoning = ReasoningReader(reasoning, begun=reasoning_begun) if reasoning is not None else None
+        self._growing = growing
         self.started = 0  # calls whose name has left
         self.count = 0  # calls that are complete
         self.seen = 0  # characters read so far
@@ -54,9 +53,7 @@ class AnswerParser:
         self._listed = False  # the call stands in a list
         self._out = Parsed()
         self._call = OpenCall()
-        self._state = _State.START if reasoning is not None else self._answer_state()
-        if reasoning is not None and reasoning_begun:
-            self._state, self._strip = _State.REASONING, True
+        self._state = _State.REASONING if reasoning is not None else self._answer_state()
 
     @property
     def held(self) -> int:
@@ -80,7 +77,7 @@ class AnswerParser:
 
     @property
     def in_reasoning(self) -> bool:
-        return self._state is _State.REASONING
+        return self._state is _State.REASONING and self._reasoning is not None and self._reasoning.begun
 
     def feed(self, text: str) -> Parsed:
         if self.passes_text and not self._rest:
@@ -96,8 +93,8 @@ class AnswerParser:
 
     def finish(self) -> Parsed:
         """Everything that is held back, at the end of the answer."""
-        if self._state is _State.REASONING:
-            self._think(final=True)
+        if self.in_reasoning:
+            self._reason(final=True)
         elif self._state is _State.AFTER and not self._raw:
             self._rest = ""  # white space, or the beginning of an end mark
         elif self._state in (_State.OPEN, _State.NAME, _State.OBJECT):
@@ -114,39 +111,20 @@ class AnswerParser:
     def _answer_state(self) -> _State:
         return _State.BARE if self._tools is not None and self._tools.bare else _State.TEXT
 
-    def _start(self) -> bool:
-        assert self._reasoning is not None, "only reasoning has this state"
-        body = self._rest.lstrip(_SPACE)
-        if body.startswith(self._reasoning.begin):
-            self._rest = body[len(self._reasoning.begin) :]
-            self._state, self._strip = _State.REASONING, True
-            return True
-        if len(self._rest) - len(body) <= MAX_SPACE and self._reasoning.begin.startswith(body):
+    def _reason(self, *, final: bool = False) -> bool:
+        reader = self._reasoning
+        assert reader is not None, "only reasoning has this state"
+        reasoning, self._rest = reader.read(self._rest, final=final)
+        self._out.reasoning += reasoning
+        if not reader.over:
             return False
-        self._state = self._answer_state()
+        self._state, self._strip = self._answer_state(), reader.begun
+        if reader.begun:
+            self.reasoning_end = self.seen - len(self._rest)
         return True
 
-    def _think(self, *, final: bool = False) -> bool:
-        assert self._reasoning is not None, "only reasoning has this state"
-        if self._strip:
-            self._rest = self._rest.lstrip(_SPACE)
-            self._strip = not self._rest
-        inside, mark, behind = self._rest.partition(self._reasoning.end)
-        if mark:
-            self._out.reasoning += inside.rstrip(_SPACE)
-            self._rest, self._state, self._strip = behind, self._answer_state(), True
-            self.reasoning_end = self.seen - len(behind)
-            return True
-        held = 0 if final else open_tail(inside, self._reasoning.end)
-        bare = inside[: len(inside) - held]
-        space = 0 if final else len(bare) - len(bare.rstrip(_SPACE))
-        held += space if space <= MAX_SPACE else 0
-        self._out.reasoning += inside[: len(inside) - held]
-        self._rest = inside[len(inside) - held :]
-        return False
-
     def _bare(self) -> bool:
-        body = self._rest.lstrip(_SPACE)
+        body = self._rest.lstrip(SPACE)
         if not body and len(self._rest) <= MAX_SPACE:
             return False
         if body.startswith("{"):
@@ -179,7 +157,7 @@ class AnswerParser:
 
     def _open(self) -> bool:
         assert self._tools is not None, "calls are only read for tools"
-        self._hold(len(self._rest) - len(self._rest.lstrip(_SPACE)))
+        self._hold(len(self._rest) - len(self._rest.lstrip(SPACE)))
         if not self._rest:
             return False
         letter = self._rest[0]
@@ -222,7 +200,11 @@ class AnswerParser:
                     self._hold(at)
                     self._complete()
                     return True
-                if mark is not None and not call.is_arguments and not self._mark(mark, self._rest[at : at + 1]):
+                if (
+                    mark is not None
+                    and not call.is_arguments
+                    and not call.note(mark, self._rest[at : at + 1], self._names)
+                ):
                     self._give_up(at)
                     return True
                 if mark is Mark.VALUE_END and call.in_arguments:
@@ -234,20 +216,6 @@ class AnswerParser:
             return True
         self._hold(at)
         return False
-
-    def _mark(self, mark: Mark, letter: str) -> bool:
-        """Note a field of the call; False if this is no call. `letter`: the first of the value."""
-        call = self._call
-        if mark is Mark.VALUE_END:
-            if call.scanner.key == NAME_KEY:
-                call.name = call.scanner.string
-                return call.name in self._names
-            return True
-        if call.scanner.key in ARGUMENTS_KEYS:
-            if letter != "{" or call.has_arguments:
-                return False
-            call.in_arguments = True
-        return call.scanner.key != NAME_KEY or call.name is None
 
     def _argue(self, piece: str) -> None:
         """The next piece of the call's arguments."""
@@ -279,7 +247,7 @@ class AnswerParser:
 
     def _after(self) -> bool:
         assert self._tools is not None, "calls are only read for tools"
-        tools, self._rest = self._tools, self._rest.lstrip(_SPACE)
+        tools, self._rest = self._tools, self._rest.lstrip(SPACE)
         if not self._rest:
             return False
         if self._listed and self._rest[0] == "]":
@@ -313,14 +281,13 @@ class AnswerParser:
 
     def _say(self, text: str) -> None:
         if self._strip:
-            text = text.lstrip(_SPACE)
+            text = text.lstrip(SPACE)
             self._strip = not text
         self._out.text += text
 
 
 _STEPS: dict[_State, Callable[[AnswerParser], bool]] = {
-    _State.START: AnswerParser._start,
-    _State.REASONING: AnswerParser._think,
+    _State.REASONING: AnswerParser._reason,
     _State.BARE: AnswerParser._bare,
     _State.TEXT: AnswerParser._text,
     _State.OPEN: AnswerParser._open,

@@ -22,7 +22,7 @@ from gateway.text.templates import DEFAULT, TOOL_USE, load_templates
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.text.tokenizer_files import AssetError, load_tokenizer, token_names
 from gateway.text.tools import tool_support
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.small_files import UnfitFile, read_small
 
 __all__ = ["AssetError", "Assets", "Defaults", "load_assets"]

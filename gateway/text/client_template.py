@@ -61,7 +61,7 @@ class ClientTemplates:
         """The output of the process; nothing if it is killed or fails."""
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-s", "-m", _MODULE, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={"PYTHONPATH": path}
+            sys.executable, "-P", "-s", "-m", _MODULE, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={"PYTHONPATH": path}
         )
         try:
             async with asyncio.timeout(self._seconds):

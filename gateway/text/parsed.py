@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from gateway.text.json_scan import JsonScanner
+from gateway.text.formats import ARGUMENTS_KEYS, NAME_KEY
+from gateway.text.json_scan import JsonScanner, Mark
+
+SPACE = " \t\r\n"
+MAX_SPACE = 16  # white space that is held back
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,20 @@ class OpenCall:
     left: bool = False  # its name has left
     arguments: list[str] = field(default_factory=list)
     scanner: JsonScanner = field(default_factory=JsonScanner)
+
+    def note(self, mark: Mark, letter: str, names: frozenset[str]) -> bool:
+        """Note a field of the object; False: it is no call of a tool with one of these names. `letter`: the first of
+        the value."""
+        if mark is Mark.VALUE_END:
+            if self.scanner.key == NAME_KEY:
+                self.name = self.scanner.string
+                return self.name in names
+            return True
+        if self.scanner.key in ARGUMENTS_KEYS:
+            if letter != "{" or self.has_arguments:
+                return False
+            self.in_arguments = True
+        return self.scanner.key != NAME_KEY or self.name is None
 
 
 def open_tail(text: str, mark: str) -> int:

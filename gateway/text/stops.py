@@ -6,7 +6,7 @@ continuing an answer at another gateway relies on."""
 
 from dataclasses import dataclass
 
-from mesh.messages import Token
+from mesh.jobs import Token
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import jinja2
 
 from gateway.text.chat import ChatTemplate
 from gateway.text.jinja import Now
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.small_files import read_small
 
 DEFAULT, TOOL_USE = "default", "tool_use"

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.small_files import TOKENIZER_BYTES
 
 Json = Mapping[str, Any]

@@ -4,7 +4,7 @@ The process that parses large bodies imports the types of bodies, so nothing hea
 
 from typing import Any
 
-from gateway.openai.types import SamplingFields
+from gateway.openai.types import NumericsFields, SamplingFields
 
 
 class ChatOptions(SamplingFields):
@@ -22,3 +22,5 @@ class ChatOptions(SamplingFields):
     session_id: str | None = None
     request_id: str | None = None
     allow_class_change: bool | None = None
+    numerics_class: NumericsFields | None = None
+    receipt: bool | None = None

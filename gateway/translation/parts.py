@@ -9,7 +9,7 @@ from enum import Enum
 
 from gateway.events import Delta
 from gateway.text.tool_calls import ToolCall
-from mesh.messages import Token
+from mesh.jobs import Token
 
 
 class PartKind(Enum):

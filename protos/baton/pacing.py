@@ -48,6 +48,7 @@ class CallPace:
             raise problem
         # Clients that lost the same gateway do not come back all at once; the last tries come shortly before the end.
         pause = min(self._pause * random.uniform(0.5, 1.0), left / 2)
-        await asyncio.sleep(max(pause, min(least * random.uniform(1.0, 1.25), left)))
+        asked = min(least * random.uniform(1.0, 1.25), (least + left) / 2)  # some time is left for the next try
+        await asyncio.sleep(max(pause, asked))
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         self._begin_round()

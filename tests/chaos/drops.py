@@ -35,26 +35,27 @@ SETTINGS = {
 
 
 async def drop_many(
-    count: int, random: Random, *, notices: bool = True, on_drop: Callable[[], None] = lambda: None
+    count: int, random: Random, *, before: int, notices: bool = True, on_drop: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """`notices`: off in the negative control, whose gateway does not notice that a client has gone."""
+    """`before`: connections that warm the mesh up. `notices`: off in the negative control, whose gateway does not
+    notice that a client has gone."""
     began = time.monotonic()
     async with process_mesh(prefills=1, decodes=1, settings=SETTINGS, notices=notices) as mesh:
         dropping = Dropping(mesh.http, mesh.address, await recorded_head(), random)
-        await _drop(dropping, warm_up(count), on_drop)
+        await _drop(dropping, before, on_drop)
         await left_in(mesh)
-        before, open_before = _memory(mesh), _connections(mesh)
+        at_first, open_at_first = _memory(mesh), _connections(mesh)
         dropping.stages.clear()
         series = list[int]()
         for tenth in range(10):
             await _drop(dropping, count * (tenth + 1) // 10 - count * tenth // 10, on_drop)
             series.append(_resident(mesh.gateway.pid) >> 20)
         left = await left_in(mesh)
-        left["connections"] = max(0, _connections(mesh) - open_before)
+        left["connections"] = max(0, _connections(mesh) - open_at_first)
         after = _memory(mesh)
         if any(left.values()):
             print(mesh.last_lines(), file=sys.stderr)
-    growth = {name: after[name] / before[name] - 1 for name in before}
+    growth = {name: after[name] / at_first[name] - 1 for name in at_first}
     problems = [f"{number} {name.replace('_', ' ')} left" for name, number in left.items() if number]
     problems += [f"{name} grew by {share:.1%}" for name, share in growth.items() if share > MOST_GROWTH]
     problems += [f"{times} times {problem}" for problem, times in Counter(dropping.problems).items()]
@@ -63,7 +64,7 @@ async def drop_many(
         "drops": {door: {stage: dropping.stages[f"{door} {stage}"] for stage in STAGES} for door in ("http", "grpc")},
         "answered": dropping.answered,
         "left": left,
-        "memory_mib": {name: [before[name] >> 20, after[name] >> 20] for name in before},
+        "memory_mib": {name: [at_first[name] >> 20, after[name] >> 20] for name in at_first},
         "gateway_mib": series,  # after each tenth
         "largest_growth": round(max(growth.values()), 4),
         "seconds": round(time.monotonic() - began, 1),
@@ -133,8 +134,9 @@ def main() -> int:
     given = parser.parse_args()
     columns = (TextColumn("drops"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=given.count + warm_up(given.count))
-        report = asyncio.run(drop_many(given.count, Random(given.seed), on_drop=lambda: bar.advance(task)))
+        before, random = warm_up(given.count), Random(given.seed)
+        task = bar.add_task("", total=given.count + before)
+        report = asyncio.run(drop_many(given.count, random, before=before, on_drop=lambda: bar.advance(task)))
     for problem in report["problems"]:
         print(problem, file=sys.stderr)
     if given.json:

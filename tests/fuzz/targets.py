@@ -17,7 +17,7 @@ from gateway.text.stops import StopStrings, TextPiece
 from gateway.text.tool_calls import AnswerFormat, AnswerReader
 from gateway.text.tool_choice import OfferedTools, ToolMode
 from mesh.errors import InvalidRequest
-from mesh.messages import End, Token
+from mesh.jobs import End, Token
 from tests.fuzz.translations import answer_events, translations
 
 Target = Callable[[Random], None]

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("triton", reason="triton is not installed: pip install '.[gpu]'")
-
 from baton_kernels.triton import activation, attention, norm, products, rotary, speculation, transfer
 from baton_kernels.triton.cases import attention as attention_cases
 from baton_kernels.triton.cases import products as product_cases

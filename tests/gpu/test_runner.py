@@ -9,9 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("triton", reason="triton is not installed: pip install '.[gpu]'")
-
 import torch
 
 from baton_kernels import KernelError
@@ -28,7 +25,7 @@ from engine.plan import Result
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.device_pool import DevicePool
 from kvtransfer.transfer import PageShape
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.unit.engine.speculating import DraftedRequest, run_to_end
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.plan import Plan
-from mesh.messages import Commit, End, Prefill, Tokens
+from mesh.jobs import End
+from mesh.kv_messages import Commit
+from mesh.orders import Prefill
+from mesh.reports import Tokens
 
 # Stage, the tier that delays it, and the span that must show it: its parent among prefill and decode, and its name.
 STAGES = {

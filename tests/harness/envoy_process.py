@@ -2,16 +2,16 @@
 
 import asyncio
 import json
-import random
 import shutil
-import socket
 import sys
 from asyncio.subprocess import STDOUT, Process
 from pathlib import Path
 from typing import Any
 
+from cli.ports import free_address
+from mesh.config_checks import split_address
+
 READY_SECONDS = 30.0
-PORTS = range(12_000, 32_000)  # below those that the system gives to outgoing connections
 # Becomes the command after asking the kernel to kill it when the test ends (PR_SET_PDEATHSIG). In this process, between
 # fork and exec, the same call would meet gRPC's threads.
 _LAUNCHER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
@@ -103,20 +103,7 @@ async def get(address: str, path: str) -> tuple[int, bytes]:
 
 def free_ports(count: int) -> list[int]:
     """Ports of loopback on which no process listens, each another one."""
-    found: list[socket.socket] = []
-    try:
-        while len(found) < count:
-            each = socket.socket()
-            try:
-                each.bind(("127.0.0.1", random.choice(PORTS)))
-            except OSError:
-                each.close()
-                continue
-            found.append(each)
-        return [each.getsockname()[1] for each in found]
-    finally:
-        for each in found:
-            each.close()
+    return [split_address(free_address())[1] for _ in range(count)]
 
 
 def _dechunked(body: bytes) -> bytes:

@@ -26,7 +26,7 @@ from cli.envoy.proxy import Proxy
 from cli.envoy.render import bootstrap, render_secrets
 from cli.health import health
 from engine.builtin import ensure_random
-from mesh.config import default_cache_folder
+from mesh.common_config import default_cache_folder
 from mesh.tls import TlsFiles
 from tests.harness.envoy_process import EnvoyProcess, free_ports
 from tests.harness.orders import Orders

@@ -6,7 +6,24 @@ collector out. The loop never sleeps while it is measured."""
 import asyncio
 import gc
 import time
+from collections.abc import Awaitable, Callable
 from types import TracebackType
+from typing import TypeVar
+
+ATTEMPTS = 3
+Found = TypeVar("Found")
+
+
+async def best_of(attempt: Callable[[], Awaitable[tuple[Found, float]]], most_seconds: float) -> Found:
+    """Returns the result of the first attempt that takes less than so long; AssertionError when none of a few does. A
+    neighbour can slow a processor down, so one that takes longer says nothing. Each must do the whole work anew."""
+    tried = list[float]()
+    for _ in range(ATTEMPTS):
+        found, seconds = await attempt()
+        if seconds < most_seconds:
+            return found
+        tried.append(seconds)
+    raise AssertionError(f"the longest passes took {tried} s each time, not less than {most_seconds} s")
 
 
 class LongestPass:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from cli.health import health
 from cli.ports import free_address
 from engine.builtin import ensure_random
-from mesh.config import default_cache_folder
+from mesh.common_config import default_cache_folder
 from tests.harness.orders import Orders
 from tests.harness.process import START_SECONDS, OnEvent, ServiceProcess
 
@@ -62,6 +62,7 @@ async def process_mesh(
     resume: bool = True,
     notices: bool = True,
     delays: bool = False,
+    damage: float = 0.0,
     on_event: OnEvent | None = None,
     start_decodes: bool = True,
 ) -> AsyncIterator[ProcessMesh]:
@@ -87,6 +88,7 @@ async def process_mesh(
             resume=resume,
             notices=notices,
             delays=delays,
+            damage=damage,
         )
         return ServiceProcess(name, orders, on_event)
 

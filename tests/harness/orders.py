@@ -23,6 +23,8 @@ class Orders:
     span_pause_seconds: float = 0.0  # pause after each span that the shared-memory copy kernel has copied
     resume: bool = True  # False: the gateway ends a request at its first loss
     notices: bool = True  # False: the gateway goes on with requests whose clients have gone
+    drains: bool = False  # SIGTERM makes a worker drain, as the product does; False: it ends at once
+    damage: float = 0.0  # share of decode's checks of spans before which a page is damaged (tests/harness/damage.py)
     delays: bool = False  # the window's command `delay` can put a delay into a stage (tests/harness/delays.py)
 
     def pack(self) -> str:

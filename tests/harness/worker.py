@@ -18,7 +18,7 @@ from cli.mesh import with_model
 from cli.orphan import die_with
 from cli.serve import telemetry_of
 from mesh.errors import WorkersDied
-from mesh.serving import run_together
+from mesh.serving import Worker, run_together, serve_worker
 from mesh.settings import read_settings
 from tests.harness import delays
 from tests.harness.events import EventHandler
@@ -55,18 +55,30 @@ async def prefill(orders: Orders) -> None:
     rules, rate = orders.changed_rules(), orders.bytes_per_second
     async with open_worker(config, rules=rules, bytes_per_second=rate) as worker:
         write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
-        window = Window(prefill_commands(worker))
-        await run_together(worker.run(), worker.attachments.register(), window.run())
+        await _serve(worker, Window(prefill_commands(worker)), config.drain_seconds if orders.drains else None)
 
 
 async def decode(orders: Orders) -> None:
     from decode_svc.main import open_worker
 
+    if orders.damage:
+        importlib.import_module("tests.harness.damage").install(orders.damage)
     config = with_model(read_settings(overrides=orders.settings).decode())
     async with open_worker(config, rules=orders.changed_rules()) as worker:
         write_fact("ready", address=worker.attachments.address, incarnation=worker.attachments.incarnation)
-        window = Window(decode_commands(worker))
+        await _serve(worker, Window(decode_commands(worker)), config.drain_seconds if orders.drains else None)
+
+
+async def _serve(worker: Worker, window: Window, drain_seconds: float | None) -> None:
+    """Run until the task is cancelled or the window closes; with `drain_seconds` SIGTERM drains first."""
+    if drain_seconds is None:
         await run_together(worker.run(), worker.attachments.register(), window.run())
+        return
+    looking = asyncio.ensure_future(window.run())
+    try:
+        await serve_worker(worker, drain_seconds)
+    finally:
+        looking.cancel()
 
 
 def _apply_mutants(rules: tuple[str, ...]) -> None:

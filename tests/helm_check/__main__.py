@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tests.helm_check import agreement, copies, envoys, schemas
+from tests.helm_check import agreement, copies, envoys, rollout, schemas
 from tests.helm_check.chart import CHART, GOLDEN, ROOT, documents, helm, lint, render, values_files
 from tests.helm_check.refused import REFUSED, is_refused
 
@@ -76,6 +76,7 @@ def main() -> int:
         print(f"{name}: {len(schemas.VERSIONS)} versions of Kubernetes", file=sys.stderr)
         failures[name] = list(check_one(name, values, update=options.update))
         count += len(documents(render(values)))
+    failures["rollout"] = list(rollout.problems())
     failures["refused"] = [f"{case} is accepted" for case in REFUSED if not is_refused(case)]
     report = {
         "ok": not any(failures.values()),

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.settings import Settings, read_settings
 from tests.helm_check.chart import Document
 
-GIVEN = re.compile(r"-tls$|^(models|packed-weights|public-tls|mesh-token)$")  # names of what the reader brings along
+GIVEN = re.compile(r"-tls$|^(models|packed-weights|public-tls|mesh-token|api-keys)$")  # the reader brings them
 SERVICES = {"gateway": Settings.gateway, "prefill": Settings.prefill, "decode": Settings.decode}
 
 
@@ -89,13 +89,19 @@ def setting_problems(container: Document, toml: str) -> Iterator[str]:
 
 
 def build(container: Document, toml: str) -> Any:
-    """The service's configuration. Files exist in the pod only, so settings that name one are left out."""
-    variables = {
-        each["name"]: expand(each) for each in container["env"] if not re.search("TLS_|MODEL$|DRAFT$", each["name"])
-    }
+    """The service's configuration. Files exist in the pod only: settings that name certificates are left out, and every
+    model gets a folder below a temporary one."""
     with tempfile.TemporaryDirectory() as folder:
+
+        def here(text: str) -> str:
+            for model in re.findall(r'/models/[^"]+', text):
+                (Path(folder) / model[1:]).mkdir(parents=True, exist_ok=True)
+                (Path(folder) / model[1:] / "config.json").write_text("{}")
+            return re.sub("/models/", f"{folder}/models/", text)
+
+        variables = {each["name"]: here(expand(each)) for each in container["env"] if "TLS_" not in each["name"]}
         file = Path(folder) / "settings"
-        file.write_text(toml)
+        file.write_text(here(toml))
         return SERVICES[container["name"]](read_settings(file, variables))
 
 

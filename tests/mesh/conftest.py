@@ -22,10 +22,11 @@ from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.router import Local
 from gateway.served import ServedModels
 from gateway.service import Gateway
-from mesh.config import DecodeConfig, PrefillConfig
 from mesh.grpc_network import GrpcNetwork
-from mesh.messages import Sampling, Token
+from mesh.jobs import Sampling, Token
+from mesh.rules import RULES, Rules
 from mesh.serving import run_together
+from mesh.worker_config import DecodeConfig, PrefillConfig
 from prefill_svc import main as prefill_main
 from prefill_svc.worker import PrefillWorker
 
@@ -122,10 +123,11 @@ def real_mesh(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[RealM
         dtype: str = "bf16",
         observer: RequestObserver = UNOBSERVED,
         served: str | ServedModels = "tiny",
+        rules: Rules = RULES,  # of the gateway
     ) -> AsyncIterator[RealMesh]:
         model = tiny(tmp_path / "model", "llama3", dtype=dtype, context=8192)
         network = GrpcNetwork(setting="gateway.worker_address")
-        gateway = Gateway(network, random=Random(1), model=served, local=local, observer=observer)
+        gateway = Gateway(network, random=Random(1), model=served, local=local, observer=observer, rules=rules)
         listening = await gateway.listen("127.0.0.1:0")
         mesh = RealMesh(tmp_path, model, gateway, listening.address)
         try:

@@ -12,7 +12,7 @@ import pytest
 from engine.builtin.model import tiny
 from gateway.core import ChoiceRequest
 from gateway.router import Local
-from mesh.messages import Adjustments, Sampling, TokenBias, TokenSequence
+from mesh.jobs import Adjustments, Sampling, TokenBias, TokenSequence
 from tests.mesh.test_speculation import Steady, prompt, said
 
 pytestmark = pytest.mark.mesh
@@ -85,7 +85,7 @@ async def test_every_path_draws_the_same_tokens_with_the_same_logprobs(real_mesh
 async def test_a_request_whose_decode_worker_dies_continues_with_its_penalties(real_mesh: RealMeshes) -> None:
     async with real_mesh() as mesh:
         await mesh.add("prefill")
-        workers = {worker._hello.incarnation: worker for worker in [await mesh.add("decode") for _ in range(2)]}
+        workers = {worker.attachments.incarnation: worker for worker in [await mesh.add("decode") for _ in range(2)]}
         whole = await asked(mesh, (SAMPLED,))
         long = replace(SAMPLED, max_tokens=300)
         request = mesh.ask(PROMPT, sampling=long)

@@ -1,9 +1,12 @@
 """Numerics classes with the real engine: prefill and decode on path `pairs`, another decode worker on path `fp32`."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.router import Local
 from mesh.errors import ClassUnavailable
+from mesh.rules import RULES
 
 pytestmark = pytest.mark.mesh
 
@@ -23,7 +26,7 @@ async def half_way(mesh, **more):
 
 
 async def test_when_its_class_is_gone_a_request_ends_and_names_both_fingerprints(real_mesh):
-    async with real_mesh() as mesh:
+    async with real_mesh(rules=replace(RULES, settling_seconds=0.0)) as mesh:
         asked, other = await half_way(mesh)
         with pytest.raises(ClassUnavailable) as ended:
             await asked.task

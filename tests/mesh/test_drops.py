@@ -12,11 +12,11 @@ pytestmark = pytest.mark.mesh
 
 
 async def test_dropped_connections_leave_nothing_running_on_any_tier() -> None:
-    report = await drops.drop_many(120, Random(3))
+    report = await drops.drop_many(120, Random(3), before=20)
     assert not any(report["left"].values()), report
     assert sum(sum(stages.values()) for stages in report["drops"].values()) == 120, report
     assert all(report["drops"][door][stage] for door in report["drops"] for stage in STAGES), report
-    assert report["answered"] > 60  # the warm-up included
+    assert report["answered"] > 40  # the warm-up included
 
 
 async def test_a_gateway_that_does_not_notice_its_clients_leave_goes_on_working(
@@ -25,7 +25,7 @@ async def test_a_gateway_that_does_not_notice_its_clients_leave_goes_on_working(
     """Negative control: what is left is seen."""
     monkeypatch.setattr("tests.chaos.dropped.ANSWER_SECONDS", 1.0)  # the slots fill up
     monkeypatch.setattr(drops, "QUIET_SECONDS", 1.0)
-    report = await drops.drop_many(12, Random(3), notices=False)
+    report = await drops.drop_many(12, Random(3), before=0, notices=False)
     assert report["left"]["gateway_requests"] > 0 and report["left"]["worker_requests"] > 0, report
 
 

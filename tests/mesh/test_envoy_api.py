@@ -58,7 +58,7 @@ async def url(envoys: EnvoyMesh, core: Any, assets: Any, monkeypatch: pytest.Mon
     monkeypatch.setenv("SSL_CERT_FILE", str(envoys.ca))
     api = HttpApi(core, assets, random=random.Random(7), clock=lambda: 1_700_000_000.0)
     server = await serve_http(api.app, envoys.ports["gateway"].http)
-    async with httpx.AsyncClient() as http, asyncio.timeout(START_SECONDS):
+    async with httpx.AsyncClient(timeout=None) as http, asyncio.timeout(START_SECONDS):
         while (await http.get(f"{envoys.url}/health")).status_code != 200:
             await asyncio.sleep(0.01)
     yield envoys.url

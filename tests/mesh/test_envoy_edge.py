@@ -57,7 +57,9 @@ async def gateway(envoys: EnvoyMesh, *, status: int = 200, headers: dict[str, st
 
 
 def client(envoys: EnvoyMesh) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=envoys.url, verify=ssl.create_default_context(cafile=str(envoys.ca)))
+    return httpx.AsyncClient(
+        base_url=envoys.url, verify=ssl.create_default_context(cafile=str(envoys.ca)), timeout=None
+    )
 
 
 @in_one_loop

@@ -16,8 +16,9 @@ import pytest
 import pytest_asyncio
 
 from mesh.grpc_network import GrpcNetwork
-from mesh.messages import Hello, Register, Tier
+from mesh.jobs import Tier
 from mesh.network import Channel, StreamClosed
+from mesh.reports import Hello, Register
 from mesh.tls import TlsFiles
 from tests.harness.client import MeshClient, TokenRequest
 from tests.harness.collector import Collector
@@ -101,7 +102,7 @@ async def test_clients_are_answered_over_http_and_grpc(mesh: EnvoyMesh, monkeypa
     assert [(len(each.tokens), each.error) for each in seen] == [(8, "")] * 4
     monkeypatch.setenv("SSL_CERT_FILE", str(mesh.ca))
     body = {"model": "random", "prompt": "once", "max_tokens": 4, "ignore_eos": True}
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=None) as http:
         answer = await http.post(f"{mesh.url}/v1/completions", json=body)
         assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 4
         for path in ("/metrics", "/debug/requests", "/ui", "/v1/../metrics"):
@@ -227,7 +228,7 @@ async def test_spans_of_envoys_and_services_are_one_tree(
     trace, parent = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
     monkeypatch.setenv("SSL_CERT_FILE", str(mesh.ca))
     body = {"model": "random", "prompt": "a tree", "max_tokens": 4}
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=None) as http:
         headers = {"traceparent": f"00-{trace:032x}-{parent:016x}-01", "x-request-id": "tree-1"}
         answer = await http.post(f"{mesh.url}/v1/completions", json=body, headers=headers)
     assert answer.status_code == 200 and answer.headers["x-request-id"] == "tree-1"

@@ -14,7 +14,8 @@ import pytest
 from gateway.core import ChoiceRequest, PromptScores
 from gateway.router import Local
 from mesh.errors import Cancelled, PoolTooSmall
-from mesh.messages import Examination, Pooling, Sampling
+from mesh.jobs import Pooling, Sampling
+from mesh.orders import Examination
 from tests.mesh.conftest import RealMesh
 
 pytestmark = pytest.mark.mesh

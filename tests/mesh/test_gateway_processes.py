@@ -21,7 +21,7 @@ from cli.ports import free_address
 from cli.running import running_mesh
 from cli.supervisor import ProcessState, Supervisor
 from engine.builtin import ensure_random
-from mesh.config import default_cache_folder
+from mesh.common_config import default_cache_folder
 from mesh.settings import read_settings
 
 pytestmark = pytest.mark.mesh
@@ -51,7 +51,7 @@ class Processes:
 
     async def counts(self) -> Counter[str]:
         """Requests that have ended, by the process that served them."""
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=None) as client:
             text = (await client.get(f"http://{self.http}/metrics")).text
         found = Counter[str]()
         for number, count in re.findall(r'baton_requests_total\{.*process="(\d)"\} (\d+)', text):
@@ -81,7 +81,7 @@ async def gateway() -> AsyncIterator[Processes]:
 
 async def complete(http: str, **more: Any) -> str:
     """The text of one answer over a connection of its own."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         answer = await client.post(f"http://{http}/v1/completions", json=BODY | {"max_tokens": 4} | more, timeout=60)
     assert answer.status_code == 200, answer.text
     text: str = answer.json()["choices"][0]["text"]
@@ -107,7 +107,7 @@ async def test_a_request_is_found_whichever_process_served_it(gateway: Processes
     await gateway.whole()
     names = [f"find-me-{number}" for number in range(6)]
     await asyncio.gather(*(complete(gateway.http, request_id=name) for name in names))
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         for name in names:
             found = await client.get(f"http://{gateway.http}/debug/requests/{name}")
             assert found.status_code == 200 and found.json()["request_id"] == name
@@ -132,7 +132,7 @@ async def test_a_process_that_is_killed_costs_its_own_streams_only_and_comes_bac
             pass
         ends.append(done)
 
-    clients, counters = [httpx.AsyncClient() for _ in range(12)], [[0] for _ in range(12)]
+    clients, counters = [httpx.AsyncClient(timeout=None) for _ in range(12)], [[0] for _ in range(12)]
     reading = [asyncio.ensure_future(stream(*pair)) for pair in zip(clients, counters, strict=True)]
     async with asyncio.timeout(60):
         while not all(counter[0] for counter in counters):
@@ -152,9 +152,9 @@ async def test_a_process_that_is_killed_costs_its_own_streams_only_and_comes_bac
 async def test_pages_tell_one_gateway(gateway: Processes) -> None:
     await gateway.whole()
     for _ in range(14):  # each over a connection of its own
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=None) as client:
             await client.post(f"http://{gateway.http}/v1/completions", json=BODY | {"max_tokens": 1}, timeout=60)
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         load = (await client.get(f"http://{gateway.http}/load")).json()
         assert load == {"server_load": 0, "running": 0, "waiting": 0}
         text = (await client.get(f"http://{gateway.http}/metrics")).text

@@ -15,7 +15,7 @@ from gateway.router import Local
 from gateway.structured.forms import lark
 from gateway.structured.schema import json_grammar
 from mesh.errors import InvalidRequest
-from mesh.messages import End, Sampling
+from mesh.jobs import End, Sampling
 
 pytestmark = pytest.mark.mesh
 

@@ -17,7 +17,8 @@ from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.observability.by_model import MetricsByModel
 from gateway.observability.export import MeshCollector
-from gateway.observability.metric_names import TABLE, TENANT, MetricKind
+from gateway.observability.metric_names import TABLE, TENANT
+from gateway.observability.metric_spec import MetricKind
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import metrics_routes
 from gateway.observability.traces import RecentTraces

@@ -9,7 +9,7 @@ import pytest
 
 from engine.builtin.model import tiny
 from gateway.router import Local
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 pytestmark = pytest.mark.mesh
 

@@ -143,7 +143,7 @@ async def test_the_gateway_shows_the_metrics_of_every_process(mesh: MeshConfig) 
     await said(mesh, "Who are you?")
     workers = {("prefill-0", "prefill"), ("decode-0", "decode"), ("decode-1", "decode")}
     async with (
-        httpx2.AsyncClient(base_url=f"http://{mesh.gateway.http_address}") as client,
+        httpx2.AsyncClient(base_url=f"http://{mesh.gateway.http_address}", timeout=None) as client,
         asyncio.timeout(START_SECONDS),
     ):
         while True:  # workers push once a second

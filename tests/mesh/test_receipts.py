@@ -5,6 +5,7 @@ import json
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest_asyncio
 from cli.replay import ReplaySource
 from tests.harness.process import ROOT
 from tests.receipts.cases import cases
-from tests.receipts.meshes import OTHER_SHAPE, Doors, mesh_of, with_one_weight_changed
+from tests.receipts.meshes import OTHER_SHAPE, SMALL_SHAPE, Doors, mesh_of, with_one_weight_changed
 from tests.receipts.run import TakenReceipt, replay_all, take_all
 
 pytestmark = pytest.mark.mesh
@@ -30,14 +31,23 @@ async def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def taken(folder: Path) -> list[TakenReceipt]:
     """Receipts of every kind and door, from a mesh that is gone when the tests begin."""
-    async with mesh_of(folder, {}) as doors:
-        return await take_all(doors, list(cases(12)))
+    async with mesh_of(folder, SMALL_SHAPE) as doors:
+        return await take_all(doors, list(cases(20)))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def other(folder: Path, taken: list[TakenReceipt]) -> AsyncIterator[Doors]:
-    async with mesh_of(folder, OTHER_SHAPE) as doors:
-        yield doors
+async def meshes(folder: Path, taken: list[TakenReceipt]) -> AsyncIterator[list[Doors]]:
+    """Starts a mesh of another shape and one of another model, both at once: for some time after its start the gateway
+    of the second waits for the class that it misses."""
+    async with AsyncExitStack() as stack:
+        other = mesh_of(folder, OTHER_SHAPE | {"mesh.prefill_workers": "1"})
+        changed = mesh_of(folder, SMALL_SHAPE, with_one_weight_changed(folder))
+        yield await asyncio.gather(*map(stack.enter_async_context, (other, changed)))
+
+
+@pytest.fixture(scope="module")
+def other(meshes: list[Doors]) -> Doors:
+    return meshes[0]
 
 
 async def baton(*arguments: str) -> tuple[int, str, str]:
@@ -55,6 +65,10 @@ async def test_replays_on_another_shape_are_equal(taken: list[TakenReceipt], oth
         ("tools", "stream"),
         ("json", "whole"),
         ("choices", "stream"),
+        ("/v1/responses", "whole"),
+        ("/v1/messages", "stream"),
+        ("/inference/v1/generate", "whole"),
+        ("/generate", "whole"),
     }
     assert await replay_all(other, taken) == [[]] * len(taken)
 
@@ -92,7 +106,8 @@ async def test_each_kind_of_difference_is_found(taken: list[TakenReceipt], other
 
 
 @in_one_loop
-async def test_one_changed_weight_refuses_every_replay_before_a_token(taken: list[TakenReceipt], folder: Path) -> None:
-    async with mesh_of(folder, {}, with_one_weight_changed(folder)) as doors:
-        refused = await replay_all(doors, taken)
+async def test_one_changed_weight_refuses_every_replay_before_a_token(
+    taken: list[TakenReceipt], meshes: list[Doors]
+) -> None:
+    refused = await replay_all(meshes[1], taken)
     assert [[difference.what for difference in found] for found in refused] == [["model_hash"]] * len(taken)

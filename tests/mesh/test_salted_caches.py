@@ -1,4 +1,5 @@
-"""What a request can learn of other tenants' prompts: nothing, because it costs the very steps of a prompt never sent.
+"""A request learns nothing of other tenants' prompts: it costs the same steps whether another tenant has sent its
+prompt or nobody has.
 
 Times are noisy, steps are not: a request that finds no page of another salt is computed in the same chunks, at the same
 workers, as one whose prompt nobody has sent. Without salts the same request finds the pages and says so."""

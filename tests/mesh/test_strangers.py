@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from baton.admin.v1 import admin_pb2, admin_pb2_grpc
 from cli.drawn_token import drawn_token
@@ -22,15 +23,19 @@ from cli.running import running_mesh
 from mesh.config import MeshConfig
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import read_stats
+from mesh.jobs import Tier
 from mesh.mesh_token import MeshToken
-from mesh.messages import Hello, Load, Message, Open, PrefixChange, Register, Tier
+from mesh.messages import Message
 from mesh.network import Channel, Listening, Stream, StreamClosed
+from mesh.orders import Open
+from mesh.reports import Hello, Load, PrefixChange, Register
 from mesh.rules import RULES
 from mesh.session import Session
 from mesh.settings import read_settings
 from tests.harness.client import MeshClient, TokenRequest
 
 pytestmark = pytest.mark.mesh
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 START_SECONDS = 120.0
 LOAD = Load(free_pages=1 << 20, total_pages=1 << 20, tokens_per_second=1e6)
@@ -74,7 +79,7 @@ class RunningMesh:
 
 
 @asynccontextmanager
-async def mesh(folder: Path, *, token: bool) -> AsyncIterator[RunningMesh]:
+async def mesh_of(folder: Path, *, token: bool) -> AsyncIterator[RunningMesh]:
     overrides = {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
@@ -90,6 +95,12 @@ async def mesh(folder: Path, *, token: bool) -> AsyncIterator[RunningMesh]:
         services = services_of(config, file=None, overrides=given, otlp_endpoint="")
         async with running_mesh(config, services, running.read, START_SECONDS):
             yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningMesh]:
+    async with mesh_of(tmp_path_factory.mktemp("mesh"), token=True) as running:
+        yield running
 
 
 class Stranger:
@@ -137,66 +148,64 @@ async def refused(mesh: RunningMesh, count: int) -> list[str]:
             await asyncio.sleep(0.05)
 
 
-async def test_a_stranger_gets_nothing_at_any_port_and_harms_nobody(tmp_path: Path) -> None:
-    async with mesh(tmp_path, token=True) as running:
-        real = (await running.known())["decode"]
-        (tmp_path / "guess").write_text("g" * 64)
-        for token in (None, MeshToken(tmp_path / "guess")):
-            stranger = Stranger(real, token)
-            await stranger.listen()
-            for incarnation in (real.incarnation, 1234):
-                with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
-                    await stranger.register(running.registry, incarnation)
-            for tier, channel in (("prefill", Channel.ATTACH), ("decode", Channel.ATTACH), ("decode", Channel.KV)):
-                with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
-                    await stranger.network.dial(running.workers[tier], channel)
+@in_one_loop
+async def test_a_stranger_gets_nothing_at_any_port_and_harms_nobody(mesh: RunningMesh, tmp_path: Path) -> None:
+    real = (await mesh.known())["decode"]
+    (tmp_path / "guess").write_text("g" * 64)
+    for token in (None, MeshToken(tmp_path / "guess")):
+        stranger = Stranger(real, token)
+        await stranger.listen()
+        for incarnation in (real.incarnation, 1234):
+            with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
+                await stranger.register(mesh.registry, incarnation)
+        for tier, channel in (("prefill", Channel.ATTACH), ("decode", Channel.ATTACH), ("decode", Channel.KV)):
+            with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
+                await stranger.network.dial(mesh.workers[tier], channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
+            await read_stats(mesh.workers["decode"], token=token)
+        async with grpc.aio.insecure_channel(mesh.registry) as port:
             with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
-                await read_stats(running.workers["decode"], token=token)
-            async with grpc.aio.insecure_channel(running.registry) as port:
-                with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
-                    await admin_pb2_grpc.AdminServiceStub(port).Drain(
-                        admin_pb2.DrainRequest(worker=real.name), metadata=token.metadata if token else ()
-                    )
-            assert await running.tokens(4) == [4] * 4
-            assert stranger.dialled == 0 and stranger.opened == []
-            await stranger.close()
-        counts = await read_stats(running.workers["decode"], token=running.token)
-        assert counts["admitted_remote"] + counts["admitted_patched"] + counts["admitted_local"] == 8
-        told = [line.split()[0] for line in running.lines if "without the token of this mesh" in line]
-        assert set(told) == {"gateway", "prefill-0", "decode-0"} and len(told) < 10
-        secret = running.token.metadata[0][1] if running.token else ""
-        assert not any(secret in line for line in running.lines)
+                await admin_pb2_grpc.AdminServiceStub(port).Drain(
+                    admin_pb2.DrainRequest(worker=real.name), metadata=token.metadata if token else ()
+                )
+        assert await mesh.tokens(4) == [4] * 4
+        assert stranger.dialled == 0 and stranger.opened == []
+        await stranger.close()
+    counts = await read_stats(mesh.workers["decode"], token=mesh.token)
+    assert counts["admitted_remote"] + counts["admitted_patched"] + counts["admitted_local"] == 8
+    told = [line.split()[0] for line in mesh.lines if "without the token of this mesh" in line]
+    assert set(told) == {"gateway", "prefill-0", "decode-0"} and len(told) < 10
+    secret = mesh.token.metadata[0][1] if mesh.token else ""
+    assert not any(secret in line for line in mesh.lines)
 
 
-async def test_a_member_that_says_nonsense_or_takes_an_incarnation_is_refused_by_name(tmp_path: Path) -> None:
-    async with mesh(tmp_path, token=True) as running:
-        real = (await running.known())["decode"]
-        copies = Stranger(real, running.token)  # of a living worker
-        lies = Stranger(real, running.token)  # registers as itself, says Hello as the living worker
-        odd = Stranger(real, running.token, incarnation=3, page_tokens=0)
-        small = Stranger(real, running.token, incarnation=4, context_tokens=1)
-        hanging = Stranger(real, running.token, incarnation=5, load=replace(LOAD, tokens_per_second=-1.0))
-        everyone = (copies, lies, odd, small, hanging)
-        for member in everyone:
-            await member.listen()
-        await copies.register(running.registry, real.incarnation)
-        await lies.register(running.registry, 2)
-        for member in (odd, small, hanging):
-            await member.register(running.registry, member.hello.incarnation)
-        texts = sorted(text.partition(": ")[2] for text in await refused(running, 5))
-        fields = [text.partition(":")[0] for text in texts]
-        assert fields == ["context_tokens", "incarnation", "incarnation", "load.tokens_per_second", "page_tokens"], (
-            texts
-        )
-        assert await running.tokens(8) == [4] * 8
-        assert copies.dialled == 0 and all(member.opened == [] for member in everyone)
-        assert (await running.known())["decode"].incarnation == real.incarnation
-        for member in everyone:
-            await member.close()
+@in_one_loop
+async def test_a_member_that_says_nonsense_or_takes_an_incarnation_is_refused_by_name(mesh: RunningMesh) -> None:
+    real = (await mesh.known())["decode"]
+    copies = Stranger(real, mesh.token)  # of a living worker
+    lies = Stranger(real, mesh.token)  # registers as itself, says Hello as the living worker
+    odd = Stranger(real, mesh.token, incarnation=3, page_tokens=0)
+    small = Stranger(real, mesh.token, incarnation=4, context_tokens=1)
+    hanging = Stranger(real, mesh.token, incarnation=5, load=replace(LOAD, tokens_per_second=-1.0))
+    everyone = (copies, lies, odd, small, hanging)
+    for member in everyone:
+        await member.listen()
+    await copies.register(mesh.registry, real.incarnation)
+    await lies.register(mesh.registry, 2)
+    for member in (odd, small, hanging):
+        await member.register(mesh.registry, member.hello.incarnation)
+    texts = sorted(text.partition(": ")[2] for text in await refused(mesh, 5))
+    fields = [text.partition(":")[0] for text in texts]
+    assert fields == ["context_tokens", "incarnation", "incarnation", "load.tokens_per_second", "page_tokens"], texts
+    assert await mesh.tokens(8) == [4] * 8
+    assert copies.dialled == 0 and all(member.opened == [] for member in everyone)
+    assert (await mesh.known())["decode"].incarnation == real.incarnation
+    for member in everyone:
+        await member.close()
 
 
 async def test_negative_control_without_a_token_a_stranger_gets_prompts(tmp_path: Path) -> None:
-    async with mesh(tmp_path, token=False) as running:
+    async with mesh_of(tmp_path, token=False) as running:
         real = (await running.known())["decode"]
         stranger = Stranger(real, None, incarnation=1234)
         await stranger.listen()

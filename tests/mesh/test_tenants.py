@@ -15,6 +15,7 @@ from tests.unit.gateway.tenants.keys_files import bearer, key_of, write_keys
 pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 TOKENS = 192  # six pages
+ATTEMPTS = 3  # a worker that a busy machine stops for long is lost, and with it what it cached
 LIMITED = "tokens_per_minute=60 burst_tokens=200"
 
 
@@ -55,33 +56,49 @@ async def warmed(mesh: ProcessMesh, name: str, ids: list[int], **fields: Any) ->
     return found
 
 
+async def finds(mesh: ProcessMesh, name: str, ids: list[int], **fields: Any) -> bool:
+    """Whether the first time that a tenant asks for this prompt finds it."""
+    return await cached(mesh, name, ids, **fields) >= TOKENS - 32
+
+
 @in_one_loop
 async def test_a_tenant_finds_its_own_prompts_only(mesh: ProcessMesh) -> None:
-    ids = prompt(1)
-    assert await cached(mesh, "alice", ids) == 0
-    assert await warmed(mesh, "alice", ids) >= TOKENS - 32
-    assert await cached(mesh, "bob", ids) == 0
-    assert await warmed(mesh, "bob", ids) >= TOKENS - 32, "its own by now"
-    assert await cached(mesh, "alice-2", ids) >= TOKENS - 32, "negative control: the same tenant's other key"
+    for attempt in range(ATTEMPTS):
+        ids = prompt(10 + attempt)
+        assert await cached(mesh, "alice", ids) == 0
+        assert await warmed(mesh, "alice", ids) >= TOKENS - 32
+        assert await cached(mesh, "bob", ids) == 0
+        assert await warmed(mesh, "bob", ids) >= TOKENS - 32, "its own by now"
+        if await finds(mesh, "alice-2", ids):
+            return
+    pytest.fail("negative control: the same tenant's other key finds the prompt")
 
 
 @in_one_loop
 async def test_equal_salts_of_clients_join_no_tenants(mesh: ProcessMesh) -> None:
-    ids = prompt(2)
-    await warmed(mesh, "alice", ids, cache_salt="common")
-    assert await cached(mesh, "bob", ids, cache_salt="common") == 0
-    assert await cached(mesh, "alice", ids) == 0, "a salt divides its tenant's cache further"
-    assert await cached(mesh, "alice-2", ids, cache_salt="common") >= TOKENS - 32
+    for attempt in range(ATTEMPTS):
+        ids = prompt(20 + attempt)
+        await warmed(mesh, "alice", ids, cache_salt="common")
+        assert await cached(mesh, "bob", ids, cache_salt="common") == 0
+        assert await cached(mesh, "alice", ids) == 0, "a salt divides its tenant's cache further"
+        if await finds(mesh, "alice-2", ids, cache_salt="common"):
+            return
+    pytest.fail("negative control: the same tenant's other key finds the prompt with the same salt")
 
 
 @in_one_loop
 async def test_both_front_doors_make_one_salt_of_a_key(mesh: ProcessMesh) -> None:
-    ids = prompt(3)
-    await warmed(mesh, "alice", ids)
-    for name, least, most in (("alice", TOKENS - 32, TOKENS), ("bob", 0, 0)):
-        async with Client(mesh.address, api_key=key_of(name)) as client:
-            events = [event async for event in client.stream(request_of(ids, max_tokens=2))]
-        assert least <= events[-1].finished.usage.cached_tokens <= most, name
+    for attempt in range(ATTEMPTS):
+        ids, found = prompt(30 + attempt), dict[str, int]()
+        await warmed(mesh, "alice", ids)
+        for name in ("alice", "bob"):
+            async with Client(mesh.address, api_key=key_of(name)) as client:
+                events = [event async for event in client.stream(request_of(ids, max_tokens=2))]
+            found[name] = events[-1].finished.usage.cached_tokens
+        assert found["bob"] == 0
+        if found["alice"] >= TOKENS - 32:
+            return
+    pytest.fail("gRPC finds what the same key warmed over HTTP")
 
 
 async def shown(http: httpx2.AsyncClient, line: str) -> None:

@@ -20,7 +20,7 @@ from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from cli.health import health
 from cli.ports import free_address
 from engine.builtin import ensure_random
-from mesh.config import default_cache_folder
+from mesh.common_config import default_cache_folder
 from tests.harness.orders import Orders
 from tests.harness.process import START_SECONDS, ServiceProcess
 
@@ -98,6 +98,12 @@ async def test_operators_see_every_worker_and_drain_one(mesh: TwoGateways) -> No
             await stub.Drain(admin.DrainRequest(worker="decode-7"))
         with pytest.raises(grpc.aio.AioRpcError, match=r"interval_seconds must be from 0\.1 to 60"):
             await stub.WatchLoad(admin.WatchLoadRequest(interval_seconds=0.0)).read()
+        pages = {each.worker: each for each in (await stub.Pages(admin.PagesRequest(count=9))).workers}
+        assert set(pages) == set(workers) and all(each.answered for each in pages.values())
+        assert all(
+            sum(each.states.values()) == first.total_pages // 2 for each in pages.values() if each.tier == "decode"
+        )
+        assert sum(run.pages for run in pages["decode-0"].runs) == 9
         before = (await stub.Drain(admin.DrainRequest(worker="decode-1"))).worker
         assert before.name == "decode-1" and not before.draining
         event = await topology.read()
@@ -130,7 +136,9 @@ async def test_answers_go_on_at_the_other_gateway_when_the_first_ends(mesh: TwoG
         assert await asyncio.gather(*answers) == expected
     await mesh.gateways[0].stop()
     await mesh.gateways[0].start()
-    await mesh.attached(0, 1)  # the other one was drained
+    seen = await health(mesh.ports[1]["http"])
+    assert seen is not None
+    await mesh.attached(0, seen["decode"])
 
 
 async def received(client: Client, request: pb.GenerateRequest, begun: asyncio.Semaphore | None = None) -> Any:

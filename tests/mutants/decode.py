@@ -11,7 +11,8 @@ from decode_svc.handoff.sessions import Peer
 from decode_svc.handoff.spans import Spans
 from decode_svc.requests import DecodeRequest, PageOwner, same_ticket
 from kvtransfer.transfer import Receiver
-from mesh.messages import Commit, Quiet, Ticket, Token
+from mesh.jobs import Ticket, Token
+from mesh.kv_messages import Commit, Quiet
 
 Patch = Callable[[object, str, object], None]  # signature of setattr and monkeypatch.setattr: (target, name, value)
 Mutant = Callable[[Patch], None]

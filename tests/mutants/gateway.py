@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gateway.requests import GatewayRequest
-from mesh.messages import Ticket, Token
+from mesh.jobs import Ticket, Token
 
 Patch = Callable[[object, str, object], None]  # signature of monkeypatch.setattr: (target, name, value)
 Mutant = Callable[[Patch], None]

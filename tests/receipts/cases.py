@@ -1,5 +1,5 @@
-"""Requests whose answers `make receipts` replays: sampled, with tool calls, as JSON, with two choices; whole, streamed
-and over gRPC."""
+"""Requests whose answers `make receipts` replays: sampled, with tool calls, as JSON, with two choices, and in the other
+APIs; whole, streamed and over gRPC."""
 
 import random
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ TOOLS: list[Json] = [
 
 @dataclass(frozen=True, slots=True)
 class ReceiptCase:
-    kind: str  # sampled, tools, json, choices
+    kind: str  # sampled, tools, json, choices, or the path of another API
     door: str  # whole, stream, grpc
     path: str  # of HTTP
     body: Json  # of HTTP, or a GenerateRequest as JSON
@@ -58,13 +58,14 @@ class ReceiptCase:
 def cases(count: int, seed: int = 11) -> Iterator[ReceiptCase]:
     """Equal for equal seeds."""
     draw = random.Random(seed)
-    kinds = {"sampled": _sampled, "tools": _tools, "json": _json, "choices": _choices}
+    kinds = (_sampled, _tools, _json, _choices, None)
+    others = (_response, _message, _tokens, _sglang)
     for number in range(count):
-        kind = list(kinds)[number % 4]
-        door = ("whole", "stream", "grpc")[number // 4 % 3]
-        if door == "grpc" and kind in ("tools", "json"):
-            door = "whole"  # forced calls and response_format are fields of HTTP
-        yield kinds[kind](draw, door)
+        make = kinds[number % len(kinds)] or others[number // len(kinds) % len(others)]
+        door = ("whole", "stream", "grpc")[number // len(kinds) % 3]
+        if door == "grpc" and make not in (_sampled, _choices):
+            door = "whole"  # the others are of HTTP
+        yield make(draw, door)
 
 
 def _numbers(draw: random.Random) -> Json:
@@ -107,6 +108,33 @@ def _choices(draw: random.Random, door: str) -> ReceiptCase:
     if door == "whole":
         body["best_of"] = 3
     return ReceiptCase("choices", door, "/v1/completions", body | numbers)
+
+
+def _response(draw: random.Random, door: str) -> ReceiptCase:
+    form = {"type": "json_schema", "name": "case", "schema": draw.choice(SCHEMAS), "strict": True}
+    body: Json = {"input": draw.choice(QUESTIONS), "instructions": "Be brief.", "max_output_tokens": 60}
+    body |= {"text": {"format": form}} if draw.random() < 0.5 else {}
+    return ReceiptCase("/v1/responses", door, "/v1/responses", body | _numbers(draw))
+
+
+def _message(draw: random.Random, door: str) -> ReceiptCase:
+    function = TOOLS[0]["function"]
+    tool = {"name": function["name"], "description": function["description"], "input_schema": function["parameters"]}
+    body = {"system": "Be brief.", "max_tokens": 100_000, "stop_sequences": ["!"], "tools": [tool]}
+    return ReceiptCase("/v1/messages", door, "/v1/messages", _question(draw) | body | _numbers(draw))
+
+
+def _tokens(draw: random.Random, door: str) -> ReceiptCase:
+    ids = [draw.randrange(300, 400) for _ in range(8)]
+    body = {"token_ids": ids, "sampling_params": {"n": 2, "max_tokens": 20} | _numbers(draw)}
+    return ReceiptCase("/inference/v1/generate", door, "/inference/v1/generate", body)
+
+
+def _sglang(draw: random.Random, door: str) -> ReceiptCase:
+    numbers = _numbers(draw)
+    numbers |= {"sampling_seed": numbers.pop("seed")} if "seed" in numbers else {}
+    body = {"text": list(draw.sample(STARTS, 2)), "sampling_params": {"max_new_tokens": 20} | numbers}
+    return ReceiptCase("/generate", door, "/generate", body)
 
 
 def _question(draw: random.Random) -> Json:

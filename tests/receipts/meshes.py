@@ -14,6 +14,7 @@ from engine.builtin import DRAFT, MODEL
 from mesh.settings import read_settings
 
 START_SECONDS = 120.0
+SMALL_SHAPE = {"mesh.prefill_workers": "1", "mesh.decode_workers": "1"}
 # Everything that must not change an answer is another one here.
 OTHER_SHAPE = {
     "mesh.prefill_workers": "2",

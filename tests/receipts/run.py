@@ -74,9 +74,10 @@ async def _over_http(client: httpx2.AsyncClient, case: ReceiptCase) -> Json:
     reply = await client.post(case.path, json=body)
     assert reply.status_code == 200, reply.text
     if case.door == "whole":
-        return dict(reply.json()["receipt"])
+        return read_receipt(reply.content)
     frames = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
-    return dict(json.loads(frames[-1])["receipt"])
+    carrying = json.loads(next(frame for frame in reversed(frames) if '"receipt":{' in frame))
+    return read_receipt(json.dumps(carrying.get("response", carrying)).encode())
 
 
 async def _over_grpc(doors: Doors, case: ReceiptCase) -> Json:

@@ -14,10 +14,11 @@ from cli.serve import Parent, Set, begin, run_service
 from decode_svc.handoff.sessions import Peer
 from decode_svc.main import as_it_is, open_worker
 from decode_svc.worker import DecodeWorker
-from mesh.config import DecodeConfig
-from mesh.messages import Message, Written
+from mesh.kv_messages import Written
+from mesh.messages import Message
 from mesh.serving import run_together
 from mesh.settings import Settings
+from mesh.worker_config import DecodeConfig
 from tests.sabotage.faults import Damage, Fault
 from tests.sabotage.wrong_product import with_wrong_product
 

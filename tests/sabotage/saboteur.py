@@ -22,8 +22,8 @@ from cli.verify.reference import Reference
 from cli.verify.requests import VerifyRequest, requests_of
 from cli.verify.sabotage import Sabotage, Sabotaged
 from engine.model.weights import Weights, open_weights
-from mesh.config import default_cache_folder
-from mesh.messages import Sampling
+from mesh.common_config import default_cache_folder
+from mesh.jobs import Sampling
 from tests.sabotage.faults import Fault, choose_damage
 
 SEEDS = 20

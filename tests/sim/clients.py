@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.core import ChoiceRequest, TokenStream
 from mesh.errors import BatonError, Cancelled
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.sim.model import reference
 from tests.sim.workers import SHAPE
 

@@ -5,9 +5,9 @@ killed, restarted, frozen and cut off; what clients saw is compared with the ref
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from random import Random
 
-from decode_svc.requests import PageOwner
 from decode_svc.speculation.speculation import Accept, DraftSource
 from decode_svc.worker import DecodeWorker
 from engine.acceptance import accepted
@@ -20,16 +20,18 @@ from gateway.observability.traces import RecentTraces
 from gateway.router import Local
 from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
-from kvtransfer.memory import Fabric, MemoryTransport, Write
+from kvtransfer.memory import Fabric, MemoryTransport
 from mesh.door_config import DoorConfig
+from mesh.jobs import Sampling, Ticket, Tier
+from mesh.kv_messages import KvHello
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import KvHello, Sampling, Ticket, Tier
 from mesh.rules import RULES, Rules
 from mesh.telemetry import Silent, Telemetry
 from mesh.watchdog import report_long_steps
 from prefill_svc.worker import PrefillWorker
 from tests.sim.clients import Bans, SimClient
 from tests.sim.model import VOCABULARY
+from tests.sim.page_checks import PageChecks
 from tests.sim.processes import SimProcess
 from tests.sim.workers import WorkerOptions, start_worker
 
@@ -49,6 +51,7 @@ class Cluster:
         models: dict[str, str] | None = None,  # what workers serve, by name; others serve "sim"
         served: tuple[str, ...] = ("sim",),  # by the gateway
         chunk_tokens: int = 8,
+        itl_target_ms: float = 0.0,  # 0: chunks have their full size, and decode takes no prompts from prefill
         cache: bool = True,
         gateway_random: Random | None = None,
         patience_seconds: float = 30.0,
@@ -75,6 +78,7 @@ class Cluster:
         self.options = WorkerOptions(
             rules=rules,
             chunk_tokens=chunk_tokens,
+            itl_target_ms=itl_target_ms,
             cache=cache,
             max_batch=max_batch,
             source=source,
@@ -99,10 +103,10 @@ class Cluster:
         self.network = MemoryNetwork(Random(seed + 1))
         self.fabric = Fabric(Random(seed + 2))
         self.fabric.on_kill = self._kill_writer
-        self.fabric.touched = self._touched
-        self.strays: list[str] = []  # what was written to a page of another ticket
         self.telemetry = telemetry or Silent()
         self.processes: dict[str, SimProcess] = {}
+        self._checks = PageChecks(self.processes)
+        self.fabric.touched = self._checks.touched
         self.clients: list[SimClient] = []
         self.gateway = self._gateway(gateway_random or Random(seed + 3))
 
@@ -149,7 +153,7 @@ class Cluster:
             numerics=self.numerics.get(name, "class-a"),
             model=self.models.get(name, "sim"),
             choose=lambda mine, theirs: self._choose(transport.name, name, theirs),
-            on_write=lambda page: self._computed(name, pool, page),
+            on_write=lambda page: self._checks.computed(name, pool, page),
         )
         worker = made.worker
         worker.plans = []
@@ -232,20 +236,6 @@ class Cluster:
         process.tasks.append(asyncio.ensure_future(self.kill(process.name)))
         return True
 
-    def _touched(self, write: Write, page: int) -> None:
-        """A write, however late, may only change a page that lands, or is quarantined, for its own ticket."""
-        process = next((p for p in self.processes.values() if p.pool is write.target.pool), None)
-        if process is not None and process.alive:
-            owner, state = process.worker.pages.owner(page), process.worker.pages.state(page).value
-            if not isinstance(owner, PageOwner) or owner.ticket.pack() != write.ticket:
-                ticket = Ticket.unpack(write.ticket)
-                self.strays.append(f"a late write of {ticket} hits page {page}, {state} for {owner}")
-
-    def _computed(self, name: str, pages: PagePool, page: int) -> None:
-        """No step may ever write a page that another request reads or can find."""
-        if not pages.writable(page):
-            self.strays.append(f"{name} computes in page {page}, which is shared")
-
     # ---- clients
 
     def ask(
@@ -290,27 +280,9 @@ class Cluster:
     async def finish(self, seconds: float = 120.0) -> list[str]:
         """Wait for every client, then until every page is back; returns what is wrong."""
         await self.until(lambda: all(client.ended for client in self.clients), seconds)
-        await self.until(self._quiet, 30.0)
+        await self.until(lambda: not self._checks.out(), 30.0)
         return self.violations()
 
-    def _quiet(self) -> bool:
-        return not any(self._pages_out(p) for p in self.processes.values() if p.alive)
-
-    def _pages_out(self, process: SimProcess) -> int:
-        counts = process.worker.pages.counts()
-        return counts.in_use + counts.landing + counts.quarantined
-
     def violations(self) -> list[str]:
-        found = list(self.strays)
-        for client in self.clients:
-            found += client.violations(self.options.vocabulary, self.bans)
-        for process in self.processes.values():
-            for task in process.tasks:
-                if task.done() and not task.cancelled() and task.exception() is not None:
-                    found.append(f"{process.name}: a task died of {task.exception()!r}")
-            counts = process.worker.pages.counts()
-            if counts.total != process.worker.pages.pages:
-                found.append(f"{process.name}: {counts} is not the whole pool")
-            if process.alive and self._pages_out(process):
-                found.append(f"{process.name}: pages never come back: {counts}")
-        return found
+        clients = [each.violations(self.options.vocabulary, self.bans) for each in self.clients]
+        return [*self._checks.strays, *chain(*clients), *self._checks.at_the_end()]

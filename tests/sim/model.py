@@ -12,7 +12,7 @@ from engine.acceptance import accepted
 from engine.following import FollowedTokens
 from engine.plan import OnLayers, Piece, Plan, Result, RowsReport, Sampled
 from kvtransfer.memory import MemoryPool
-from mesh.messages import Pooling, Sampling
+from mesh.jobs import Pooling, Sampling
 
 _MASK = (1 << 64) - 1
 VOCABULARY = 997

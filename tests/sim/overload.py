@@ -11,7 +11,7 @@ from random import Random
 
 from gateway.router import Local
 from mesh.errors import Overloaded
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.sim.cluster import Cluster, SimClient
 
 QUEUE_SECONDS = 2.0

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import ClockReading, Leg, Message, Phase, Phases
+from mesh.messages import Message
+from mesh.reports import ClockReading, Leg, Phase, Phases
 
 
 def skew(network: MemoryNetwork, seconds: Mapping[str, float]) -> None:

@@ -7,7 +7,8 @@ import pytest
 from decode_svc.flights import Flights
 from decode_svc.speculation.speculation import DraftSource
 from engine.plan import Plan
-from mesh.messages import Sampling
+from gateway.router import Local
+from mesh.jobs import Sampling
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
@@ -76,3 +77,27 @@ def test_without_flights_pages_of_an_ended_request_are_written_under_another_one
     """The control: released at once, the pages of a step that flies are given to others."""
     monkeypatch.setattr(Flights, "keep", lambda self, request, pages: False)
     assert any(chaos(seed).violations for seed in range(2000, 2012))
+
+
+def test_after_a_step_that_failed_steps_are_launched_ahead_again_and_computed_once() -> None:
+    computed = list[int]()
+
+    def stumble(plan: Plan) -> None:
+        computed.append(plan.step)
+        if computed.count(20) == 1 and plan.step == 20:
+            raise FloatingPointError("this step fails once")
+
+    async def main() -> tuple[list[SimClient], list[Plan]]:
+        cluster = Cluster(5, ahead=True, local=Local.ALWAYS, on_plan=stumble)
+        await cluster.start(0, 1)
+        clients = [cluster.ask(prompt, Sampling(max_tokens=60)) for prompt in PROMPTS]
+        assert await cluster.finish() == []
+        plans = cluster.decode().plans
+        assert plans is not None
+        return clients, plans
+
+    clients, plans = run_virtual(main())
+    assert all(len(client.seen) == 60 for client in clients)
+    assert followed(plans[20:]) > len(plans[20:]) / 2
+    twice = {step for step in computed if computed.count(step) > 1}
+    assert 20 in twice and twice <= {20, 21}, "the step that failed, and the one that was on its way behind it"

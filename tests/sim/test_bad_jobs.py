@@ -12,22 +12,9 @@ from engine.plan import Plan, Result
 from gateway.router import Local
 from mesh.errors import Internal
 from mesh.job_check import JobLimits
-from mesh.messages import (
-    Adjustments,
-    Examination,
-    Examine,
-    Job,
-    Lost,
-    Open,
-    Pooling,
-    Prefill,
-    Reason,
-    Sampling,
-    Ticket,
-    Tier,
-    TokenBias,
-    TokenSequence,
-)
+from mesh.jobs import Adjustments, Job, Pooling, Reason, Sampling, Ticket, Tier, TokenBias, TokenSequence
+from mesh.orders import Examination, Examine, Open, Prefill
+from mesh.reports import Lost
 from mesh.session import Session
 from tests.sim.cluster import Cluster, SimClient
 from tests.sim.loop import run_virtual
@@ -45,7 +32,7 @@ def innocents(cluster: Cluster, count: int) -> list[SimClient]:
 
 
 async def with_poison(cluster: Cluster, bad: int) -> list[SimClient]:
-    """Requests run; then some come whose prompts make steps fail, with their poison at different places."""
+    """While requests run, others come whose prompts make steps fail: their poison stands at different places."""
     good = innocents(cluster, 7)
     await asyncio.sleep(0.01)
     prompts = [(*range(4 * key), POISON, *range(6)) for key in range(bad)]

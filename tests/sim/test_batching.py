@@ -6,7 +6,7 @@ from decode_svc.handoff.room import Room
 from decode_svc.requests import DecodePhase, DecodeRequest
 from engine.plan import Plan
 from gateway.router import Local
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

@@ -11,10 +11,11 @@ import pytest
 
 from decode_svc.speculation.speculation import DraftSource
 from engine.ledger import Holder, Ledger
-from engine.pages import PagePool
+from engine.pages import PagePool, PageState
 from gateway.core import ChoiceRequest
 from gateway.router import Local
-from mesh.messages import Examination, Pooling, Sampling
+from mesh.jobs import Pooling, Sampling
+from mesh.orders import Examination
 from tests.sim.cluster import Cluster
 from tests.sim.loop import VirtualLoop
 
@@ -113,31 +114,32 @@ def test_a_page_that_a_request_forgot_is_found_and_named(caplog: pytest.LogCaptu
     pool = PagePool(8)
     taken = pool.take(3)
     assert taken is not None
-    held = [Holder("request 7, running", taken[:2])]
+    held = [Holder("running", taken[:2], request=7)]
     ledger = Ledger(pool, lambda: held)
     for _ in range(3):
         ledger.check()
     assert ledger.counts() == {"ledger_broken": 1}, "the same fault counts once"
     (record,) = caplog.records
     assert f"page {taken[2]} is in_use with 1 references, held by nobody" in record.message
-    held.append(Holder("request 8, running", taken[2:]))
+    held.append(Holder("running", taken[2:], request=8))
     ledger.check()
     assert ledger.violations() == []
-    held.append(Holder("request 9, running", (7,)))
+    held.append(Holder("running", (7,), request=9))
     ledger.check()
     assert ledger.counts() == {"ledger_broken": 2} and ledger.violations() == [
         "page 7 is free with 0 references, held by request 9, running"
     ]
 
 
-def test_a_landing_page_has_one_landing() -> None:
+@pytest.mark.parametrize("state", [PageState.LANDING, PageState.QUARANTINED])
+def test_a_landing_or_quarantined_page_has_one_writer(state: PageState) -> None:
     pool = PagePool(4)
     pages = pool.land(2, "owner")
     assert pages is not None
+    if state is PageState.QUARANTINED:
+        pool.quarantine(pages)
     for holders, sound in [((pages,), True), ((), False), ((pages, pages[:1]), False)]:
-        ledger = Ledger(pool, lambda holders=holders: [Holder("a landing", each, landing=True) for each in holders])  # type: ignore[misc]
+        ledger = Ledger(pool, lambda holders=holders: [Holder("a writer", each, state) for each in holders])  # type: ignore[misc]
         assert (ledger.violations() == []) is sound
         ledger.check()
         assert ledger.counts()["ledger_broken"] == (not sound)
-    pool.quarantine(pages)
-    assert Ledger(pool, list).violations() == []

@@ -6,8 +6,11 @@ import pytest
 
 from gateway.router import Local
 from mesh.errors import DeadlineExceeded
-from mesh.messages import Cancel, End, Job, Message, Open, Sampling, Ticket, Tokens
+from mesh.jobs import End, Job, Sampling, Ticket
+from mesh.messages import Message
 from mesh.network import Channel
+from mesh.orders import Cancel, Open
+from mesh.reports import Tokens
 from mesh.rules import RULES
 from mesh.session import Session
 from tests.sim.cluster import Cluster

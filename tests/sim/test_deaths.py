@@ -1,4 +1,4 @@
-"""Which ends of workers count against a request: deaths of those that computed it, alone, and not what ended many."""
+"""A request is blamed for a worker's death only if that worker computed it and died alone, not together with others."""
 
 import asyncio
 from dataclasses import replace
@@ -8,7 +8,9 @@ from engine.plan import Plan
 from gateway.router import Local
 from gateway.service import Gateway
 from mesh.errors import WorkersDied
-from mesh.messages import Begun, Message, Sampling, Tier
+from mesh.jobs import Sampling, Tier
+from mesh.messages import Message
+from mesh.reports import Begun
 from mesh.rules import RULES
 from tests.sim.cluster import Cluster, SimClient
 from tests.sim.loop import run_virtual
@@ -18,7 +20,7 @@ LONG = Sampling(max_tokens=60)
 
 
 class StoppableGateway(Cluster):
-    """Its gateway can be stopped as a process is: nothing reaches it and it judges nobody meanwhile."""
+    """A cluster whose gateway can be stopped as a process is: meanwhile nothing reaches it and it judges no worker."""
 
     def _gateway(self, random: Random) -> Gateway:
         own = self.options
@@ -29,7 +31,7 @@ class StoppableGateway(Cluster):
             self.options = own
 
     async def stop_gateway(self, seconds: float) -> None:
-        """Workers give up their sessions with it; it hears of that when it goes on."""
+        """Stop the gateway until its workers have given up their sessions; it hears of that when it goes on."""
         release = self.network.hold(lambda source, target, _: "gateway" in (source, target))
         await asyncio.sleep(seconds)
         release()
@@ -110,7 +112,7 @@ def test_drains_do_not_count_however_many_end_under_one_request() -> None:
 
 
 def test_prompts_behind_the_one_that_kills_do_not_end_with_it() -> None:
-    """They wait at the worker that dies three times, and no step has computed them."""
+    """Requests live that wait at the worker that dies three times: no step has computed them."""
 
     async def main() -> None:
         cluster = Cluster(5, local=Local.NEVER, chunk_tokens=8, pages=512)
@@ -196,7 +198,7 @@ def test_it_ends_though_the_notice_of_its_first_step_dies_with_the_worker() -> N
 
 
 def test_several_that_kill_at_the_same_time_end_too() -> None:
-    """Each of them sees others die at the same time, so their deaths count as no fault of theirs, up to a limit."""
+    """Each request sees several workers die at the same time, so these deaths are not blamed on it, up to a limit."""
 
     async def main() -> None:
         cluster = Cluster(8, pages=256)

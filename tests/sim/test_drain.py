@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

@@ -10,7 +10,8 @@ from gateway import examining
 from gateway.core import ChoiceRequest, ExaminationStream, PromptScores
 from gateway.router import Local
 from mesh.errors import BatonError, DeadlineExceeded, WorkersDied
-from mesh.messages import Examination, Pooling, Sampling
+from mesh.jobs import Pooling, Sampling
+from mesh.orders import Examination
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference_logprobs

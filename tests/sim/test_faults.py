@@ -7,7 +7,8 @@ import pytest
 
 from gateway.router import Local
 from mesh.errors import Cancelled, DeadlineExceeded, Unavailable, WorkersDied
-from mesh.messages import Commit, Sampling, Tier
+from mesh.jobs import Sampling, Tier
+from mesh.kv_messages import Commit
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

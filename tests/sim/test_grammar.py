@@ -15,7 +15,7 @@ from engine.constraint import Constraint, Masker, open_masker
 from engine.masks import StepMasks
 from gateway.structured.forms import lark
 from gateway.structured.schema import json_grammar
-from mesh.messages import End, Sampling, Tier
+from mesh.jobs import End, Sampling, Tier
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

@@ -8,7 +8,10 @@ import pytest
 from engine.plan import Plan
 from gateway.router import Local
 from mesh.errors import WorkersDied
-from mesh.messages import LongStep, Message, Prefill, Sampling
+from mesh.jobs import Sampling
+from mesh.messages import Message
+from mesh.orders import Prefill
+from mesh.reports import LongStep
 from mesh.rules import RULES
 from mesh.step_times import LEAST_LIMIT_SECONDS
 from tests.sim.cluster import Cluster, SimClient
@@ -160,7 +163,7 @@ def test_a_prompt_that_its_worker_has_forgotten_begins_anew() -> None:
             return message in lost
 
         workers = {worker.hello.address: worker for worker in cluster.gateway.workers}
-        workers["prefill1"].unreported_tokens += 10_000  # so that prefill0 is tried first
+        workers["prefill1"].count(10_000)  # so that prefill0 is tried first
         cluster.network.hold(eats)
         client = cluster.ask(tuple(range(10)))
         await end([client], RULES.silent_seconds + 10)

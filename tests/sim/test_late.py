@@ -6,8 +6,10 @@ import pytest
 
 from gateway.router import Local
 from mesh.errors import DeadlineExceeded
-from mesh.messages import Examination, Examine, Job, Message, Open, Prefill, Sampling, Ticket
+from mesh.jobs import Job, Sampling, Ticket
+from mesh.messages import Message
 from mesh.network import Channel
+from mesh.orders import Examination, Examine, Open, Prefill
 from mesh.rules import RULES
 from mesh.session import Session
 from tests.sim.cluster import Cluster

@@ -7,7 +7,8 @@ import pytest
 from gateway.core import ChoiceRequest
 from gateway.workers import Workers
 from mesh.errors import Unavailable
-from mesh.messages import Examination, Sampling, Tier
+from mesh.jobs import Sampling, Tier
+from mesh.orders import Examination
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
@@ -50,6 +51,8 @@ def test_each_request_is_answered_by_its_own_model() -> None:
 
 def test_negative_control_a_router_that_ignores_the_model_gives_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workers, "of", lambda self, model: self)
+    table = Workers.table
+    monkeypatch.setattr(Workers, "table", lambda self, model: table(self, "any"))
 
     async def main() -> None:
         cluster = two_models()

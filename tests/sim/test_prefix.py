@@ -3,7 +3,8 @@
 import asyncio
 
 from gateway.router import Local
-from mesh.messages import PrefixChange, Sampling
+from mesh.jobs import Sampling
+from mesh.reports import PrefixChange
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.workers import PAGE_TOKENS, SHAPE

@@ -6,7 +6,11 @@ import pytest
 
 from decode_svc.worker import DecodeWorker
 from gateway.router import Local
-from mesh.messages import Heartbeat, Hello, Lost, Message, Prefill, Reason, Register, Tier
+from mesh.jobs import Reason, Tier
+from mesh.messages import Heartbeat, Message
+from mesh.orders import Prefill
+from mesh.reports import Hello, Lost, Register
+from tests.sim.busy import seem_busy
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 
@@ -22,7 +26,7 @@ def test_when_prefill_cannot_reach_decode_the_request_goes_elsewhere(prefills: i
         await cluster.start(prefills, decodes)
         if decodes == 2:
             workers = {worker.hello.address: worker for worker in cluster.gateway.workers}
-            workers["decode1"].unreported_requests += 1000  # so that decode0 is tried first
+            seem_busy(workers["decode1"], 1000)  # so that decode0 is tried first
         lost = set[Reason]()
 
         def listen(source: str, target: str, message: Message) -> bool:
@@ -170,7 +174,7 @@ def test_a_prefill_message_that_never_arrives_is_made_up_for_by_the_end_of_its_s
         await cluster.start(2, 1)
         cluster.network.hold(lambda source, target, message: isinstance(message, Prefill) and target == "prefill0")
         workers = {worker.hello.address: worker for worker in cluster.gateway.workers}
-        workers["prefill1"].unreported_tokens += 10_000  # so that prefill0 is tried first
+        workers["prefill1"].count(10_000)  # so that prefill0 is tried first
         client = cluster.ask(PROMPT)
         await asyncio.sleep(1)
         assert not client.seen

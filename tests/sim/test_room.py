@@ -7,8 +7,12 @@ import pytest
 
 from gateway.router import Local
 from mesh.errors import PoolTooSmall
-from mesh.messages import Full, FullKind, Landing, Lost, Message, Reason, Sampling, Tier
+from mesh.jobs import FullKind, Reason, Sampling, Tier
+from mesh.kv_messages import Landing
+from mesh.messages import Message
+from mesh.reports import Full, Lost
 from mesh.rules import RULES
+from tests.sim.busy import seem_busy
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
@@ -216,10 +220,10 @@ def test_what_does_not_fit_beside_stuck_pages_is_sent_on_until_they_are_proven(
             await cluster.add(Tier.DECODE, "decode1")
             await cluster.until(lambda: len(cluster.gateway.workers) == 3)
             workers = {worker.hello.address: worker for worker in cluster.gateway.workers}
-            workers["decode1"].unreported_requests += 10_000  # so that decode0 is tried first
+            seem_busy(workers["decode1"], 10_000)  # so that decode0 is tried first
         client = cluster.ask(prompt(2, 40), Sampling(max_tokens=4))
         await asyncio.sleep(1)
-        assert [message.kind for message in full if isinstance(message, Full)][:1] == [FullKind.NOW]
+        assert [message.kind for message in full if isinstance(message, Full)] == [FullKind.NOW], "it is asked once"
         assert client.ended == other_worker
         cluster.fabric.died(incarnation)  # the proof
         assert await cluster.finish(10) == []

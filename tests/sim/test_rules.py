@@ -7,8 +7,13 @@ from random import Random
 import pytest
 
 from gateway.router import Local
-from mesh.messages import Commit, Landed, Landing, Message, Open, Quiet, Resend, Sampling, Tier, Tokens
+from mesh.jobs import Sampling, Tier
+from mesh.kv_messages import Commit, Landed, Landing, Quiet, Resend
+from mesh.messages import Message
+from mesh.orders import Open
+from mesh.reports import Tokens
 from tests.mutants import rules as mutants
+from tests.sim.busy import seem_busy
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 
@@ -76,12 +81,12 @@ async def one_ready() -> list[str]:
     decode0 = next(w for w in cluster.gateway.workers.tier(Tier.DECODE) if w.hello.address == "decode0")
     others = [w for w in cluster.gateway.workers.tier(Tier.DECODE) if w is not decode0]
     for other in others:
-        other.unreported_requests += 100  # the first request goes to decode0
+        seem_busy(other, 100)  # the first request goes to decode0
     cluster.ask(PROMPT)
     await asyncio.sleep(0.35)  # Ready, and with the rule off again and again
-    decode0.unreported_requests += 1000
+    seem_busy(decode0, 1000)
     for other in others:
-        other.unreported_requests = 0
+        seem_busy(other, 0)
     cluster.ask(tuple(range(50, 62)))  # takes the room in prefill's pool
     await asyncio.sleep(0.3)
     hold_all = False
@@ -182,7 +187,7 @@ async def attempt() -> list[str]:
     cluster = Cluster(1, numerics=classes)
     await cluster.start(2, 2)
     for worker in cluster.gateway.workers:
-        worker.unreported_requests += 100 * (worker.hello.numerics == "class-b")
+        seem_busy(worker, 100 * (worker.hello.numerics == "class-b"))
     tokens = cluster.network.hold(of(Tokens, ""))
     cluster.ask(PROMPT)
     await asyncio.sleep(0.3)

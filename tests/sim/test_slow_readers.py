@@ -9,7 +9,7 @@ import pytest
 from gateway.held import BEHIND_SECONDS, TOKEN_BYTES
 from gateway.requests import GatewayRequest, RequestPhase
 from mesh.errors import Cancelled
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

@@ -9,7 +9,7 @@ import pytest
 from decode_svc.speculation.speculation import Accept, DraftSource
 from engine.plan import Piece, Plan, Sampled
 from gateway.router import Local
-from mesh.messages import Sampling, Tier
+from mesh.jobs import Sampling, Tier
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

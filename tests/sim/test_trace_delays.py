@@ -9,7 +9,9 @@ import pytest
 from gateway.observability.clocks import WorkerClock
 from gateway.router import Local
 from mesh import semconv
-from mesh.messages import ClockReading, Commit, Landing, Open, Prefill, Ready, Tokens
+from mesh.kv_messages import Commit, Landing, Ready
+from mesh.orders import Open, Prefill
+from mesh.reports import ClockReading, Tokens
 from mesh.rules import RULES
 from mesh.telemetry import SpanRecord
 from tests.harness.trees import own_seconds, own_shares, picture, root_of

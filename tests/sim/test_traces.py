@@ -7,7 +7,7 @@ import pytest
 
 from gateway.router import Local
 from mesh import semconv
-from mesh.messages import Sampling, Tier
+from mesh.jobs import Sampling, Tier
 from mesh.rules import RULES
 from tests.harness.trees import own_seconds, own_shares, picture, root_of
 from tests.sim.loop import run_virtual

@@ -6,7 +6,7 @@ from typing import Any
 from cli.waterfall import waterfall
 from gateway.observability.debug import spans_json
 from gateway.observability.traces import SETTLE_SECONDS
-from mesh.messages import Sampling, Tier
+from mesh.jobs import Sampling, Tier
 from mesh.telemetry import RecordingTelemetry, SpanRecord
 from tests.harness.trees import by_trace, orphans, picture, root_of, tiled_share
 from tests.sim.clients import SimClient

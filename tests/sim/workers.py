@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from decode_svc.chunk_size import ChunkSize
 from decode_svc.handoff.sessions import Choose
 from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import Accept, DraftSource, Speculation
@@ -15,8 +16,10 @@ from engine.plan import Plan
 from engine.timed_runner import TimedRunner
 from kvtransfer.memory import MemoryPool, MemoryTransport
 from kvtransfer.transfer import PageShape
-from mesh.messages import Hello, KvHello, Load, PrefixChange, Tier
+from mesh.jobs import Tier
+from mesh.kv_messages import KvHello
 from mesh.network import Network
+from mesh.reports import Hello, Load, PrefixChange
 from mesh.rules import RULES, Rules
 from mesh.step_times import StepTimes
 from prefill_svc.worker import PrefillWorker
@@ -35,6 +38,7 @@ class WorkerOptions:
     rules: Rules = RULES
     gateways: tuple[str, ...] = ("gateway",)
     chunk_tokens: int = 8
+    itl_target_ms: float = 0.0  # 0: chunks have their full size, and decode takes no prompts from prefill
     cache: bool = True
     max_batch: int = 64
     source: DraftSource = DraftSource.OFF
@@ -146,7 +150,7 @@ async def start_worker(
         choose=choose,
         gateways=options.gateways,
         speculation=_speculation(options),
-        chunk_tokens=options.chunk_tokens,
+        chunk_size=ChunkSize(chunk_tokens=options.chunk_tokens, itl_target_ms=options.itl_target_ms),
         max_batch=options.max_batch,
         trace_steps=options.trace_steps,
         masker=masker,

@@ -20,8 +20,9 @@ from gateway.observability.debug import debug_routes
 from gateway.observability.ui import Ui
 from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
+from mesh.jobs import Tier
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Hello, Load, PageMap, PrefixChange, Tier
+from mesh.reports import Hello, Load, PageMap, PrefixChange
 from tests.ui.browser import Tab, open_browser
 
 ROOT = Path(__file__).resolve().parents[2]

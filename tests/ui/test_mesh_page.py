@@ -10,7 +10,7 @@ from engine.builtin import DRAFT, MODEL
 from tests.harness.mesh import process_mesh
 from tests.ui.browser import Tab
 from tests.ui.conftest import traffic
-from tests.ui.test_page import CARDS, LIVE
+from tests.ui.page import CARDS, LIVE
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(280)]
 

@@ -1,25 +1,20 @@
 """The page `/ui` in a real browser, over a gateway whose workers the test makes up."""
 
 import asyncio
-import json
 from contextlib import AsyncExitStack
 
 import httpx2 as httpx
 import pytest
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from gateway.core import ChoiceRequest
 from gateway.observability.broadcast import MOST_OF_PEER
-from mesh.messages import Sampling, Tier
+from mesh.jobs import Sampling, Tier
 from tests.ui.browser import Tab
 from tests.ui.conftest import MadeUpMesh
+from tests.ui.page import CARDS, LIVE, opened
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(180)]
 
-LIVE = "document.getElementById('status').textContent === 'live'"
-CARDS = "[...document.querySelectorAll('.worker-name')].map((name) => name.textContent)"
 CONTROLS = """[...document.querySelectorAll('a[href], button, input, textarea, [tabindex="0"]')]
     .filter((one) => one.checkVisibility() && !one.disabled && one.tabIndex >= 0).length"""
 FOCUSED = """(() => {
@@ -29,11 +24,6 @@ FOCUSED = """(() => {
     return {body: one === document.body, name: one.getAttribute('aria-label') || one.textContent || one.id,
             ring: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0};
 })()"""
-
-
-async def opened(tab: Tab, address: str, *, until: str = LIVE) -> None:
-    await tab.open(f"http://{address}/ui")
-    await tab.until(until)
 
 
 async def test_sixty_four_workers_are_shown_and_the_console_stays_empty(tab: Tab, made_up) -> None:
@@ -50,29 +40,6 @@ async def test_sixty_four_workers_are_shown_and_the_console_stays_empty(tab: Tab
         await asyncio.sleep(0.3)
         assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "on a phone neither"
     assert tab.problems == [] or all("ERR_" in problem for problem in tab.problems)
-
-
-async def test_with_several_models_the_chat_box_asks_which_one_and_cards_name_theirs(tab: Tab, made_up) -> None:
-    mesh: MadeUpMesh = await made_up("first", "second")
-    mesh.add(Tier.DECODE, name="decode-0", model="first")
-    mesh.add(Tier.DECODE, name="decode-1", model="second")
-    asked = list[str]()
-
-    async def chat(request: Request) -> Response:
-        asked.append((await request.json())["model"])
-        return Response('{"error": {"message": "made up"}}', 503, media_type="application/json")
-
-    async with mesh.served(also=[Route("/v1/chat/completions", chat, methods=["POST"])]) as address:
-        await opened(tab, address)
-        assert await tab.evaluate("document.getElementById('model').textContent") == "first, second"
-        choice = "document.querySelector('#chat select')"
-        assert await tab.evaluate(f"[...{choice}.options].map((one) => one.value)") == ["first", "second"]
-        await tab.evaluate(f"{choice}.value = 'second'; document.querySelector('#chat .idea').click()")
-        await tab.until("document.getElementById('chat').textContent.includes('made up')")
-        mesh.add(Tier.DECODE, name="decode-2", model="first")
-        await tab.until(f"{CARDS}.length === 3")
-        assert await tab.evaluate(f"{choice}.value") == "second", "news of the mesh changes no choice"
-    assert asked == ["second"]
 
 
 async def test_page_maps_say_in_words_what_they_show(tab: Tab, made_up) -> None:
@@ -123,64 +90,6 @@ async def test_the_keyboard_reaches_every_control_and_shows_where_it_is(tab: Tab
         assert await tab.evaluate("!document.querySelectorAll('#prefill .details')[1].hidden"), "Enter opens details"
 
 
-async def test_what_a_model_answers_is_text_whatever_it_contains(tab: Tab, made_up) -> None:
-    answer = "<img src=x onerror='window.harmed = 1'><b>bold</b>"
-
-    async def chat(request: Request) -> Response:
-        lines = [f"data: {json.dumps({'choices': [{'delta': {'content': part}}]})}\n\n" for part in answer.split("|")]
-        return StreamingResponse(iter([*lines, "data: [DONE]\n\n"]), media_type="text/event-stream")
-
-    mesh: MadeUpMesh = await made_up()
-    mesh.add(Tier.DECODE, name="<b>worker</b>")
-    async with mesh.served(also=[Route("/v1/chat/completions", chat, methods=["POST"])]) as address:
-        await opened(tab, address)
-        await tab.evaluate("document.querySelector('.ask textarea').focus()")
-        await tab.type("Be harmful")
-        await tab.press("Enter")
-        await tab.until("document.querySelector('.said.model')?.textContent.includes('bold')")
-        assert await tab.evaluate("document.querySelector('.said.model').textContent") == answer
-        assert await tab.evaluate("document.querySelectorAll('.said.model *').length") == 0
-        assert await tab.evaluate(CARDS) == ["<b>worker</b>"]
-        assert await tab.evaluate("window.harmed") is None
-
-
-async def test_clear_during_an_answer_begins_a_conversation_without_it(tab: Tab, made_up) -> None:
-    asked, bodies = list[list[str]](), list[dict]()
-
-    async def chat(request: Request) -> Response:
-        bodies.append(await request.json())
-        asked.append([message["content"] for message in bodies[-1]["messages"]])
-
-        async def parts():
-            yield f"data: {json.dumps({'choices': [{'delta': {'content': 'an answer'}}]})}\n\n"
-            await asyncio.sleep(0 if len(asked) > 1 else 60)
-            yield "data: [DONE]\n\n"
-
-        return StreamingResponse(parts(), media_type="text/event-stream")
-
-    async def ask(text: str) -> None:
-        await tab.until("!document.querySelector('.ask button.main').disabled")
-        await tab.evaluate("document.querySelector('.ask textarea').focus()")
-        await tab.type(text)
-        await tab.press("Enter")
-
-    mesh: MadeUpMesh = await made_up()
-    mesh.add(Tier.DECODE)
-    async with mesh.served(also=[Route("/v1/chat/completions", chat, methods=["POST"])]) as address:
-        await opened(tab, address)
-        assert await tab.evaluate("document.querySelector('.most input').max") == "512", "the model's context"
-        await ask("first")
-        await tab.until("document.querySelector('.said.model')?.textContent === 'an answer'")
-        await tab.evaluate("document.querySelector('.ask button.quiet').click()")
-        await tab.evaluate("document.querySelector('.most input').value = '5000'")
-        await ask("second")
-        await tab.until("document.querySelector('.said.model')?.textContent === 'an answer'")
-        assert [body.get("max_tokens") for body in bodies] == [200, None], "above the context: as many as fit"
-        await ask("third")
-        await tab.until("document.querySelectorAll('.said.model').length === 2")
-    assert asked == [["first"], ["second"], ["second", "an answer", "third"]]
-
-
 async def test_numbers_and_addresses_are_written_as_people_and_gateways_read_them(tab: Tab, made_up) -> None:
     mesh: MadeUpMesh = await made_up()
     async with mesh.served() as address:
@@ -198,7 +107,11 @@ async def test_numbers_and_addresses_are_written_as_people_and_gateways_read_the
 async def test_a_page_whose_place_a_newer_one_took_says_so_and_waits(tab: Tab, made_up) -> None:
     mesh: MadeUpMesh = await made_up()
     mesh.add(Tier.DECODE)
-    async with mesh.served() as address, httpx.AsyncClient(trust_env=False) as http, AsyncExitStack() as stack:
+    async with (
+        mesh.served() as address,
+        httpx.AsyncClient(trust_env=False, timeout=None) as http,
+        AsyncExitStack() as stack,
+    ):
         await opened(tab, address)
         for _ in range(MOST_OF_PEER):
             await stack.enter_async_context(http.stream("GET", f"http://{address}/ui/events"))

@@ -1,9 +1,12 @@
 """The files of this repository as the tests of its text read them: which there are, and the prose in each.
 
 Prose is docstrings and comments of Python, comments of C++, protobuf and the Makefile, and whole documents. A block
-keeps its line breaks, so that a place inside it has a line number."""
+keeps its line breaks, so that a place inside it has a line number.
+
+The tests that read all files run in one process (tests/conftest.py), which parses each file once."""
 
 import ast
+import gc
 import io
 import re
 import tokenize
@@ -56,7 +59,23 @@ def source(path: str, root: Path = ROOT) -> str:
 
 @cache
 def tree(path: str, root: Path = ROOT) -> ast.Module:
-    return ast.parse(source(path, root))
+    gc.disable()
+    try:
+        return ast.parse(source(path, root))
+    finally:
+        gc.freeze()  # millions of nodes that live on: nobody shall look through them again and again
+        gc.enable()
+
+
+@cache
+def nodes(path: str, root: Path = ROOT) -> tuple[ast.AST, ...]:
+    """All nodes of a file's tree."""
+    module = tree(path, root)
+    gc.disable()
+    try:
+        return tuple(ast.walk(module))
+    finally:
+        gc.enable()
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -22,6 +22,8 @@ def loaded(name: str) -> dict[str, Any]:
 
 
 SERVICES: dict[str, Service] = loaded("compose.yaml")["services"]
+SECOND: dict[str, Service] = loaded("second.yaml")["services"]
+ADDED = {name: service for name, service in SECOND.items() if name not in SERVICES}
 
 
 def faults(name: str, service: Service) -> list[str]:
@@ -45,9 +47,10 @@ def faults(name: str, service: Service) -> list[str]:
     return [fault for fault, fine in checks.items() if not fine]
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", [*SERVICES, *ADDED])
 def test_every_container_is_hardened(name: str) -> None:
-    assert faults(name, SERVICES[name]) == []
+    assert faults(name, {**SERVICES, **ADDED}[name]) == []
+    assert loaded("second.yaml")["x-hardened"] == loaded("compose.yaml")["x-hardened"]
 
 
 def test_a_careless_service_is_noticed() -> None:
@@ -95,10 +98,60 @@ def test_every_service_of_a_mesh_asks_its_peers_who_they_are(profile: str, guard
     assert len(mesh) == 5 and all(guard in service["environment"] for service in mesh)
 
 
+def test_every_gateway_can_ask_its_callers_for_keys() -> None:
+    gateways = [each for each in SERVICES.values() if "gateway" in each.get("command", ())]
+    gateways.append(SERVICES["gpu-mesh"])
+    assert len(gateways) == 4
+    for gateway in gateways:
+        assert "BATON_GATEWAY_KEYS_FILE" in gateway["environment"]
+        assert "${KEYS_FOLDER:-keys}:/keys:ro" in gateway["volumes"]
+
+
+@pytest.mark.parametrize(("profile", "prefix"), [("full", ""), ("lite", "lite-")])
+def test_a_second_model_has_workers_of_its_own_behind_the_same_gateway(profile: str, prefix: str) -> None:
+    assert "BATON_MODELS" in SECOND[f"{prefix}gateway"]["environment"]
+    for tier in ("prefill", "decode"):
+        for number in (1, 2):
+            assert "FIRST_MODEL" in SECOND[f"{prefix}{tier}-{number}"]["environment"]["BATON_MODEL"]
+        worker, first = ADDED[f"{prefix}second-{tier}-1"], SERVICES[f"{prefix}{tier}-1"]
+        assert worker["profiles"] == [profile] and worker["command"] == first["command"]
+        assert "SECOND_MODEL" in worker["environment"]["BATON_MODEL"]
+        passed_on = {name for name, value in first["environment"].items() if value is None}
+        assert set(worker["environment"]) == set(first["environment"]) - passed_on | {"BATON_MODEL"}
+
+
+@pytest.mark.parametrize("second", [{}, SECOND], ids=["one model", "two models"])
+@pytest.mark.parametrize("profile", ["full", "lite", "tls"])
+def test_every_worker_of_a_host_has_a_number_of_its_own(profile: str, second: dict[str, Service]) -> None:
+    laid = {name: environment(name, second) for name in SERVICES | second if profile in profiles(name)}
+    hosts = [each for each in laid.values() if "BATON_WORKER_WORKERS_ON_HOST" in each]
+    numbers = [int(value) for each in hosts for key, value in each.items() if key.endswith("_WORKER_ON_HOST")]
+    assert sorted(numbers) == list(range(len(hosts)))
+    assert {int(each["BATON_WORKER_WORKERS_ON_HOST"]) for each in hosts} == {len(hosts)}
+
+
+def profiles(name: str) -> list[str]:
+    found: list[str] = (SERVICES.get(name) or ADDED[name]).get("profiles", [])
+    return found
+
+
+def environment(name: str, second: dict[str, Service]) -> dict[str, Any]:
+    """The environment of a service, with second.yaml laid over compose.yaml."""
+    return SERVICES.get(name, {}).get("environment", {}) | second.get(name, {}).get("environment", {})
+
+
+def test_every_sidecar_of_the_second_model_gets_a_certificate() -> None:
+    more = SECOND["prepare"]["environment"]["MORE_WORKERS"].split()
+    assert {f"{name}-envoy" for name in more} == {name for name in ADDED if name.endswith("-envoy")}
+    folders = re.findall(r"/mesh/(second-[\w-]+)", (COMPOSE / "Dockerfile").read_text())
+    assert set(folders) == set(more) <= set(loaded("second.yaml")["volumes"])
+
+
 def test_whatever_a_service_waits_for_starts_with_every_profile_of_it() -> None:
-    for name, service in SERVICES.items():
+    services = {**SERVICES, **ADDED}
+    for name, service in services.items():
         for other in service.get("depends_on", {}):
-            assert set(service["profiles"]) <= set(SERVICES[other]["profiles"]), f"{name} waits for {other}"
+            assert set(service["profiles"]) <= set(services[other]["profiles"]), f"{name} waits for {other}"
 
 
 def test_every_sidecar_shares_its_network_with_its_service() -> None:
@@ -106,6 +159,12 @@ def test_every_sidecar_shares_its_network_with_its_service() -> None:
     assert len(sidecars) == 5
     for sidecar in sidecars:
         assert SERVICES[sidecar.removesuffix("-envoy")]["network_mode"] == f"service:{sidecar}"
+
+
+def test_the_smoke_test_refuses_a_second_model_in_a_profile_that_has_none() -> None:
+    command = ["bash", str(COMPOSE / "smoke.sh"), "--second", "--profile", "tls"]
+    ended = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "DOCKER": "false"})
+    assert ended.returncode == 2 and "--profile full or lite" in ended.stderr
 
 
 def test_files_that_are_mounted_exist() -> None:

@@ -6,11 +6,11 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.unit.sources import ROOT, nodes, python_files
+
 ROOMS = (
     "cli",
     "gateway",
@@ -24,6 +24,7 @@ ROOMS = (
 )
 OWN = {"cli", "gateway", "prefill_svc", "decode_svc", "kvtransfer", "engine", "mesh", "baton_kernels", "baton"}
 CLIENT = ("protos",)  # what the stubs import
+GENERATOR = "protos/generate.py"
 # A GPU's files may import torch and triton; everything else of the rooms runs without them.
 GPU_FILES = (
     "engine/cuda/",
@@ -48,14 +49,19 @@ IMPORTED_FOR_US = {
     "pytest-timeout": "a plugin of pytest",
     "pytest-xdist": "a plugin of pytest",
 }
-CLIENT_SCRIPTS = ROOT / "tests" / "clients" / "scripts"  # run in environments of their own, with pins of their own
+CLIENT_SCRIPTS = "tests/clients/scripts/"  # run in environments of their own, with pins of their own
 PEERS = {"flashinfer", "liger_kernel"}  # bench/gpu measures them where they are installed
 
 
-def imports(source: str) -> set[str]:
+@cache
+def imports_of(path: str) -> set[str]:
+    return imports(nodes(path))
+
+
+def imports(nodes: Iterable[ast.AST]) -> set[str]:
     """Top-level names of all absolute imports, also those inside functions."""
     found = set[str]()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -97,56 +103,48 @@ def declared() -> dict[str, set[str]]:
     return {extra: resolve(extra) for extra in lists}
 
 
-def files(folders: Iterable[str]) -> list[Path]:
-    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [path for path in found if path.parent != CLIENT_SCRIPTS]
+def files_of(folders: Iterable[str]) -> list[str]:
+    begins = tuple(f"{folder}/" for folder in folders)
+    return [path for path in python_files() if path.startswith(begins) and not path.startswith(CLIENT_SCRIPTS)]
 
 
-def undeclared(paths: Iterable[Path], allowed: set[str]) -> list[str]:
+def undeclared(paths: Iterable[str], allowed: set[str]) -> list[str]:
     missing = []
     for path in paths:
-        for name in sorted(imports(path.read_text())):
+        for name in sorted(imports_of(path)):
             if name.partition(".")[0] in OWN | {"bench", "tests", "models", "docs", "deploy"} | PEERS:
                 continue
             if not distributions(name) & allowed:
-                missing.append(f"{path.relative_to(ROOT)} imports {name}")
+                missing.append(f"{path} imports {name}")
     return missing
 
 
-def is_gpu_file(path: Path) -> bool:
-    return str(path.relative_to(ROOT)).startswith(GPU_FILES)
+def is_gpu_file(path: str) -> bool:
+    return path.startswith(GPU_FILES)
 
 
 @pytest.mark.parametrize("extra", ["", "serve", "gpu", "dev"])
 def test_code_imports_only_what_its_extra_declares(extra: str) -> None:
     folders = {
-        "": [path for path in files(CLIENT) if path.name != "generate.py"],
-        "serve": [path for path in files(ROOMS) if not is_gpu_file(path) and path.name != "generate.py"],
-        "gpu": [path for path in files(ROOMS) if is_gpu_file(path)],
-        "dev": [
-            *files(("tests", "bench", "models", "docs", "deploy")),
-            ROOT / "protos" / "generate.py",
-            ROOT / "hatch_build.py",
-        ],
+        "": [path for path in files_of(CLIENT) if path != GENERATOR],
+        "serve": [path for path in files_of(ROOMS) if not is_gpu_file(path) and path != GENERATOR],
+        "gpu": [path for path in files_of(ROOMS) if is_gpu_file(path)],
+        "dev": [*files_of(("tests", "bench", "models", "docs", "deploy")), GENERATOR, "hatch_build.py"],
     }[extra]
     assert folders
     assert undeclared(folders, declared()[extra]) == []
 
 
 def test_an_undeclared_import_is_found() -> None:
-    assert imports("def later():\n    import torch.nn\n    from blake3 import blake3\n    import json") == {
-        "torch.nn",
-        "blake3",
-    }
+    source = "def later():\n    import torch.nn\n    from blake3 import blake3\n    import json"
+    assert imports(ast.walk(ast.parse(source))) == {"torch.nn", "blake3"}
     assert not distributions("torch.nn") & declared()["serve"]
     assert distributions("torch.nn") & declared()["gpu"]
 
 
 def test_nothing_is_declared_that_nothing_imports() -> None:
     tops = {
-        name
-        for path in files((*ROOMS, "tests", "bench", "models", "docs", "deploy"))
-        for name in imports(path.read_text())
+        name for path in files_of((*ROOMS, "tests", "bench", "models", "docs", "deploy")) for name in imports_of(path)
     }
     used = {dist for name in tops for dist in distributions(name)}
     idle = {

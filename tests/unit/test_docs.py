@@ -7,6 +7,7 @@ import pytest
 
 from cli.main import COMMANDS
 from mesh.settings import SECTIONS
+from tests.unit.sources import files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,10 +49,10 @@ def test_links_lead_somewhere(page: str) -> None:
 
 def test_no_text_installs_a_package_of_a_registry_under_our_name() -> None:
     """Baton is not on PyPI: the package of that name there is a stranger's."""
-    texts = [path for kind in ("*.md", "*.py", "*.sh", "*.toml", "Makefile", "Dockerfile") for path in ROOT.rglob(kind)]
-    ours = [path for path in texts if not {".venv", "build", "dist"} & set(path.relative_to(ROOT).parts)]
+    kinds = (".md", ".py", ".sh", ".toml", "Makefile", "Dockerfile")
+    texts = [path for path in files() if path.endswith(kinds)]
     wrong = re.compile(r"pip install (?:-\S+ )*['\"]?baton\b")
-    assert [str(path) for path in ours if wrong.search(path.read_text())] == []
+    assert texts and [path for path in texts if wrong.search((ROOT / path).read_text())] == []
     assert wrong.search("pip install 'ba" + "ton[serve]'") and wrong.search("pip install -U ba" + "ton")
 
 

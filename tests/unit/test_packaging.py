@@ -93,11 +93,13 @@ def names(wheel: zipfile.Path) -> list[str]:
     return wheel.root.namelist()
 
 
+@pytest.mark.wheel
 def test_the_wheel_holds_the_shipped_rooms_and_nothing_else(wheel: zipfile.Path) -> None:
     tops = {name.partition("/")[0] for name in names(wheel)}
     assert {top for top in tops if not top.endswith(".dist-info")} == SHIPPED
 
 
+@pytest.mark.wheel
 def test_the_wheel_brings_stubs_sources_and_licence(wheel: zipfile.Path) -> None:
     held = names(wheel)
     assert "baton/inference/v1/inference_pb2.py" in held
@@ -106,17 +108,19 @@ def test_the_wheel_brings_stubs_sources_and_licence(wheel: zipfile.Path) -> None
 
 
 @pytest.mark.parametrize("name", ["model", "draft"])
+@pytest.mark.wheel
 def test_the_wheel_brings_the_built_in_pair(wheel: zipfile.Path, name: str) -> None:
     files = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
     assert {f"engine/builtin/pair/{name}/{file}" for file in files} <= set(names(wheel))
 
 
+@pytest.mark.wheel
 def test_the_wheel_brings_the_page_that_shows_the_mesh(wheel: zipfile.Path) -> None:
     page = ROOT / "gateway/observability/page"
     assert {f"gateway/observability/page/{file.name}" for file in page.iterdir()} <= set(names(wheel))
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.wheel
 def test_the_wheel_brings_every_body_and_the_tag_that_its_library_bears(wheel: zipfile.Path, tmp_path: Path) -> None:
     (name,) = (name for name in names(wheel) if name.startswith("baton_kernels/") and name.endswith(".so"))
     library = Path(wheel.root.extract(name, tmp_path))
@@ -124,6 +128,7 @@ def test_the_wheel_brings_every_body_and_the_tag_that_its_library_bears(wheel: z
     assert Path(str(wheel.root.filename)).stem.endswith(f"-py3-none-{manylinux.tag(library)}")
 
 
+@pytest.mark.wheel
 def test_the_wheel_is_small(wheel: zipfile.Path) -> None:
     assert Path(str(wheel.root.filename)).stat().st_size <= 20_000_000
 

@@ -7,7 +7,6 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,14 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from baton.inference.v1 import inference_pb2
 from baton.kv.v1 import kv_pb2
 from baton.worker.v1 import worker_pb2
-from mesh.config import DecodeConfig, GatewayConfig, MeshConfig, PrefillConfig
+from mesh.config import GatewayConfig, MeshConfig
+from mesh.worker_config import DecodeConfig, PrefillConfig
+from tests.unit.sources import nodes, python_files
 
-ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = (inference_pb2, worker_pb2, kv_pb2)
-EDGE = {"mesh/codec.py", "mesh/codec_fields.py", "mesh/messages.py", "mesh/config.py", "mesh/settings.py"}
+MESSAGES = {"mesh/jobs.py", "mesh/orders.py", "mesh/reports.py", "mesh/kv_messages.py", "mesh/messages.py"}
+CONFIG = ("mesh/common_config.py", "mesh/worker_config.py", "mesh/config.py")
+EDGE = {"mesh/codec.py", "mesh/codec_fields.py", "mesh/settings.py", *MESSAGES, *CONFIG}
 
 WORKERS = ("prefill_svc", "decode_svc", "engine", "mesh")
 GATEWAY = ("gateway", "mesh")
@@ -60,18 +62,22 @@ class Words:
 @cache
 def words(rooms: tuple[str, ...]) -> Words:
     read, written = set[str](), set[str]()
-    for room in rooms:
-        for file in (ROOT / room).rglob("*.py"):
-            if str(file.relative_to(ROOT)) not in EDGE:
-                found = words_of(ast.parse(file.read_text()))
-                read |= found.read
-                written |= found.written
+    for path in python_files():
+        if path.startswith(tuple(f"{room}/" for room in rooms)) and path not in EDGE:
+            found = words_in(path)
+            read |= found.read
+            written |= found.written
     return Words(frozenset(read), frozenset(written))
 
 
-def words_of(tree: ast.AST) -> Words:
+@cache
+def words_in(path: str) -> Words:
+    return words_of(nodes(path))
+
+
+def words_of(found: Iterable[ast.AST]) -> Words:
     read, written = set[str](), set[str]()
-    for node in ast.walk(tree):
+    for node in found:
         if isinstance(node, ast.Attribute):
             (read if isinstance(node.ctx, ast.Load) else written).add(node.attr)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -137,10 +143,10 @@ def unkept(contracts: Iterable[Any] = CONTRACTS) -> set[str]:
 def unread_keys(kind: type) -> set[str]:
     """Settings that no service reads, be it through a property of the configuration."""
     known = set(words(SERVICE_ROOMS).read)
-    tree = ast.parse((ROOT / "mesh/config.py").read_text())
     derived = {
-        member.name: words_of(member).read
-        for node in ast.walk(tree)
+        member.name: words_of(ast.walk(member)).read
+        for path in CONFIG
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef)
         for member in node.body
         if isinstance(member, ast.FunctionDef) and member.name != "__post_init__"
@@ -192,6 +198,6 @@ def test_negative_control_an_invented_setting_has_no_reader() -> None:
 
 
 def test_a_name_that_is_only_assigned_is_not_read() -> None:
-    found = words_of(ast.parse("job.one = 1\nmake(two=2)\nprint(job.three)\ncheck.HasField('four')\n'five'"))
+    found = words_of(ast.walk(ast.parse("job.one = 1\nmake(two=2)\nprint(job.three)\ncheck.HasField('four')\n'five'")))
     assert {"one", "two"} <= found.written and {"one", "two", "five"}.isdisjoint(found.read)
     assert {"three", "four"} <= found.read

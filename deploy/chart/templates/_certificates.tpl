@@ -20,7 +20,7 @@ spiffe://<trust domain>/<component>/<name>. Gateways share one identity; each wo
       csi.cert-manager.io/issuer-kind: {{ $security.issuer.kind }}
       csi.cert-manager.io/issuer-group: {{ $security.issuer.group }}
       csi.cert-manager.io/dns-names: {{ $security.tlsName }}
-      csi.cert-manager.io/uri-sans: spiffe://{{ $security.trustDomain }}/{{ $component }}/{{ include "baton.identity" . }}
+      csi.cert-manager.io/uri-sans: spiffe://{{ $security.trustDomain }}/{{ include "baton.tier" $component }}/{{ include "baton.identity" . }}
       csi.cert-manager.io/key-usages: digital signature,server auth,client auth
       csi.cert-manager.io/key-algorithm: ECDSA
       csi.cert-manager.io/key-size: "256"

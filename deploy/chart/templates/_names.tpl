@@ -1,5 +1,6 @@
 {{/*
-Names, labels and addresses. A component is gateway, prefill or decode; workers are named after their pod.
+Names, labels and addresses. A component is gateway, edge, prefill or decode, or a tier of a further model, such as
+small-decode; workers are named after their pod.
 */}}
 
 {{- define "baton.fullname" -}}
@@ -54,7 +55,7 @@ only when workers have registered, so a Service of ready pods would never have a
 
 {{/* baton.components $: what runs, as a YAML list */}}
 {{- define "baton.components" -}}
-{{- $components := list "gateway" "prefill" "decode" -}}
+{{- $components := prepend (include "baton.workers" . | fromYamlArray) "gateway" -}}
 {{- if eq .Values.security.mode "sidecar" }}{{ $components = prepend $components "edge" }}{{ end -}}
 {{- toYaml $components -}}
 {{- end -}}

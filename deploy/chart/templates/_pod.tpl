@@ -4,7 +4,7 @@ What the pods of all three components share: who they run as, where they run, wh
 
 {{/* baton.podSpec (list $ "prefill"): the fields of a pod's spec besides containers, volumes and grace period */}}
 {{- define "baton.podSpec" -}}
-{{- $ := index . 0 -}}{{- $component := index . 1 -}}{{- $values := index $.Values $component -}}
+{{- $ := index . 0 -}}{{- $component := index . 1 -}}{{- $values := include "baton.values" . | fromYaml -}}
 serviceAccountName: {{ include "baton.component" . }}
 automountServiceAccountToken: false
 enableServiceLinks: false # else Kubernetes adds BATON_* variables of its own
@@ -52,14 +52,14 @@ topologySpreadConstraints:
 {{- define "baton.podLabels" -}}
 {{ include "baton.selector" . }}
 app.kubernetes.io/part-of: baton
-{{- with (index (index . 0).Values (index . 1)).podLabels }}
+{{- with (include "baton.values" . | fromYaml).podLabels }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
 {{/* baton.container (list $ "prefill"): security, resources and mounts of a service's container */}}
 {{- define "baton.container" -}}
-{{- $ := index . 0 -}}{{- $component := index . 1 -}}{{- $values := index $.Values $component -}}
+{{- $ := index . 0 -}}{{- $component := index . 1 -}}{{- $values := include "baton.values" . | fromYaml -}}
 image: {{ include "baton.image" $ }}
 imagePullPolicy: {{ $.Values.image.pullPolicy }}
 securityContext:
@@ -85,6 +85,9 @@ volumeMounts:
   {{- else }}
   - {name: mesh-token, mountPath: /mesh-token, readOnly: true}
   {{- end }}
+  {{- if and (eq $component "gateway") $.Values.keys.secretName }}
+  - {name: keys, mountPath: /keys, readOnly: true}
+  {{- end }}
   {{- if (dig "gpu" "count" 0 $values) }}
   - {name: shared-memory, mountPath: /dev/shm}
   {{- end }}
@@ -92,7 +95,7 @@ volumeMounts:
 
 {{/* Devices are limits that equal requests; the rest is as the values say. */}}
 {{- define "baton.resources" -}}
-{{- $ := index . 0 -}}{{- $values := index $.Values (index . 1) -}}
+{{- $values := include "baton.values" . | fromYaml -}}
 {{- $limits := dict -}}
 {{- range (list (dig "gpu" dict $values) (dig "rdma" dict $values)) -}}
 {{- if .count -}}{{- $limits = set $limits .resource (int .count) -}}{{- end -}}
@@ -105,7 +108,7 @@ volumeMounts:
 {{- end -}}
 
 {{- define "baton.volumes" -}}
-{{- $ := index . 0 -}}{{- $component := index . 1 -}}{{- $values := index $.Values $component -}}
+{{- $ := index . 0 -}}{{- $component := index . 1 -}}{{- $values := include "baton.values" . | fromYaml -}}
 - name: settings
   configMap: {name: {{ include "baton.component" (list $ "settings") }}}
 - name: tmp
@@ -134,6 +137,10 @@ volumeMounts:
     secretName: {{ $.Values.security.meshTokenSecret | default (include "baton.component" (list $ "mesh-token")) }}
     defaultMode: 0440
 {{- end }}
+{{- if and (eq $component "gateway") $.Values.keys.secretName }}
+- name: keys # the key `keys.txt`: names, hashes and limits of the tenants; a change of it reaches the gateway as it runs
+  secret: {secretName: {{ $.Values.keys.secretName }}, defaultMode: 0440}
+{{- end }}
 {{- if eq $.Values.security.mode "sidecar" }}
 - name: envoy
   emptyDir: {medium: Memory, sizeLimit: 16Mi}
@@ -144,11 +151,15 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{/* baton.annotations (list $ "prefill"): a pod starts anew when its settings change */}}
+{{/* baton.annotations (list $ "prefill"): a pod starts anew when its settings change, a worker not for another model's */}}
 {{- define "baton.annotations" -}}
-{{- $ := index . 0 -}}
-baton/settings: {{ include "baton.file" $ | sha256sum | trunc 16 }}
-{{- with (index $.Values (index . 1)).podAnnotations }}
+{{- $ := index . 0 -}}{{- $component := index . 1 -}}
+{{- $models := include "baton.modelTables" $ -}}
+{{- if and $models (has $component (include "baton.workers" $ | fromYamlArray)) -}}
+{{- $models = include "baton.modelTable" (list $ (include "baton.ofModel" $component)) -}}
+{{- end -}}
+baton/settings: {{ printf "%s%s" (include "baton.commonFile" $) $models | sha256sum | trunc 16 }}
+{{- with (include "baton.values" . | fromYaml).podAnnotations }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

@@ -19,7 +19,7 @@ of the model; until it has passed, the other two do not run.
 {{- define "baton.probe" -}}
 {{- $ := index . 0 -}}
 {{- if eq $.Values.security.mode "tls" -}}
-exec: {command: [baton, health, {{ index . 1 }}, --config, /etc/baton/baton.toml]}
+exec: {command: [baton, health, {{ include "baton.tier" (index . 1) }}, --config, /etc/baton/baton.toml]}
 timeoutSeconds: 10
 {{- else -}}
 grpc: {port: {{ ternary $.Values.ports.sidecarProbe $.Values.ports.worker (eq $.Values.security.mode "sidecar") }}}
@@ -28,7 +28,7 @@ timeoutSeconds: 3
 {{- end -}}
 
 {{- define "baton.workerProbes" -}}
-{{- $ := index . 0 -}}{{- $values := index $.Values (index . 1) -}}
+{{- $ := index . 0 -}}{{- $values := include "baton.values" . | fromYaml -}}
 {{- $period := ternary 30 10 (eq $.Values.security.mode "tls") -}}
 startupProbe:
   {{- include "baton.probe" . | nindent 2 }}
@@ -43,12 +43,12 @@ livenessProbe:
   failureThreshold: 6
 {{- end -}}
 
-{{/* /health answers 200 when a request can be served; the other path whenever the process lives, workers or not. */}}
+{{/* /health answers 200 when a request can be served, /version whenever the process lives, workers or not. Both are open
+to callers without a key. */}}
 {{- define "baton.gatewayProbes" -}}
 {{- $port := ternary .Values.ports.sidecarProbe .Values.ports.http (eq .Values.security.mode "sidecar") -}}
-{{- $alive := ternary "/metrics" "/v1/models" (eq .Values.security.mode "sidecar") -}}
 startupProbe:
-  httpGet: {path: {{ $alive }}, port: {{ $port }}}
+  httpGet: {path: /version, port: {{ $port }}}
   periodSeconds: 2
   failureThreshold: {{ ceil (divf .Values.gateway.startSeconds 2) }}
 readinessProbe:
@@ -56,7 +56,7 @@ readinessProbe:
   periodSeconds: 5
   timeoutSeconds: 3
 livenessProbe:
-  httpGet: {path: {{ $alive }}, port: {{ $port }}}
+  httpGet: {path: /version, port: {{ $port }}}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6

@@ -1,7 +1,7 @@
 {{/*
 A roll-out that keeps the ratio of the tiers. Old and new workers pair only if they compute the same bits, so a tier that
-is ahead of the other has nobody to hand pages to. `rollout.percent` moves the same share of both tiers: workers with an
-ordinal below the partition keep the old version.
+is ahead of the other has nobody to hand pages to. `rollout.percent` moves the same share of both tiers of every model:
+workers with an ordinal below the partition keep the old version.
 */}}
 
 {{/* baton.partition (list $ "prefill"): how many workers stay as they are; at least one of each tier moves */}}
@@ -15,11 +15,11 @@ ordinal below the partition keep the old version.
 
 {{/* baton.count (list $ "prefill"): how many workers there are now. Under an autoscaler the cluster knows. */}}
 {{- define "baton.count" -}}
-{{- $ := index . 0 -}}{{- $tier := index . 1 -}}
+{{- $ := index . 0 -}}
 {{- if eq $.Values.autoscaling.engine "none" -}}
-{{- (index $.Values $tier).replicas -}}
+{{- (include "baton.values" . | fromYaml).replicas -}}
 {{- else -}}
 {{- $live := lookup "apps/v1" "StatefulSet" $.Release.Namespace (include "baton.component" .) -}}
-{{- dig "spec" "replicas" (index $.Values.autoscaling $tier).min $live -}}
+{{- dig "spec" "replicas" (include "baton.scaling" . | fromYaml).min $live -}}
 {{- end -}}
 {{- end -}}

@@ -17,13 +17,28 @@ names, files) comes as BATON_* variables, which win over the file.
 {{- end -}}
 {{- end -}}
 
-{{/* baton.file $: the text of baton.toml, top-level keys before sections, both sorted */}}
+{{/* baton.file $: the text of baton.toml: top-level keys, models, sections */}}
 {{- define "baton.file" -}}
+{{- include "baton.topFile" . }}
+{{- include "baton.modelTables" . }}
+{{- include "baton.sectionsFile" . }}
+{{- end -}}
+
+{{/* baton.commonFile $: what of it holds for every model */}}
+{{- define "baton.commonFile" -}}
+{{- include "baton.topFile" . }}
+{{- include "baton.sectionsFile" . }}
+{{- end -}}
+
+{{- define "baton.topFile" -}}
 {{- range $key, $value := .Values.config }}
 {{- if not (kindIs "map" $value) }}
 {{ $key }} = {{ include "baton.toml" (list $value) }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- define "baton.sectionsFile" -}}
 {{- range $section, $keys := .Values.config }}
 {{- if kindIs "map" $keys }}
 
@@ -52,7 +67,7 @@ names, files) comes as BATON_* variables, which win over the file.
 {{- if ne $.Values.security.mode "plain" }}
 {{ include "baton.identityVariable" $component }}
 {{- end }}
-{{- if has $component (list "prefill" "decode") }}
+{{- if has $component (include "baton.workers" $ | fromYamlArray) }}
 {{ include "baton.workerEnvironment" . }}
 {{- else if eq $component "gateway" }}
 {{ include "baton.gatewayEnvironment" $ }}
@@ -61,7 +76,7 @@ names, files) comes as BATON_* variables, which win over the file.
 - name: BATON_OTLP_ENDPOINT
   value: {{ $.Values.otlpEndpoint | quote }}
 {{- end }}
-{{- with (index $.Values $component).env }}
+{{- with (include "baton.values" . | fromYaml).env }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -75,6 +90,10 @@ names, files) comes as BATON_* variables, which win over the file.
   value: {{ printf "%s:%v" (include "baton.listen" .) (include "baton.ownPort" (list . "gateway")) | quote }}
 - name: BATON_GATEWAY_WORKER_ADDRESS
   value: {{ printf "%s:%v" (include "baton.listen" .) .Values.ports.registry | quote }}
+{{- if .Values.keys.secretName }}
+- name: BATON_GATEWAY_KEYS_FILE
+  value: /keys/keys.txt
+{{- end }}
 {{- end -}}
 
 {{/* baton.environment $: variables of every service */}}
@@ -83,6 +102,7 @@ names, files) comes as BATON_* variables, which win over the file.
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: BATON_CACHE_FOLDER
   value: /var/cache/baton
+{{- if not .Values.models }}
 {{- with .Values.model.path }}
 - name: BATON_MODEL
   value: {{ . | quote }}
@@ -94,6 +114,7 @@ names, files) comes as BATON_* variables, which win over the file.
 {{- with .Values.model.servedName }}
 - name: BATON_SERVED_NAME
   value: {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- if eq .Values.security.mode "sidecar" }}
 - name: BATON_SIDECAR # this pod's Envoy takes every gRPC call to a peer; pages go past it, with TLS of their own
@@ -117,10 +138,15 @@ names, files) comes as BATON_* variables, which win over the file.
 
 {{/* baton.workerEnvironment (list $ "prefill"): what a worker needs besides */}}
 {{- define "baton.workerEnvironment" -}}
-{{- $ := index . 0 -}}{{- $tier := index . 1 -}}{{- $values := index $.Values $tier -}}
+{{- $ := index . 0 -}}{{- $component := index . 1 -}}{{- $tier := include "baton.tier" $component -}}
+{{- $values := include "baton.values" . | fromYaml -}}
 {{- $prefix := printf "BATON_%s" (upper $tier) -}}
 - name: BATON_NAME
   value: $(POD_NAME)
+{{- if $.Values.models }}
+- name: BATON_MODEL # which of the models in the file this worker loads
+  value: {{ (include "baton.model" (list $ (include "baton.ofModel" $component)) | fromYaml).path | quote }}
+{{- end }}
 - name: {{ $prefix }}_ADDRESS
   value: {{ printf "%s:%v" (include "baton.listen" $) (include "baton.ownPort" .) | quote }}
 {{- if eq $.Values.security.mode "sidecar" }}
@@ -128,7 +154,7 @@ names, files) comes as BATON_* variables, which win over the file.
   value: {{ $.Values.ports.worker | quote }}
 {{- end }}
 - name: {{ $prefix }}_ADVERTISE_HOST
-  value: $(POD_NAME).{{ include "baton.component" (list $ $tier) }}.{{ include "baton.zone" $ }}
+  value: $(POD_NAME).{{ include "baton.component" (list $ $component) }}.{{ include "baton.zone" $ }}
 - name: {{ $prefix }}_GATEWAYS
   value: {{ include "baton.registry" $ | quote }}
 - name: {{ $prefix }}_TRANSPORT_HOST

@@ -8,12 +8,12 @@ to nothing, so its cluster is empty until the worker comes.
 {{- define "baton.members" -}}
 - --peer=edge/edge={{ include "baton.component" (list . "edge") }}.{{ include "baton.zone" . }}:{{ .Values.ports.edge }}
 - --peer=gateway/gateway={{ include "baton.registry" . }}
-{{- range $tier := list "prefill" "decode" }}
-{{- $most := int (index $.Values $tier).replicas }}
-{{- if ne $.Values.autoscaling.engine "none" }}{{ $most = int (index $.Values.autoscaling $tier).max }}{{ end }}
-{{- $name := include "baton.component" (list $ $tier) }}
+{{- range $component := include "baton.workers" . | fromYamlArray }}
+{{- $most := int (include "baton.values" (list $ $component) | fromYaml).replicas }}
+{{- if ne $.Values.autoscaling.engine "none" }}{{ $most = int (include "baton.scaling" (list $ $component) | fromYaml).max }}{{ end }}
+{{- $name := include "baton.component" (list $ $component) }}
 {{- range $i := until $most }}
-- --peer={{ $tier }}/{{ $name }}-{{ $i }}={{ $name }}-{{ $i }}.{{ $name }}.{{ include "baton.zone" $ }}:{{ $.Values.ports.worker }}
+- --peer={{ include "baton.tier" $component }}/{{ $name }}-{{ $i }}={{ $name }}-{{ $i }}.{{ $name }}.{{ include "baton.zone" $ }}:{{ $.Values.ports.worker }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -46,7 +46,7 @@ service beside it, so it gets the same environment. */}}
       baton envoy render --config /etc/baton/baton.toml --secrets /etc/envoy "$@" >/etc/envoy/envoy.yaml
     - render
   args:
-    - --role={{ $component }}
+    - --role={{ include "baton.tier" $component }}
     - --name=$(IDENTITY)
     - --trust-domain={{ $.Values.security.trustDomain }}
     - --admin=127.0.0.1:{{ $.Values.ports.sidecarAdmin }}

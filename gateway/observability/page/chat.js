@@ -1,9 +1,12 @@
 // The chat box: a client of the OpenAI API like any other. Answers enter the page as text, never as markup.
+// A gateway that asks for a key answers 401; then the box shows a field for it. The key stays in this page's memory.
 
 import { byId, h } from "./dom.js";
 import { duration, plural, rate } from "./format.js";
 
 const IDEAS = ["What is the hand-off?", "Tell me a story about a relay race.", "How many decode workers run?"];
+
+class KeyNeeded extends Error {}
 
 export class Chat {
   constructor(onDone) {
@@ -16,10 +19,12 @@ export class Chat {
     this.log = h("div", { class: "talk", role: "log", "aria-live": "polite", "aria-label": "Conversation", tabindex: "0" });
     this.input = h("textarea", { rows: "2", placeholder: "Ask the mesh something", "aria-label": "Message" });
     this.most = h("input", { type: "number", min: "1", max: "100000", value: "200", "aria-label": "Most tokens of an answer" });
+    this.key = h("input", { type: "password", autocomplete: "off", spellcheck: "false", maxlength: "512" });
+    this.keyRow = h("label", { class: "api-key", hidden: true }, "API key ", this.key);
     this.send = h("button", { type: "submit", class: "main", text: "Send" });
     this.stop = h("button", { type: "button", text: "Stop", hidden: true, onclick: () => this.running?.abort() });
     this.clear = h("button", { type: "button", class: "quiet", text: "Clear", onclick: () => this.reset() });
-    const form = h("form", { class: "ask", onsubmit: (event) => this.submit(event) }, this.input, h("div", { class: "tools" }, this.model, this.send, this.stop, this.clear, h("label", { class: "most" }, "at most ", this.most, " tokens")));
+    const form = h("form", { class: "ask", onsubmit: (event) => this.submit(event) }, this.input, h("div", { class: "tools" }, this.model, this.send, this.stop, this.clear, h("label", { class: "most" }, "at most ", this.most, " tokens")), this.keyRow);
     this.input.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.submit(event);
     });
@@ -63,9 +68,10 @@ export class Chat {
     if (!this.messages.length) this.log.replaceChildren();
     const talk = this.messages; // Clear begins another one
     talk.push({ role: "user", content: text });
+    const question = h("p", { class: "said you", text });
     const answer = h("p", { class: "said model" });
     const note = h("p", { class: "measured", text: "waiting for the first token" });
-    this.log.append(h("p", { class: "said you", text }), answer, note);
+    this.log.append(question, answer, note);
     this.scroll();
     this.running = new AbortController();
     this.send.disabled = true;
@@ -76,6 +82,7 @@ export class Chat {
     } catch (error) {
       const stopped = error.name === "AbortError";
       if (talk === this.messages) note.append(h("span", { class: stopped ? "" : "bad", text: stopped ? " · stopped" : ` · ${error.message}` }));
+      if (error instanceof KeyNeeded) this.askForKey(text, question, answer, note, error.message);
     }
     if (answer.textContent) talk.push({ role: "assistant", content: answer.textContent });
     else talk.pop();
@@ -85,14 +92,31 @@ export class Chat {
     if (measured.id) this.onDone(measured.id);
   }
 
+  /** The question goes back into its field, from where the key's Enter sends it again. */
+  askForKey(text, question, answer, note, why) {
+    question.remove();
+    answer.remove();
+    note.replaceChildren(h("span", { class: "bad", text: why }));
+    this.input.value ||= text;
+    this.keyRow.hidden = false;
+    this.key.focus();
+    this.key.select();
+  }
+
   async stream(answer, note, measured) {
     const body = { model: this.model.value, messages: this.messages, stream: true, stream_options: { include_usage: true }, max_tokens: Number(this.most.value) || 200 };
     if (this.context && body.max_tokens >= this.context) delete body.max_tokens; // the gateway gives what fits
-    const response = await fetch("/v1/chat/completions", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal: this.running.signal });
+    const headers = { "content-type": "application/json" };
+    const key = this.key.value.trim();
+    if (/[^\x21-\x7e]/.test(key)) throw new KeyNeeded("A key has no spaces and only ASCII characters.");
+    if (key) headers.authorization = `Bearer ${key}`;
+    const response = await fetch("/v1/chat/completions", { method: "POST", headers, body: JSON.stringify(body), credentials: "omit", signal: this.running.signal });
     measured.id = response.headers.get("x-request-id");
     if (!response.ok) {
       const problem = await response.json().catch(() => null);
-      throw new Error(problem?.error?.message ?? `the gateway answered ${response.status}`);
+      const why = problem?.error?.message ?? `the gateway answered ${response.status}`;
+      if (response.status === 401) throw new KeyNeeded(key ? why : "This gateway asks for a key: enter yours below.");
+      throw new Error(why);
     }
     for await (const event of events(response.body)) {
       if (event.error) throw new Error(event.error.message);

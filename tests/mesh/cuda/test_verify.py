@@ -21,7 +21,7 @@ from cli.verify.reference import Reference
 from cli.verify.requests import VerifyRequest
 from engine.cuda.loaded import CudaModel, load_on_device
 from engine.model.weights import open_weights
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.sabotage.faults import Fault, choose_damage
 from tests.sabotage.saboteur import broken_decode
 from tests.sabotage.wrong_product import with_wrong_product

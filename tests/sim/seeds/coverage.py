@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 from decode_svc.requests import DecodePhase, PageOwner
 from decode_svc.worker import DecodeWorker
-from mesh.messages import Abort, Commit, Drain, Full, Landing, Later, Lost, Message, Open, Quiet, Ready, Resend
+from mesh.kv_messages import Abort, Commit, Landing, Later, Quiet, Ready, Resend
+from mesh.messages import Drain, Message
+from mesh.orders import Open
+from mesh.reports import Full, Lost
 from prefill_svc.worker import PrefillWorker
 
 if TYPE_CHECKING:

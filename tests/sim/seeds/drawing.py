@@ -1,12 +1,13 @@
 """Draws the story of a seed. Each seed has its own mesh and its own rate for each kind of fault, often none: a run with
 many faults of few kinds goes deeper than one with few faults of all kinds."""
 
+from dataclasses import replace
 from math import exp, inf, log
 from random import Random
 
 from decode_svc.speculation.speculation import DraftSource
 from gateway.router import Local
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.story import AT_DECODE, AT_GATEWAY, AT_PREFILL, PHASES, Demand, SimFault, SimWorld, Story
 
@@ -20,6 +21,7 @@ OF_WAYS = ("snap", "cut", "deafen")
 def draw(seed: int, *, faults: bool = True, requests: int | None = None) -> Story:
     random = Random(seed * 7919 + 13)
     world = _world(random, seed)
+    world = replace(world, itl_target_ms=_target_ms(Random(seed * 7919 + 14), world))
     load_seconds = random.uniform(*LOAD_SECONDS)
     demands = _demands(random, world, load_seconds, requests or random.randint(20, 45))
     return Story(world, demands, _faults(random, world, load_seconds) if faults else (), load_seconds)
@@ -54,6 +56,11 @@ def _world(random: Random, seed: int) -> SimWorld:
         drift=random.choice((0.0, 0.0001, 0.02)),
         reader_kib=random.choice((4, 4, 256)),
     )
+
+
+def _target_ms(random: Random, world: SimWorld) -> float:
+    """Half of the worlds have no target; that of the others is between half a step's time and four times it."""
+    return 0.0 if random.random() < 0.5 else 1000 * world.step_seconds * _between(random, 0.5, 4.0)
 
 
 def _demands(random: Random, world: SimWorld, load_seconds: float, count: int) -> tuple[Demand, ...]:

@@ -16,7 +16,9 @@ from gateway.core import ChoiceRequest
 from gateway.service import Gateway
 from kvtransfer.memory import Write
 from mesh.door_config import DoorConfig
-from mesh.messages import KvHello, Message, Ticket, Tier
+from mesh.jobs import Ticket, Tier
+from mesh.kv_messages import KvHello
+from mesh.messages import Message
 from mesh.rules import Rules
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.coverage import Coverage
@@ -27,8 +29,6 @@ from tests.sim.seeds.story import SimWorld
 from tests.sim.seeds.wires import NodeFabric, NodeNetwork, NodeTransport
 from tests.sim.workers import WorkerOptions, start_worker
 
-# True: decode may kill only a writer that is silent itself, not one that answers while others' pages wait.
-KILL_ONLY_SILENT = False
 TOGETHER_SECONDS = 2.0  # workers that die within so long died together
 MEND_SECONDS = 20.0  # so long after a fault the mesh may still suffer from it
 
@@ -61,6 +61,7 @@ class Fleet:
             chunk_tokens=world.chunk_tokens,
             cache=world.cache,
             max_batch=world.max_batch,
+            itl_target_ms=world.itl_target_ms,
             source=world.source,
             ahead=world.ahead,
             vocabulary=2 if world.source is DraftSource.LOOKUP else VOCABULARY,
@@ -218,13 +219,13 @@ class Fleet:
         self.coverage.message(self, source, target, message)
 
     def _killed_by_decode(self, incarnation: int) -> bool:
-        """Decode kills a writer that is silent while pages wait for its proof."""
+        """Decode may kill a writer that is silent itself while pages wait for its proof, and no other one."""
         process = next((p for p in self.all if isinstance(p, WorkerProcess) and p.incarnation == incarnation), None)
         if process is None or not self.world.may_kill:
             self.coverage.reach("kill from quarantine is not permitted")
             return False
         self.coverage.reach("kill from quarantine")
-        if KILL_ONLY_SILENT and not self._silent(process):
+        if not self._silent(process):
             self.violate(f"{process.name} is killed from quarantine, though it was not silent")
         self.loop.call_soon(self._end, process, context=Context())
         return True

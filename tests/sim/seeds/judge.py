@@ -1,5 +1,6 @@
 """Whether an error that a client gets, or a wait, is justified by what the run knows and the product does not."""
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from decode_svc.worker import DecodeWorker
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from tests.sim.seeds.processes import GatewayProcess
     from tests.sim.seeds.users import User
 
-# True: WORKERS_DIED counts only processes that died alone while they computed the request.
-COUNT_ONLY_DEATHS = True
-# True: a gateway that has just started waits for the class of an answer before it refuses to continue it.
-CLASS_IS_AWAITED = False
 SETTLED_SECONDS = 5.0  # after it was stopped, a worker may judge others so much later
 PATIENCE_SECONDS = 30.0  # the gateway's, after which a request that no worker takes ends
 
@@ -43,8 +40,6 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
         case ClassUnavailable():
             names = [w.name for w in fleet.workers.values() if w.name.startswith("decode")]
             mine = [n for n in names if user.numerics.startswith(f"{fleet.workers[n].numerics} ")]
-            if not CLASS_IS_AWAITED and fleet.troubled(process.name, now):
-                return None
             return None if _all_in_trouble(fleet, mine, now) else f"{', '.join(mine)} can serve its class"
         case Overloaded():
             return None if _busy(fleet) else "no other request is there"
@@ -76,9 +71,15 @@ def _deadline(fleet: "Fleet", user: "User", now: float) -> str | None:
     if seconds is None:
         return "the request has no deadline"
     early = user.began + seconds * (1 - 1.5 * fleet.world.drift) - 1e-6 - now
-    if early > 0 and not user.text.tokens and _busy(fleet):
+    if early > 0 and not user.text.tokens and (_busy(fleet) or early < _prompt_seconds(fleet, user)):
         return None  # it would come before the first token
     return f"its deadline comes in {early:.6f} s" if early > 0 else None
+
+
+def _prompt_seconds(fleet: "Fleet", user: "User") -> float:
+    """Time that a prefill worker takes for the whole prompt, alone."""
+    options, tokens = fleet.options, len(user.demand.prompt)
+    return ceil(tokens / options.chunk_tokens) * options.step_seconds + tokens * options.row_seconds
 
 
 def _busy(fleet: "Fleet") -> bool:
@@ -87,8 +88,6 @@ def _busy(fleet: "Fleet") -> bool:
 
 
 def _deaths(fleet: "Fleet", user: "User") -> str | None:
-    if not COUNT_ONLY_DEATHS:
-        return None
     died = max((fleet.deaths_of(request) for request in user.requests), default=0)
     needed = fleet.options.rules.deaths
     return None if died >= needed else f"{died} workers died alone while they computed it, not {needed}"

@@ -8,7 +8,7 @@ from typing import Any
 from decode_svc.worker import DecodeWorker
 from gateway.service import Gateway
 from kvtransfer.memory import MemoryPool
-from mesh.messages import Tier
+from mesh.jobs import Tier
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import SimRunner
 from tests.sim.seeds.nodes import SimNode

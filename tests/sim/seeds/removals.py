@@ -1,5 +1,5 @@
-"""What can be removed from the product to show that the seeds notice it: rules of docs/protocol.md, timers, and habits
-on which an end depends. Each replaces one piece of code by code that does not do it."""
+"""Removes one protection from the product: a rule of docs/protocol.md, a timer, or a move without which a request does
+not end. Without any one of them the simulation must find a seed that fails; else no oracle watches that protection."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +10,7 @@ from typing import Any
 from decode_svc import growth
 from decode_svc.flights import Flights
 from decode_svc.handoff.landings import Landings
+from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.spans import Spans
 from decode_svc.intake import Intake
@@ -17,16 +18,18 @@ from decode_svc.requests import DecodeRequest
 from decode_svc.speculation.speculation import Speculation
 from engine.pages import PagePool
 from gateway import candidates
+from gateway.attached import AttachedWorker
 from gateway.attaching import Attaching
+from gateway.costs import Need
 from gateway.retries import Retries
-from gateway.router import Need
 from gateway.sequencer import Sequencer
-from gateway.workers import AttachedWorker
 from kvtransfer.memory import MemoryReceiver
 from mesh.attach import Attachments
-from mesh.messages import FullKind, Landed, Register
+from mesh.jobs import FullKind
+from mesh.kv_messages import Landed
 from mesh.network import StreamClosed
 from mesh.pause import Pause
+from mesh.reports import Register
 from mesh.rules import RULES, Rules
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import Links
@@ -57,7 +60,7 @@ def _off(target: object, name: str, instead: object = nothing) -> Callable[[Patc
     return lambda patch: patch(target, name, instead)
 
 
-def _freed_at_once(landings: Landings, request: DecodeRequest, *, proof: bool = False) -> None:
+def _freed_at_once(landings: Landings, request: DecodeRequest, *, proof: bool = False, why: str = "") -> None:
     """The landing's pages are free, and its writer learns nothing."""
     if request.landing is not None:
         pages = request.landing.pages
@@ -118,7 +121,7 @@ async def _dial_once(links: Links, link: Any) -> None:
 async def _register_once(attachments: Attachments) -> None:
     for gateway in attachments._gateways:
         try:
-            message = Register(attachments.address, attachments._tier, attachments.incarnation)
+            message = Register(attachments.address, attachments._hello.tier, attachments.incarnation)
             await attachments._network.register(gateway, message)
         except StreamClosed:
             pass
@@ -142,8 +145,13 @@ def _share_without_reference(pool: PagePool, pages: Any) -> None:
         pool._state[page] = type(pool._state[page]).IN_USE
 
 
-def _any_partner(tokens: int, numerics: str) -> Need:
-    return Need(tokens, "")
+def _any_partner(tokens: int, numerics: str, *more: Any) -> Need:
+    return Need(tokens, "", *more)
+
+
+def _owes_since(quarantine: Quarantine, writer: int, since: float) -> float:
+    """Only a proof shows that a writer lives."""
+    return since
 
 
 def _end_silently(pause: Pause, then: Callable[[], None]) -> None:
@@ -181,6 +189,13 @@ REMOVALS: dict[str, Removal] = {
     "landing's progress": Removal("a landing without progress is never given up", _off(Landings, "_watch")),
     "lease": Removal("a silent peer is never given up", rules=replace(RULES, lease_seconds=inf)),
     "kill from quarantine": Removal("a silent writer is never killed", _off(MemoryReceiver, "kill", lambda *a: True)),
+    "heartbeats of a writer": Removal(
+        "a writer that lives is killed for one stuck write", _off(Quarantine, "_silent_since", _owes_since)
+    ),
+    "settling": Removal(
+        "a gateway that has just started refuses a class",
+        rules=replace(RULES, settling_seconds=0),
+    ),
     "deadline": Removal("requests outlive their deadline", _off(Sequencer, "accept", _accept_without_deadline)),
     "pauses": Removal("nobody is woken when a pause is over", _off(Pause, "_end", _end_silently)),
     # what an end depends on

@@ -1,12 +1,12 @@
-"""What happens in one run, as plain values: the mesh, the requests and the faults. A story without some of its requests
-or faults is a story too, so a failing one can be made shorter."""
+"""A story: the mesh, the requests and the faults of one run, as plain values. Without some of its requests or faults it
+is still a story, so tests/sim/seeds/shrinking.py can make a failing one shorter."""
 
 from dataclasses import dataclass
 from math import inf
 
 from decode_svc.speculation.speculation import DraftSource
 from gateway.router import Local
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 # The phases that each kind of fault can find a request in; "idle" is none.
 AT_PREFILL = ("queued", "asked", "pushing", "held")
@@ -68,6 +68,7 @@ class SimWorld:
     write_seconds: float = 0.02
     drift: float = 0.0  # clocks of nodes run faster or slower by at most this share
     reader_kib: int = 256
+    itl_target_ms: float = 0.0  # 0: chunks have their full size, and decode takes no prompts from prefill
 
 
 @dataclass(frozen=True, slots=True)

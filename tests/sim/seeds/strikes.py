@@ -1,4 +1,5 @@
-"""Faults strike: each kind is one small function. A fault with a phase waits a while for a request in that phase."""
+"""Carries out the faults of a story: one small function for each kind. A fault with a phase waits a while for a request
+in that phase."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from math import inf
 
 from gateway.leaving import drain
 from kvtransfer.memory import Write
-from mesh.messages import Ticket
+from mesh.jobs import Ticket
 from tests.sim.seeds.fleet import Fleet
 from tests.sim.seeds.processes import FleetProcess, GatewayProcess, WorkerProcess
 from tests.sim.seeds.story import WRITE_FAULTS, SimFault
@@ -143,10 +144,10 @@ class Strikes:
             self._fleet.later(self._leave(process, fault.seconds))
 
     async def _leave(self, process: FleetProcess, seconds: float) -> None:
-        """What SIGTERM does: the process takes no new requests, waits for the others, and ends."""
+        """The process takes no new requests, waits for the others and ends, as after SIGTERM."""
         if isinstance(process, WorkerProcess):
             worker, until = process.worker, self._loop.world + seconds
-            process.node.run(worker.attachments.drain)
+            process.node.run(worker.attachments.drain, seconds)
             while process.alive and worker.busy and self._loop.world < until:
                 await asyncio.sleep(POLL_SECONDS)
             ending = process.node.spawn(worker.aclose())

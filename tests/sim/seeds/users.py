@@ -16,7 +16,7 @@ from mesh.errors import (
     Unavailable,
     WorkersDied,
 )
-from mesh.messages import End, Token
+from mesh.jobs import End, Token
 from tests.sim.seeds.fleet import Fleet
 from tests.sim.seeds.judge import justified
 from tests.sim.seeds.processes import GatewayProcess
@@ -84,13 +84,13 @@ class User:
 
     @property
     def request(self) -> int | None:
-        """Its number at its gateway now."""
+        """The number by which its gateway knows the request now."""
         if self.process is None or self._spec is None or not self.process.alive:
             return None
         return self.fleet.request_of(self._spec, self.process.name)
 
     def stages(self) -> set[str]:
-        """Phases of its request at all workers."""
+        """The phases in which workers have its request now."""
         request = self.request
         if request is None:
             return set()
@@ -107,8 +107,8 @@ class User:
                 break
             if process.alive and await self._ask(process):
                 break
-            if self.cancelled:
-                break
+            if self.cancelled or self.text.end is not End.NONE:
+                break  # the client has its whole answer, though its gateway died before it said so
             turn += 1
             await asyncio.sleep(pause)
             pause = min(2 * pause, BACK_OFF_SECONDS[1])

@@ -13,8 +13,9 @@ from random import Random
 from kvtransfer.memory import Fabric, MemoryReceiver, MemoryTransport, Write
 from kvtransfer.transfer import Pool
 from mesh.memory_network import MemoryNetwork, MemoryStream
-from mesh.messages import Message, Register
+from mesh.messages import Message
 from mesh.network import Accept, Channel, OnRegister, StreamClosed
+from mesh.reports import Register
 
 DIAL_SECONDS = 1.0  # until a dial over a cut way is given up
 Noted = Callable[[str, str, Message | None], None]
@@ -48,7 +49,7 @@ class NodeNetwork(MemoryNetwork):
                     stream.flush()
 
     def drop(self, name: str, *, arrive: bool) -> None:
-        """The process of this host is gone: the other ends see their streams end. `arrive`: behind what it has sent."""
+        """End all streams of a host whose process is gone. `arrive`: the other ends first get what it has sent."""
         for stream in list(self.streams):
             if stream.here == name and stream.other is not None:
                 if not arrive:

@@ -1,6 +1,5 @@
 """The GPU run loses nothing that was measured, and says plainly what missed, failed or was cut off."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -116,7 +115,7 @@ def test_tests_that_were_all_skipped_have_shown_nothing_and_each_is_named(tmp_pa
     assert len(section.notes) == 1 and "no second GPU" in section.notes[0]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed: pip install '.[gpu]'")
+@pytest.mark.emulated
 def test_a_dry_run_carries_out_the_measuring_code_and_writes_both_files(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.gpu.run", "--dry", "--only", "kernels", "--json", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -9,7 +9,8 @@ from cli import doctor, machine
 from cli.ports import free_address
 from engine.builtin import tiny
 from engine.cuda.device import Found
-from mesh.config import DecodeConfig, GatewayConfig
+from mesh.config import GatewayConfig
+from mesh.worker_config import DecodeConfig
 
 KEYS = {"paths", "transports", "class", "fingerprint", "problems", "processor", "compiler", "memory", "gpu", "ports"}
 

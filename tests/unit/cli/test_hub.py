@@ -15,7 +15,7 @@ import pytest
 
 from cli import hub as cli_hub
 from engine.builtin import tiny
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.model_folder import is_hub_id
 from mesh.settings import read_settings
 from tests.harness.hub import TOKEN, FakeHub, HubRepository, serve_hub

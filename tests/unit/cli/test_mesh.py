@@ -13,7 +13,8 @@ from cli.mesh import parse_settings, services_of
 from cli.ports import check_free, dialable, free_address
 from cli.running import complete, running_mesh
 from cli.supervisor import MeshFailed, Service, Supervisor
-from mesh.config import ConfigError, GatewayConfig, MeshConfig
+from mesh.config import GatewayConfig, MeshConfig
+from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
 
 

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from cli.main import build
 from cli.probe import worker_serves
-from mesh.config import ConfigError, DecodeConfig
+from mesh.config_checks import ConfigError
 from mesh.grpc_server import GrpcListening
+from mesh.worker_config import DecodeConfig
 
 
 @pytest.fixture

@@ -197,6 +197,6 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_longest_wait_before_a_start_is_far_below_the_time_for_which_requests_wait_for_a_worker() -> None:
-    """Otherwise a worker that died a few times is started when its requests have ended with UNAVAILABLE."""
+    """A slower restart would come after the worker's requests have ended with UNAVAILABLE."""
     assert max(supervisor.BACKOFF_SECONDS) <= RULES.patience_seconds / 4
     assert list(supervisor.BACKOFF_SECONDS) == sorted(supervisor.BACKOFF_SECONDS)

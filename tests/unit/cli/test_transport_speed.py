@@ -13,7 +13,8 @@ from cli import doctor, transport_speed
 from cli.ports import free_address
 from cli.transport_speed import SpeedFigures, TransportFigures, measure, receiving_process
 from kvtransfer.transfer import TransferError
-from mesh.config import DecodeConfig, GatewayConfig
+from mesh.config import GatewayConfig
+from mesh.worker_config import DecodeConfig
 
 SPAN, SPANS = 16 << 10, 5
 

@@ -10,7 +10,9 @@ from decode_svc.requests import DecodePhase, DecodeRequest
 from engine.pages import PagePool
 from kvtransfer.memory import MemoryPool
 from kvtransfer.transfer import Arrived, PageShape
-from mesh.messages import Job, KvHello, Message, Reason, Sampling, Ticket
+from mesh.jobs import Job, Reason, Sampling, Ticket
+from mesh.kv_messages import KvHello
+from mesh.messages import Message
 from mesh.rules import RULES, Rules
 from mesh.session import Session
 
@@ -60,6 +62,7 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
+        self.heard_seconds = 0.0  # when the last message came from there
 
     def send(self, message: Message) -> None:
         self.sent.append(message)

@@ -1,4 +1,4 @@
-"""What decode expects of answers that still run, from those that have ended."""
+"""Decode forecasts how long running answers become, and how long they stay, from the answers that have ended."""
 
 from random import Random
 

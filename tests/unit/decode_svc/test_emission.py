@@ -6,7 +6,8 @@ from typing import Any
 from decode_svc.emission import Emission, prefilled_here
 from decode_svc.flights import Flights
 from engine.plan import Piece, Plan
-from mesh.messages import Token, Tokens
+from mesh.jobs import Token
+from mesh.reports import Tokens
 from tests.unit.decode_svc.fakes import FakeSession, request
 
 

@@ -1,4 +1,4 @@
-"""The most pages that running requests will need together."""
+"""The forecast of how many pages running requests need together equals a count step by step."""
 
 from random import Random
 
@@ -9,7 +9,7 @@ PAGE = 4
 
 
 def counted(growing: list[GrowingRequest]) -> int:
-    """The same, step by step."""
+    """The forecast's oracle: let every request grow step by step and note the most pages."""
     most = 0
     for now in range(max(each.left for each in growing) + 1):
         more = sum(pages_needed(each.slots + now, PAGE) - each.pages for each in growing if each.left >= now)

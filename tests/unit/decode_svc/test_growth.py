@@ -2,7 +2,7 @@
 
 from decode_svc.growth import Copies, Growth, victim
 from decode_svc.requests import DecodePhase, DecodeRequest
-from mesh.messages import Reason
+from mesh.jobs import Reason
 from tests.unit.decode_svc.fakes import PAGE, Surroundings
 
 

@@ -10,9 +10,11 @@ from decode_svc.emission import Emission
 from decode_svc.intake import Intake
 from decode_svc.requests import DecodePhase
 from engine.examinations import Examinations
+from mesh.jobs import FullKind, Job, Token
 from mesh.legs import Outbox
 from mesh.loop_monitor import LoopMonitor
-from mesh.messages import Cancel, Full, FullKind, Job, Open, Token, Tokens
+from mesh.orders import Cancel, Open
+from mesh.reports import Full, Tokens
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import PAGE, WRITER, FakeSession, Surroundings, job
 

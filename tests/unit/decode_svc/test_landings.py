@@ -8,7 +8,8 @@ import pytest
 from decode_svc.handoff.landings import Landings
 from decode_svc.requests import DecodePhase, DecodeRequest
 from kvtransfer.transfer import Arrived
-from mesh.messages import Commit, Computing, Landing, Quiet, Ready, Reason, Ticket, Token, Written
+from mesh.jobs import Reason, Ticket, Token
+from mesh.kv_messages import Commit, Computing, Landing, Quiet, Ready, Written
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import WRITER, Surroundings
 

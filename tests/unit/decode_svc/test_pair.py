@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from decode_svc.main import pair
-from mesh.messages import KvHello
+from mesh.kv_messages import KvHello
 
 MINE = KvHello(1, "class a", "layout", 4096, "host", 1000, 10, transports=("tcp",))
 THEIRS = replace(MINE, incarnation=2, pid=11)

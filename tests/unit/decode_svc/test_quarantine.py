@@ -2,24 +2,31 @@
 
 import asyncio
 from functools import partial
+from math import inf
 from typing import ClassVar
 
 import pytest
 
 from decode_svc.handoff.quarantine import PATIENCE_SECONDS, Quarantine
 from decode_svc.requests import PageOwner
-from mesh.messages import Abort, Quiet, Ticket
+from mesh.jobs import Ticket
+from mesh.kv_messages import Abort, Quiet
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import WRITER, Surroundings
 
 TICKET = Ticket(1, 1, bytes(16))
 
 
-def quarantined(around: Surroundings, writer: int = WRITER) -> Quarantine:
-    mine = Quarantine(around.pages, around.sessions, host=around.host, rules=around.rules)
-    pages = around.pages.land(3, PageOwner(TICKET, writer, "fake", 0))
+def add(around: Surroundings, mine: Quarantine, count: int, owner: PageOwner) -> None:
+    """Put so many pages of this owner into quarantine."""
+    pages = around.pages.land(count, owner)
     assert pages is not None
-    mine.add(pages)
+    mine.add(owner, pages, "the attempt ended here")
+
+
+def quarantined(around: Surroundings, writer: int = WRITER, kind: type[Quarantine] = Quarantine) -> Quarantine:
+    mine = kind(around.pages, around.sessions, host=around.host, rules=around.rules)
+    add(around, mine, 3, PageOwner(TICKET, writer, "fake", 0))
     return mine
 
 
@@ -89,8 +96,8 @@ class JudgesByItsFirstPage(Quarantine):
 
     first: ClassVar[dict[int, float]] = {}
 
-    def _silent_since(self, writer: int) -> float:
-        return self.first.setdefault(writer, super()._silent_since(writer))
+    def _silent_since(self, writer: int, owes_since: float) -> float:
+        return self.first.setdefault(writer, owes_since)
 
 
 async def cancelled_every_second(
@@ -101,14 +108,10 @@ async def cancelled_every_second(
     around, loop = Surroundings(), asyncio.get_running_loop()
     mine = kind(around.pages, around.sessions, host=around.host, rules=around.rules)
     if silent is not None:
-        pages = around.pages.land(1, PageOwner(TICKET, silent, "fake", 0))
-        assert pages is not None
-        mine.add(pages)
+        add(around, mine, 1, PageOwner(TICKET, silent, "fake", 0))
     for number in range(seconds):
         ticket = Ticket(number + 2, 1, bytes(16))
-        pages = around.pages.land(1, PageOwner(ticket, WRITER, "fake", 0))
-        assert pages is not None
-        mine.add(pages)
+        add(around, mine, 1, PageOwner(ticket, WRITER, "fake", 0))
         quiet = Quiet(ticket, WRITER)
         loop.call_later(1.2, mine.prove, partial(PageOwner.quieted_by, quiet=quiet))
         await asyncio.sleep(1.0)
@@ -132,6 +135,72 @@ def test_a_silent_writer_is_killed_though_another_one_answers() -> None:
     assert set(killed) == {WRITER + 1} and out == 1
 
 
+class DeafToHeartbeats(Quarantine):
+    """The guard removed: only a proof shows that a writer lives."""
+
+    def _silent_since(self, writer: int, owes_since: float) -> float:
+        return owes_since
+
+
+async def one_write_never_ends(kind: type[Quarantine], *, falls_silent: float = inf) -> tuple[list[float], int, int]:
+    """One write of the writer does not end, while its heartbeats come until `falls_silent`. Returns when within two
+    minutes the worker tried to kill it, the stuck pages at the end, and how often the worker was woken."""
+    around, loop = Surroundings(), asyncio.get_running_loop()
+    mine, began, kills = quarantined(around, kind=kind), loop.time(), list[float]()
+    for _ in range(240):
+        if loop.time() - began < falls_silent:
+            around.prefill.heard_seconds = loop.time()
+        elif loop.time() - began > falls_silent + around.rules.lease_seconds:
+            around.sessions.peers.clear()  # its session has ended
+        before = len(around.receiver.killed)
+        await asyncio.sleep(0.5)
+        kills += [loop.time() - began] * (len(around.receiver.killed) - before)
+    stuck = mine.stuck_pages
+    mine.close()
+    return kills, stuck, around.host.wakes
+
+
+def test_a_writer_that_sends_heartbeats_is_not_killed_for_a_write_that_never_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert run_virtual(one_write_never_ends(Quarantine)) == ([], 3, 1)
+    alarms = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert alarms == ["3 pages stay quarantined: prefill process 4d lives, but a write of it does not end; restart it"]
+
+
+def test_a_write_that_never_ends_raises_one_alarm_though_its_writer_answers_for_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        around, loop = Surroundings(), asyncio.get_running_loop()
+        mine = quarantined(around)
+        for number in range(60):
+            around.prefill.heard_seconds = loop.time()
+            ticket = Ticket(number + 2, 1, bytes(16))
+            add(around, mine, 1, PageOwner(ticket, WRITER, "fake", 0))
+            loop.call_later(1.2, mine.prove, partial(PageOwner.quieted_by, quiet=Quiet(ticket, WRITER)))
+            await asyncio.sleep(1.0)
+        assert around.receiver.killed == [] and mine.stuck_pages == 3
+        mine.close()
+
+    run_virtual(main())
+    told = [(record.levelname, record.getMessage().partition(":")[0]) for record in caplog.records]
+    assert told == [
+        ("WARNING", "3 pages are quarantined (the attempt ended here)"),
+        ("ERROR", "3 pages stay quarantined"),
+    ]
+
+
+def test_without_hearing_heartbeats_a_process_that_lives_is_killed() -> None:
+    kills, _, _ = run_virtual(one_write_never_ends(DeafToHeartbeats))
+    assert kills and kills[0] < 15
+
+
+def test_a_writer_is_killed_a_lease_and_five_seconds_after_its_last_heartbeat() -> None:
+    kills, _, _ = run_virtual(one_write_never_ends(Quarantine, falls_silent=40.0))
+    assert kills and 50.0 <= kills[0] <= 52.0
+
+
 def test_a_writer_that_could_not_be_killed_and_then_answers_is_within_reach_again() -> None:
     async def main() -> None:
         around = Surroundings()
@@ -139,11 +208,32 @@ def test_a_writer_that_could_not_be_killed_and_then_answers_is_within_reach_agai
         mine = quarantined(around)
         await asyncio.sleep(around.rules.lease_seconds + PATIENCE_SECONDS + 2.0)
         assert mine.stuck_pages == 3
-        other = around.pages.land(2, PageOwner(Ticket(2, 1, bytes(16)), WRITER, "fake", 0))
-        assert other is not None
-        mine.add(other)
+        add(around, mine, 2, PageOwner(Ticket(2, 1, bytes(16)), WRITER, "fake", 0))
         mine.prove(lambda owner: owner.ticket == TICKET)
         assert mine.stuck_pages == 0 and around.pages.counts().quarantined == 2
+        mine.close()
+
+    run_virtual(main())
+
+
+def test_a_person_learns_once_that_pages_wait_for_a_silent_writer_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        around = Surroundings()
+        mine = quarantined(around)
+        await asyncio.sleep(around.rules.lease_seconds - 0.5)
+        assert not caplog.records, "most proofs come sooner"
+        await asyncio.sleep(3.5)
+        (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+        assert f"3 pages are quarantined (the attempt ended here): prefill process {WRITER:x}" in record.getMessage()
+        (holder,) = mine.holders()
+        assert (holder.writer, holder.request, holder.why, len(holder.pages)) == (
+            WRITER,
+            1,
+            "the attempt ended here",
+            3,
+        )
+        mine.prove(lambda owner: owner.writer == WRITER)
+        assert list(mine.holders()) == []
         mine.close()
 
     run_virtual(main())

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from decode_svc.requests import DecodePhase, OpenLanding, PageOwner, same_ticket
-from mesh.messages import Commit, Quiet, Ticket
+from mesh.jobs import Ticket
+from mesh.kv_messages import Commit, Quiet
 from tests.unit.decode_svc.fakes import request
 
 TICKET = Ticket(1, 1, bytes(16))

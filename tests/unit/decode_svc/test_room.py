@@ -4,7 +4,7 @@ import pytest
 
 from decode_svc.requests import DecodePhase
 from mesh.hashing import block_hashes
-from mesh.messages import Token
+from mesh.jobs import Token
 from tests.unit.decode_svc.fakes import PAGE, Surroundings
 
 
@@ -90,7 +90,7 @@ def test_the_load_counts_those_that_wait_those_with_pages_and_the_rows_to_comput
 
 
 def taught(around: Surroundings, tokens: int) -> None:
-    """Eight answers of this length have ended."""
+    """Teach the room that eight answers of this length have ended."""
     for key in range(900, 908):
         one = around.add(key, phase=DecodePhase.RUNNING)
         one.tokens += [7] * tokens

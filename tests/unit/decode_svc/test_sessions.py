@@ -7,8 +7,10 @@ from random import Random
 import pytest
 
 from decode_svc.handoff.sessions import Choose, Peer, PeerHost, Sessions
+from mesh.jobs import Ticket
+from mesh.kv_messages import KvHello, Later, Ready
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import KvHello, Later, Message, Ready, Ticket
+from mesh.messages import Message
 from mesh.network import Channel, Stream, StreamClosed
 from mesh.rules import RULES
 from tests.sim.loop import run_virtual

@@ -10,8 +10,9 @@ from decode_svc.handoff import writers
 from decode_svc.handoff.landings import Landings
 from decode_svc.handoff.writers import SECRET_BYTES, Writers
 from decode_svc.requests import DecodePhase
+from mesh.kv_messages import Abort, Commit, Computing, KvHello, Landing, Quiet, Ready, Written
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Abort, Commit, Computing, KvHello, Landing, Message, Quiet, Ready, Written
+from mesh.messages import Message
 from mesh.network import Channel, Stream, StreamClosed
 from prefill_svc.links import secret_for
 from tests.sim.loop import run_virtual
@@ -130,7 +131,7 @@ def test_the_same_process_is_asked_again_in_its_next_session_and_its_quiet_count
 
 @pytest.mark.parametrize("name", ["Quiet", "Commit", "Written", "Computing"])
 def test_another_worker_that_knows_the_ticket_changes_nothing(name: str) -> None:
-    """It is a member of the mesh with an incarnation of its own."""
+    """The stranger is a member of the mesh with an incarnation of its own."""
 
     async def main() -> None:
         one = await decode()

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from gateway.observability.metric_names import TABLE, MetricKind
+from gateway.observability.metric_names import TABLE
+from gateway.observability.metric_spec import MetricKind
 
 RULES = Path(__file__).resolve().parents[3] / "deploy/prometheus/rules.yaml"
 SCRAPED = {"job", "instance", "pod"}  # labels that Prometheus adds

@@ -13,7 +13,7 @@ from engine.model.page_memory import page_layout
 from engine.model.weights import Floats, Weights, open_weights
 from engine.plan import Piece, Plan, Sampled
 from engine.runner import CpuRunner
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from engine.acceptance import accepted, next_slot
 from engine.batch import pages_needed
 from engine.plan import Drafting, Piece, Plan, Result, Sampled
-from mesh.messages import End, Sampling
+from mesh.jobs import End, Sampling
 
 Lookup = Callable[[Sequence[int], int], Sequence[int]]  # (text so far, most tokens to propose) -> proposals
 

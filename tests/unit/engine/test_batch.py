@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.batch import Chunk, Remaining, chunks, decode_piece, pages_filled, pages_needed, prompt_piece
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 remaining = st.tuples(st.integers(1, 300), st.integers(0, 299)).map(lambda pair: (max(pair), min(pair)))
 waiting = st.lists(remaining.filter(lambda pair: pair[0] > pair[1]), max_size=8).map(

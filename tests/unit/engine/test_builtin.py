@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import transformers
 from blake3 import blake3
+from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from engine.builtin import DRAFT, MODEL, PAIR, ensure_random, make_model, tiny
 from engine.model.checkpoint import Checkpoint
 from engine.model.config import read_config
-
-transformers = pytest.importorskip("transformers")
-
 
 BYTES = 16e6  # what both models may weigh
 
@@ -96,9 +95,8 @@ def test_shards_hold_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_our_safetensors_are_read_by_the_reference_reader(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.numpy")
     folder = tiny(tmp_path / "model", "qwen3", dtype="fp16")
     ours = Checkpoint(folder).tensors
-    theirs = safetensors.load_file(folder / "model.safetensors")
+    theirs = load_file(folder / "model.safetensors")
     assert ours.keys() == theirs.keys()
     assert all((ours[name].values == theirs[name]).all() for name in ours)

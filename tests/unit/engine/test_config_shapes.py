@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from engine.builtin import tiny
 from engine.model.config import read_config
 from engine.model.errors import ModelError
-
-transformers = pytest.importorskip("transformers")
 
 ABSENT = object()
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

@@ -12,7 +12,7 @@ from engine.acceptance import accepted, next_slot
 from engine.builtin import tiny
 from engine.drafting import Reading, proposed
 from engine.plan import Drafting, Piece, Plan, Sampled
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.unit.engine.speculating import DraftedRequest, run_to_end
 
 Words = Callable[..., list[int]]

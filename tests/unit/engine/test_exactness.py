@@ -10,7 +10,7 @@ import pytest
 import baton_kernels
 from engine.builtin import tiny
 from engine.plan import Piece, Plan
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 PATHS = ("fp32", "pairs", "amx")
 Words = Callable[..., list[int]]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 
 from engine.builtin import tiny
 from engine.builtin.safetensors import write_safetensors
@@ -20,7 +21,6 @@ from engine.model.rope import inverse_frequencies
 from engine.model.weights import open_weights
 from tests.unit.engine.test_transformers import logits_of, oracle
 
-transformers = pytest.importorskip("transformers")
 Edit = Callable[[Path], object]
 Words = Callable[..., list[int]]
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

@@ -4,7 +4,7 @@ import pytest
 
 from engine.following import FollowedTokens
 from engine.plan import Piece, Plan, Sampled
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 SAMPLING = Sampling()
 

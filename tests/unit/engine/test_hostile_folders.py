@@ -49,7 +49,7 @@ def spelled_otherwise(folder: Path) -> None:
 
 
 def long_header(folder: Path) -> None:
-    """A file that is as long as its header says, without taking the room."""
+    """Write a sparse file: it is as long as its header says and takes no room on the disk."""
     path = folder / "model.safetensors"
     path.write_bytes(struct.pack("<Q", 90 << 20))
     os.truncate(path, 100 << 20)

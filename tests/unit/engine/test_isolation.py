@@ -10,7 +10,7 @@ from engine.builtin import tiny
 from engine.isolation import PROBE_KEY, Isolation
 from engine.pages import PagePool
 from engine.plan import OnLayers, Piece, Plan, Result, Sampled
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 
 def row(key: int, token: int, pages: tuple[int, ...] = (0,), *, follows: bool = False) -> Piece:

@@ -15,7 +15,7 @@ from engine.logit_rules import TokenCounts
 from engine.logits import LogitAdjuster
 from engine.plan import Piece
 from engine.sampling import banned_stops, sample, sampled_rows, sampling_arrays
-from mesh.messages import Adjustments, Sampling, TokenBias, TokenSequence
+from mesh.jobs import Adjustments, Sampling, TokenBias, TokenSequence
 
 VOCAB = 40
 

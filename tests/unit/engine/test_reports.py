@@ -12,7 +12,7 @@ import engine.reports
 from engine.builtin import tiny
 from engine.plan import Drafting, Piece, Plan, RowsReport, Sampled, WantedRows
 from engine.reports import add_rows, embedding, score
-from mesh.messages import Pooling, Sampling
+from mesh.jobs import Pooling, Sampling
 
 Words = Callable[..., list[int]]
 

@@ -14,7 +14,7 @@ from engine.model.page_memory import layer_bytes
 from engine.model.weights import open_weights
 from engine.plan import Piece, Plan, Result
 from engine.runner import CpuRunner
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 Words = Callable[..., list[int]]
 

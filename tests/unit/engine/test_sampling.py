@@ -5,7 +5,7 @@ import pytest
 
 from engine.plan import Piece, Sampled
 from engine.sampling import sample
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 VOCAB = 50
 

@@ -7,8 +7,9 @@ import pytest
 
 from engine.cuda.device import find_gpu
 from engine.startup import load_configured, memory_bytes, pool_pages
-from mesh.config import ConfigError, DecodeConfig
+from mesh.config_checks import ConfigError
 from mesh.host import memory_bytes as host_memory_bytes
+from mesh.worker_config import DecodeConfig
 
 PAGE = 1 << 20
 

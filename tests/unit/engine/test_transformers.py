@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from engine.builtin import tiny
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 CASES = [
     ("llama2", {}),

@@ -31,7 +31,7 @@ import engine.startup
 from engine.builtin import DRAFT, MODEL
 from engine.loaded import load_on
 from engine.plan import Drafting, Piece, Plan
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 model = load_on("cpu", MODEL, Path(sys.argv[1]), product_path="auto", page_tokens=32, draft=DRAFT)
 page_bytes = sum(layers * size for layers, size in model.segments)

@@ -5,27 +5,26 @@ import json
 import random
 import struct
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import openai
 import pytest
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers import Tokenizer
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway.core import ChoiceRequest, ModelFacts, PromptScores, Timings
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
-from gateway.text.assets import Assets, load_assets
+from gateway.text.assets import Assets
 from mesh.door_config import DoorConfig
 from mesh.errors import BatonError, Cancelled
 from mesh.grpc_network import GrpcListening
-from mesh.messages import End, Scored, Ticket, Token
+from mesh.jobs import End, Ticket, Token
+from mesh.reports import Scored
+from tests.unit.gateway.byte_model import assets_of, byte_tokenizer, tokenizer_file
 from tests.unit.gateway.public_grpc import serve
 
 END = 257
@@ -34,22 +33,6 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}{% if shout %}!{% endif %}"
 )
-
-
-def letters() -> list[str]:
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = (chr(0x100 + rank) for rank in range(256))
-    return [chr(byte) if byte in visible else next(hidden) for byte in range(256)]
-
-
-def byte_tokenizer() -> Tokenizer:
-    """One id per byte, then special tokens."""
-    tokenizer = Tokenizer(BPE(vocab={letter: byte for byte, letter in enumerate(letters())}, merges=[]))
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = ByteLevelDecoder()
-    names = ("<|begin|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>")
-    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
-    return tokenizer
 
 
 TIMINGS = Timings(
@@ -172,8 +155,11 @@ class FakeCore:
     def refused_workers(self) -> tuple[str, ...]:
         return ()
 
-    def admit(self, choices: int, model: str | None = None) -> None:
-        pass
+    def alarms(self) -> tuple[str, ...]:
+        return ()
+
+    def admit(self, choices: int, model: str | None = None, *, examined: bool = False) -> None:
+        self.admitted_as_examined = examined  # of the last request
 
     def load(self) -> dict[str, int]:
         return {"running": len(self.streams), "waiting": 0}
@@ -233,7 +219,7 @@ def generation() -> dict[str, object]:
 def folder(tmp_path: Path, generation: dict[str, object]) -> Path:
     model = tmp_path / "model"
     model.mkdir()
-    byte_tokenizer().save(str(model / "tokenizer.json"))
+    (model / "tokenizer.json").write_text(tokenizer_file())
     if generation:
         (model / "generation_config.json").write_text(json.dumps(generation))
     (model / "config.json").write_text(
@@ -252,7 +238,8 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def assets(folder: Path) -> Assets:
-    return load_assets(folder, "tiny")
+    files = sorted(each for each in folder.rglob("*") if each.is_file())
+    return replace(assets_of(*((str(each.relative_to(folder)), each.read_bytes()) for each in files)))
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from gateway.http.server import serve_http
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.streams import RequestStream
 from gateway.text.assets import Assets
-from mesh.messages import Token, TokenOf, Tokens
+from mesh.jobs import Token
+from mesh.reports import TokenOf, Tokens
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 

@@ -1,33 +1,22 @@
 """A sequencer with two fake workers of each tier: their sessions record the messages that they get."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, cast
 
+from gateway.attached import AttachedWorker
 from gateway.core import ChoiceRequest
 from gateway.observability.observer import UNOBSERVED, RequestObserver
 from gateway.requests import GatewayRequest
 from gateway.router import Local
 from gateway.sequencer import Sequencer
-from gateway.workers import AttachedWorker, Workers
+from gateway.workers import Workers
 from mesh.door_config import DoorConfig
 from mesh.errors import BatonError
-from mesh.messages import (
-    End,
-    Full,
-    FullKind,
-    Hello,
-    Load,
-    Message,
-    PrefixChange,
-    Sampling,
-    Ticket,
-    Tier,
-    Token,
-    TokenOf,
-    Tokens,
-)
+from mesh.jobs import End, FullKind, Sampling, Ticket, Tier, Token
+from mesh.messages import Message
+from mesh.reports import Full, Hello, Load, PrefixChange, TokenOf, Tokens
 from mesh.rules import RULES
 from tests.sim.loop import run_virtual
 
@@ -76,6 +65,12 @@ class SequencerMesh:
         """The request's decode worker refuses it."""
         assert request.ticket is not None
         self.sequencer.on_full(self.workers[self.serving(request)[1]], Full(request.ticket, kind))
+
+    def room(self, name: str) -> None:
+        """The worker reports one free page more."""
+        worker = self.workers[name]
+        worker.report(replace(worker.load, free_pages=worker.load.free_pages + 1))
+        self.sequencer.on_room(worker)
 
     def serving(self, request: GatewayRequest) -> tuple[str, str]:
         names = {worker.incarnation: name for name, worker in self.workers.items()}

@@ -11,7 +11,7 @@ from baton.inference.v1 import inference_pb2 as pb
 from gateway.adjustments import AdjustmentFields, find_adjustments
 from gateway.fields import Fields
 from gateway.text.assets import Assets, Defaults
-from mesh.messages import Adjustments, TokenBias, TokenSequence
+from mesh.jobs import Adjustments, TokenBias, TokenSequence
 from tests.unit.gateway.public_grpc import ask
 
 HI: Any = [{"role": "user", "content": "hi"}]

@@ -10,8 +10,8 @@ from gateway.core import ChoiceRequest
 from gateway.service import Gateway
 from gateway.tally import LONGEST_WAIT_SECONDS, Tally
 from mesh.errors import Unavailable
+from mesh.jobs import End, Sampling
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import End, Sampling
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.fake_mesh import mesh, virtual
 

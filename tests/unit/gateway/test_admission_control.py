@@ -1,5 +1,6 @@
-"""Which requests the gateway refuses for the wait before them, by what workers have reported."""
+"""The gateway refuses a request whose wait, estimated from the reports of workers, would be too long."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -7,10 +8,13 @@ import pytest
 
 from gateway.admission_control import AdmissionControl, start_limit
 from gateway.core import ChoiceRequest
+from gateway.figures import GUESSED_TOKENS_PER_SECOND
 from gateway.lacking import given_back
-from gateway.router import GUESSED_TOKENS_PER_SECOND, Local
+from gateway.router import Local
 from mesh.errors import DeadlineExceeded, Overloaded, Unavailable
-from mesh.messages import Examination, Load, Lost, Pooling, Reason, Sampling
+from mesh.jobs import Reason, Sampling
+from mesh.pairing import PageReach
+from mesh.reports import Load, Lost
 from mesh.rules import RULES
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
 
@@ -59,9 +63,8 @@ def test_or_the_time_until_a_place_at_decode_is_free() -> None:
     assert admission.wait_seconds("m") == 3.5
     report(made, "d2", opened=8, free_places=9, place_seconds=0.5)
     assert admission.wait_seconds("m") == 0.0
-    examined = choice(examination=Examination(pooling=Pooling.LAST))
     report(made, "d2", opened=90, place_seconds=0.5)
-    assert admission.wait_seconds("m") > 5 and admission.wait_seconds("m", examined) == 0.0, "it needs no place"
+    assert admission.wait_seconds("m") > 5 and admission.wait_seconds("m", examined=True) == 0.0, "it needs no place"
 
 
 def test_where_decode_computes_prompts_its_own_queue_counts() -> None:
@@ -70,6 +73,17 @@ def test_where_decode_computes_prompts_its_own_queue_counts() -> None:
     report(made, "d1", "d2", queued_tokens=300, tokens_per_second=100.0)
     assert control(made, local=Local.ALWAYS).wait_seconds("m") == 3.0
     assert control(made).wait_seconds("m") == 90.0
+
+
+def test_a_prefill_worker_that_fits_no_decode_worker_shortens_no_wait() -> None:
+    made = mesh()
+    for name, layout in (("p1", "one"), ("p2", "other"), ("d1", "other"), ("d2", "other")):
+        worker = made.workers[name]
+        reach = PageReach("host", 1000, layout, 4096, ("shm",))
+        worker.hello = replace(worker.hello, pages=reach)
+    report(made, "p1", tokens_per_second=100.0)
+    report(made, "p2", queued_tokens=900, tokens_per_second=100.0)
+    assert control(made).wait_seconds("m") == 9.0
 
 
 def test_a_longer_wait_than_the_limit_is_refused_with_a_time_to_come_back() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.text.assets import AssetError, Defaults, load_assets
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 
 
 def change(file: Path, **fields: Any) -> None:

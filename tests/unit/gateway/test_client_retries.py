@@ -8,14 +8,16 @@ import grpc
 import pytest
 
 from baton.client import Client
+from baton.pacing import CallPace
 from baton.retry_delay import retry_delay
 from gateway.grpc.errors import status_of
-from mesh.errors import BatonError, InvalidRequest, RateLimited, Unavailable, WorkersDied
+from mesh.errors import BatonError, BodyTooLarge, InvalidRequest, Overloaded, RateLimited, Unavailable, WorkersDied
+from tests.sim.loop import run_virtual
 from tests.unit.gateway.public_grpc import serve
 
 
 def refusing(core: Any, error: BatonError, times: int) -> list[float]:
-    """The core refuses so many requests; returns the times at which requests came."""
+    """Let the core refuse so many requests; return the times at which requests came."""
     came, submit = list[float](), core.submit
 
     def refuse(choice: Any) -> Any:
@@ -28,9 +30,16 @@ def refusing(core: Any, error: BatonError, times: int) -> list[float]:
     return came
 
 
-@pytest.mark.parametrize("kind", [Unavailable, RateLimited])
-async def test_the_client_waits_as_long_as_the_gateway_asks(server: Any, core: Any, kind: type[BatonError]) -> None:
-    came = refusing(core, kind("full", retry_after_seconds=0.4), 2)
+FULL = [
+    Unavailable("full", retry_after_seconds=0.4),
+    RateLimited("full", retry_after_seconds=0.4),
+    Overloaded("full", wait_seconds=9.0, retry_after_seconds=0.4),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=lambda error: error.reason)
+async def test_the_client_waits_as_long_as_the_gateway_asks(server: Any, core: Any, error: BatonError) -> None:
+    came = refusing(core, error, 2)
     async with Client(server.address) as client:
         assert await client.generate_text("x", timeout_seconds=60) == "hello world"
     gaps = [after - before for before, after in pairwise(came)]
@@ -38,7 +47,7 @@ async def test_the_client_waits_as_long_as_the_gateway_asks(server: Any, core: A
 
 
 async def test_without_a_named_time_the_first_pause_is_short(server: Any, core: Any) -> None:
-    """Negative control."""
+    """Negative control: the client waits because the gateway says so."""
     came = refusing(core, Unavailable("full", retry_after_seconds=0.0), 1)
     async with Client(server.address) as client:
         assert await client.generate_text("x", timeout_seconds=60) == "hello world"
@@ -52,6 +61,26 @@ async def test_a_wait_that_is_longer_than_the_time_that_is_left_does_not_begin(s
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await client.generate_text("x", timeout_seconds=100)
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and len(came) == 1
+
+
+async def test_an_exhausted_resource_without_a_time_is_raised_at_once(server: Any, core: Any) -> None:
+    came = refusing(core, BodyTooLarge("too large"), 9)
+    async with Client(server.address) as client:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await client.generate_text("x", timeout_seconds=60)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and len(came) == 1
+
+
+def test_a_wait_of_almost_the_whole_time_leaves_some_for_the_next_try() -> None:
+    async def main() -> float | None:
+        pace = CallPace(0.5, patience_seconds=None, gateways=1)
+        for _ in range(2):
+            status = status_of(RateLimited("full", retry_after_seconds=0.19), "r1")
+            await pace.after(failed(status.SerializeToString()))
+        return pace.seconds_left()
+
+    left = run_virtual(main())
+    assert left is not None and left > 0.0
 
 
 async def test_another_gateway_is_tried_before_the_wait(core: Any, assets: Any) -> None:

@@ -20,7 +20,7 @@ from gateway.text.chat import ChatTemplate
 from gateway.text.controls import ControlTokens
 from gateway.text.prompt import ChatPrompt, encode_chat
 from mesh.errors import InvalidRequest
-from tests.unit.gateway.conftest import letters
+from tests.unit.gateway.byte_model import letters
 from tests.unit.gateway.test_prompt import HTTP
 
 SHIPPED = Path(__file__).resolve().parents[3] / "engine/builtin/pair/model"

@@ -1,4 +1,4 @@
-"""Which requests the end of a worker counts against: the sequencer with fake workers."""
+"""The sequencer blames a worker's end on the requests that the worker computed, and on no others."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,8 @@ def test_only_the_end_of_a_process_counts(how: str, counts: bool, tier: str) -> 
         request, name = computed_by(m, tier)
         session: Any = m.workers[name].session
         session.ended_there = how not in ("lease", "closed here")
-        m.workers[name].draining = how == "drained"
+        if how == "drained":
+            m.workers[name].drains()
         m.end_session(name)
         assert (len(request.deaths) == 1) is counts
         assert request.phase is RequestPhase.OPEN, "it goes on in any case"

@@ -15,7 +15,8 @@ from gateway.reference.table import OPERATIONS
 from gateway.text.assets import Assets, load_assets
 from mesh.door_config import DoorConfig
 from tests.unit.gateway.conftest import FakeCore
-from tests.unit.gateway.test_reference import check, client, closed, coded_event, receipts_in, schema_of
+from tests.unit.gateway.reference.conftest import receipts_in
+from tests.unit.gateway.reference.described import check, client, closed, coded_event, schema_of
 
 CASES = 60  # for each endpoint
 ODD: list[Any] = [None, True, -1, 0, 1.5, 1e300, 2**70, "", "a b", "\x00é😀", [], [[]], {}, {"a": {"b": [1]}}]

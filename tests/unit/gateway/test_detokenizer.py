@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer, Metaspace
 
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
-from tests.unit.gateway.conftest import byte_tokenizer
+from tests.unit.gateway.byte_model import byte_tokenizer
 from tests.unit.gateway.test_tokenizer import sentencepiece_like
 
 

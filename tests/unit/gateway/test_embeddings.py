@@ -13,7 +13,7 @@ import pytest
 from gateway.embedding import WINDOW
 from gateway.text.assets import Assets, load_assets
 from gateway.text.pooling import embedding_settings
-from mesh.messages import Pooling
+from mesh.jobs import Pooling
 from tests.unit.gateway.conftest import FakeCore
 
 
@@ -26,7 +26,7 @@ def assets(folder: Path) -> Assets:
 
 
 async def post(url: str, **body: Any) -> httpx.Response:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         return await client.post(f"{url}/v1/embeddings", json=body)
 
 

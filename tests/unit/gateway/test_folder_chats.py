@@ -17,8 +17,8 @@ from gateway.text.assets import Assets, load_assets
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.formats import HERMES, THINK
 from gateway.text.prompt import ChatPrompt, encode_chat
-from mesh.messages import Token
-from tests.unit.gateway.conftest import letters
+from mesh.jobs import Token
+from tests.unit.gateway.byte_model import letters
 from tests.unit.gateway.test_prompt import HTTP
 from tests.unit.gateway.test_templates import QWEN3
 from tests.unit.gateway.test_tokenizer_files import SHAPES, change, sentence_pieces, write

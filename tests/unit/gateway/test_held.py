@@ -5,7 +5,7 @@ import asyncio
 from gateway.held import AT_A_TIME, BEHIND_SECONDS, LEAST_BYTES, TOKEN_BYTES, TOP_BYTES, Held, share
 from gateway.turns import Turns
 from mesh.errors import Unavailable
-from mesh.messages import Token
+from mesh.jobs import Token
 from tests.sim.loop import run_virtual
 
 

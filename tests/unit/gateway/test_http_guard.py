@@ -7,7 +7,8 @@ import httpx2
 import pytest
 
 from gateway.http.hosts import KnownHosts, accepts_any_host
-from mesh.config import ConfigError, GatewayConfig
+from mesh.config import GatewayConfig
+from mesh.config_checks import ConfigError
 from tests.unit.gateway.test_metrics_page import serving
 
 FOREIGN = {"host": "evil.example"}

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any
 
 import httpx2 as httpx
-import msgspec
 import openai
 import pytest
 from starlette.responses import Response
@@ -14,20 +13,9 @@ from starlette.routing import BaseRoute, Route
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.text.assets import Assets
-from gateway.text.tokenizer import ModelTokenizer
 from mesh.errors import Unavailable
 from mesh.grpc_network import AddressError
-
-CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-TEXT = {"model": "tiny", "prompt": "x"}
-
-
-async def post(url: str, path: str, body: Any, **headers: str) -> httpx.Response:
-    async with httpx.AsyncClient() as http:
-        if isinstance(body, bytes):
-            return await http.post(f"{url}{path}", content=body, headers={"content-type": "application/json"} | headers)
-        return await http.post(f"{url}{path}", json=body, headers=headers)
-
+from tests.unit.gateway.http_calls import post, with_chat, with_text
 
 PAGE = Route("/ui", lambda request: Response("the page"), methods=["GET"])
 METRICS = Route("/metrics", lambda request: Response("metrics"), methods=["GET"])
@@ -36,7 +24,9 @@ METRICS = Route("/metrics", lambda request: Response("metrics"), methods=["GET"]
 async def front(core: Any, assets: Assets, also: list[BaseRoute], accept: str) -> httpx.Response:
     """The answer of a gateway with these pages at its root."""
     api = HttpApi(core, assets, random=Random(7), clock=lambda: 1.0, also=also)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(api.app), base_url="http://gateway") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(api.app), base_url="http://gateway", timeout=None
+    ) as http:
         return await http.get("/", headers={"accept": accept})
 
 
@@ -52,14 +42,6 @@ async def test_a_browser_at_the_root_goes_to_the_page_and_a_program_reads_what_t
     without = await front(core, assets, [], browser)
     assert without.status_code == 404
     assert without.json()["error"]["message"].endswith("try /v1/models, /health")
-
-
-def with_chat(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/chat/completions", CHAT | fields
-
-
-def with_text(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/completions", TEXT | fields
 
 
 @pytest.mark.parametrize(
@@ -213,66 +195,8 @@ async def test_with_strict_fields_an_unknown_field_is_answered_with_the_nearest_
     assert "did you mean max_tokens?" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"prompt": "\xff"}', b"[" * 5000, b"NaN"])
-async def test_a_body_that_is_no_json_object_is_refused(url: str, body: bytes) -> None:
-    answer = await post(url, "/v1/completions", body)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["type"] == "invalid_request_error"
-
-
-@pytest.mark.parametrize(
-    ("header", "value"),
-    [("content-type", "text/plain"), ("content-encoding", "br"), ("content-encoding", "GZIP, br")],
-)
-async def test_a_body_in_another_form_is_refused_with_the_headers_name(
-    url: str, core: Any, header: str, value: str
-) -> None:
-    body = msgspec.json.encode(TEXT)
-    answer = await post(url, "/v1/completions", body, **{header: value})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["type"]) == (415, "invalid_request_error")
-    assert header in error["message"] and value in error["message"] and core.streams == []
-    fine = {"content-type": "application/json; charset=utf-8", "content-encoding": "identity"}
-    assert (await post(url, "/v1/completions", body, **fine)).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("request_", "field"),
-    [
-        (with_text(prompt="x" * 3_000_000), "prompt"),
-        (with_chat(messages=[{"role": "user", "content": "x" * 3_000_000}]), "messages"),
-        (with_chat(messages=[{"role": "user", "content": "x"}] * 20_000), "messages"),
-        (with_text(prompt=[5] * 100_000), "prompt"),
-    ],
-)
-async def test_a_text_that_fits_into_no_context_is_refused_before_it_is_tokenized(
-    url: str, core: Any, monkeypatch: pytest.MonkeyPatch, request_: Any, field: str
-) -> None:
-    def encode(self: ModelTokenizer, text: str, *, special: bool) -> tuple[int, ...]:
-        raise AssertionError(f"{len(text)} characters were tokenized")
-
-    monkeypatch.setattr(ModelTokenizer, "encode", encode)
-    answer = await post(url, *request_)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, field)
-    assert "shorten" in error["message"] and core.streams == []
-
-
-async def test_the_first_prompt_that_is_too_long_ends_the_reading(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-
-    def encode(self: ModelTokenizer, text: str, *, special: bool) -> tuple[int, ...]:
-        seen.append(text)
-        return (5,) * len(text)
-
-    monkeypatch.setattr(ModelTokenizer, "encode", encode)
-    answer = await post(url, *with_text(prompt=["x", "y" * 600, "z"]))
-    assert answer.status_code == 400 and "600 tokens" in answer.json()["error"]["message"]
-    assert [text[0] for text in seen] == ["x", "y"]
-
-
 async def test_unknown_paths_and_methods_are_nested_errors_too(url: str) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=None) as http:
         missing = await http.get(f"{url}/v1/nothing")
         wrong = await http.get(f"{url}/v1/completions")
     assert (missing.status_code, wrong.status_code) == (404, 405)

@@ -15,7 +15,7 @@ import pytest
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
-from mesh.config import ConfigError
+from mesh.config_checks import ConfigError
 from mesh.door_config import DoorConfig
 from tests.unit.certificates import Authority
 
@@ -51,14 +51,17 @@ def trusting(folder: Path, own: Path | None = None) -> ssl.SSLContext:
 
 
 async def test_https_serves_answers_and_streams(core: Any, assets: Any, ours: Path) -> None:
-    async with serving(core, assets, config(ours)) as url, httpx.AsyncClient(verify=trusting(ours)) as http:
+    async with (
+        serving(core, assets, config(ours)) as url,
+        httpx.AsyncClient(verify=trusting(ours), timeout=None) as http,
+    ):
         assert (await http.get(f"{url}/health")).status_code == 200
         answer = await http.post(f"{url}/v1/completions", json={"prompt": "x", "stream": True})
         assert answer.text.endswith("data: [DONE]\n\n")
         large = await http.post(f"{url}/v1/completions", json={"prompt": "x", "user": "u" * 900_000, "n": 0})
         assert large.status_code in (400, 200)
         plain = url.replace("https", "http")
-        async with httpx.AsyncClient() as other:
+        async with httpx.AsyncClient(timeout=None) as other:
             with pytest.raises(httpx.HTTPError):
                 await other.get(f"{plain}/health")
 
@@ -66,10 +69,10 @@ async def test_https_serves_answers_and_streams(core: Any, assets: Any, ours: Pa
 async def test_with_an_authority_only_its_clients_get_in(core: Any, assets: Any, ours: Path, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "other").sign(tmp_path / "stranger")
     async with serving(core, assets, config(ours, clients=True)) as url:
-        async with httpx.AsyncClient(verify=trusting(ours, ours)) as http:
+        async with httpx.AsyncClient(verify=trusting(ours, ours), timeout=None) as http:
             assert (await http.get(f"{url}/health")).status_code == 200
         for own in (None, stranger):
-            async with httpx.AsyncClient(verify=trusting(ours, own)) as http:
+            async with httpx.AsyncClient(verify=trusting(ours, own), timeout=None) as http:
                 with pytest.raises(httpx.HTTPError):
                     await http.get(f"{url}/health")
 

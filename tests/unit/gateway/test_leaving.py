@@ -7,7 +7,7 @@ import pytest
 from gateway.core import ChoiceRequest
 from gateway.leaving import drain
 from mesh.errors import Unavailable
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

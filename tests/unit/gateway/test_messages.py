@@ -28,7 +28,7 @@ def folder(folder: Path) -> Path:
 
 
 async def post(url: str, body: Any, path: str = "/v1/messages") -> httpx2.Response:
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=None) as client:
         return await client.post(f"{url}{path}", json=body, headers=HEADERS)
 
 
@@ -262,7 +262,7 @@ async def test_errors_have_the_types_of_anthropic(url: str, core: Any) -> None:
     answer = await post(url, HI | {"stream": True})
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded_error")
     assert answer.headers["x-should-retry"] == "true" and answer.headers["retry-after"] == "2"
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=None) as client:
         wrong = await client.get(f"{url}/v1/messages")
     assert (wrong.status_code, wrong.json()["type"]) == (405, "error")
 
@@ -277,7 +277,7 @@ async def test_an_error_in_mid_stream_is_the_last_event(url: str, core: Any) -> 
 
 async def test_an_idle_stream_gets_pings(assets: Assets) -> None:
     core = FakeCore(ends=False, reply=b"", limits=DoorConfig(keep_alive_seconds=0.05))
-    async with http_of(core, assets) as address, httpx2.AsyncClient() as client:
+    async with http_of(core, assets) as address, httpx2.AsyncClient(timeout=None) as client:
         async with client.stream("POST", f"http://{address}/v1/messages", json=HI | {"stream": True}) as answer:
             async for chunk in answer.aiter_raw():
                 assert chunk == PING

@@ -12,7 +12,8 @@ from gateway.requests import GatewayRequest
 from gateway.streams import RequestStream
 from mesh.buckets import FIRST_TOKEN, ITERATION_TOKENS, LATENCY, PER_TOKEN
 from mesh.errors import Cancelled, DeadlineExceeded
-from mesh.messages import Distribution, End, Lost, Measures, Prefilled, Reason, Token, TokenOf, Tokens
+from mesh.jobs import End, Reason, Token
+from mesh.reports import Distribution, Lost, Measures, Prefilled, TokenOf, Tokens
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
 

@@ -15,7 +15,8 @@ from baton.inference.v1 import inference_pb2 as pb
 from cli.ports import free_address
 from gateway.main import serve
 from gateway.observability.metrics_page import SHARED_SECONDS, SharedPages
-from mesh.config import ConfigError, GatewayConfig
+from mesh.config import GatewayConfig
+from mesh.config_checks import ConfigError
 from mesh.telemetry import Silent
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.conftest import FakeCore
@@ -27,7 +28,10 @@ async def serving(folder: Path, **settings: Any) -> AsyncIterator[httpx2.AsyncCl
     config = GatewayConfig(model=folder, served_name=("tiny",), **ports, **settings)
     task = asyncio.ensure_future(serve(config, Silent()))
     try:
-        async with httpx2.AsyncClient(base_url=f"http://{config.http_address}") as client, asyncio.timeout(60):
+        async with (
+            httpx2.AsyncClient(base_url=f"http://{config.http_address}", timeout=None) as client,
+            asyncio.timeout(60),
+        ):
             while True:
                 try:
                     await client.get("/health")
@@ -120,7 +124,7 @@ async def test_without_metrics_there_is_no_page(folder: Path) -> None:
 
 
 async def test_errors_over_http_are_counted_once(core: FakeCore, url: str) -> None:
-    async with httpx2.AsyncClient(base_url=url) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
         await client.post("/v1/completions", json={"prompt": "x", "max_tokens": -1})
         await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 3})
     assert core.errors == ["INVALID_REQUEST"]

@@ -11,17 +11,20 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
+from gateway.attached import AttachedWorker
 from gateway.observability.by_model import MetricsByModel
 from gateway.observability.export import MeshCollector
+from gateway.observability.foreign_names import VLLM
 from gateway.observability.histograms import HistogramFamily
-from gateway.observability.metric_names import TABLE, VLLM, MetricKind, MetricSpec
+from gateway.observability.metric_names import TABLE
+from gateway.observability.metric_spec import MetricKind, MetricSpec
 from gateway.observability.metrics_page import write_page
 from gateway.observability.text import MetricSeries, head, lines, wants_openmetrics
 from gateway.observability.worker_series import WorkerSeries, labels_of
 from gateway.service import Gateway
-from gateway.workers import AttachedWorker
+from mesh.jobs import Tier
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Distribution, Hello, Load, Measure, Measures, PrefixChange, Tier
+from mesh.reports import Distribution, Hello, Load, Measure, Measures, PrefixChange
 from mesh.telemetry import TraceContext
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -200,3 +203,22 @@ async def test_a_large_page_is_written_in_pieces_and_the_loop_runs_in_between() 
     whole = asyncio.ensure_future(write_page(collector, openmetrics=True, wall_offset=0.0, slice_seconds=1e9))
     await asyncio.sleep(0)
     assert whole.done(), "without pieces the loop waits for the whole page"
+
+
+def test_every_process_of_a_gateway_judges_by_itself_which_workers_hang() -> None:
+    gateway = gateway_with([worker("decode-1", 1), worker("decode-2", 2)])
+    collector = MeshCollector(
+        gateway,
+        MetricsByModel(ONE),
+        name="gateway",
+        vllm=False,
+        clock=lambda: 5.0,
+        spans_dropped=lambda: 0,
+        process=1,
+    )
+    next(iter(gateway.workers)).hangs(True)
+    found = {spec.name: (spec.labels, series) for spec, series in filter(None, collector.collect())}
+    labels, series = found["baton_workers_hung"]
+    assert labels == ("tier", "process") and ("decode", "1") in [each.values for each in series if each.value == 1]
+    labels, series = found["baton_workers_draining"]
+    assert labels == ("tier",) and {each.value for each in series} == {0}, "a hung worker does not drain"

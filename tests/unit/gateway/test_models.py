@@ -19,6 +19,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from gateway.attached import AttachedWorker
 from gateway.core import ChoiceRequest, ModelFacts
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
@@ -30,11 +31,12 @@ from gateway.service import Gateway
 from gateway.text.assets import Assets, load_assets
 from gateway.text.by_model import AssetsByName
 from gateway.validation import validate_model
-from gateway.workers import AttachedWorker
 from mesh.errors import InvalidRequest, UnknownModel
+from mesh.jobs import Tier, Token
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Hello, Load, PrefixChange, Tier, Token
-from tests.unit.gateway.conftest import FakeCore, letters
+from mesh.reports import Hello, Load, PrefixChange
+from tests.unit.gateway.byte_model import letters
+from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.public_grpc import serve
 
 
@@ -64,6 +66,9 @@ class TwoModels(FakeCore):
         return ModelFacts(root, f"hash of {root}", context, 0, True, root not in self.down, {"prefill": 1, "decode": 2})
 
     def refused_workers(self) -> tuple[str, ...]:
+        return ("decode-7 at 10.0.0.7:1 has stranger",)
+
+    def alarms(self) -> tuple[str, ...]:
         return ("decode-7 at 10.0.0.7:1 has stranger",)
 
 
@@ -96,7 +101,7 @@ def models(assets: Assets, other: Assets) -> AssetsByName:
 async def http(core: TwoModels, models: AssetsByName) -> AsyncIterator[httpx2.AsyncClient]:
     api = HttpApi(core, models, random=random.Random(7), clock=lambda: 1.0)
     server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
-    async with httpx2.AsyncClient(base_url=f"http://{server.address}") as client:
+    async with httpx2.AsyncClient(base_url=f"http://{server.address}", timeout=None) as client:
         yield client
     await server.close()
     await api.aclose()

@@ -6,15 +6,19 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.attached import AttachedWorker
+from gateway.costs import Need
 from gateway.fit import fits, kinds, misfit
 from gateway.lacking import FITTING, lacking, no_pair
 from gateway.pairing import Pairing
-from gateway.router import Local, Need, RouteDecision, route
+from gateway.router import Local, RouteDecision, route
 from gateway.served import facts_of
-from gateway.workers import AttachedWorker, Workers
+from gateway.workers import Workers
 from mesh.errors import Unavailable
-from mesh.messages import Hello, Load, PrefixChange, Refused, Tier
+from mesh.jobs import Tier
+from mesh.orders import Refused
 from mesh.pairing import PageReach
+from mesh.reports import Hello, Load, PrefixChange
 from tests.unit.gateway.fake_mesh import virtual
 
 REACH = PageReach("host", 1000, "layout", 4096, ("shm", "tcp"))
@@ -55,8 +59,7 @@ def tiers(why: str) -> tuple[Workers, AttachedWorker, AttachedWorker]:
 
 
 def routed(workers: Workers, local: Local) -> RouteDecision:
-    decodes, prefills = workers.tier(Tier.DECODE), workers.tier(Tier.PREFILL)
-    found = route(Need(100, ""), decodes=decodes, prefills=prefills, cached=lambda one: 0, local=local)
+    found = route(Need(100), workers.table("m"), local=local)
     return found.decision if found is not None else RouteDecision.WAIT
 
 
@@ -132,4 +135,4 @@ def test_an_older_worker_is_not_sent_what_it_does_not_know() -> None:
 
 
 def test_a_thousand_workers_are_judged_by_their_kinds() -> None:
-    assert len(kinds([worker(Tier.PREFILL, number) for number in range(1000)])) == 1
+    assert len(kinds([worker(Tier.PREFILL, number) for number in range(1000)], hosts=frozenset())) == 1

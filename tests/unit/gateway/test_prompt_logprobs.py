@@ -16,7 +16,7 @@ from tests.unit.gateway.conftest import FakeCore, FakeExamination
 
 
 async def post(url: str, **body: Any) -> httpx.Response:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         return await client.post(f"{url}/v1/completions", json=body)
 
 
@@ -59,6 +59,9 @@ async def test_without_tokens_only_the_prompt_is_scored(url: str, core: FakeCore
     assert answer["usage"]["prompt_tokens"] == 5 and answer["usage"]["completion_tokens"] == 0
     assert answer["system_fingerprint"] == "f00d"
     assert core.streams == [] and len(core.examinations) == 2
+    assert core.admitted_as_examined, "a full decode tier does not keep it out"
+    await post(url, prompt="Hi", max_tokens=1)
+    assert not core.admitted_as_examined
 
 
 async def test_streams_carry_the_echoed_logprobs_in_their_first_frame(client: openai.AsyncOpenAI) -> None:
@@ -72,7 +75,7 @@ async def test_streams_carry_the_echoed_logprobs_in_their_first_frame(client: op
 
 
 async def test_a_chat_has_the_prompts_logprobs_beside_its_choices(url: str) -> None:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         body = {"messages": [{"role": "user", "content": "Hi"}], "prompt_logprobs": 0, "max_tokens": 1}
         answer = (await client.post(f"{url}/v1/chat/completions", json=body)).json()
     assert answer["prompt_logprobs"][0] is None
@@ -113,7 +116,8 @@ async def test_lists_that_would_fill_the_memory_are_refused_before_anything_runs
 
 async def scores_of(prompt: tuple[int, ...], top: int) -> PromptScores:
     from gateway.core import ChoiceRequest
-    from mesh.messages import Examination, Sampling
+    from mesh.jobs import Sampling
+    from mesh.orders import Examination
 
     choice = ChoiceRequest("r", "tiny", prompt, (), Sampling(), examination=Examination(top))
     return await FakeExamination(choice).scores()

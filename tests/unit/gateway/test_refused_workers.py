@@ -15,22 +15,12 @@ from gateway.refusals import FORGET_SECONDS, MOST, Refusals, Until
 from gateway.router import Local
 from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
+from mesh.jobs import End, Sampling, Tier, Token
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import (
-    End,
-    Hello,
-    Load,
-    Message,
-    Open,
-    PrefixChange,
-    Register,
-    Sampling,
-    Tier,
-    Token,
-    TokenOf,
-    Tokens,
-)
+from mesh.messages import Message
 from mesh.network import Channel, Stream
+from mesh.orders import Open
+from mesh.reports import Hello, Load, PrefixChange, Register, TokenOf, Tokens
 from mesh.rules import RULES
 from mesh.session import Session
 from tests.sim.loop import run_virtual
@@ -195,7 +185,7 @@ def test_a_stranger_with_a_living_workers_incarnation_is_not_dialled_and_the_liv
 
 @pytest.mark.parametrize("field", ["incarnation", "address", "tier"])
 def test_a_stranger_that_registers_as_itself_cannot_say_hello_as_another(field: str) -> None:
-    """Otherwise it would take the place of the living worker: it got 16 of 16 prompts."""
+    """A stranger that were taken would replace the living worker and get its prompts."""
     changed = {"incarnation": 7, "address": "real", "tier": Tier.PREFILL}
 
     async def story(world: GatewayWorld) -> None:

@@ -12,13 +12,13 @@ HI: Any = [{"role": "user", "content": "hi"}]
 
 
 async def frames_of(url: str, path: str, **body: Any) -> list[Any]:
-    async with httpx2.AsyncClient(base_url=url) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
         text = (await client.post(path, json=body | {"stream": True})).text
     return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
 
 
 async def whole_of(url: str, path: str, **body: Any) -> Any:
-    async with httpx2.AsyncClient(base_url=url) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
         answer = await client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -146,7 +146,7 @@ async def test_a_stop_string_that_the_last_token_completes_is_the_reason(client:
 
 
 async def test_too_long_a_request_says_both_numbers_in_the_words_that_clients_look_for(url: str) -> None:
-    async with httpx2.AsyncClient(base_url=url) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
         for body in ({"prompt": "x" * 600}, {"prompt": "x" * 500, "max_tokens": 100}):
             error = (await client.post("/v1/completions", json=body)).json()["error"]
             assert "this model's maximum context length is 512 tokens" in error["message"] and "600" in error["message"]

@@ -8,7 +8,7 @@ from gateway.core import ChoiceRequest
 from gateway.held import Held
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.turns import Turns
-from mesh.messages import Sampling, Ticket, Token
+from mesh.jobs import Sampling, Ticket, Token
 
 EXPECTED = {
     ("waiting", "open"),

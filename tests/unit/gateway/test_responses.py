@@ -47,7 +47,7 @@ def prompt_of(core: Any, number: int = -1) -> str:
 
 
 async def post(url: str, body: Any) -> httpx2.Response:
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=None) as client:
         return await client.post(f"{url}/v1/responses", json=body)
 
 

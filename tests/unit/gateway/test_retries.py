@@ -5,7 +5,7 @@ import asyncio
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.retries import SLICE_SECONDS, Retries
 from mesh.errors import Unavailable
-from mesh.messages import FullKind
+from mesh.jobs import FullKind
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 

@@ -5,9 +5,14 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.router import CANNOT_PUSH_TIMES, Local, Need, Route, route
-from gateway.workers import AttachedWorker
-from mesh.messages import Hello, Load, PrefixChange, Snapshot, Tier
+from gateway.attached import AttachedWorker
+from gateway.costs import Need
+from gateway.router import Local, Route, route
+from gateway.stands import CANNOT_PUSH_TIMES
+from gateway.table import Cached, WorkerTable
+from mesh.jobs import Tier
+from mesh.orders import Snapshot
+from mesh.reports import Hello, Load, PrefixChange
 
 PAGE = 4
 
@@ -37,14 +42,14 @@ def choose(
     matched: dict[int, int] | None = None,
     **more: Any,
 ) -> tuple[int, int | None] | None:
-    known = matched or {}
-    chosen = route(
-        Need(tokens, numerics),
-        decodes=decodes,
-        prefills=prefills,
-        cached=lambda one: known.get(one.incarnation, 0),
-        **more,
-    )
+    table = WorkerTable()
+    for one in (*decodes, *prefills):
+        table.add(one)
+    slots = {one.incarnation: slot for slot, one in enumerate((*decodes, *prefills))}
+    held = [Cached(count, 1 << slots[incarnation]) for incarnation, count in (matched or {}).items()]
+    chosen = route(Need(tokens, numerics, cached=held), table, **more)
+    for one in (*decodes, *prefills):
+        table.remove(one)
     assert chosen is None or isinstance(chosen, Route)
     return chosen and (chosen.decode.incarnation, chosen.prefill.incarnation if chosen.prefill else None)
 

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from gateway.requests import GatewayRequest, RequestPhase
-from mesh.messages import FullKind, Job, Open
+from mesh.jobs import FullKind, Job
+from mesh.orders import Open
 from mesh.rules import RULES
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
@@ -41,7 +42,7 @@ def test_waiting_requests_are_retried_in_seniority(priorities: tuple[int, ...], 
             make_wait(m, requests[-1])
             await asyncio.sleep(2.0)
         m.sent("d1")
-        m.sequencer.on_room(m.workers["d1"])
+        m.room("d1")
         jobs = opened(m, "d1")
         assert [job.ticket.request for job in jobs] == [requests[place].id for place in order]
         assert [job.priority for job in jobs] == [priorities[place] for place in order]

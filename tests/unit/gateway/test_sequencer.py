@@ -6,18 +6,9 @@ import pytest
 
 from gateway.requests import RequestPhase
 from mesh.errors import Cancelled, Internal, PoolTooSmall, WorkersDied
-from mesh.messages import (
-    Cancel,
-    End,
-    Full,
-    FullKind,
-    Lost,
-    Open,
-    Prefill,
-    Reason,
-    Ticket,
-    Tier,
-)
+from mesh.jobs import End, FullKind, Reason, Ticket, Tier
+from mesh.orders import Cancel, Open, Prefill
+from mesh.reports import Full, Lost
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.fake_mesh import error_of, mesh, virtual
 
@@ -145,7 +136,7 @@ def test_full_ever_everywhere_is_an_error_and_full_now_is_patience() -> None:
     assert never.phase is RequestPhase.ERROR and isinstance(error, PoolTooSmall)
     assert error.field == "stop.max_tokens" and "stop.max_tokens" in error.message
     assert later.phase is RequestPhase.WAITING
-    m.sequencer.on_room(m.workers["d2"])
+    m.room("d2")
     assert later.phase is RequestPhase.OPEN and m.serving(later)[1] == "d2"
 
 
@@ -175,9 +166,9 @@ def test_room_at_a_worker_that_can_never_hold_it_changes_nothing() -> None:
     m.full(request, FullKind.EVER)
     other = m.serving(request)[1]
     m.full(request, FullKind.NOW)
-    m.sequencer.on_room(m.workers[small])
+    m.room(small)
     assert request.phase is RequestPhase.WAITING
-    m.sequencer.on_room(m.workers[other])
+    m.room(other)
     assert request.phase is RequestPhase.OPEN and m.serving(request)[1] == other
 
 

@@ -6,8 +6,9 @@ from random import Random
 import pytest
 
 from gateway.service import Gateway
+from mesh.jobs import Tier
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Register, Tier
+from mesh.reports import Register
 from tests.sim.loop import run_virtual
 
 

@@ -14,8 +14,9 @@ from gateway.requests import GatewayRequest, RequestPhase
 from gateway.streams import RequestStream
 from gateway.text.assets import Assets, load_assets
 from mesh.errors import BatonError, Cancelled, Unavailable
-from mesh.messages import End, Token, TokenOf, Tokens
+from mesh.jobs import End, Token
 from mesh.packed_tokens import PackedTokens
+from mesh.reports import TokenOf, Tokens
 from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, read_raw, send_request
 from tests.unit.gateway.fake_mesh import mesh
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.text.stops import StopStrings
-from mesh.messages import Token
+from mesh.jobs import Token
 
 STRINGS = st.lists(st.text("ab.", min_size=1, max_size=4), max_size=3).map(tuple)
 

@@ -10,7 +10,8 @@ from gateway.observability.observer import Unobserved
 from gateway.requests import GatewayRequest
 from gateway.streams import RequestStream
 from mesh.errors import Cancelled, DeadlineExceeded
-from mesh.messages import End, Prefilled, Token, TokenOf, Tokens
+from mesh.jobs import End, Token
+from mesh.reports import Prefilled, TokenOf, Tokens
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.fake_mesh import mesh
 

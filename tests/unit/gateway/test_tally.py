@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from gateway.tally import KEPT, EndedRequest
 from mesh.errors import Cancelled
-from mesh.messages import End
+from mesh.jobs import End
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
 from gateway.text.assets import AssetError, load_assets
-from tests.unit.gateway.conftest import byte_tokenizer
-
-transformers = pytest.importorskip("transformers")
+from tests.unit.gateway.byte_model import byte_tokenizer
 
 TEXTS = [
     "hi there",

@@ -11,7 +11,7 @@ from gateway.text.formats import HERMES, LLAMA3, MISTRAL, MISTRAL_THINK, THINK, 
 from gateway.text.stops import TextPiece
 from gateway.text.tool_calls import AnswerFormat, AnswerReader, ParsedPiece, ToolCall
 from gateway.text.tool_choice import OfferedTools, ToolMode
-from mesh.messages import End, Token
+from mesh.jobs import End, Token
 
 TOOLS: tuple[Any, ...] = tuple({"function": {"name": name}} for name in ("add", "get_time"))
 OFFERED = AnswerFormat(use=OfferedTools(TOOLS, ToolMode.AUTO))

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.translation.chat import LONG, when_idle
 from tests.harness.blocks import http
-from tests.unit.gateway.test_hostile_http import served
+from tests.unit.gateway.hostile import served
 
 MESSAGE = {"role": "user", "content": "a"}
 BLOCK = {"type": "text", "text": "a"}

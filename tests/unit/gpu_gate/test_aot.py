@@ -3,16 +3,12 @@
 The whole gate is `make gpu-gate`; here one configuration of each kernel is compiled."""
 
 import dataclasses
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("triton is not installed: pip install '.[gpu]'", allow_module_level=True)
 
 from baton_kernels.triton.attention import SPLIT
 from baton_kernels.triton.launch import ARCHITECTURES, Launch
@@ -22,6 +18,7 @@ from tests.gpu_gate.in_flight import loads_in_flight, most_together
 from tests.gpu_gate.row_orders import unlike_orders
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.emulated
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +42,6 @@ def attention(architecture: int, **changed: object) -> list[Compiled]:
     return [compile_launch(way, architecture) for way in ways]
 
 
-@pytest.mark.emulated
 @pytest.mark.timeout(900)
 def test_every_kernel_compiles_for_every_architecture_without_spilling() -> None:
     command = [sys.executable, "-m", "tests.gpu_gate.aot", "--small", "--json"]

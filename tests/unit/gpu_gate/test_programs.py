@@ -3,15 +3,11 @@
 Triton takes an absent device of sm_90 for the current one and does everything but the launch itself. A batch that
 needed a program of its own would stop a worker for seconds."""
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("triton is not installed: pip install '.[gpu]'", allow_module_level=True)
 
 from baton_kernels.triton import GpuPageShape, attention, norm, products
 from baton_kernels.triton.launch import Launch
@@ -19,6 +15,7 @@ from tests.gpu_gate.compiled import as_if_on, compile_launch
 
 SHAPE = GpuPageShape(1, 2, 64, 16)  # the smallest kernels of the gate: 14 query heads on 2
 HEADS, PAGES = 14, 512
+pytestmark = pytest.mark.emulated
 
 
 @pytest.fixture

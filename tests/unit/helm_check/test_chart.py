@@ -1,6 +1,7 @@
 """What of the chart can be checked without Helm: values, schema, README, copied files and the times of a drain."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import yaml
 
 from mesh.grpc_stream import FLUSH_SECONDS
-from mesh.serving import GRACE_SECONDS
+from mesh.worker_config import DecodeConfig
 from tests.helm_check import copies
 from tests.helm_check.agreement import problems
 from tests.helm_check.chart import CHART, values_files
@@ -53,7 +54,8 @@ def test_rules_and_dashboards_of_the_chart_are_copies() -> None:
 
 def test_a_worker_has_time_to_drain_before_it_is_killed() -> None:
     least = SCHEMA["properties"]["workerGraceSeconds"]["minimum"]
-    assert GRACE_SECONDS + FLUSH_SECONDS < least <= VALUES["workerGraceSeconds"]
+    assert DecodeConfig().drain_seconds + FLUSH_SECONDS < least <= VALUES["workerGraceSeconds"]
+    assert f'drain_seconds" {DecodeConfig().drain_seconds:.0f} ' in (CHART / "templates/_checks.tpl").read_text()
 
 
 def test_no_component_scales_on_its_processor() -> None:
@@ -61,6 +63,17 @@ def test_no_component_scales_on_its_processor() -> None:
     queries = [each["query"] for part in ("gateway", "prefill", "decode") for each in scaling[part]["signals"].values()]
     assert queries
     assert not any("cpu" in query.lower() for query in queries)
+
+
+def shared_series(query: str) -> list[str]:
+    """Selectors of a query that take in what belongs to other models."""
+    return [each for each in re.findall(r"\{[^}]*}", query) if "MODEL" not in each and "WORKERS" not in each]
+
+
+def test_with_several_models_no_tier_scales_by_requests_of_another_model() -> None:
+    signals = [each for tier in ("prefill", "decode") for each in VALUES["autoscaling"][tier]["signals"].values()]
+    assert [shared for each in signals for shared in shared_series(each.get("modelQuery", each["query"]))] == []
+    assert any(shared_series(each["query"]) for each in signals), "negative control: one model needs no such care"
 
 
 def test_every_file_of_values_has_a_golden_file() -> None:

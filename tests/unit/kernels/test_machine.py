@@ -1,5 +1,6 @@
 """Bodies, threads, the self-test and what happens without a library."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -96,12 +97,22 @@ def test_calls_from_several_python_threads_take_turns(rng):
 
 
 def test_idle_threads_burn_no_processor_time():
+    """Those that spin take the whole time, on one core together."""
+    bk.set_threads(1)
+    others = set(Path("/proc/self/task").iterdir())
     bk.set_threads(4)
     x = np.ones((64, 256), np.float32)
     bk.rmsnorm(x, np.ones(256, np.float32), 1e-6, np.empty_like(x))
-    before = time.process_time()
+    own = set(Path("/proc/self/task").iterdir()) - others
+    before = computed(own)
     time.sleep(0.3)
-    assert time.process_time() - before < 0.03
+    assert len(own) == 3 and computed(own) - before < 0.1
+
+
+def computed(threads):
+    """Seconds for which these threads have computed so far."""
+    fields = [(thread / "stat").read_text().rpartition(")")[2].split() for thread in threads]
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def test_without_the_library_import_works_and_says_what_to_do(monkeypatch, tmp_path):

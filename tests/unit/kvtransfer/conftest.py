@@ -4,11 +4,14 @@ The conformance suite runs over every entry of `TRANSPORTS`; another transport j
 simulation (`FAKES`) keep the part of it that is about pages; they have no handshake and no back-pressure."""
 
 import asyncio
+import atexit
 import random
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +19,14 @@ import pytest
 import uvloop
 
 from kvtransfer.cuda_ipc import CudaIpc
+from kvtransfer.frames import PoolHandle
 from kvtransfer.memory import Fabric, MemoryTransport
 from kvtransfer.nccl import NcclTransport
 from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Arrived, PageShape, Receiver, Span, Transport, Writer
-from tests.unit.certificates import Authority
+from tests.unit.certificates import Authority, files_in
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
 SHAPE = PageShape(((6, 4096),), "fp32-16-16-v1")
@@ -63,7 +67,20 @@ def _tcp_one_connection(folder: Path) -> Transport:
 
 
 def _tcp_tls(folder: Path) -> Transport:
-    return Tcp(random.SystemRandom(), tls=Authority(folder / "authority").files(folder / "worker"))
+    return Tcp(random.SystemRandom(), tls=files_in(_certificates()))
+
+
+@cache
+def _certificates() -> Path:
+    """Made once; they go with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="baton-"))
+    atexit.register(shutil.rmtree, folder)
+    return Authority(folder / "authority").sign(folder / "worker")
+
+
+@cache
+def _content(size: int) -> bytes:
+    return np.random.default_rng(5).bytes(size)
 
 
 TRANSPORTS: dict[str, Callable[[Path], Transport]] = {
@@ -89,6 +106,15 @@ class PoolPair:
     receiver: Receiver
     writer: Writer
     arrived: list[Arrived] = field(default_factory=list)
+    streams: list[asyncio.StreamWriter] = field(default_factory=list)  # of `dial`; they end with the pair
+
+    async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A raw connection to the receiver, which ends with the pair at the latest: uvloop's `close` waits for ever for
+        a stream that a test has left open because an assertion failed."""
+        host, port = PoolHandle.unpack(self.receiver.handle(WRITER)).address.split(":")
+        reader, stream = await asyncio.open_connection(host, int(port))
+        self.streams.append(stream)
+        return reader, stream
 
     def open(self, ticket: bytes, spans: list[Span]) -> None:
         self.receiver.open(ticket, {span.index: span.target for span in spans}, self.arrived.append)
@@ -112,12 +138,15 @@ class PoolPair:
 async def _pool_pair(transport: Transport, *, shape: PageShape = SHAPE, pages: int = 64) -> AsyncIterator[PoolPair]:
     make = OpenPool if transport.name in ("cuda_ipc", "nccl") else SharedPool
     source, target = make(shape, pages), make(shape, pages)
-    source.buffer[:] = np.random.default_rng(5).bytes(len(source.buffer))
+    source.buffer[:] = _content(len(source.buffer))
     receiver = await transport.receive(target, RECEIVER)
     writer = await transport.connect(receiver.handle(WRITER), source, WRITER)
+    pair = PoolPair(transport, source, target, receiver, writer)
     try:
-        yield PoolPair(transport, source, target, receiver, writer)
+        yield pair
     finally:
+        for stream in pair.streams:
+            stream.transport.abort()
         writer.close()
         await receiver.aclose()
         source.close()

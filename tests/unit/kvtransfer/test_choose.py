@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kvtransfer.choose import host_identity
-from mesh.messages import KvHello
+from mesh.kv_messages import KvHello
 from mesh.pairing import choose
 
 BOTH = KvHello(1, "class", "pairs-32-64-v1", 4096, "host a", 1000, 1, ("shm", "tcp"))

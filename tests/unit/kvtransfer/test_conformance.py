@@ -105,12 +105,14 @@ async def test_an_empty_write_is_nothing(pair):
     assert await pair.writer.write(TICKET, [], 0) == ()
 
 
-@pytest.mark.parametrize(
-    "span", [Span(0, 64, 0, 0, 1), Span(0, -1, 0, 0, 1), Span(0, 0, 64, 0, 1), Span(0, 0, 0, 5, 2), Span(0, 0, 0, 0, 0)]
-)
-async def test_a_span_outside_the_pools_is_refused_and_harms_nothing(real_pair, span):
-    with pytest.raises(IndexError):
-        await real_pair.writer.write(TICKET, [span], 0)
+OUTSIDE = [Span(0, 64, 0, 0, 1), Span(0, -1, 0, 0, 1), Span(0, 0, 64, 0, 1), Span(0, 0, 0, 5, 2), Span(0, 0, 0, 0, 0)]
+
+
+async def test_a_span_outside_the_pools_is_refused_and_harms_nothing(real_pair):
+    for span in OUTSIDE:
+        with pytest.raises(IndexError):
+            await real_pair.writer.write(TICKET, [span], 0)
+            raise AssertionError(span)
     real_pair.open(TICKET, [whole(0, 1, 2)])
     await real_pair.writer.write(TICKET, [whole(0, 1, 2)], 0)
     await real_pair.landed(1)
@@ -119,11 +121,11 @@ async def test_a_span_outside_the_pools_is_refused_and_harms_nothing(real_pair, 
 
 async def test_big_pages_arrive_unchanged(transport, new_pair):
     shape = PageShape(((25, 16384),), layout="pairs-32-64-v1")  # 400 KiB
-    async with new_pair(transport, shape=shape, pages=48) as pair:
-        spans = [whole(index, index, 47 - index, 25) for index in range(48)]
+    async with new_pair(transport, shape=shape, pages=12) as pair:
+        spans = [whole(index, index, 11 - index, 25) for index in range(12)]
         pair.open(TICKET, spans)
         sums = await pair.writer.write(TICKET, spans, 0)
-        await pair.landed(48)
+        await pair.landed(12)
         assert all(pair.same(span) for span in spans)
         assert sums == tuple(pair.target.checksum(span.target, 0, 25) for span in spans)
 
@@ -168,10 +170,11 @@ async def test_a_handle_is_no_good_for_another_writer(real_pair, transport):
         await transport.connect(real_pair.receiver.handle(1), real_pair.source, 2)
 
 
-@pytest.mark.parametrize("handle", [b"", b"x" * 31, b"\0" * 64, b"SHM1" + b"\xff" * 60])
-async def test_a_damaged_handle_is_refused(real_pair, transport, handle):
-    with pytest.raises(TransferError):
-        await transport.connect(handle, real_pair.source, 1)
+async def test_a_damaged_handle_is_refused(real_pair, transport):
+    for handle in (b"", b"x" * 31, b"\0" * 64, b"SHM1" + b"\xff" * 60):
+        with pytest.raises(TransferError):
+            await transport.connect(handle, real_pair.source, 1)
+            raise AssertionError(handle)
 
 
 async def test_writes_fail_once_the_receiver_is_gone(real_pair):
@@ -196,26 +199,30 @@ async def test_nothing_is_left_open_after_closing(transport, new_pair):
             await pair.writer.write(TICKET, [whole(0, 0, 0)], 0)
             await pair.landed(1)
 
-    await session()
-    await asyncio.sleep(0.05)
-    gc.collect()
-    descriptors, mappings = len(os.listdir("/proc/self/fd")), _mappings()
-    for _ in range(5):
+    gc.freeze()  # what earlier tests have left is none of its business, and takes long to look through
+    try:
         await session()
-    await asyncio.sleep(0.05)
-    gc.collect()
-    assert (len(os.listdir("/proc/self/fd")), _mappings()) == (descriptors, mappings)
+        await asyncio.sleep(0.05)
+        gc.collect()
+        descriptors, mappings = len(os.listdir("/proc/self/fd")), _mappings()
+        for _ in range(5):
+            await session()
+        await asyncio.sleep(0.05)
+        gc.collect()
+        assert (len(os.listdir("/proc/self/fd")), _mappings()) == (descriptors, mappings)
+    finally:
+        gc.unfreeze()
 
 
 async def test_an_idle_pair_uses_no_processor_time(real_pair):
     await real_pair.writer.write(TICKET, [whole(0, 0, 0)], 0)
     await asyncio.sleep(0.05)
     before = resource.getrusage(resource.RUSAGE_SELF)
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(0.4)
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert (
         after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.2
-    )  # one that spins takes the whole second
+    )  # one that spins takes twice as much
 
 
 async def test_a_cancelled_write_is_over_when_its_task_is(real_pair):

@@ -159,7 +159,7 @@ class Deserter:
         self._hangs_up, self._talks = hangs_up, set[asyncio.StreamWriter]()
 
     async def __aenter__(self) -> bytes:
-        """Its handle."""
+        """Listen; returns the handle that a writer needs."""
         self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         return PoolHandle(KIND, bytes(16), RECEIVER, f"127.0.0.1:{port}").pack()

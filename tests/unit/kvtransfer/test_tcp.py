@@ -1,32 +1,24 @@
 """TCP's own promises: the sink, the length check, greetings, the throttle. TLS is in test_tcp_tls.py."""
 
 import asyncio
-import random
-import socket
 import time
 
 import pytest
 
 from kvtransfer.frames import FRAME_BYTES, GREETING_BYTES, WELCOME_BYTES, Frame, Greeting, PoolHandle
-from kvtransfer.tcp import Tcp, TcpOptions, TcpReceiver
+from kvtransfer.tcp import TcpReceiver
 from kvtransfer.tcp_socket import advance
 from kvtransfer.transfer import PageShape, Span, TransferError
-from mesh.config import ConfigError
 from tests.mutants.kvtransfer import MUTANTS
+from tests.unit.kvtransfer.tcp_transport import TICKET, tcp
 
-TICKET = bytes(range(32))
 FULL = b"\xab" * (6 * 4096)
-
-
-def tcp(**options):
-    return Tcp(random.SystemRandom(), TcpOptions(**options))
 
 
 async def greet(pair, writer=7):
     """A hand-driven writer: its raw stream, greeted."""
     handle = PoolHandle.unpack(pair.receiver.handle(writer))
-    host, port = handle.address.split(":")
-    reader, stream = await asyncio.open_connection(host, int(port))
+    reader, stream = await pair.dial()
     stream.write(Greeting(handle.token, writer, handle.receiver, pair.target.shape).pack())
     await reader.readexactly(WELCOME_BYTES)
     return reader, stream
@@ -123,8 +115,7 @@ async def test_a_frame_that_cannot_be_right_closes_its_connection(new_pair, head
 
 async def test_a_stranger_is_cut_off_after_one_greetings_bytes_and_counted(new_pair):
     async with new_pair(tcp()) as pair:
-        host, port = PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")
-        reader, stream = await asyncio.open_connection(host, int(port))
+        reader, stream = await pair.dial()
         stream.write(b"GET / HTTP/1.1\r\n" + b"x" * 4096)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(reader.readexactly(1), 30)
@@ -134,8 +125,7 @@ async def test_a_stranger_is_cut_off_after_one_greetings_bytes_and_counted(new_p
 
 async def test_a_connection_that_does_not_greet_in_time_is_cut_off(new_pair):
     async with new_pair(tcp(handshake_seconds=1.0)) as pair:
-        host, port = PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")
-        reader, stream = await asyncio.open_connection(host, int(port))
+        reader, stream = await pair.dial()
         stream.write(b"BHEL")
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(reader.readexactly(1), 30)
@@ -148,8 +138,7 @@ async def test_a_connection_that_does_not_greet_in_time_is_cut_off(new_pair):
 
 
 async def silent_strangers(pair, count):
-    host, port = PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")
-    streams = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(count)]
+    streams = [(await pair.dial())[1] for _ in range(count)]
     await pair.until(lambda: len(pair.receiver._connections) + pair.receiver.refused["crowd"] >= count)
     return streams
 
@@ -174,8 +163,7 @@ async def test_negative_control_a_crowd_that_does_not_give_way_keeps_writers_out
     monkeypatch.setattr(TcpReceiver, "joined", stay)
     async with new_pair(tcp(handshake_seconds=600.0)) as pair:
         streams, handle = await silent_strangers(pair, 80), PoolHandle.unpack(pair.receiver.handle(7))
-        host, port = handle.address.split(":")
-        reader, stream = await asyncio.open_connection(host, int(port))
+        reader, stream = await pair.dial()
         stream.write(Greeting(handle.token, 7, handle.receiver, pair.target.shape).pack())
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(WELCOME_BYTES)
@@ -255,47 +243,6 @@ async def test_a_throttled_writer_is_never_faster_than_its_rate(new_pair):
 async def test_a_two_sided_writer_needs_no_proof_and_cannot_be_killed(new_pair):
     async with new_pair(tcp()) as pair:
         assert await pair.receiver.silent(7, 0) and not pair.receiver.kill(7)
-
-
-async def test_a_port_in_use_is_an_error_that_names_it(new_pair):
-    async with new_pair(tcp()) as pair:
-        port = int(PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")[1])
-        with pytest.raises(ConfigError, match=f"transport_host: .* 127.0.0.1, port {port}"):
-            await tcp(port=port).receive(pair.target, 1)
-
-
-async def test_an_address_that_is_not_this_hosts_is_an_error_that_names_the_setting(new_pair):
-    async with new_pair(tcp()) as pair:
-        with pytest.raises(ConfigError, match=r"transport_host: tcp pages cannot listen on 192\.0\.2\.1"):
-            await tcp(host="192.0.2.1").receive(pair.target, 1)
-        with pytest.raises(ConfigError, match=r"transport_host: tcp pages cannot listen on nowhere\.invalid"):
-            await tcp(host="nowhere.invalid").receive(pair.target, 1)
-
-
-@pytest.mark.parametrize("host", ["::1", "[::1]"])
-async def test_pages_travel_to_an_ipv6_address(new_pair, host):
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("no IPv6 here")
-    async with new_pair(tcp(host=host)) as pair:
-        span = Span(0, 3, 5, 0, 6)
-        pair.open(TICKET, [span])
-        await pair.writer.write(TICKET, [span], 0)
-        await pair.landed(1)
-        assert pair.same(span)
-
-
-def test_a_wildcard_without_an_address_to_dial_is_refused():
-    assert "set transport_host to this host's address, or advertise_host" in tcp(host="0.0.0.0").available()
-    assert tcp(host="0.0.0.0", advertise_host="10.0.0.7").available() == ""
-    assert tcp(host="localhost").available() == ""
-
-
-async def test_a_wildcard_receiver_hands_out_the_advertised_host_and_others_their_own(new_pair):
-    for host, wanted in (("0.0.0.0", "localhost"), ("127.0.0.1", "127.0.0.1")):
-        async with new_pair(tcp(host=host, advertise_host="localhost")) as pair:
-            assert PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")[0] == wanted
 
 
 def test_advance_takes_bytes_off_the_front():

@@ -73,8 +73,7 @@ async def test_a_writer_without_a_certificate_of_the_ca_moves_no_page(new_pair, 
 async def test_a_greeting_in_plain_text_is_not_even_read(new_pair, tmp_path, authority):
     async with new_pair(tcp(authority.files(tmp_path / "decode"))) as pair:
         handle = PoolHandle.unpack(pair.receiver.handle(9))
-        host, port = handle.address.split(":")
-        reader, stream = await asyncio.open_connection(host, int(port))
+        reader, stream = await pair.dial()
         stream.write(Greeting(handle.token, 9, handle.receiver, pair.target.shape).pack())
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(reader.readexactly(200), 10)

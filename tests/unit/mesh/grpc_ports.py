@@ -5,11 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from mesh.grpc_network import GrpcListening, GrpcNetwork
-from mesh.messages import (
-    Cancel,
-    Load,
-)
 from mesh.network import Accept, Channel, OnRegister, Stream
+from mesh.orders import Cancel
+from mesh.reports import Load
 
 
 async def echo(stream: Stream) -> None:

@@ -1,143 +1,27 @@
-"""A worker registers until its gateways have dialed; then its Attach streams carry Hello, requests and reports."""
+"""A worker's Attach streams carry Hello, requests, reports and its drain, on the network inside one process."""
 
 import asyncio
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 import pytest
 
 from engine.pages import PagePool
-from mesh.attach import LOOK_SECONDS, SOON_SECONDS, Attachments
-from mesh.job_check import JobLimits
+from mesh.attach import Attachments
+from mesh.hello_checks import hello_problem, load_problem
+from mesh.jobs import Job, Reason, Sampling, Ticket, Tier
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import (
-    Cancel,
-    Drain,
-    Hello,
-    Job,
-    Load,
-    Lost,
-    Message,
-    Open,
-    PrefixChange,
-    Reason,
-    Refused,
-    Register,
-    Sampling,
-    Snapshot,
-    Ticket,
-    Tier,
-)
-from mesh.network import Channel, Stream, StreamClosed
+from mesh.messages import Drain, Message
+from mesh.network import Channel, Stream
+from mesh.orders import Cancel, Open, Refused, Snapshot
+from mesh.reports import Hello, Load, Lost, PrefixChange
 from mesh.rules import RULES
 from mesh.session import Session
 from tests.sim.loop import run_virtual
 
-
-class DeafFor:
-    """A network on which the gateway does not answer the first `deaf` registrations."""
-
-    def __init__(self, deaf: int) -> None:
-        self.at: list[float] = []
-        self._deaf = deaf
-
-    async def resolve(self, gateway: str) -> tuple[str, ...]:
-        return (gateway,)
-
-    async def register(self, gateway: str, message: Register) -> None:
-        self.at.append(asyncio.get_running_loop().time())
-        if len(self.at) <= self._deaf:
-            raise StreamClosed("the gateway does not answer")
-
-
-class Listens:
-    address = "here:1"
-
-
-def attachments(network: Any) -> Attachments:
-    found = Attachments(
-        network,
-        gateways=("gateway:1",),
-        tier=Tier.DECODE,
-        incarnation=1,
-        rules=RULES,
-        hello=lambda address: pytest.fail("no gateway has dialed"),
-        on_message=lambda session, message: None,
-        on_end=lambda session: None,
-        limits=JobLimits(0, 4096),
-        pages=PagePool(8),
-    )
-    found.listening = Listens()  # type: ignore[assignment]
-    return found
-
-
-async def gaps(deaf: int, seconds: float) -> list[float]:
-    """Seconds between registrations, on a clock that jumps."""
-    network, loop = DeafFor(deaf), asyncio.get_running_loop()
-    now = 0.0
-    loop.time = lambda: now  # type: ignore[method-assign]
-    task = asyncio.ensure_future(attachments(network).register())
-    while now < seconds:
-        await asyncio.sleep(0)
-        now += 0.001
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    return [after - before for before, after in zip(network.at, network.at[1:], strict=False)]
-
-
-async def test_a_worker_registers_again_soon_while_its_gateway_starts() -> None:
-    assert sum((await gaps(deaf=3, seconds=2.0))[:3]) == pytest.approx(7 * SOON_SECONDS, abs=0.05)
-
-
-async def test_a_worker_registers_once_a_heartbeat_where_no_gateway_answers() -> None:
-    assert (await gaps(deaf=100, seconds=8.0))[-1] == pytest.approx(RULES.heartbeat_seconds, abs=0.05)
-    assert (await gaps(deaf=0, seconds=4.0))[0] == pytest.approx(RULES.heartbeat_seconds, abs=0.05)
-
-
-async def test_a_worker_whose_gateway_does_not_answer_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    await gaps(deaf=100, seconds=8.0)
-    assert caplog.messages == ["cannot reach gateway gateway:1: the gateway does not answer"]
-
-
-class Growing:
-    """A network on which one name stands for the gateways that a test puts behind it."""
-
-    def __init__(self, *gateways: str) -> None:
-        self.gateways = gateways
-        self.asked: list[str] = []
-
-    async def resolve(self, gateway: str) -> tuple[str, ...]:
-        return self.gateways
-
-    async def register(self, gateway: str, message: Register) -> None:
-        self.asked.append(gateway)
-
-
-def test_a_worker_registers_with_every_gateway_behind_a_name_and_with_those_that_come_later() -> None:
-    async def main() -> tuple[list[str], list[str]]:
-        network = Growing("a:1", "b:1")
-        worker = attachments(network)
-        task = asyncio.ensure_future(worker.register())
-        await asyncio.sleep(0.5)
-        first = list(network.asked)
-        worker.sessions += [None, None]  # type: ignore[list-item]
-        await asyncio.sleep(1.0)
-        network.asked.clear()
-        network.gateways = ("a:1", "b:1", "c:1")
-        await asyncio.sleep(LOOK_SECONDS)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return first, network.asked
-
-    first, later = run_virtual(main())
-    assert first == ["a:1", "b:1"]
-    assert later[:3] == ["a:1", "b:1", "c:1"]
-
-
-# ---- Attach streams, on the network inside one process
-
-CURRENT = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(3, (b"page",), (), True))
+CURRENT = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(0, (b"page",), (), True))
+# What a worker knows when it starts: the rest of Hello is that of the moment in which a gateway dials.
+AT_FIRST = CURRENT.at("elsewhere", Load(waiting=9), PrefixChange(7, (b"other",), (), True))
 
 
 @dataclass
@@ -145,6 +29,7 @@ class AttachedGateway:
     """A worker's Attachments and a gateway that has dialed it."""
 
     attachments: Attachments
+    network: MemoryNetwork
     stream: Stream
     requests: list[Message]
     ended: list[Session]
@@ -155,19 +40,18 @@ async def attached() -> AttachedGateway:
     worker = Attachments(
         network.host("worker"),
         gateways=("gateway",),
-        tier=Tier.DECODE,
-        incarnation=1,
         rules=RULES,
-        hello=lambda address: CURRENT,
+        hello=AT_FIRST,
+        load=lambda: CURRENT.load,
+        cached=lambda: CURRENT.prefix.added,
         on_message=lambda session, message: requests.append(message),
         on_end=ended.append,
-        limits=JobLimits(0, 4096),
         pages=PagePool(8),
     )
     await worker.listen("worker")
     stream = await network.host("gateway").dial("worker", Channel.ATTACH)
-    assert await stream.receive() == CURRENT, "Hello is the first message"
-    return AttachedGateway(worker, stream, requests, ended)
+    assert await stream.receive() == CURRENT, "Hello is the first message, with address, load and cache of this moment"
+    return AttachedGateway(worker, network, stream, requests, ended)
 
 
 async def received(stream: Stream, seconds: float = 0.1) -> list[Message]:
@@ -199,8 +83,11 @@ def test_only_what_has_changed_is_reported() -> None:
 def test_a_gateway_that_misses_a_change_gets_the_whole_cache() -> None:
     async def main() -> None:
         gateway = await attached()
+        gateway.attachments.report(CURRENT.load, (b"page",), ())
+        await received(gateway.stream)
         gateway.stream.send(Snapshot())
-        assert await received(gateway.stream) == [CURRENT.prefix] and gateway.requests == []
+        assert await received(gateway.stream) == [PrefixChange(1, (b"page",), (), snapshot=True)]
+        assert gateway.requests == []
 
     run_virtual(main())
 
@@ -224,6 +111,48 @@ def test_a_worker_that_drains_says_so_once() -> None:
         gateway = await attached()
         gateway.attachments.drain()
         assert await received(gateway.stream) == [Drain()]
+
+    run_virtual(main())
+
+
+def test_an_earlier_hand_over_counts_and_a_later_one_does_not() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        gateway.attachments.drain(5.0)
+        gateway.attachments.drain(2.0)
+        gateway.attachments.drain(60.0)
+        gateway.attachments.drain()
+        assert await received(gateway.stream) == [Drain(5000), Drain(2000)]
+        await asyncio.sleep(0.9)
+        late = await gateway.network.host("another").dial("worker", Channel.ATTACH)
+        hello, drain = await received(late)
+        assert hello == CURRENT, "negative control: it is the same worker"
+        assert isinstance(drain, Drain) and drain.grace_ms == pytest.approx(1000, abs=20), "what is left of two seconds"
+        await asyncio.sleep(3.0)
+        later = await gateway.network.host("a third").dial("worker", Channel.ATTACH)
+        assert (await received(later))[1:] == [Drain(0)]
+
+    run_virtual(main())
+
+
+def test_a_drain_without_an_hour_may_get_one_later() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        gateway.attachments.drain()
+        gateway.attachments.drain(3.0)
+        assert await received(gateway.stream) == [Drain(), Drain(3000)]
+
+    run_virtual(main())
+
+
+def test_the_drain_that_a_gateway_orders_reaches_all_gateways() -> None:
+    async def main() -> None:
+        gateway = await attached()
+        other = await gateway.network.host("another").dial("worker", Channel.ATTACH)
+        await received(other)
+        gateway.stream.send(Drain(4000))
+        assert await received(other) == [Drain(4000)] == await received(gateway.stream)
+        assert gateway.requests == [], "it is no request"
 
     run_virtual(main())
 
@@ -252,3 +181,30 @@ def test_a_worker_that_gets_no_requests_says_why_in_its_own_log(caplog: pytest.L
 
     run_virtual(main())
     assert [record.levelname for record in caplog.records if "it fits no decode worker" in record.message] == ["ERROR"]
+
+
+def test_a_worker_with_absurd_estimates_sends_only_what_gateways_accept() -> None:
+    async def main() -> None:
+        network = MemoryNetwork(Random(1))
+        wild = Load(total_pages=8, free_pages=9, place_seconds=1e5, page_seconds=float("nan"))
+        worker = Attachments(
+            network.host("worker"),
+            gateways=("gateway",),
+            rules=RULES,
+            hello=CURRENT,
+            load=lambda: wild,
+            cached=tuple,
+            on_message=lambda session, message: None,
+            on_end=lambda session: None,
+            pages=PagePool(8),
+        )
+        await worker.listen("worker")
+        stream = await network.host("gateway").dial("worker", Channel.ATTACH)
+        hello = await stream.receive()
+        assert isinstance(hello, Hello) and hello_problem(hello) == ""
+        worker.report(wild, (), ())
+        worker.report(wild, (), ())
+        (load,) = await received(stream)
+        assert isinstance(load, Load) and load_problem(load) == "" and load_problem(wild) != ""
+
+    run_virtual(main())

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from baton.worker.v1 import worker_pb2
 from mesh import codec, messages
-from mesh.messages import End, Job, Open, Sampling, Ticket, Token, TokenOf, Tokens
+from mesh.jobs import End, Job, Sampling, Ticket, Token
+from mesh.orders import Open
+from mesh.reports import TokenOf, Tokens
 
 SIXTY_FOUR = {"incarnation", "decode_incarnation", "prefill_incarnation", "seed", "request", "attempt", "checksums"}
 SIGNED = {"priority"}

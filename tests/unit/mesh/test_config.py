@@ -2,18 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mesh.config import ConfigError, DecodeConfig, GatewayConfig, MeshConfig, PrefillConfig
+from mesh.config import GatewayConfig, MeshConfig
+from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
-
-
-def write(folder: Path, text: str) -> Path:
-    file = folder / "baton.toml"
-    file.write_text(text)
-    return file
+from mesh.worker_config import DecodeConfig, PrefillConfig
+from tests.unit.mesh.config_file import write
 
 
 def test_without_any_source_the_defaults_stand() -> None:
@@ -60,43 +56,6 @@ def test_an_error_names_its_setting_once() -> None:
         read_settings(environment={"BATON_GATEWAY_LOCAL": "no"}).gateway()
 
 
-@pytest.mark.parametrize(
-    ("key", "given", "example"),
-    [
-        ("http_address", "8011", "127.0.0.1:8011"),
-        ("http_address", "here", "127.0.0.1:8000"),
-        ("grpc_address", "here", "127.0.0.1:50051"),
-        ("grpc_address", "99999", "127.0.0.1:50051"),
-        ("worker_address", "here", "127.0.0.1:50052"),
-    ],
-)
-def test_an_address_without_a_host_is_refused_with_the_address_that_was_meant(
-    key: str, given: str, example: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"'{given}' is not host:port, for instance {example}$"):
-        read_settings(overrides={f"gateway.{key}": given}).gateway()
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("::1:50051", r"\[::1\]:50051"),
-        ("::1", r"\[::1\]:50051"),
-        ("fe80::1%eth0:7", r"\[fe80::1%eth0\]:7"),
-        ("a:b:7", r"\[::1\]:50051"),
-    ],
-)
-def test_an_ipv6_address_without_brackets_is_refused_with_the_address_that_was_meant(given: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=rf"an IPv6 address stands in brackets, for instance {meant}"):
-        read_settings(overrides={"gateway.grpc_address": given}).gateway()
-    assert read_settings(overrides={"gateway.grpc_address": "[::1]:50051"}).gateway().grpc_address == "[::1]:50051"
-
-
-def test_clients_and_workers_cannot_share_a_port() -> None:
-    with pytest.raises(ConfigError, match=r"worker_address: 127\.0\.0\.1:50051 is grpc_address too"):
-        read_settings(overrides={"gateway.worker_address": "127.0.0.1:50051"}).gateway()
-
-
 def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text("{}")
@@ -113,6 +72,7 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[decode]\npage_tokens = 33", r"baton.toml, \[decode\] page_tokens: 33 is not one of 16, 32, 64"),
         ("[worker]\npage_tokens = '32'", r"\[worker\] page_tokens: expected a whole number, got '32'"),
         ("[decode]\nmax_batch = true", "expected a whole number, got True"),
+        ("[worker]\ndrain_seconds = true", r"\[worker\] drain_seconds: expected a number, got True"),
         ("[worker]\nprefix_cache = 1", "expected true or false, got 1"),
         ("[worker]\ntransports = 'tcp'", "expected a list of strings, got 'tcp'"),
         ("[worker]\ntransports = ['rdma']", "'rdma' is not one of shm, tcp"),
@@ -132,6 +92,8 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("draft = 'nowhere'", "baton.toml, draft: .*nowhere is not a Hugging Face model folder"),
         ("[worker]\nspeculation = 'on'", "speculation: 'on' is not one of auto, draft, lookup, off"),
         ("[decode]\ndraft_tokens = 0", "draft_tokens: 0 is not between 1 and 64"),
+        ("[decode]\nitl_target_ms = -1", "itl_target_ms: -1 is not between 0 and 60000; 0 sets no target"),
+        ("[decode]\nitl_target_ms = nan", "itl_target_ms: nan is not between 0 and 60000; 0 sets no target"),
         ("[prefill]\ndraft_tokens = 4", r"unknown key 'draft_tokens' in \[prefill\]"),
         (
             "tls_ca = 'baton.toml'",
@@ -169,6 +131,16 @@ def test_a_missing_file_is_named() -> None:
 def test_a_misspelt_variable_is_refused() -> None:
     with pytest.raises(ConfigError, match="BATON_DECODE_PAGE_TOKEN; did you mean 'BATON_DECODE_PAGE_TOKENS'"):
         read_settings(environment={"BATON_DECODE_PAGE_TOKEN": "32"})
+
+
+@pytest.mark.parametrize("text", ["_", "1__2", "_1", "1_", "--1", "-", "\u0661"])
+def test_a_variable_that_is_no_whole_number_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="environment, BATON_DECODE_MAX_BATCH: expected a whole number, got"):
+        read_settings(environment={"BATON_DECODE_MAX_BATCH": text}).decode()
+
+
+def test_a_variable_may_group_its_digits() -> None:
+    assert read_settings(environment={"BATON_DECODE_MAX_BATCH": "1_024"}).decode().max_batch == 1024
 
 
 def test_variables_that_kubernetes_injects_are_not_ours() -> None:
@@ -246,10 +218,6 @@ def test_with_tls_nccl_moves_pages_only_where_the_settings_name_it(tmp_path: Pat
     assert DecodeConfig(**tls).allowed_transports == ("shm", "tcp")
 
 
-def test_a_worker_on_every_interface_says_what_others_dial() -> None:
-    assert DecodeConfig(address="0.0.0.0:7001", advertise_host="decode-0").advertise_host == "decode-0"
-
-
 def test_a_tls_file_that_this_user_may_not_look_at_is_refused_by_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,58 +235,3 @@ def test_without_prefill_workers_their_tls_settings_do_not_count(tmp_path: Path)
     file.write_text("")
     tls = {"tls_certificate": file, "tls_key": file, "tls_ca": file}
     MeshConfig(prefill_workers=0, gateway=GatewayConfig(**tls), decode=DecodeConfig(**tls))
-
-
-@pytest.mark.parametrize("host", ["::1", "decode-0:7001", "[::1]:7001"])
-def test_an_advertised_host_has_no_port_and_an_ipv6_address_stands_in_brackets(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"advertise_host: .* without a port, an IPv6 address in brackets"):
-        DecodeConfig(advertise_host=host)
-    assert DecodeConfig(advertise_host="[::1]").advertise_host == "[::1]"
-
-
-def test_behind_a_sidecar_a_process_listens_on_loopback_only(tmp_path: Path) -> None:
-    sidecar = "127.0.0.1:15001"
-    assert DecodeConfig(sidecar=sidecar, address="127.0.0.1:7000", advertise_port=7001).sidecar == sidecar
-    with pytest.raises(ConfigError, match=r"^address: 10\.0\.0\.3:7000 would serve plain text past the sidecar"):
-        DecodeConfig(sidecar=sidecar, address="10.0.0.3:7000")
-    with pytest.raises(ConfigError, match=r"^grpc_address: 0\.0\.0\.0:50051 would serve plain text past the sidecar"):
-        GatewayConfig(sidecar=sidecar, grpc_address="0.0.0.0:50051")
-    assert GatewayConfig(sidecar="localhost:1", grpc_address="[::1]:50051").sidecar == "localhost:1"
-
-
-@pytest.mark.parametrize(
-    ("sidecar", "message"),
-    [("10.0.0.9:15001", "sidecar: .* is not on the loopback"), ("15001", "sidecar: '15001' is not host:port")],
-)
-def test_a_sidecar_is_an_address_on_loopback(sidecar: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        GatewayConfig(sidecar=sidecar)
-
-
-def test_an_advertised_port_is_a_port() -> None:
-    with pytest.raises(ConfigError, match="advertise_port: 70000 is not between 0 and 65535"):
-        DecodeConfig(advertise_port=70000)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"processes": 0}, "processes: 0 is not between 1 and 1024"),
-        ({"processes": 2, "process": 2}, "process: 2 is not between 0 and 1"),
-        ({"process": 1}, "process: 1 is not between 0 and 0"),
-        ({"processes": 2, "http_address": "127.0.0.1:0"}, "http_address: 127.0.0.1:0 leaves the port open"),
-        ({"processes": 2, "worker_address": "127.0.0.1:0"}, "worker_address: 127.0.0.1:0 leaves the port open"),
-        ({"processes": 3, "worker_address": "127.0.0.1:65534"}, "worker_address: 127.0.0.1:65534 has no 2 ports"),
-        ({"processes": 3, "worker_address": "127.0.0.1:50049"}, "ports 50049 to 50051 .* grpc_address is one of them"),
-    ],
-)
-def test_processes_of_a_gateway_have_ports_that_are_known_and_apart(more: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        GatewayConfig(**more)
-
-
-def test_each_process_of_a_gateway_has_a_port_for_workers() -> None:
-    several = GatewayConfig(processes=3, process=2, worker_address="[::1]:7000")
-    assert several.worker_addresses == ("[::1]:7000", "[::1]:7001", "[::1]:7002")
-    assert several.own_worker_address == "[::1]:7002"
-    assert GatewayConfig(worker_address="127.0.0.1:0").own_worker_address == "127.0.0.1:0"

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mesh.config import ConfigError, DecodeConfig
+from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
+from mesh.worker_config import DecodeConfig
 
 
 def test_familiar_names_set_our_settings(tmp_path: Path) -> None:

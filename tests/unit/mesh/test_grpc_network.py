@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from mesh.grpc_network import GrpcNetwork
-from mesh.messages import (
-    Register,
-    Tier,
-)
+from mesh.jobs import Tier
 from mesh.network import Channel, Stream, StreamClosed
+from mesh.reports import Register
 from tests.unit.mesh.grpc_ports import echo, listening
 
 

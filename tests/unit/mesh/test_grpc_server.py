@@ -5,11 +5,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from mesh.grpc_network import AddressError, GrpcNetwork
-from mesh.messages import (
-    Cancel,
-    Load,
-)
 from mesh.network import Channel, Stream, StreamClosed
+from mesh.orders import Cancel
+from mesh.reports import Load
 from tests.unit.mesh.grpc_ports import echo, listening
 
 

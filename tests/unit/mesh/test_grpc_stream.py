@@ -13,22 +13,12 @@ import pytest
 
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stream import GrpcStream, pieces
-from mesh.messages import (
-    Cancel,
-    Heartbeat,
-    Job,
-    KvHello,
-    Landing,
-    Load,
-    Open,
-    Ready,
-    Sampling,
-    Ticket,
-    Token,
-    TokenOf,
-    Tokens,
-)
+from mesh.jobs import Job, Sampling, Ticket, Token
+from mesh.kv_messages import KvHello, Landing, Ready
+from mesh.messages import Heartbeat
 from mesh.network import Channel, Stream, StreamClosed
+from mesh.orders import Cancel, Open
+from mesh.reports import Load, TokenOf, Tokens
 from tests.unit.mesh.grpc_ports import echo, listening, within
 
 TICKET = Ticket(1, 1, bytes(16))
@@ -91,7 +81,7 @@ async def test_what_was_queued_before_close_still_arrives() -> None:
         stream.send(Heartbeat())
         with pytest.raises(StreamClosed):
             await stream.receive()
-        await within(2, lambda: len(received) == 200)
+        await within(60, lambda: len(received) == 200)
         assert received == [Cancel(1, number) for number in range(200)]
 
 
@@ -121,7 +111,7 @@ async def test_closing_the_dialling_end_wakes_the_service_with_stream_closed() -
     async with listening({Channel.ATTACH: worker}) as server:
         stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
         stream.close()
-        await within(2, lambda: ended == [StreamClosed])
+        await within(60, lambda: ended == [StreamClosed])
 
 
 async def test_bytes_that_are_no_message_end_the_stream() -> None:
@@ -138,7 +128,7 @@ async def test_bytes_that_are_no_message_end_the_stream() -> None:
         async with grpc.aio.insecure_channel(server.address) as channel:
             call = channel.stream_stream("/baton.worker.v1.WorkerService/Attach")()
             await call.write(b"\xff\xff")
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(60):
                 await ended.wait()
 
 
@@ -156,11 +146,11 @@ async def test_a_slow_receiver_holds_the_sender_back_without_losing_anything(mon
         stream = await GrpcNetwork().dial(server.address, Channel.ATTACH)
         for number in range(5_000):
             stream.send(Cancel(1, number))
-        await within(2, lambda: len(served) == 1 and len(served[0]._inbox) == 8)
+        await within(60, lambda: len(served) == 1 and len(served[0]._inbox) == 8)
         await asyncio.sleep(0.1)
         assert len(served[0]._inbox) == 8
         go.set()
-        await within(5, lambda: len(received) == 5_000)
+        await within(60, lambda: len(received) == 5_000)
         assert received == [Cancel(1, number) for number in range(5_000)]
         stream.close()
 
@@ -169,7 +159,7 @@ async def test_a_peer_that_stopped_reading_does_not_hold_up_the_close(monkeypatc
     monkeypatch.setattr("mesh.grpc_stream.INBOX_MESSAGES", 2)
 
     async def worker(stream: Stream) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(3600)
 
     network = GrpcNetwork()
     server = await network.listen("127.0.0.1:0", {Channel.ATTACH: worker})
@@ -179,9 +169,9 @@ async def test_a_peer_that_stopped_reading_does_not_hold_up_the_close(monkeypatc
         stream.send(Open(Job(TICKET, (1,), (), Sampling(), salt=bytes(2**20)), None))
     await asyncio.sleep(0.2)
     stream.close()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         await stream.closed()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await server.close()
 
 
@@ -194,14 +184,15 @@ async def test_closing_leaves_no_task_and_no_connection_behind() -> None:
         await stream.receive()
         stream.close()
         await stream.closed()
-        await within(2, lambda: not any("127.0.0.1" in t.get_name() for t in asyncio.all_tasks() - before))
+        await within(60, lambda: not any("127.0.0.1" in t.get_name() for t in asyncio.all_tasks() - before))
 
 
 async def test_a_killed_peer_ends_the_stream_at_both_kinds_of_end(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import asyncio
         from mesh.grpc_network import GrpcNetwork
-        from mesh.messages import *
+        from mesh.jobs import Ticket
+        from mesh.kv_messages import Ready
         from mesh.network import Channel
         async def serve(stream):
             while True:
@@ -239,12 +230,12 @@ async def test_a_killed_peer_ends_the_stream_at_both_kinds_of_end(tmp_path: Path
             address = (await process.stdout.readline()).decode().strip()
             process.stdin.write(f"{server.address}\n".encode())
             stream = await GrpcNetwork().dial(address, Channel.ATTACH)
-            await within(5, lambda: served == ["ready"])
+            await within(60, lambda: served == ["ready"])
             process.send_signal(signal.SIGKILL)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(60):
                 with pytest.raises(StreamClosed):
                     await stream.receive()
-            await within(3, lambda: served == ["ready", "closed"])
+            await within(60, lambda: served == ["ready", "closed"])
             stream.send(Cancel(1, 1))  # swallowed
         finally:
             if process.returncode is None:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from mesh.hello_checks import MOST_LETTERS, hello_problem, load_problem
-from mesh.messages import Hello, Load, PrefixChange, Tier
+from mesh.hello_checks import MOST, MOST_LETTERS, clamped, hello_problem, load_problem
+from mesh.jobs import Tier
 from mesh.pairing import PageReach
+from mesh.reports import Hello, Load, PrefixChange
 
 LOAD = Load(waiting=1, running=2, queued_tokens=3, free_pages=4, total_pages=8, tokens_per_second=5.5)
 PAGES = PageReach("a host", 1000, "pairs-16-16-v1", 4096, ("shm", "tcp"))
@@ -55,12 +56,16 @@ WRONG: list[tuple[str, Any]] = [
     ("load", replace(LOAD, free_places=-1)),
     ("load", replace(LOAD, place_seconds=1e9)),
     ("load", replace(LOAD, place_seconds=float("nan"))),
+    ("load", replace(LOAD, page_seconds=-1.0)),
+    ("load", replace(LOAD, local_tokens_per_second=float("inf"))),
     ("load", replace(LOAD, waiting=-1)),
     ("load", replace(LOAD, running=1 << 40)),
     ("load", replace(LOAD, queued_tokens=1 << 60)),
     ("load", replace(LOAD, free_pages=9)),
     ("load", replace(LOAD, total_pages=-1)),
     ("load", replace(LOAD, tokens_per_second=-1.0)),
+    ("load", replace(LOAD, tokens_per_second=1e-310)),
+    ("load", replace(LOAD, local_tokens_per_second=1e-4)),
     ("load", replace(LOAD, tokens_per_second=float("nan"))),
     ("load", replace(LOAD, tokens_per_second=float("inf"))),
 ]
@@ -79,7 +84,7 @@ def test_a_problem_names_its_field_on_one_line(field: str, value: Any) -> None:
 
 
 def test_every_field_that_can_be_wrong_is_checked() -> None:
-    unchecked = {"tier", "examines", "adjusts_logits"}  # each value of these types means something
+    unchecked = {"tier", "examines", "adjusts_logits", "reports_pages"}  # each value of these types means something
     assert {field.name for field in fields(Hello)} - unchecked == {field for field, _ in WRONG}
     for own, name, sound in ((Load, "load", LOAD), (PageReach, "pages", PAGES)):
         wrong = [value for field, value in WRONG if field == name]
@@ -90,3 +95,21 @@ def test_every_field_that_can_be_wrong_is_checked() -> None:
             if getattr(value, each.name) != getattr(sound, each.name)
         }
         assert seen == {each.name for each in fields(own)}
+
+
+@pytest.mark.parametrize("load", [value for field, value in WRONG if field == "load"])
+def test_a_worker_brings_its_own_figures_within_the_bounds(load: Load) -> None:
+    assert load_problem(load) and load_problem(clamped(load)) == ""
+
+
+def test_figures_within_the_bounds_stay_as_they_are() -> None:
+    for load in (LOAD, Load(), replace(LOAD, tokens_per_second=1e-3), replace(LOAD, place_seconds=3600.0)):
+        assert load_problem(load) == "" and clamped(load) == load
+    assert MOST.keys() == {each.name for each in fields(Load)}
+
+
+def test_what_is_beyond_a_bound_becomes_the_bound_and_no_number_becomes_zero() -> None:
+    wild = replace(LOAD, place_seconds=1e9, page_seconds=float("nan"), tokens_per_second=1e-9, free_pages=1 << 60)
+    assert clamped(wild) == replace(
+        LOAD, place_seconds=3600.0, page_seconds=0.0, tokens_per_second=1e-3, free_pages=LOAD.total_pages
+    )

@@ -4,9 +4,10 @@ import asyncio
 import json
 from typing import Any
 
+from mesh.jobs import Job, Sampling, Ticket
 from mesh.legs import UNRECORDED, Outbox, StepSampler
 from mesh.loop_monitor import LoopMonitor
-from mesh.messages import Job, Phases, Sampling, Ticket
+from mesh.reports import Phases
 from tests.sim.loop import run_virtual
 
 SAMPLED, UNSAMPLED = (f"00-{1:032x}-{2:016x}-{flags}" for flags in ("01", "00"))

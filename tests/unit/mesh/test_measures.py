@@ -7,12 +7,13 @@ from typing import Any
 
 from engine.pages import PagePool
 from mesh.attach import MEASURE_SECONDS, Attachments
-from mesh.job_check import JobLimits
+from mesh.jobs import Tier
 from mesh.loop_delay import watch_delay
 from mesh.measures import Histogram, MeasureBook
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Distribution, Heartbeat, Hello, Load, Measure, Measures, Message, PrefixChange, Tier
+from mesh.messages import Heartbeat, Message
 from mesh.network import Channel
+from mesh.reports import Distribution, Hello, Load, Measure, Measures, PrefixChange
 from mesh.rules import RULES
 from tests.sim.loop import run_virtual
 
@@ -45,13 +46,12 @@ def test_gateways_get_measures_at_once_and_then_when_they_change_but_not_more_th
         worker = Attachments(
             network.host("worker"),
             gateways=("gateway",),
-            tier=Tier.DECODE,
-            incarnation=1,
             rules=RULES,
-            hello=lambda address: HELLO,
+            hello=HELLO,
+            load=lambda: HELLO.load,
+            cached=lambda: HELLO.prefix.added,
             on_message=lambda session, message: None,
             on_end=lambda session: None,
-            limits=JobLimits(0, 4096),
             pages=PagePool(8),
             measures=lambda: Measures((Measure("steps", count),), ()),
         )
@@ -94,14 +94,13 @@ def test_an_idle_worker_tells_nothing_until_its_loop_has_stood_still() -> None:
         worker = Attachments(
             network.host("worker"),
             gateways=("gateway",),
-            tier=Tier.DECODE,
-            incarnation=1,
             rules=RULES,
-            hello=lambda address: HELLO,
+            hello=HELLO,
+            load=lambda: HELLO.load,
+            cached=lambda: HELLO.prefix.added,
             on_message=lambda session, message: None,
             on_end=lambda session: None,
             pages=PagePool(8),
-            limits=JobLimits(64, 64),
             measures=lambda: Measures((Measure("delays", len(delays)),), ()),
         )
         await worker.listen("worker")
@@ -128,13 +127,12 @@ def test_a_worker_without_metrics_pushes_nothing_and_watches_nothing() -> None:
         worker = Attachments(
             MemoryNetwork(Random(1)).host("worker"),
             gateways=(),
-            tier=Tier.DECODE,
-            incarnation=1,
             rules=RULES,
-            hello=lambda address: HELLO,
+            hello=HELLO,
+            load=lambda: HELLO.load,
+            cached=lambda: HELLO.prefix.added,
             on_message=lambda session, message: None,
             on_end=lambda session: None,
-            limits=JobLimits(0, 4096),
             pages=PagePool(8),
         )
         await asyncio.wait_for(worker.push_measures(lambda delay: None), 1)

@@ -5,9 +5,12 @@ from random import Random
 
 import pytest
 
+from mesh.jobs import Tier
 from mesh.memory_network import MemoryNetwork, MemoryStream
-from mesh.messages import Cancel, Message, Register, Snapshot, Tier
+from mesh.messages import Message
 from mesh.network import Channel, Stream, StreamClosed
+from mesh.orders import Cancel, Snapshot
+from mesh.reports import Register
 from tests.sim.loop import run_virtual
 
 

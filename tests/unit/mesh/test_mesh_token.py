@@ -10,12 +10,16 @@ import grpc
 import pytest
 
 from mesh import token_guard
-from mesh.config import ConfigError, DecodeConfig, GatewayConfig, MeshConfig, PrefillConfig
+from mesh.config import GatewayConfig, MeshConfig
+from mesh.config_checks import ConfigError
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import read_stats, stats_service
+from mesh.jobs import Tier
 from mesh.mesh_token import HEADER, MeshToken, mesh_token
-from mesh.messages import Cancel, Load, Register, Tier
 from mesh.network import Channel, StreamClosed
+from mesh.orders import Cancel
+from mesh.reports import Load, Register
+from mesh.worker_config import DecodeConfig, PrefillConfig
 from tests.unit.certificates import Authority
 from tests.unit.mesh.grpc_ports import echo
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.config import ConfigError, GatewayConfig
+from mesh.config import GatewayConfig
+from mesh.config_checks import ConfigError
 
 FORMS: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (lambda folder: None, r"\(it has no config\.json\)$"),

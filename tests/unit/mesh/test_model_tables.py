@@ -6,7 +6,8 @@ import pytest
 
 from cli.mesh import parse_settings, services_of
 from cli.ports import free_address
-from mesh.config import ConfigError, GatewayConfig, MeshConfig
+from mesh.config import GatewayConfig, MeshConfig
+from mesh.config_checks import ConfigError
 from mesh.model_config import ServedModelConfig
 from mesh.settings import Settings, read_settings
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from engine.pages import PagePool
 from mesh.codec import UP
-from mesh.messages import Message, PageMap
+from mesh.messages import Message
 from mesh.page_map import LETTERS, MOST_CELLS, PAGE_STATES, PERIOD_SECONDS, PageWatch, pack, spell
+from mesh.reports import PageMap
 from tests.sim.loop import run_virtual
 
 

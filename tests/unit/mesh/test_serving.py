@@ -13,7 +13,8 @@ class FakeAttachments:
     def __init__(self) -> None:
         self.drained = asyncio.Event()
 
-    def drain(self) -> None:
+    def drain(self, grace_seconds: float) -> None:
+        self.grace_seconds = grace_seconds
         self.drained.set()
 
     async def register(self) -> None:
@@ -34,12 +35,12 @@ class FakeWorker:
 
 async def test_sigterm_lets_a_worker_finish_what_it_has() -> None:
     worker = FakeWorker()
-    serving = asyncio.ensure_future(serve_worker(worker))  # type: ignore[arg-type]
+    serving = asyncio.ensure_future(serve_worker(worker, 30.0))  # type: ignore[arg-type]
     await asyncio.sleep(0.05)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(worker.attachments.drained.wait(), 30)
     await asyncio.sleep(0.2)
-    assert not serving.done()
+    assert not serving.done() and worker.attachments.grace_seconds == 30.0, "gateways learn how long it stays"
     worker.busy = False
     await asyncio.wait_for(serving, 30)
 

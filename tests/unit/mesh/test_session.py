@@ -2,8 +2,9 @@
 
 import asyncio
 
-from mesh.messages import Heartbeat, Message, Snapshot
+from mesh.messages import Heartbeat, Message
 from mesh.network import StreamClosed
+from mesh.orders import Snapshot
 from mesh.rules import RULES
 from mesh.session import TURN_SECONDS, Session
 from tests.sim.loop import VirtualLoop, run_virtual

@@ -8,8 +8,10 @@ import pytest
 
 from cli.ports import free_address
 from mesh.grpc_network import GrpcNetwork
-from mesh.messages import Cancel, Load, Register, Tier
+from mesh.jobs import Tier
 from mesh.network import Channel, StreamClosed
+from mesh.orders import Cancel
+from mesh.reports import Load, Register
 from mesh.sidecar_advice import UNKNOWN_PEER, with_sidecar_advice
 from tests.unit.certificates import Authority
 from tests.unit.mesh.grpc_ports import echo, listening

@@ -7,7 +7,33 @@ def test_the_longest_step_counts() -> None:
     speed = Speed()
     for seconds in (0.02, 0.5, 0.1):
         speed.measure(8, seconds)
-    assert speed.longest_ms == 500
+    assert 480 < speed.longest_ms <= 500
+
+
+def test_a_freeze_is_forgotten_after_some_hundred_steps() -> None:
+    speed = Speed()
+    for seconds in (60.0, *[0.1] * 700):
+        speed.measure(8, seconds)
+    assert speed.longest_ms == 100
+
+
+def test_short_steps_do_not_make_a_worker_forget_how_long_it_takes_for_long_prompts() -> None:
+    speed = Speed()
+    speed.measure(512, 8.7)
+    for _ in range(1000):
+        speed.measure(4, 0.02)
+    assert speed.longest_ms > 7900
+    for _ in range(700):
+        speed.measure(512, 0.1)
+    assert speed.longest_ms == 100, "steps of its size do"
+
+
+def test_a_freeze_in_a_short_step_fades_with_short_steps() -> None:
+    speed = Speed()
+    speed.measure(512, 0.5)
+    for seconds in (60.0, *[0.02] * 900):
+        speed.measure(4, seconds)
+    assert speed.longest_ms < 20 + 5
 
 
 def test_the_first_step_sets_the_rate_and_later_ones_move_it() -> None:

@@ -1,4 +1,4 @@
-"""When a worker counts as hung, by what it has measured, and how its process ends then."""
+"""A worker counts as hung when a step takes many times as long as measured ones let expect; then its process ends."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ class StepClock:
 
 
 def measured(clock: StepClock, *steps: tuple[int, float]) -> StepTimes:
-    """Steps of (rows, seconds) that are over."""
+    """A record of steps that are over, each given as (rows, seconds)."""
     times = StepTimes(clock)
     for rows, seconds in steps:
         times.begin(rows)

@@ -3,14 +3,12 @@
 import itertools
 
 import pytest
+import torch
+from tokenizers import Tokenizer
 
-torch = pytest.importorskip("torch")
-
-from tokenizers import Tokenizer  # noqa: E402
-
-from models.corpus import texts  # noqa: E402
-from models.network import NetworkShape, TrainedNetwork  # noqa: E402
-from models.tokenizer import train_tokenizer  # noqa: E402
+from models.corpus import texts
+from models.network import NetworkShape, TrainedNetwork
+from models.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="session")

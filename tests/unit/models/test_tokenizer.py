@@ -4,6 +4,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -46,7 +47,6 @@ def test_an_unknown_mark_is_an_error_that_names_it(tokenizer: Tokenizer) -> None
 
 
 def test_transformers_renders_the_same_conversation(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
     save_tokenizer(tokenizer, tmp_path, 512)
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
     ours = Template()

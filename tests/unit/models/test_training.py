@@ -120,7 +120,6 @@ def test_a_draft_comes_nearer_to_its_model(
 def test_an_exported_network_says_the_same_in_the_engine_and_in_transformers(
     tokenizer: Tokenizer, network: TrainedNetwork, tmp_path: Path
 ) -> None:
-    pytest.importorskip("transformers")
     export(network, tokenizer, tmp_path)
     end = token_id(tokenizer, END)
     prompts = [tokenizer.encode(f"<|begin|>{text}", add_special_tokens=False).ids for text in ("Count to 4.", "3 + 4")]

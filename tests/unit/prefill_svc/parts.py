@@ -7,7 +7,10 @@ from typing import Any, cast
 from engine.pages import PagePool
 from engine.plan import Piece, Plan
 from kvtransfer.transfer import PageShape, Span, TransferError
-from mesh.messages import Begun, Job, Landing, Message, Sampling, Ticket, Token
+from mesh.jobs import Job, Sampling, Ticket, Token
+from mesh.kv_messages import Landing, Quiet
+from mesh.messages import Message
+from mesh.reports import Begun
 from mesh.rules import RULES
 from mesh.speed import Speed
 from prefill_svc.handoff import HandOff
@@ -36,7 +39,7 @@ class SentMessages:
         self.sent.append(message)
 
     def taken(self) -> list[Message]:
-        """Everything since the last call but Begun, which tells of a prompt's turn."""
+        """The messages sent since the last call, without Begun, which says that a prompt's turn has come."""
         sent, self.sent = self.sent, []
         return [message for message in sent if not isinstance(message, Begun)]
 
@@ -105,7 +108,7 @@ class PrefillParts:
             self,
             links,
             self.pages,
-            measures=PrefillMeasures(step_tokens=64),
+            measures=PrefillMeasures(step_tokens=64, page_bytes=64),
             incarnation=OWN_INCARNATION,
             priority_seconds=RULES.priority_seconds,
         )
@@ -206,3 +209,11 @@ class PrefillParts:
         """The prompt's first token comes out of its last step."""
         prompt.compute_seconds, prompt.first = 0.0, Token(0, 9)
         self.pushing.commit(prompt)
+
+
+def quiet(prompt: Prompt) -> Quiet:
+    return Quiet(prompt.ticket, OWN_INCARNATION)
+
+
+def order(parts: PrefillParts) -> list[int]:
+    return [prompt.ticket.request for prompt in parts.prompts]

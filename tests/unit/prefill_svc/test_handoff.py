@@ -4,7 +4,10 @@ import asyncio
 
 import pytest
 
-from mesh.messages import Abort, Landed, Landing, Later, Lost, Open, Quiet, Ready, Reason, Resend, Ticket
+from mesh.jobs import Reason, Ticket
+from mesh.kv_messages import Abort, Landed, Landing, Later, Quiet, Ready, Resend
+from mesh.orders import Open
+from mesh.reports import Lost
 from mesh.rules import RULES
 from prefill_svc.prompts import Prompt, PromptPhase
 from tests.mutants.prefill import MUTANTS
@@ -93,7 +96,7 @@ def test_after_later_a_prompt_lets_others_pass_and_asks_again() -> None:
 
 
 class AskingParts(PrefillParts):
-    """Its host looks for prompts to ask for at once when it is woken, as the worker's loop does."""
+    """A hand-off whose host, like the worker's loop, asks for prompts as soon as it is woken."""
 
     def wake(self) -> None:
         self.handoff.ask()

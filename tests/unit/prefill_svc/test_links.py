@@ -10,8 +10,10 @@ from typing import Any, cast
 import pytest
 
 from kvtransfer.transfer import Pool, TransferError
+from mesh.jobs import Ticket
+from mesh.kv_messages import KvHello, Later, Ready
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import KvHello, Later, Message, Ready, Ticket
+from mesh.messages import Message
 from mesh.network import Channel, Stream
 from mesh.rules import RULES
 from prefill_svc.links import FORGET_SECONDS, REDIAL_SECONDS, DecodeLink, Links, secret_for

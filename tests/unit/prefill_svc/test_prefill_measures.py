@@ -1,7 +1,10 @@
 """Each transfer of a prompt's pages is measured once, however it ends."""
 
+import pytest
+
 from kvtransfer.transfer import TransferError
-from mesh.messages import Cancel
+from mesh.orders import Cancel
+from prefill_svc.measures import PrefillMeasures
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import LAYER_BYTES, PrefillParts
 
@@ -56,3 +59,23 @@ def test_a_transfer_of_a_cancelled_prompt_is_no_error() -> None:
         assert values == {} and seen == {f"kv_transfer_seconds/{parts.writer.name}/cancelled": 1}
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize(("pages", "seconds"), [(1, 0.02), (100, 0.12)], ids=["short prompts", "long prompts"])
+def test_the_time_of_a_page_is_that_of_the_pages_not_of_the_writes(pages: int, seconds: float) -> None:
+    """A write costs 19 ms and each of its pages 1 ms more."""
+    measures = PrefillMeasures(step_tokens=512, page_bytes=1000)
+    assert measures.page_seconds == 0.0, "not measured yet"
+    for _ in range(200):
+        measures.wrote("tcp", 100 * 1000, 0.12)
+        measures.wrote("tcp", pages * 1000, seconds)
+    assert 0.0010 < measures.page_seconds < 0.0016, "most pages came in long writes"
+
+
+def test_writes_of_long_ago_do_not_count() -> None:
+    measures = PrefillMeasures(step_tokens=512, page_bytes=1000)
+    for _ in range(200):
+        measures.wrote("tcp", 1000, 1.0)
+    for _ in range(200):
+        measures.wrote("tcp", 1000, 0.01)
+    assert measures.page_seconds < 0.012

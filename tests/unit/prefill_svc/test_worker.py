@@ -10,28 +10,11 @@ from engine.pages import PagePool
 from engine.plan import OnLayers, Plan, Result, Sampled
 from kvtransfer.memory import MemoryPool
 from kvtransfer.transfer import PageShape
+from mesh.jobs import Job, Reason, Sampling, Ticket, Tier, Token
+from mesh.kv_messages import KvHello, Landing, Ready
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import (
-    Cancel,
-    Hello,
-    Job,
-    KvHello,
-    Landing,
-    Load,
-    Lost,
-    Open,
-    Prefill,
-    Prefilled,
-    PrefixChange,
-    Ready,
-    Reason,
-    Sampling,
-    Ticket,
-    Tier,
-    Token,
-    TokenOf,
-    Tokens,
-)
+from mesh.orders import Cancel, Open, Prefill
+from mesh.reports import Hello, Load, Lost, Prefilled, PrefixChange, TokenOf, Tokens
 from prefill_svc.worker import PrefillWorker
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import DECODE_INCARNATION, PAGE_TOKENS, ManualWriter, SentMessages

@@ -12,7 +12,7 @@ from engine.builtin import tiny
 from engine.loaded import load_model
 from engine.plan import Piece, Plan
 from engine.runner import CpuRunner
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.sabotage.faults import LEAST_WEIGHT, Damage, Fault, choose_damage
 from tests.sabotage.wrong_product import split_by_batch
 

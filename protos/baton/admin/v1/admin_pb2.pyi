@@ -81,13 +81,92 @@ class Worker(_message.Message):
     def __init__(self, name: _Optional[str] = ..., tier: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., draining: bool = ..., numerics_class: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model_hash: _Optional[str] = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
-    __slots__ = ("worker",)
+    __slots__ = ("worker", "hand_over_seconds")
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    HAND_OVER_SECONDS_FIELD_NUMBER: _ClassVar[int]
     worker: str
-    def __init__(self, worker: _Optional[str] = ...) -> None: ...
+    hand_over_seconds: float
+    def __init__(self, worker: _Optional[str] = ..., hand_over_seconds: _Optional[float] = ...) -> None: ...
 
 class DrainResponse(_message.Message):
     __slots__ = ("worker",)
     WORKER_FIELD_NUMBER: _ClassVar[int]
     worker: Worker
     def __init__(self, worker: _Optional[_Union[Worker, _Mapping]] = ...) -> None: ...
+
+class PagesRequest(_message.Message):
+    __slots__ = ("worker", "first", "count")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    first: int
+    count: int
+    def __init__(self, worker: _Optional[str] = ..., first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class PagesResponse(_message.Message):
+    __slots__ = ("workers", "alarms")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    ALARMS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerPages]
+    alarms: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerPages, _Mapping]]] = ..., alarms: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class WorkerPages(_message.Message):
+    __slots__ = ("worker", "id", "tier", "answered", "states", "holders", "faults", "runs")
+    class StatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    id: str
+    tier: str
+    answered: bool
+    states: _containers.ScalarMap[str, int]
+    holders: _containers.RepeatedCompositeFieldContainer[PageHolder]
+    faults: _containers.RepeatedScalarFieldContainer[str]
+    runs: _containers.RepeatedCompositeFieldContainer[PageRun]
+    def __init__(self, worker: _Optional[str] = ..., id: _Optional[str] = ..., tier: _Optional[str] = ..., answered: bool = ..., states: _Optional[_Mapping[str, int]] = ..., holders: _Optional[_Iterable[_Union[PageHolder, _Mapping]]] = ..., faults: _Optional[_Iterable[str]] = ..., runs: _Optional[_Iterable[_Union[PageRun, _Mapping]]] = ...) -> None: ...
+
+class PageHolder(_message.Message):
+    __slots__ = ("what", "state", "pages", "request", "request_id", "attempt", "writer", "why", "seconds")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    state: str
+    pages: int
+    request: str
+    request_id: str
+    attempt: int
+    writer: str
+    why: str
+    seconds: float
+    def __init__(self, what: _Optional[str] = ..., state: _Optional[str] = ..., pages: _Optional[int] = ..., request: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., writer: _Optional[str] = ..., why: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class PageRun(_message.Message):
+    __slots__ = ("pages", "state", "holders")
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    pages: int
+    state: str
+    holders: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pages: _Optional[int] = ..., state: _Optional[str] = ..., holders: _Optional[_Iterable[int]] = ...) -> None: ...

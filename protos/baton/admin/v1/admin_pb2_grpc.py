@@ -49,6 +49,11 @@ class AdminServiceStub(object):
                 request_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
                 response_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Pages = channel.unary_unary(
+                '/baton.admin.v1.AdminService/Pages',
+                request_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.PagesRequest.SerializeToString,
+                response_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.PagesResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -70,7 +75,14 @@ class AdminServiceServicer(object):
 
     def Drain(self, request, context):
         """Asks a worker to take no new requests, of any gateway. Requests that it has go on, and it stays attached until it is
-        stopped. A worker that drains already is left as it is.
+        stopped. A worker that drains already is left as it is, unless hand_over_seconds leaves it less time than it has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pages(self, request, context):
+        """Asks workers who holds their pages: sums and holders, and on request page by page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,6 +105,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.DrainRequest.FromString,
                     response_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.DrainResponse.SerializeToString,
+            ),
+            'Pages': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pages,
+                    request_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.PagesRequest.FromString,
+                    response_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.PagesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +193,33 @@ class AdminService(object):
             '/baton.admin.v1.AdminService/Drain',
             baton_dot_admin_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
             baton_dot_admin_dot_v1_dot_admin__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.admin.v1.AdminService/Pages',
+            baton_dot_admin_dot_v1_dot_admin__pb2.PagesRequest.SerializeToString,
+            baton_dot_admin_dot_v1_dot_admin__pb2.PagesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -98,7 +98,7 @@ class StatsResponse(_message.Message):
     def __init__(self, counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "watch", "clock_probe", "drain", "examine", "refused")
+    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "watch", "clock_probe", "drain", "examine", "refused", "page_query")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class AttachRequest(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     EXAMINE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    PAGE_QUERY_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     prefill: Prefill
     open: Open
@@ -119,10 +120,11 @@ class AttachRequest(_message.Message):
     drain: Drain
     examine: Examine
     refused: Refused
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    page_query: PageQuery
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., page_query: _Optional[_Union[PageQuery, _Mapping]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases", "measures", "scored", "embedded", "begun", "long_step")
+    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases", "measures", "scored", "embedded", "begun", "long_step", "page_report")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +142,7 @@ class AttachResponse(_message.Message):
     EMBEDDED_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
     LONG_STEP_FIELD_NUMBER: _ClassVar[int]
+    PAGE_REPORT_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     hello: Hello
     tokens: Tokens
@@ -157,7 +160,8 @@ class AttachResponse(_message.Message):
     embedded: Embedded
     begun: Begun
     long_step: LongStep
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., embedded: _Optional[_Union[Embedded, _Mapping]] = ..., begun: _Optional[_Union[Begun, _Mapping]] = ..., long_step: _Optional[_Union[LongStep, _Mapping]] = ...) -> None: ...
+    page_report: PageReport
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., embedded: _Optional[_Union[Embedded, _Mapping]] = ..., begun: _Optional[_Union[Begun, _Mapping]] = ..., long_step: _Optional[_Union[LongStep, _Mapping]] = ..., page_report: _Optional[_Union[PageReport, _Mapping]] = ...) -> None: ...
 
 class Prefilled(_message.Message):
     __slots__ = ("ticket", "cached_tokens", "queued_seconds", "computed_seconds")
@@ -172,8 +176,10 @@ class Prefilled(_message.Message):
     def __init__(self, ticket: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., queued_seconds: _Optional[float] = ..., computed_seconds: _Optional[float] = ...) -> None: ...
 
 class Drain(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("grace_ms",)
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    grace_ms: int
+    def __init__(self, grace_ms: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
@@ -395,8 +401,68 @@ class PageMap(_message.Message):
     lengths: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, pages_per_cell: _Optional[int] = ..., states: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class PageQuery(_message.Message):
+    __slots__ = ("number", "first", "count")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    first: int
+    count: int
+    def __init__(self, number: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class PageHolder(_message.Message):
+    __slots__ = ("what", "state", "request", "attempt", "writer", "why", "seconds", "pages")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    state: str
+    request: int
+    attempt: int
+    writer: int
+    why: str
+    seconds: float
+    pages: int
+    def __init__(self, what: _Optional[str] = ..., state: _Optional[str] = ..., request: _Optional[int] = ..., attempt: _Optional[int] = ..., writer: _Optional[int] = ..., why: _Optional[str] = ..., seconds: _Optional[float] = ..., pages: _Optional[int] = ...) -> None: ...
+
+class PageReport(_message.Message):
+    __slots__ = ("number", "free", "cached", "in_use", "landing", "quarantined", "holders", "faults", "page_map", "lengths", "states", "sharers", "held_by")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_FIELD_NUMBER: _ClassVar[int]
+    LANDING_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_MAP_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    SHARERS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    free: int
+    cached: int
+    in_use: int
+    landing: int
+    quarantined: int
+    holders: _containers.RepeatedCompositeFieldContainer[PageHolder]
+    faults: _containers.RepeatedScalarFieldContainer[str]
+    page_map: PageMap
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    states: bytes
+    sharers: _containers.RepeatedScalarFieldContainer[int]
+    held_by: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, number: _Optional[int] = ..., free: _Optional[int] = ..., cached: _Optional[int] = ..., in_use: _Optional[int] = ..., landing: _Optional[int] = ..., quarantined: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[PageHolder, _Mapping]]] = ..., faults: _Optional[_Iterable[str]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., states: _Optional[bytes] = ..., sharers: _Optional[_Iterable[int]] = ..., held_by: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Load(_message.Message):
-    __slots__ = ("waiting", "running", "queued_tokens", "free_pages", "total_pages", "tokens_per_second", "opened", "free_places", "place_seconds")
+    __slots__ = ("waiting", "running", "queued_tokens", "free_pages", "total_pages", "tokens_per_second", "opened", "free_places", "place_seconds", "page_seconds", "local_tokens_per_second")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -406,6 +472,8 @@ class Load(_message.Message):
     OPENED_FIELD_NUMBER: _ClassVar[int]
     FREE_PLACES_FIELD_NUMBER: _ClassVar[int]
     PLACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     queued_tokens: int
@@ -415,7 +483,9 @@ class Load(_message.Message):
     opened: int
     free_places: int
     place_seconds: float
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., opened: _Optional[int] = ..., free_places: _Optional[int] = ..., place_seconds: _Optional[float] = ...) -> None: ...
+    page_seconds: float
+    local_tokens_per_second: float
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., opened: _Optional[int] = ..., free_places: _Optional[int] = ..., place_seconds: _Optional[float] = ..., page_seconds: _Optional[float] = ..., local_tokens_per_second: _Optional[float] = ...) -> None: ...
 
 class PrefixChange(_message.Message):
     __slots__ = ("sequence", "added", "removed", "snapshot")
@@ -444,7 +514,7 @@ class PageReach(_message.Message):
     def __init__(self, host: _Optional[str] = ..., uid: _Optional[int] = ..., layout: _Optional[str] = ..., page_bytes: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages")
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages", "reports_pages")
     TIER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -461,6 +531,7 @@ class Hello(_message.Message):
     ADJUSTS_LOGITS_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_PAGES_FIELD_NUMBER: _ClassVar[int]
     tier: Tier
     incarnation: int
     address: str
@@ -477,7 +548,8 @@ class Hello(_message.Message):
     adjusts_logits: bool
     vocabulary: int
     pages: PageReach
-    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ..., pages: _Optional[_Union[PageReach, _Mapping]] = ...) -> None: ...
+    reports_pages: bool
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ..., pages: _Optional[_Union[PageReach, _Mapping]] = ..., reports_pages: bool = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("tickets", "positions", "tokens", "logprobs", "ends", "top_counts", "top_ids", "top_logprobs", "drafted", "accepted")

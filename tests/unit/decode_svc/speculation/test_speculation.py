@@ -11,8 +11,8 @@ from decode_svc.speculation.draft_length import FIRST_WAIT, Candidate, DraftLeng
 from decode_svc.speculation.speculation import DraftSource, Speculation
 from engine.batch import Chunk, decode_piece
 from engine.plan import Drafting, Piece, Sampled
-from mesh.config import DecodeConfig
-from mesh.messages import End, Job, Sampling, Ticket
+from mesh.jobs import End, Job, Sampling, Ticket
+from mesh.worker_config import DecodeConfig
 
 PAGE = 4
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from engine.plan import Piece, Plan, Sampled
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 if TYPE_CHECKING:
     from engine.cuda.weights import DeviceWeights

@@ -18,7 +18,7 @@ from engine.model.errors import ModelError
 from engine.plan import Drafting, Piece, Plan
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.transfer import PageShape, Span
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 from tests.unit.kvtransfer.on_device import OpenPool
 
 SAMPLING = Sampling(temperature=0.8, seed=4)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from engine.plan import Piece, Plan, Result
-from mesh.messages import Sampling
+from mesh.jobs import Sampling
 
 Build = Callable[..., Any]
 SEEDED = Sampling(temperature=0.8, seed=11, top_logprobs=3)
@@ -26,7 +27,6 @@ def bits(values: Any) -> bytes:
 
 @pytest.mark.parametrize("family", ["llama3", "qwen2", "qwen3"])
 def test_logits_are_near_those_of_transformers(family: str, engine: Build, folder: Any) -> None:
-    transformers = pytest.importorskip("transformers")
     ours, prompt = engine(family), words(18)
     logits = ours.runner.compute_logits(Plan(0, (ours.piece(prompt),)))[0]
     kind = transformers.AutoModelForCausalLM

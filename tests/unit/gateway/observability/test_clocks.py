@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.observability.clocks import PROBES, REPEAT_SECONDS, WorkerClock
-from mesh.messages import ClockProbe, ClockReading
+from mesh.orders import ClockProbe
+from mesh.reports import ClockReading
 from tests.sim.loop import run_virtual
 
 

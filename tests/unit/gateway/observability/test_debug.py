@@ -24,7 +24,7 @@ async def http(core: FakeCore, assets: Assets) -> AsyncIterator[httpx2.AsyncClie
         core, assets, random=Random(7), clock=lambda: 0.0, traces=traces, also=debug_routes(traces, lambda: 0.0)
     )
     server = await serve_http(api.app, "127.0.0.1:0")
-    async with httpx2.AsyncClient(base_url=f"http://{server.address}", trust_env=False) as client:
+    async with httpx2.AsyncClient(base_url=f"http://{server.address}", trust_env=False, timeout=None) as client:
         yield client
     await server.close()
 

@@ -20,8 +20,10 @@ from gateway.observability.page_files import POLICY
 from gateway.observability.ui import READ_SECONDS, Ui
 from gateway.observability.ui_state import state_of
 from gateway.service import Gateway
+from mesh.jobs import Sampling, Tier
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Hello, Load, PageMap, PrefixChange, Sampling, Tier, Watch
+from mesh.orders import Watch
+from mesh.reports import Hello, Load, PageMap, PrefixChange
 from tests.sim.loop import run_virtual
 
 SECRET = 987_654  # a token id of a prompt that no watcher may see

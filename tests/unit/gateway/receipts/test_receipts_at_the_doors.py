@@ -16,10 +16,7 @@ from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway.grpc.api import services
 from gateway.grpc.server import serve_grpc
-from gateway.http.api import HttpApi
-from gateway.http.server import serve_http
 from gateway.receipts.canonical import read_receipt
-from gateway.receipts.pages import receipt_routes
 from gateway.receipts.receipts import Receipts
 from gateway.receipts.shape import shaped
 from gateway.receipts.signing import check_signature
@@ -27,35 +24,6 @@ from mesh.config import GatewayConfig
 from mesh.errors import InvalidRequest, WorkersDied
 
 HI = [{"role": "user", "content": "hi"}]
-
-
-@pytest.fixture
-def receipts(tmp_path: Path) -> Receipts:
-    return Receipts(
-        tmp_path / "receipts",
-        random=random.Random(5),
-        clock=lambda: 1_700_000_000.0,
-        version="1.2.3",
-        seconds=60.0,
-        most_bytes=1 << 20,
-    )
-
-
-@pytest.fixture
-async def http(core: Any, assets: Any, receipts: Receipts) -> AsyncIterator[httpx2.AsyncClient]:
-    api = HttpApi(
-        core,
-        assets,
-        random=random.Random(7),
-        clock=lambda: 1_700_000_000.0,
-        receipts=receipts,
-        also=receipt_routes(receipts),
-    )
-    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
-    async with httpx2.AsyncClient(base_url=f"http://{server.address}") as client:
-        yield client
-    await server.close()
-    await api.aclose()
 
 
 @pytest.fixture
@@ -217,7 +185,7 @@ async def test_a_full_disk_loses_the_kept_receipt_and_not_the_answer(
 
 
 async def test_a_gateway_without_receipts_refuses_the_field(url: str, core: Any) -> None:
-    async with httpx2.AsyncClient(base_url=url) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
         reply = await chat(client)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "receipt")
 

@@ -257,3 +257,13 @@ def test_a_worker_without_a_tokenizer_says_so(tmp_path: Path) -> None:
     grammars = Grammars(lambda: (tmp_path / "tokenizer.json").read_text())
     with pytest.raises(GrammarFault, match=r"tokenizer\.json"):
         grammars.matcher('start: "a"')
+
+
+def test_text_that_cannot_be_encoded_is_refused_and_its_field_named() -> None:
+    def tag(begin: str) -> str:
+        return f'{{"structures": [{{"begin": "<{begin}", "schema": {{}}, "end": ">"}}], "triggers": ["<"]}}'
+
+    with pytest.raises(InvalidRequest, match="surrogates not allowed") as refused:
+        parse_structured_outputs({"structural_tag": tag("\\ud800")}, {})
+    assert refused.value.field == "structured_outputs.structural_tag"
+    assert parse_structured_outputs({"structural_tag": tag("\\ud83d\\ude00")}, {}) is not None, "negative control"

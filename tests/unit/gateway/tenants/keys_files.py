@@ -80,7 +80,7 @@ async def guarded_http(core: Any, assets: Assets, file: Path) -> AsyncIterator[G
     api = HttpApi(core, assets, random=random.Random(7), clock=lambda: 1.7e9, traces=traces, tenants=tenants)
     server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
     try:
-        async with httpx2.AsyncClient(base_url=f"http://{server.address}") as http:
+        async with httpx2.AsyncClient(base_url=f"http://{server.address}", timeout=None) as http:
             yield GuardedDoor(file, keys, tenants, clock, traces, http, server.address)
     finally:
         await server.close()

@@ -24,7 +24,8 @@ from gateway.main import serve
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.tenants import Tenants
 from gateway.text.assets import Assets
-from mesh.config import ConfigError, GatewayConfig
+from mesh.config import GatewayConfig
+from mesh.config_checks import ConfigError
 from mesh.door_config import DoorConfig
 from mesh.telemetry import Silent
 from tests.unit.certificates import Authority
@@ -111,7 +112,7 @@ async def test_a_certificate_names_a_tenant_over_http_too(core: FakeCore, assets
     for own, headers in ((robot, {}), (robot, bearer("alice")), (robot, bearer("nobody")), (stranger, {})):
         context = ssl.create_default_context(cafile=ours / "ca.pem")
         context.load_cert_chain(own / "certificate.pem", own / "key.pem")
-        async with httpx2.AsyncClient(verify=context) as http:
+        async with httpx2.AsyncClient(verify=context, timeout=None) as http:
             answer = await http.post(f"https://{server.address}/v1/completions", json={"prompt": "x"}, headers=headers)
             statuses.append(answer.status_code)
     await server.close()

@@ -1,0 +1,54 @@
+"""A client of bench/split.py: streams one answer and notes when each token's event comes."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.overload_client import DONE, EVENT, GIVE_UP_SECONDS, RequestKind, request_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTimes:
+    sent: float
+    tokens: tuple[float, ...]  # when each event with a token came
+    problem: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class EventTimes(asyncio.Protocol):
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    times: list[float] = field(default_factory=list)
+    problem: str = ""
+    _tail: bytes = b""
+
+    def data_received(self, data: bytes) -> None:
+        now, text = asyncio.get_running_loop().time(), self._tail + data
+        done = DONE in text
+        events = text.count(EVENT) - done
+        self._tail = text[text.rfind(EVENT) + len(EVENT) :] if EVENT in text else text
+        self.times += [now] * max(0, events)
+        if done:
+            self.over.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.over.is_set():
+            self.problem = f"the connection broke: {exc}: {self._tail[:200]!r}"
+            self.over.set()
+
+
+async def stream_one(port: int, prompt: Sequence[int], answer: int) -> StreamTimes:
+    loop = asyncio.get_running_loop()
+    sent = loop.time()
+    try:
+        transport, client = await loop.create_connection(EventTimes, "127.0.0.1", port)
+    except OSError as error:
+        return StreamTimes(sent, (), str(error))
+    transport.write(request_bytes(RequestKind("split", len(prompt), answer), prompt, port))
+    try:
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            await client.over.wait()
+    except TimeoutError:
+        client.problem = f"no end after {GIVE_UP_SECONDS:g} s"
+    finally:
+        transport.close()
+    return StreamTimes(sent, tuple(client.times[:answer]), client.problem)

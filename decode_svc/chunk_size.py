@@ -1,0 +1,48 @@
+"""How many rows of prompts a step may have beside those that decode, so that it stays below `itl_target_ms`.
+
+Step 7 of a request's life. Who decodes gets a token per step, so a long step is a long gap between two tokens, also for
+those that land while it runs. The size follows from measured steps (decode_svc/step_cost.py) and changes no bit of any
+answer: a row does not depend on the other rows of its step. A target that the decode rows alone miss or nearly miss
+does not stop prompts: they may double the time of such a step."""
+
+from decode_svc.step_cost import StepCost
+from mesh.speed import SteadyFigure
+
+FIRST_ROWS = 16  # of prompts in a step before any such step was measured
+GROWTH = 2  # a step has at most so many times the prompt rows of the largest one that was measured
+LEAST_ROWS = 8
+MARGIN = 2.0  # so many times the average error of the expectation stays free
+LONGEST_SHARE = 2.0  # a step with prompts may take so many times as long as without, even beyond the target
+SHORTEST_SECONDS = 1e-6  # an expectation below it is none
+
+
+class ChunkSize:
+    def __init__(self, *, chunk_tokens: int, itl_target_ms: float) -> None:
+        """`itl_target_ms` 0: every chunk has its full size."""
+        self._most, self._target_seconds = chunk_tokens, itl_target_ms / 1000
+        self._cost, self._largest, self._speed = StepCost(), 0, SteadyFigure()
+
+    def rows(self, decoding: int) -> int:
+        """For the next step, beside so many requests that decode."""
+        if not self._target_seconds:
+            return self._most
+        least, known = min(LEAST_ROWS, self._most), max(FIRST_ROWS, GROWTH * self._largest)
+        if not self._cost.measured:
+            return min(self._most, FIRST_ROWS)
+        alone = self._cost.seconds(decoding, 0)
+        room = max(self._target_seconds - MARGIN * self._cost.off_seconds - alone, (LONGEST_SHARE - 1) * alone)
+        fits = int(room / max(self._cost.prompt_row_seconds, 1e-9))
+        return min(self._most, known, max(least, fits))
+
+    def measure(self, decoding: int, prompt: int, seconds: float) -> None:
+        """A step of so many requests that decode and so many rows of prompts took so long."""
+        if self._target_seconds:
+            self._cost.measure(decoding, prompt, seconds)
+            self._largest = max(self._largest, prompt)
+
+    def tokens_per_second(self, decoding: int) -> float:
+        """The speed of prompts beside so many that decode; 0: not measured, or there is no target: then gateways send
+        no prompt here that a prefill worker can compute."""
+        rows = self.rows(decoding)
+        seconds = self._cost.seconds(decoding, rows) if self._cost.measured else 0.0
+        return self._speed.of(rows / seconds) if seconds > SHORTEST_SECONDS else 0.0

@@ -1,0 +1,79 @@
+"""The router adds up these figures, which it takes from each worker's last report. All but one are in seconds.
+
+Step 2 of a request's life. A figure holds for any request; what depends on the request is in gateway/costs.py."""
+
+from math import inf
+from typing import NamedTuple
+
+from gateway.attached import AttachedWorker
+from mesh.jobs import Tier
+
+GUESSED_TOKENS_PER_SECOND = 2000.0  # until a worker has measured itself
+GUESSED_PAGE_SECONDS = 0.0002  # a page on its way, until a worker has measured it
+JOIN_BATCH_SECONDS = 0.002  # cost of one more request in a decode batch
+NO_ROOM_SECONDS = 5.0  # cost of a decode worker without enough free pages, or with requests that wait for some
+SPARE_DECODE = 0.25  # a prompt costs so much more at an idle decode worker: batches come that it would slow down
+SLOWED_REQUEST = 0.02  # ... and so much more for each request that decodes there
+
+
+class WorkerFigures(NamedTuple):
+    """One worker's; infinite means that it is not to be chosen for this."""
+
+    standing: float = 0.0  # decode: batch and room that a request finds here
+    queue: float = 0.0  # until the prompts that it has are computed; infinite: it takes no requests
+    token: float = 0.0  # for one token of a prompt
+    page: float = 0.0  # prefill: for one page on its way to decode
+    free: float = 0.0  # decode: pages that can be handed out, no time
+    beside_queue: float = inf  # decode: as `queue`, for a prompt that it takes from prefill
+    beside_token: float = inf  # decode: as `token`, for such a prompt, with what the batch loses by it
+    place: float = 0.0  # decode: until a place in the batch is left
+
+
+def figures(worker: AttachedWorker) -> WorkerFigures:
+    token = 1 / tokens_per_second(worker)
+    queue = prompt_wait(worker) if worker.takes_requests else inf
+    if worker.tier is Tier.PREFILL:
+        return WorkerFigures(0.0, queue, token, page_seconds(worker))
+    standing = batch_seconds(worker) + room_seconds(worker) if worker.takes_requests else inf
+    free, place = float(worker.load.free_pages), place_wait(worker) if worker.takes_requests else inf
+    if not worker.load.local_tokens_per_second:
+        return WorkerFigures(standing, queue, token, free=free, place=place)
+    return WorkerFigures(standing, queue, token, 0.0, free, queue, token * (1 + slowed(worker)), place)
+
+
+def tokens_per_second(worker: AttachedWorker) -> float:
+    """The worker's speed with prompts: at decode beside its batch, where it has measured that."""
+    load = worker.load
+    return load.local_tokens_per_second or load.tokens_per_second or GUESSED_TOKENS_PER_SECOND
+
+
+def page_seconds(prefill: AttachedWorker) -> float:
+    return prefill.load.page_seconds or GUESSED_PAGE_SECONDS
+
+
+def batch_seconds(decode: AttachedWorker) -> float:
+    """The cost of one more request in the batch, for all of it."""
+    return (decode.load.running + decode.load.waiting + decode.unreported_requests) * JOIN_BATCH_SECONDS
+
+
+def room_seconds(decode: AttachedWorker) -> float:
+    """Until there is a place in the batch; a guess where requests wait and it has not measured how long."""
+    if decode.load.waiting and not decode.load.place_seconds:
+        return NO_ROOM_SECONDS
+    return place_wait(decode)
+
+
+def place_wait(decode: AttachedWorker) -> float:
+    """Time until a place in the worker's batch is left for one more request."""
+    load = decode.load
+    return max(0, load.opened + decode.unreported_requests - load.free_places + 1) * load.place_seconds
+
+
+def slowed(decode: AttachedWorker) -> float:
+    """The loss of all requests that decode here by a second of a prompt beside them, as it counts for a route."""
+    return SPARE_DECODE + SLOWED_REQUEST * decode.load.running
+
+
+def prompt_wait(worker: AttachedWorker) -> float:
+    """Time until the worker has computed the prompts that it has and those that are on their way to it."""
+    return (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker)

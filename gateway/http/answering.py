@@ -1,0 +1,45 @@
+"""Replaces two parts of uvicorn's connections: flow control that holds, and a transport whose end the connection
+decides.
+
+gateway/http/connection.py holds one of the first, and makes one of the second for each request."""
+
+import asyncio
+from typing import Protocol
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
+
+class HeldFlow(FlowControl):
+    """Reading stays paused while the connection holds bytes that the parser has not had."""
+
+    held = False
+
+    def hold(self) -> None:
+        self.held = True
+        self.pause_reading()
+
+    def release(self) -> None:
+        self.held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
+
+
+class Connection(Protocol):
+    transport: asyncio.Transport
+
+    def close_behind_answer(self) -> None:
+        """The answer is written, or its application failed: the connection ends."""
+
+
+class AnswerTransport:
+    """The transport that uvicorn writes an answer to, and closes behind the last one; the connection decides how."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.write, self.is_closing = connection.transport.write, connection.transport.is_closing
+
+    def close(self) -> None:
+        self._connection.close_behind_answer()

@@ -1,0 +1,54 @@
+"""Says whether this gateway knows the mesh. After its start, and after its process was stopped, workers attach again
+only bit by bit: each has to notice that its old session is over, and to register. Until then a missing numerics class
+is no reason to end a request, because its worker may attach a second later."""
+
+import asyncio
+from collections.abc import Callable
+
+from mesh.rules import Rules
+
+
+class Settling:
+    def __init__(self, rules: Rules, on_over: Callable[[], None]) -> None:
+        """`on_over` is called when the wait is over: what waits for a missing worker is judged again."""
+        self._rules, self._on_over = rules, on_over
+        self._ends: float | None = None  # when the wait that is under way ends
+        self._due: float | None = None  # when the next look at the clock is due; None: not started
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def over(self) -> bool:
+        """Every worker that runs has had the time to attach."""
+        self._notice_stop()
+        return self._ends is None
+
+    def start(self) -> None:
+        """The gateway can be reached by workers from now on."""
+        self._begin()
+        self._schedule()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _begin(self) -> None:
+        self._ends = asyncio.get_running_loop().time() + self._rules.settling_seconds
+
+    def _notice_stop(self) -> None:
+        """A look at the clock that is late shows that this process was stopped. The ends of its sessions may be handled
+        before the timer, so every question looks too."""
+        if self._due is not None and asyncio.get_running_loop().time() - self._due > self._rules.late_seconds:
+            self._begin()
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + self._rules.heartbeat_seconds
+        self._timer = loop.call_at(self._due, self._look)
+
+    def _look(self) -> None:
+        """Look at the clock, once per heartbeat."""
+        self._notice_stop()
+        self._schedule()
+        if self._ends is not None and asyncio.get_running_loop().time() >= self._ends:
+            self._ends = None
+            self._on_over()

@@ -1,0 +1,85 @@
+"""A simulated mesh behind the HTTP application, called as uvicorn calls it, that records its traces."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+from typing import Any
+
+from engine.builtin import MODEL
+from gateway.http.api import HttpApi
+from gateway.observability.debug import debug_routes
+from gateway.observability.limits import Limits
+from gateway.observability.traces import SETTLE_SECONDS
+from gateway.text.assets import Assets, load_assets
+from mesh.telemetry import RecordingTelemetry, SpanRecord
+from tests.harness.trees import by_trace, orphans, picture, tiled_share
+from tests.sim.cluster import Cluster
+
+CLIENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+HELLO = {"model": "sim", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "seed": 1}
+
+
+@cache
+def assets() -> Assets:
+    return load_assets(MODEL, "sim")
+
+
+class HttpMesh:
+    def __init__(self, *, limits: Limits | None = None, telemetry: RecordingTelemetry | None = None) -> None:
+        self.telemetry = telemetry or RecordingTelemetry()
+        self.cluster = Cluster(1, telemetry=self.telemetry, limits=limits)
+        traces = self.cluster.gateway.traces
+        also = debug_routes(traces, lambda: 1000.0 + asyncio.get_running_loop().time())
+        self.api = HttpApi(
+            self.cluster.gateway, assets(), random=Random(5), clock=lambda: 0.0, traces=traces, also=also
+        )
+
+    async def post(
+        self,
+        body: Any,
+        *,
+        path: str = "/v1/chat/completions",
+        headers: Sequence[tuple[bytes, bytes]] = (),
+        leaves_after: float | None = None,
+        slow: float = 0.0,
+    ) -> tuple[int, bytes]:
+        """Status and body. `leaves_after`: the client hangs up; `slow`: it takes so long to read each part."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": "POST" if raw else "GET",
+            "path": path.partition("?")[0],
+            "query_string": path.partition("?")[2].encode(),
+            "headers": [(b"content-type", b"application/json"), *headers],
+        }
+        inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        inbox.put_nowait({"type": "http.request", "body": raw, "more_body": False})
+        if leaves_after is not None:
+            asyncio.get_running_loop().call_later(leaves_after, inbox.put_nowait, {"type": "http.disconnect"})
+        status, parts = 0, list[bytes]()
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal status
+            await asyncio.sleep(slow)
+            status = message.get("status", status)
+            parts.append(message.get("body", b""))
+
+        await self.api.app(scope, inbox.get, send)  # type: ignore[arg-type]
+        return status, b"".join(parts)
+
+    async def trees(self) -> list[list[SpanRecord]]:
+        await asyncio.sleep(SETTLE_SECONDS + 0.1)
+        return list(by_trace(self.telemetry.spans).values())
+
+    async def tree(self) -> list[SpanRecord]:
+        (tree,) = await self.trees()
+        assert orphans(tree) == [] and tiled_share(tree) >= 0.98, picture(tree)
+        return tree
+
+
+def attributes(tree: list[SpanRecord], name: str) -> dict[str, Any]:
+    return dict(next(span for span in tree if span.name == name).attributes)

@@ -1,0 +1,50 @@
+"""The figures of bench/split.py, from streams whose times are known."""
+
+import asyncio
+from math import inf
+
+import pytest
+
+from bench.split_client import EventTimes, StreamTimes
+from bench.split_figures import SplitTurn, misses, summary
+
+
+def turn(tokens_per_second: float, first: float, gap: float) -> SplitTurn:
+    stream = StreamTimes(10.0, tuple(10.0 + first + gap * i for i in range(20)))
+    return SplitTurn(tokens_per_second, [stream, stream, BROKEN])
+
+
+BROKEN = StreamTimes(10.0, (), "it broke")
+
+
+def test_shares_are_of_the_whole_one_and_more_is_better() -> None:
+    turns = {"whole": [turn(200, 1.0, 0.5)], "fixed": [turn(100, 6.0, 0.04)], "adaptive": [turn(190, 2.0, 0.07)]}
+    report = summary(turns)
+    assert report["throughput_share"] == 0.95 and report["ttft_share"] == 0.5
+    assert report["itl_p99_ms"] == pytest.approx(70.0)
+    assert report["turns"]["adaptive"][0]["problems"] == ["it broke"]
+    assert misses(report) == ["ttft_share"]
+    assert misses(report | {"itl_p99_ms": 81.0, "ttft_share": 1.0}) == ["itl_p99_ms"]
+
+
+def test_streams_that_get_no_token_make_the_time_to_the_first_token_no_shorter() -> None:
+    slow, fast = (StreamTimes(10.0, (10.0 + seconds,)) for seconds in (3.0, 1.0))
+    assert SplitTurn(1.0, [fast, fast, slow]).ttft_p50 == 1.0
+    assert SplitTurn(1.0, [fast, slow, BROKEN]).ttft_p50 == 3.0
+    assert SplitTurn(1.0, [fast, BROKEN, BROKEN]).ttft_p50 == inf
+
+
+async def test_a_client_notes_one_time_for_each_token_however_its_bytes_are_cut() -> None:
+    one, event = EventTimes(), b'14\r\ndata: {"text": "x"}\n\n\r\n'
+    text = b"HTTP/1.1 200 OK\r\n\r\n" + 3 * event + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+    for at in range(0, len(text), 7):
+        one.data_received(text[at : at + 7])
+        await asyncio.sleep(0)
+    assert len(one.times) == 3 and one.over.is_set() and not one.problem
+
+
+async def test_a_client_that_gets_no_answer_says_so() -> None:
+    one = EventTimes()
+    one.data_received(b"HTTP/1.1 429 Too Many Requests\r\n\r\n")
+    one.connection_lost(None)
+    assert one.over.is_set() and "429" in one.problem

@@ -1,0 +1,28 @@
+"""Addresses for a mesh on this machine: each is free, and no two of one process are equal."""
+
+import socket
+
+import pytest
+
+from cli import ports
+from cli.ports import check_free, free_address
+from mesh.config_checks import ConfigError
+
+
+def test_no_address_is_drawn_twice_even_if_nobody_listens_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "PORTS", range(10_000, 10_050))
+    monkeypatch.setattr(ports, "_drawn", set())
+    drawn = [free_address() for _ in range(20)]
+    assert len(set(drawn)) == 20
+
+
+def test_a_port_on_which_a_process_listens_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(ports, "PORTS", range(port, port + 1))
+        with pytest.raises(ConfigError, match="no free port was found"):
+            free_address()
+        with pytest.raises(ConfigError, match=r"http_address: cannot listen on .* --set http_address=HOST:PORT"):
+            check_free("http_address", f"127.0.0.1:{port}")

@@ -1,0 +1,43 @@
+"""A gateway over HTTP that signs receipts, with a core that computes nothing."""
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from gateway.http.api import HttpApi
+from gateway.http.server import serve_http
+from gateway.receipts.pages import receipt_routes
+from gateway.receipts.receipts import Receipts
+
+
+@pytest.fixture
+def receipts(tmp_path: Path) -> Receipts:
+    return Receipts(
+        tmp_path / "receipts",
+        random=random.Random(5),
+        clock=lambda: 1_700_000_000.0,
+        version="1.2.3",
+        seconds=60.0,
+        most_bytes=1 << 20,
+    )
+
+
+@pytest.fixture
+async def http(core: Any, assets: Any, receipts: Receipts) -> AsyncIterator[httpx2.AsyncClient]:
+    api = HttpApi(
+        core,
+        assets,
+        random=random.Random(7),
+        clock=lambda: 1_700_000_000.0,
+        receipts=receipts,
+        also=receipt_routes(receipts),
+    )
+    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
+    async with httpx2.AsyncClient(base_url=f"http://{server.address}", timeout=None) as client:
+        yield client
+    await server.close()
+    await api.aclose()
