@@ -6,9 +6,10 @@ nonsense of itself is refused by the name of the field."""
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import grpc
 import pytest
@@ -32,7 +33,7 @@ from mesh.reports import Hello, Load, PrefixChange, Register
 from mesh.rules import RULES
 from mesh.session import Session
 from mesh.settings import read_settings
-from tests.harness.client import MeshClient, TokenRequest
+from tests.harness.client import MeshClient, Seen, TokenRequest
 
 pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -59,12 +60,21 @@ class RunningMesh:
 
     async def known(self) -> dict[str, admin_pb2.Worker]:
         """The workers by tier, as an operator sees them."""
+        return {worker.tier: worker for worker in await self.workers_once(2)}
+
+    async def workers_once(self, count: int) -> list[admin_pb2.Worker]:
+        """All workers, once the gateway knows at least so many."""
         async with grpc.aio.insecure_channel(self.registry) as channel:
             stub = admin_pb2_grpc.AdminServiceStub(channel)
             shown = self.token.metadata if self.token else ()
-            async for event in stub.WatchTopology(admin_pb2.WatchTopologyRequest(), metadata=shown):
-                return {worker.tier: worker for worker in event.snapshot.workers}
-        raise AssertionError("there is no topology")
+            while True:
+                call = stub.WatchTopology(admin_pb2.WatchTopologyRequest(), metadata=shown)
+                async for event in call:
+                    if len(seen := list(event.snapshot.workers)) >= count:
+                        return seen
+                    call.cancel()
+                    break
+                await asyncio.sleep(0.05)
 
     async def tokens(self, count: int) -> list[int]:
         """Number of tokens of each of so many answers."""
@@ -104,7 +114,7 @@ async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runnin
 
 
 class Stranger:
-    """A process that would like to be a decode worker; keeps the requests that it gets."""
+    """A process that would like to be a decode worker; keeps the requests that it gets. It listens in a `with`."""
 
     def __init__(self, real: admin_pb2.Worker, token: MeshToken | None, **changed: object) -> None:
         self.opened, self.dialled = list[Open](), 0
@@ -112,12 +122,16 @@ class Stranger:
         identity = (real.numerics_class, real.fingerprint, real.model, real.model_hash)
         hello = Hello(Tier.DECODE, real.incarnation, "", *identity, 32, 1 << 20, LOAD, PrefixChange(0), name="stranger")
         self.hello = replace(hello, **changed)  # type: ignore[arg-type]
-        self.listening: Listening | None = None
+        self._listening: Listening | None = None
 
-    async def listen(self) -> str:
-        self.listening = await GrpcNetwork().listen("127.0.0.1:0", {Channel.ATTACH: self._accept})
-        self.hello = replace(self.hello, address=self.listening.address)
-        return self.listening.address
+    async def __aenter__(self) -> Self:
+        self._listening = await GrpcNetwork().listen("127.0.0.1:0", {Channel.ATTACH: self._accept})
+        self.hello = replace(self.hello, address=self._listening.address)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._listening is not None:
+            await self._listening.close()
 
     async def register(self, gateway: str, incarnation: int) -> None:
         await self.network.register(gateway, Register(self.hello.address, Tier.DECODE, incarnation))
@@ -132,10 +146,6 @@ class Stranger:
                 self.opened.append(message)
 
         await session.run(take)
-
-    async def close(self) -> None:
-        if self.listening is not None:
-            await self.listening.close()
 
 
 async def refused(mesh: RunningMesh, count: int) -> list[str]:
@@ -153,24 +163,22 @@ async def test_a_stranger_gets_nothing_at_any_port_and_harms_nobody(mesh: Runnin
     real = (await mesh.known())["decode"]
     (tmp_path / "guess").write_text("g" * 64)
     for token in (None, MeshToken(tmp_path / "guess")):
-        stranger = Stranger(real, token)
-        await stranger.listen()
-        for incarnation in (real.incarnation, 1234):
-            with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
-                await stranger.register(mesh.registry, incarnation)
-        for tier, channel in (("prefill", Channel.ATTACH), ("decode", Channel.ATTACH), ("decode", Channel.KV)):
-            with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
-                await stranger.network.dial(mesh.workers[tier], channel)
-        with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
-            await read_stats(mesh.workers["decode"], token=token)
-        async with grpc.aio.insecure_channel(mesh.registry) as port:
+        async with Stranger(real, token) as stranger:
+            for incarnation in (real.incarnation, 1234):
+                with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
+                    await stranger.register(mesh.registry, incarnation)
+            for tier, channel in (("prefill", Channel.ATTACH), ("decode", Channel.ATTACH), ("decode", Channel.KV)):
+                with pytest.raises(StreamClosed, match="UNAUTHENTICATED"):
+                    await stranger.network.dial(mesh.workers[tier], channel)
             with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
-                await admin_pb2_grpc.AdminServiceStub(port).Drain(
-                    admin_pb2.DrainRequest(worker=real.name), metadata=token.metadata if token else ()
-                )
-        assert await mesh.tokens(4) == [4] * 4
-        assert stranger.dialled == 0 and stranger.opened == []
-        await stranger.close()
+                await read_stats(mesh.workers["decode"], token=token)
+            async with grpc.aio.insecure_channel(mesh.registry) as port:
+                with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
+                    await admin_pb2_grpc.AdminServiceStub(port).Drain(
+                        admin_pb2.DrainRequest(worker=real.name), metadata=token.metadata if token else ()
+                    )
+            assert await mesh.tokens(4) == [4] * 4
+            assert stranger.dialled == 0 and stranger.opened == []
     counts = await read_stats(mesh.workers["decode"], token=mesh.token)
     assert counts["admitted_remote"] + counts["admitted_patched"] + counts["admitted_local"] == 8
     told = [line.split()[0] for line in mesh.lines if "without the token of this mesh" in line]
@@ -188,35 +196,37 @@ async def test_a_member_that_says_nonsense_or_takes_an_incarnation_is_refused_by
     small = Stranger(real, mesh.token, incarnation=4, context_tokens=1)
     hanging = Stranger(real, mesh.token, incarnation=5, load=replace(LOAD, tokens_per_second=-1.0))
     everyone = (copies, lies, odd, small, hanging)
-    for member in everyone:
-        await member.listen()
-    await copies.register(mesh.registry, real.incarnation)
-    await lies.register(mesh.registry, 2)
-    for member in (odd, small, hanging):
-        await member.register(mesh.registry, member.hello.incarnation)
-    texts = sorted(text.partition(": ")[2] for text in await refused(mesh, 5))
-    fields = [text.partition(":")[0] for text in texts]
-    assert fields == ["context_tokens", "incarnation", "incarnation", "load.tokens_per_second", "page_tokens"], texts
-    assert await mesh.tokens(8) == [4] * 8
-    assert copies.dialled == 0 and all(member.opened == [] for member in everyone)
-    assert (await mesh.known())["decode"].incarnation == real.incarnation
-    for member in everyone:
-        await member.close()
+    async with AsyncExitStack() as listening:
+        for member in everyone:
+            await listening.enter_async_context(member)
+        await copies.register(mesh.registry, real.incarnation)
+        await lies.register(mesh.registry, 2)
+        for member in (odd, small, hanging):
+            await member.register(mesh.registry, member.hello.incarnation)
+        texts = sorted(text.partition(": ")[2] for text in await refused(mesh, 5))
+        fields = [text.partition(":")[0] for text in texts]
+        assert fields == ["context_tokens", "incarnation", "incarnation", "load.tokens_per_second", "page_tokens"], (
+            texts
+        )
+        assert await mesh.tokens(8) == [4] * 8
+        assert copies.dialled == 0 and all(member.opened == [] for member in everyone)
+        assert (await mesh.known())["decode"].incarnation == real.incarnation
 
 
 async def test_negative_control_without_a_token_a_stranger_gets_prompts(tmp_path: Path) -> None:
     async with mesh_of(tmp_path, token=False) as running:
         real = (await running.known())["decode"]
-        stranger = Stranger(real, None, incarnation=1234)
-        await stranger.listen()
-        await stranger.register(running.registry, 1234)
         client = MeshClient(running.config.gateway.grpc_address)
-        asked = [
-            asyncio.ensure_future(client.ask(TokenRequest(f"r{n}", tuple(range(33 + n, 97 + n)), 4))) for n in range(16)
-        ]
+        asked = list[asyncio.Task[Seen]]()
         async with asyncio.timeout(60):
-            while not stranger.opened:
-                await asyncio.sleep(0.05)
-        await stranger.close()  # its requests are resumed by the real worker
-        assert [len(seen.tokens) for seen in await asyncio.gather(*asked)] == [4] * 16
+            async with Stranger(real, None, incarnation=1234) as stranger:
+                await stranger.register(running.registry, 1234)
+                await running.workers_once(3)
+                while not stranger.opened:  # the real worker may take a prompt first
+                    first = 33 + len(asked) % 128
+                    request = TokenRequest(f"r{len(asked)}", tuple(range(first, first + 64)), 4)
+                    asked.append(asyncio.create_task(client.ask(request)))
+                    await asyncio.sleep(0.05)
+            # The stranger has left: the real worker resumes its requests.
+            assert {len(seen.tokens) for seen in await asyncio.gather(*asked)} == {4}
         await client.aclose()
