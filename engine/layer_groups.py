@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from engine.plan import OnLayers
 
-SMALL_BYTES = 128 * 1024  # a group with fewer bytes than this is not worth a message of its own
+# A group with fewer bytes than this is not worth a push of its own: one push keeps the event loops of both workers busy
+# for some milliseconds, and where they share cores with the threads that compute, the step takes as much longer.
+SMALL_BYTES = 256 * 1024
 
 LayerWritten = Callable[[int], None]  # called with the index of a layer whose keys and values are written
 
@@ -22,9 +24,9 @@ class LayerGroups:
 
     def size(self, rows: int) -> int:
         """Layers that a step of so many rows reports at once: a quarter of all, or as many as are worth a message. It
-        is never more than a third, because the last group may still be on its way when the first token is sampled."""
+        is never more than half, because the last group may still be on its way when the first token is sampled."""
         worth = -(-SMALL_BYTES // (rows * self.row_bytes))
-        return self.fixed or max(1, round(self.layers / 4), min(self.layers // 3, worth))
+        return self.fixed or max(1, round(self.layers / 4), min(self.layers // 2, worth))
 
     def reporting(self, rows: int, report: OnLayers) -> LayerWritten:
         """Turns "this layer is written" into "this group of layers is written", for a step of so many rows."""

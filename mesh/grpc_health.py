@@ -61,12 +61,12 @@ class HealthService:
     async def _watch(self, raw: bytes, context: Any) -> AsyncIterator[pb.HealthCheckResponse]:
         request, last = await _request(raw, context), None
         while True:
-            changed = self._changed
+            changed, closed = self._changed, self._closed  # another change may come while the status is sent
             status = self._status.get(request.service, pb.HealthCheckResponse.SERVICE_UNKNOWN)
             if status != last:
                 yield pb.HealthCheckResponse(status=status)
             last = status
-            if self._closed:
+            if closed:
                 return
             await changed.wait()
 

@@ -34,8 +34,8 @@ def test_a_step_of_many_rows_reports_a_quarter_of_the_layers_at_once_or_as_many_
     assert reported(LayerGroups(layers, KIB, fixed), rows=4096) == expected
 
 
-@pytest.mark.parametrize(("rows", "size"), [(1, 8), (16, 8), (18, 8), (19, 7), (21, 7), (22, 6), (512, 6)])
-def test_a_group_of_few_rows_has_more_layers_but_never_more_than_a_third(rows: int, size: int) -> None:
+@pytest.mark.parametrize(("rows", "size"), [(1, 12), (16, 12), (22, 12), (24, 11), (36, 8), (42, 7), (43, 6), (512, 6)])
+def test_a_group_of_few_rows_has_more_layers_but_never_more_than_half(rows: int, size: int) -> None:
     assert LayerGroups(24, KIB).size(rows) == size
 
 

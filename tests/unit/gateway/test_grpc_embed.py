@@ -25,7 +25,7 @@ async def test_texts_and_token_ids_become_vectors_in_order(stub: Any, core: Fake
 async def test_the_calls_deadline_reaches_the_examination(stub: Any, core: FakeCore) -> None:
     await stub.Embed(pb.EmbedRequest(inputs=[ids(1)]), timeout=50)
     seconds = core.examinations[0].choice.deadline_seconds
-    assert seconds is not None and 0 < seconds <= 50
+    assert seconds is not None and 0 < seconds <= 51  # gRPC rounds a deadline up, and reads its clock seldom
 
 
 @pytest.mark.parametrize(
