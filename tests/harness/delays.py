@@ -62,8 +62,9 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 def _gateway() -> None:
     from gateway import sequencer
+    from gateway.attaching import Attaching
     from gateway.http import api, out
-    from gateway.service import Gateway
+    from gateway.lacking import ROOM
 
     def slow_parsing(parse: Any) -> Any:
         async def completion(self: Any, *arguments: Any) -> Any:
@@ -72,23 +73,24 @@ def _gateway() -> None:
 
         return completion
 
-    def late_worker(route: Any) -> Any:
+    def late_worker(raise_attempt: Any) -> Any:
         """No worker can take the request now; one can later."""
 
-        def try_route(self: Any, *arguments: Any) -> Any:
+        def raise_later(self: Any, request: Any, **more: Any) -> None:
             if seconds := take("admission"):
+                self.wait(request, lambda: ROOM)
                 _later(seconds, lambda: self.on_room(next(iter(self.workers))))
-                return None
-            return route(self, *arguments)
+            else:
+                raise_attempt(self, request, **more)
 
-        return try_route
+        return raise_later
 
-    def slow_choice(route: Any) -> Any:
-        def choose(*arguments: Any, **more: Any) -> Any:
+    def slow_choice(choose: Any) -> Any:
+        def choosing(*arguments: Any, **more: Any) -> Any:
             time.sleep(take("route"))
-            return route(*arguments, **more)
+            return choose(*arguments, **more)
 
-        return choose
+        return choosing
 
     held = deque[tuple[Any, ...]]()
 
@@ -121,9 +123,9 @@ def _gateway() -> None:
         return event
 
     _wrap(api.HttpApi, "_completion", slow_parsing)
-    _wrap(sequencer.Sequencer, "_route", late_worker)
-    _wrap(sequencer, "route", slow_choice)
-    _wrap(Gateway, "_on_report", late_reports)
+    _wrap(sequencer.Sequencer, "raise_attempt", late_worker)
+    _wrap(sequencer, "choose", slow_choice)
+    _wrap(Attaching, "on_report", late_reports)
     _wrap(out.HttpOut, "event", slow_sending)
 
 
