@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx2 as httpx
@@ -24,6 +23,7 @@ from mesh.jobs import Tier
 from mesh.memory_network import MemoryNetwork
 from mesh.reports import Hello, Load, PageMap, PrefixChange
 from tests.ui.browser import Tab, open_browser
+from tests.unit.gateway.fake_mesh import RecordingSession
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = "relay baton runner track page decode prefill hand off token story mesh worker lane river stone bird".split()
@@ -59,8 +59,8 @@ class MadeUpMesh:
         prefix, address = PrefixChange(0, (), (), snapshot=True), f"10.0.0.{self._made}:7000"
         name = name or f"{tier.value}-{self._made}"
         hello = Hello(tier, self._made, address, "class", "print", model, "0", 32, 512, load, prefix, name=name)
-        session = SimpleNamespace(send=lambda message: None, name=name, close=lambda: None)
-        worker = self.gateway.attaching.on_hello(cast(Any, session), hello)
+        session = cast(Any, RecordingSession(name=name))
+        worker = self.gateway.attaching.on_hello(session, hello)
         assert worker is not None, "its model is served"
         worker.page_map = PageMap(
             1, bytes((2, 1, 3, 4, 0)), (pages // 4, pages // 4, 6, 2, pages - 2 * (pages // 4) - 8)
