@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from cli.waterfall import Node, Waterfall, is_frame, waterfall
 from mesh import semconv
 
 LEAST_COLUMNS = 12
+MOST_STOPS = 3  # moments in which an event loop was blocked within one span; more of them share a row
 ANSWER_SECONDS = 10.0
 LEGEND = (
     "own: share that this stage alone explains; a moment that several share counts for the one that works.",
@@ -92,17 +94,18 @@ def lines(trace: dict[str, Any], fall: Waterfall, columns: int = 110) -> list[st
     first = trace["ttft_seconds"]
     ttft = "" if first is None else f", first token after {milliseconds(first * 1000)}"
     out = [head, f"trace {trace['trace_id']}: {milliseconds(fall.total)}{ttft}; {tokens}", ""]
-    rows = [(node, "  " * node.depth + node.name) for node in fall.root.walk()]
+    rows = [(nodes, _label(nodes)) for nodes in _rows(fall.root)]
     names = max(len(label) for _, label in rows)
-    services = max(len(node.service) for node, _ in rows)
+    services = max(len(nodes[0].service) for nodes, _ in rows)
     width = max(LEAST_COLUMNS, columns - names - services - 35)
     out.append(f"{'':{names}}  {'':{services}}  {'':{width}} {'time':>9} {'own':>6} {'floor':>9}")
-    for node, label in rows:
-        own = "" if is_frame(node, fall.root) else f"{100 * node.own / fall.total:.1f}%" if fall.total else ""
+    for nodes, label in rows:
+        node, share = nodes[0], sum(each.own for each in nodes)
+        own = "" if is_frame(node, fall.root) else f"{100 * share / fall.total:.1f}%" if fall.total else ""
         bound = floor_of(node)
         least = "" if bound is None else milliseconds(bound)
-        bar = _bar(node, fall.total, width)
-        taken = milliseconds(node.duration)
+        bar = _bar(nodes, fall.total, width)
+        taken = milliseconds(sum(each.duration for each in nodes))
         out.append(f"{label:<{names}}  {node.service:<{services}}  {bar} {taken:>9} {own:>6} {least:>9}".rstrip())
     out += ["", *LEGEND, "", *reasons(trace, fall)]
     return out
@@ -135,9 +138,27 @@ def milliseconds(value: float) -> str:
     return f"{value:.2f} ms" if value < 10 else f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.1f} s"
 
 
-def _bar(node: Node, total: float, width: int) -> str:
-    scale = width / total if total else 0.0
-    first = min(width - 1, int(node.start * scale))
-    last = max(first, min(width - 1, round(node.end * scale) - 1))
-    mark = "█" if node.duration * scale >= 0.5 else "▏"
-    return " " * first + mark * (last - first + 1) + " " * (width - 1 - last)
+def _rows(node: Node) -> Iterator[list[Node]]:
+    """The spans of each row: one span, or the many in which an event loop was blocked within the same one."""
+    yield [node]
+    stops = [child for child in node.children if child.name == semconv.LOOP_BLOCKED and not child.children]
+    folded = stops if len(stops) > MOST_STOPS else []
+    for child in node.children:
+        if child not in folded:
+            yield from _rows(child)
+    if folded:
+        yield folded
+
+
+def _label(nodes: list[Node]) -> str:
+    return "  " * nodes[0].depth + nodes[0].name + (f" x {len(nodes)}" if len(nodes) > 1 else "")
+
+
+def _bar(nodes: list[Node], total: float, width: int) -> str:
+    cells, scale = [" "] * width, width / total if total else 0.0
+    for node in nodes:
+        first = min(width - 1, int(node.start * scale))
+        last = max(first, min(width - 1, round(node.end * scale) - 1))
+        mark = "█" if node.duration * scale >= 0.5 else "▏"
+        cells[first : last + 1] = mark * (last - first + 1)
+    return "".join(cells)

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
-from cli.ports import check_free, dialable
+from cli.ports import check_all_free, dialable
 from cli.supervisor import Service, serve_arguments
 from mesh.common_config import CommonConfig
 from mesh.config import GatewayConfig, MeshConfig
@@ -41,10 +41,10 @@ def services_of(
             f"sidecar: {sidecar} cannot be the Envoy of every process of a mesh; start each service with `baton serve` "
             "beside its own sidecar"
         )
-    check_free("gateway.http_address", mesh.gateway.http_address, "--http")
-    check_free("gateway.grpc_address", mesh.gateway.grpc_address, "--grpc")
-    for address in mesh.gateway.worker_addresses:
-        check_free("gateway.worker_address", address, "--workers")
+    asked = [("http", mesh.gateway.http_address), ("grpc", mesh.gateway.grpc_address)]
+    asked += [("worker", address) for address in mesh.gateway.worker_addresses]
+    options = {"http": "--http", "grpc": "--grpc", "worker": "--workers"}
+    check_all_free([(f"gateway.{port}_address", address, options[port]) for port, address in asked])
     common = dict(overrides) | {"otlp_endpoint": otlp_endpoint}
     config = str(file) if file is not None else None
     services = gateway_services(mesh.gateway, common, config)

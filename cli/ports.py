@@ -1,6 +1,7 @@
 """Free ports for a mesh on this machine, and early, readable errors for taken ones."""
 
 import socket
+from collections.abc import Sequence
 from random import SystemRandom
 
 from mesh.config_checks import ConfigError, split_address
@@ -30,15 +31,33 @@ def free_address() -> str:
 def check_free(field: str, address: str, option: str = "") -> None:
     """ConfigError when the port is taken; it names `option`, which sets the address, or else --set. Without this check
     a second gRPC server could share the port silently and get half of the connections."""
+    if why := _taken(address):
+        how = option or f"--set {field}=HOST:PORT"
+        remedy = f"choose another address with {how}, or stop the process that listens there"
+        raise ConfigError(f"{field}: cannot listen on {address} ({why}); {remedy}")
+
+
+def check_all_free(addresses: Sequence[tuple[str, str, str]]) -> None:
+    """The same for several addresses, each with its field and option; one error names all that are taken."""
+    taken = [(field, address, option, why) for field, address, option in addresses if (why := _taken(address))]
+    if len(taken) == 1:
+        check_free(*taken[0][:3])
+    elif taken:
+        where = ", ".join(f"{field} {address} ({why})" for field, address, _, why in taken)
+        how = " ".join(dict.fromkeys(f"{option} HOST:PORT" for _, _, option, _ in taken))
+        raise ConfigError(f"cannot listen on {where}; does another mesh run here? Choose other addresses with {how}")
+
+
+def _taken(address: str) -> str:
+    """Why nobody can listen on the address; empty: it is free."""
     host, port = split_address(address)
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        how = option or f"--set {field}=HOST:PORT"
-        remedy = f"choose another address with {how}, or stop the process that listens there"
-        raise ConfigError(f"{field}: cannot listen on {address} ({error.strerror}); {remedy}") from None
+        return error.strerror or str(error)
+    return ""
 
 
 def dialable(address: str) -> str:

@@ -142,8 +142,13 @@ def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
 
     async def main() -> None:
         task = asyncio.ensure_future(work)
+
+        def stop() -> None:
+            say("stopping; the same signal again (Ctrl-C) ends everything at once, answers that still run included")
+            task.cancel()
+
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+            asyncio.get_running_loop().add_signal_handler(number, stop)
         try:
             await task
         except asyncio.CancelledError:

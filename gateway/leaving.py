@@ -53,12 +53,12 @@ async def drain(gateway: Gateway, drain_seconds: float) -> None:
     gateway.drain()
     requests, loop = gateway.sequencer.requests, asyncio.get_running_loop()
     if requests:
-        log.info("leaving: %d answers run and have %g s to end", len(requests), drain_seconds)
+        log.info("leaving: answers still run (%d) and have %g s to end", len(requests), drain_seconds)
     end = loop.time() + drain_seconds
     while requests and loop.time() < end:
         await asyncio.sleep(POLL_SECONDS)
     if ended := gateway.end_all(cut_off):
-        log.warning("leaving: %d answers did not end in %g s and were cut off", ended, drain_seconds)
+        log.warning("leaving: answers were cut off (%d) because they did not end in %g s", ended, drain_seconds)
 
 
 def cut_off(request: GatewayRequest) -> BatonError:

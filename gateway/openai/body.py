@@ -56,9 +56,13 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 def parse_body(raw: bytes, kind: type[Body], *, strict: bool = False, ignored: list[str] | None = None) -> Body:
     """`strict`: refuse fields that no endpoint knows. `ignored` gets the names of the fields without effect."""
+    if not raw.strip():
+        raise InvalidRequest(None, "the body is empty: send a JSON object")
     try:
         fields = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise InvalidRequest(None, f"the body is nested deeper than {MAX_DEPTH} levels") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(None, f"the body is not valid JSON: {error}") from error
     if not isinstance(fields, dict):
         raise InvalidRequest(None, "the body must be a JSON object")

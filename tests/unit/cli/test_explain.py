@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cli.explain import MOST_STOPS, lines
 from cli.main import build
 from cli.up import drawing
+from cli.waterfall import waterfall
+from mesh import semconv
 from tests.unit.cli.test_waterfall import HANDED
 
 
@@ -74,3 +77,29 @@ def test_a_drawing_of_baton_up_begins_with_the_id_that_explain_takes() -> None:
 def test_help_says_what_the_columns_mean() -> None:
     _, out, _ = explain("--help")
     assert "own" in out and "floor" in out and "measured" in out
+
+
+@pytest.mark.parametrize("count", [MOST_STOPS, MOST_STOPS + 1, 500])
+def test_many_moments_of_a_blocked_loop_share_one_row(count: int) -> None:
+    computing = next(span for span in HANDED["spans"] if span["name"] == semconv.COMPUTE)
+    step = computing["duration_ms"] / count
+    stops = [
+        computing
+        | {
+            "name": semconv.LOOP_BLOCKED,
+            "span_id": f"stop-{number}",
+            "parent_id": computing["span_id"],
+            "start_ms": computing["start_ms"] + number * step,
+            "duration_ms": step / 2,
+        }
+        for number in range(count)
+    ]
+    trace = HANDED | {"spans": [*HANDED["spans"], *stops]}
+    shown = lines(trace, waterfall(trace["spans"]))
+    rows = [line for line in shown if line.lstrip().startswith(semconv.LOOP_BLOCKED)]
+    if count > MOST_STOPS:
+        assert len(rows) == 1 and f"{semconv.LOOP_BLOCKED} x {count} " in rows[0]
+        taken = float(rows[0].split(" ms")[0].split()[-1])
+        assert taken == pytest.approx(computing["duration_ms"] / 2, abs=0.6), "all of them together"
+    else:
+        assert len(rows) == count

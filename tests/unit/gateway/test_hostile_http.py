@@ -161,6 +161,20 @@ async def test_odd_json_is_an_error_of_the_client(url: str, core: Any, body: byt
     assert core.streams == []
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "the body is empty: send a JSON object"),
+        (b" \n", "the body is empty: send a JSON object"),
+        (b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}", "the body is nested deeper than 128 levels"),
+        (b"[]", "the body must be a JSON object"),
+    ],
+    ids=lambda each: repr(each[:20]),
+)
+async def test_a_body_that_is_no_object_is_told_what_it_is(url: str, body: bytes, said: str) -> None:
+    assert (await served(url, http(TEXT, body), 400))["message"] == said
+
+
 async def test_nulls_and_repeated_keys_are_what_json_says(url: str, core: Any) -> None:
     body = b'{"prompt": "y", "prompt": "x", "n": null, "stop": null, "seed": null, "user": null, "stream": null}'
     assert await served(url, http(TEXT, body), 200) is None
