@@ -141,13 +141,14 @@ def milliseconds(value: float) -> str:
 def _rows(node: Node) -> Iterator[list[Node]]:
     """The spans of each row: one span, or the many in which an event loop was blocked within the same one."""
     yield [node]
-    stops = [child for child in node.children if child.name == semconv.LOOP_BLOCKED and not child.children]
-    folded = stops if len(stops) > MOST_STOPS else []
+    stops: dict[str, list[Node]] = {}  # by service
     for child in node.children:
-        if child not in folded:
+        if child.name == semconv.LOOP_BLOCKED:
+            stops.setdefault(child.service, []).append(child)
+        else:
             yield from _rows(child)
-    if folded:
-        yield folded
+    for found in stops.values():
+        yield from [found] if len(found) > MOST_STOPS else [[each] for each in found]
 
 
 def _label(nodes: list[Node]) -> str:

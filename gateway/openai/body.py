@@ -56,7 +56,7 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 def parse_body(raw: bytes, kind: type[Body], *, strict: bool = False, ignored: list[str] | None = None) -> Body:
     """`strict`: refuse fields that no endpoint knows. `ignored` gets the names of the fields without effect."""
-    if not raw.strip():
+    if not raw or raw.isspace():
         raise InvalidRequest(None, "the body is empty: send a JSON object")
     try:
         fields = msgspec.json.decode(raw)
