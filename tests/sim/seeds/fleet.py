@@ -22,6 +22,7 @@ from mesh.messages import Message
 from mesh.rules import Rules
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.coverage import Coverage
+from tests.sim.seeds.deaths import DeathsOfWorkers
 from tests.sim.seeds.nodes import NodeLoop, SimNode
 from tests.sim.seeds.pools import WatchedPool
 from tests.sim.seeds.processes import FleetProcess, GatewayProcess, Trouble, WorkerProcess
@@ -29,7 +30,6 @@ from tests.sim.seeds.story import SimWorld
 from tests.sim.seeds.wires import NodeFabric, NodeNetwork, NodeTransport
 from tests.sim.workers import WorkerOptions, start_worker
 
-TOGETHER_SECONDS = 2.0  # workers that die within so long died together
 MEND_SECONDS = 20.0  # so long after a fault the mesh may still suffer from it
 
 
@@ -43,8 +43,7 @@ class Fleet:
         self.gateways: dict[str, GatewayProcess] = {}
         self.all: list[FleetProcess] = []
         self.troubles: list[Trouble] = []
-        self.deaths: dict[int, list[float]] = {}  # request -> when workers died that computed it
-        self.died: list[float] = []  # when workers died
+        self.deaths = DeathsOfWorkers(self)
         self.lasting_cuts: set[tuple[str, str]] = set()  # ways that stay cut
         self._works: list[asyncio.Task[Any]] = []
         self.looked: Callable[[str], None] = lambda name: None  # called after each event of a process
@@ -158,8 +157,8 @@ class Fleet:
             return
         process.alive = False
         if isinstance(process, WorkerProcess):
-            if died:
-                self._count_death(process)
+            if died and not process.replaced:
+                self.deaths.add(process)
             self.coverage.counts(process.worker.counts())
             self.fabric.died(process.incarnation)
         process.node.dead = True
@@ -169,16 +168,13 @@ class Fleet:
             for tell in list(process.broken):
                 self.network.later(tell)
 
-    def _count_death(self, process: WorkerProcess) -> None:
-        now = self.loop.world
-        self.died.append(now)
-        for request in process.computing():
-            self.deaths.setdefault(request, []).append(now)
-
-    def deaths_of(self, request: int) -> int:
-        """How many workers died alone while they computed a request."""
-        alone = [t for t in self.deaths.get(request, ()) if sum(abs(t - u) < TOGETHER_SECONDS for u in self.died) == 1]
-        return len(alone)
+    def replace(self, process: FleetProcess) -> None:
+        """The process is stopped, and another one will get its address: for others it has died."""
+        if isinstance(process, WorkerProcess):
+            self.deaths.add(process)
+        process.node.freeze()
+        process.replaced = True
+        self.network.drop(process.name, arrive=False)
 
     async def restart(self, name: str, seconds: float) -> None:
         """A supervisor starts the process again after a while, if nobody has it done before."""

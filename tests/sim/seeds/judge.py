@@ -34,7 +34,7 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
         case DeadlineExceeded():
             return _deadline(fleet, user, now)
         case WorkersDied():
-            return _deaths(fleet, user)
+            return _deaths(fleet, user, process)
         case PoolTooSmall():
             return _pool(fleet, user)
         case ClassUnavailable():
@@ -83,14 +83,17 @@ def _prompt_seconds(fleet: "Fleet", user: "User") -> float:
 
 
 def _busy(fleet: "Fleet") -> bool:
-    """Whether some gateway has a request."""
-    return any(each.core.sequencer.requests for each in fleet.gateways.values())
+    """Whether some gateway has a request, or some worker: a step goes on although its request has ended."""
+    gateways = any(each.core.sequencer.requests for each in fleet.gateways.values())
+    return gateways or any(process.stages() for process in fleet.workers.values())
 
 
-def _deaths(fleet: "Fleet", user: "User") -> str | None:
-    died = max((fleet.deaths_of(request) for request in user.requests), default=0)
-    needed = fleet.options.rules.deaths
-    return None if died >= needed else f"{died} workers died alone while they computed it, not {needed}"
+def _deaths(fleet: "Fleet", user: "User", process: "GatewayProcess") -> str | None:
+    rules, found = fleet.options.rules, [fleet.deaths.of(request, process.name) for request in user.requests]
+    alone, all_of_them = max((each[0] for each in found), default=0), max((each[1] for each in found), default=0)
+    if alone >= rules.deaths or all_of_them >= rules.deaths_in_all:
+        return None
+    return f"{alone} workers died alone while they computed it, not {rules.deaths}"
 
 
 def _pool(fleet: "Fleet", user: "User") -> str | None:

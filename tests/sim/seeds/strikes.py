@@ -126,9 +126,7 @@ class Strikes:
             return
         self._hit(fault.kind, fault.target)
         self._fleet.trouble(fault.target, fault.kind, RESTART_SECONDS)
-        process.node.freeze()
-        process.replaced = True
-        self._fleet.network.drop(fault.target, arrive=False)
+        self._fleet.replace(process)
         self._fleet.later(self._start_another(fault.target))
         self._loop.call_later(fault.seconds, self._thaw, process)
         self._loop.call_later(fault.seconds + 2.0, self._fleet.kill, process)
