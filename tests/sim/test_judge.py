@@ -81,3 +81,17 @@ def test_a_request_may_be_refused_for_its_wait_only_while_a_worker_computes(
     late = replace(DEMAND, at=10.5, deadline_seconds=5.0)
     violations = run(world=replace(WORLD, local=Local.NEVER), demands=(*first, late)).violations
     assert bool(violations) is not computes and all("no other request" in each for each in violations)
+
+
+def test_an_answer_may_lose_its_class_for_the_moment_in_which_its_worker_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The streams between the gateway and the only worker of the class break while the request has some tokens."""
+    world = replace(WORLD, decodes=2, classes=("class-a", "class-b"), step_seconds=0.3)
+    demand = replace(DEMAND, sampling=Sampling(max_tokens=60))
+    faults = tuple(SimFault(8.0, "snap", name, "gateway0") for name in ("decode0", "decode1"))
+    outcomes = [run(fault, world=world, demands=(demand,)) for fault in faults]
+    assert not any(each.violations for each in outcomes)
+    assert sum(each.reached["CLASS_UNAVAILABLE"] for each in outcomes) == 1
+    monkeypatch.setattr("tests.sim.seeds.judge.REGISTERS_SECONDS", 0.0)
+    assert sum("can serve its class" in str(run(fault, world=world, demands=(demand,))) for fault in faults) == 1

@@ -6,6 +6,7 @@ is done here, from outside all nodes."""
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from contextvars import Context
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -44,6 +45,7 @@ class Fleet:
         self.all: list[FleetProcess] = []
         self.troubles: list[Trouble] = []
         self.deaths = DeathsOfWorkers(self)
+        self.snaps: list[tuple[float, str, str]] = []  # when the streams between two hosts broke
         self.lasting_cuts: set[tuple[str, str]] = set()  # ways that stay cut
         self._works: list[asyncio.Task[Any]] = []
         self.looked: Callable[[str], None] = lambda name: None  # called after each event of a process
@@ -130,7 +132,7 @@ class Fleet:
         )
         worker = process.worker
         process.tasks = [node.spawn(worker.run()), node.spawn(worker.attachments.register())]
-        node.after = lambda: self._ran(process)
+        node.after = partial(self._ran, process, pages)
         self.workers[name] = process
         self.all.append(process)
 
@@ -138,11 +140,11 @@ class Fleet:
         same = mine.numerics == theirs.numerics
         return (transport, "simulated") if same else ("", "another numerics class")
 
-    def _ran(self, process: WorkerProcess) -> None:
+    def _ran(self, process: WorkerProcess, pages: WatchedPool) -> None:
         """After each event of a worker whose pool has changed: its pages must be in order."""
-        if process.pages.changed:
-            process.pages.changed = False
-            for wrong in process.pages.faults(process.worker):
+        if pages.changed:
+            pages.changed = False
+            for wrong in pages.faults(process.worker):
                 self.violate(f"{process.name}: {wrong}")
         self.looked(process.name)
 
@@ -191,6 +193,10 @@ class Fleet:
     def troubled(self, name: str, began: float) -> bool:
         """Whether the process may not have been able to serve at some time since then."""
         return any(t.name == name and t.ended + MEND_SECONDS >= began for t in self.troubles)
+
+    def snap(self, one: str, other: str) -> None:
+        self.snaps += [(self.loop.world, one, other), (self.loop.world, other, one)]
+        self.network.snap(one, other)
 
     async def heal(self) -> None:
         """Every fault ends but those that last; whoever is dead starts again."""

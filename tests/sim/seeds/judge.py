@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.sim.seeds.users import User
 
 SETTLED_SECONDS = 5.0  # after it was stopped, a worker may judge others so much later
+REGISTERS_SECONDS = 2.0  # so long after its streams with a gateway broke, a worker is attached there again
 PATIENCE_SECONDS = 30.0  # the gateway's, after which a request that no worker takes ends
 
 
@@ -40,7 +41,8 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
         case ClassUnavailable():
             names = [w.name for w in fleet.workers.values() if w.name.startswith("decode")]
             mine = [n for n in names if user.numerics.startswith(f"{fleet.workers[n].numerics} ")]
-            return None if _all_in_trouble(fleet, mine, now) else f"{', '.join(mine)} can serve its class"
+            there = [name for name in mine if not _snapped(fleet, name, process, now)]
+            return None if _all_in_trouble(fleet, there, now) else f"{', '.join(there)} can serve its class"
         case Overloaded():
             return None if _busy(fleet) else "no other request is there"
         case Unavailable():
@@ -117,6 +119,13 @@ def _unavailable(fleet: "Fleet", user: "User", process: "GatewayProcess", error:
         if _all_in_trouble(fleet, names, since):
             return None
     return "workers of all tiers can serve"
+
+
+def _snapped(fleet: "Fleet", worker: str, process: "GatewayProcess", now: float) -> bool:
+    """Whether the worker may not be back at the gateway since their streams broke: for it that may be a death."""
+    return any(
+        (one, other) == (worker, process.name) and now - at < REGISTERS_SECONDS for at, one, other in fleet.snaps
+    )
 
 
 def _all_in_trouble(fleet: "Fleet", names: list[str], since: float) -> bool:

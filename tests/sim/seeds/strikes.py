@@ -185,7 +185,7 @@ class Strikes:
 
     def _snap(self, fault: SimFault) -> None:
         self._hit(fault.kind, fault.target, fault.other)
-        self._fleet.network.snap(fault.target, fault.other)
+        self._fleet.snap(fault.target, fault.other)
 
     def _cut(self, fault: SimFault) -> None:
         """ "cut": nothing arrives either way; "deafen": the target hears nothing of the other."""
