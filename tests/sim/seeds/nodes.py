@@ -26,7 +26,7 @@ class SimNode:
         self.name = name
         self.dead = False
         self.after: Callable[[], None] | None = None  # called after each of its events
-        self._rate, self._offset = rate, offset
+        self.rate, self.offset = rate, offset
         self._context = Context()
         self._context.run(NODE.set, self)
         self.parked: list[asyncio.Handle] | None = None  # what became ready while it is frozen; None: it runs
@@ -45,10 +45,10 @@ class SimNode:
 
     def clock(self, seconds: float) -> float:
         """The time that its clock shows at this time of the world."""
-        return self._offset + self._rate * seconds
+        return self.offset + self.rate * seconds
 
     def world(self, clock: float) -> float:
-        return (clock - self._offset) / self._rate
+        return (clock - self.offset) / self.rate
 
     @property
     def frozen(self) -> bool:
@@ -91,7 +91,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         node = NODE.get()
-        return self._world if node is None else node.clock(self._world)
+        return self._world if node is None else node.offset + node.rate * self._world
 
     @property
     def world(self) -> float:
