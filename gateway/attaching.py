@@ -50,6 +50,7 @@ from mesh.session import Session
 log = logging.getLogger("baton.gateway")
 
 WITHOUT_WORKERS_SECONDS = 10.0  # after this time without any worker, requests no longer wait for one
+ELSEWHERE_SECONDS = 10.0  # pause between two dials for a process at whose address another one answers
 MOST_DIALS = 4096  # workers that are dialled or refused at one time; further ones wait until some have left
 
 
@@ -136,14 +137,17 @@ class Attaching:
         await session.run(on_message)
         if session.expired:
             self._observer.lease_expired(register.tier)
-        self._dialing.discard(who)
         self._refusals.session_ended(who)
         for worker in attached:
             self.on_session_end(worker)
+        if not attached and not session.ended_there and not session.expired:
+            await asyncio.sleep(ELSEWHERE_SECONDS)  # `on_hello` has closed the session
+        self._dialing.discard(who)
 
     def on_hello(self, session: Session, hello: Hello, register: Register | None = None) -> AttachedWorker | None:
         """The worker, attached from now on; None: it is refused. Then its session stays, without any request, so that
-        it does not register again and again."""
+        it does not register again and again. A session with another process than the one that registered ends: that
+        process would take it for its own and not register when its own has ended."""
         root, why_not = "", hello_problem(hello) or self._not_who_registered(hello, register)
         if not why_not:
             root, why_not = self._served.of_worker(hello)
@@ -151,8 +155,12 @@ class Attaching:
             name = session.name if text_problem("name", hello.name) else hello.name or session.name
             now = asyncio.get_running_loop().time()
             who = (register.incarnation, register.address) if register else (hello.incarnation, hello.address)
-            self._refusals.add(who, hello.tier, name, why_not, now, Until.SESSION_ENDS)
-            if hello.pages is not None:  # an older worker does not know this message
+            elsewhere = who[0] != hello.incarnation
+            until = Until.TRIES_AGAIN if elsewhere else Until.SESSION_ENDS
+            self._refusals.add(who, hello.tier, name, why_not, now, until)
+            if elsewhere:
+                session.close()
+            elif hello.pages is not None:  # an older worker does not know this message
                 session.send(Refused(why_not))
             return None
         worker = AttachedWorker(hello, session, hello.load, root)

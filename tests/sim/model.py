@@ -6,6 +6,7 @@ is one, foresees a share of the tokens, but only while its own layer is right in
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from itertools import accumulate
 from struct import pack
 
 from engine.acceptance import accepted
@@ -106,6 +107,9 @@ class SimRunner:
         self.layers, self._model_layers = pool.shape.layers, pool.shape.layers - draft_layers
         self._foresight = foresight
         self._pool, self._page_tokens = pool, page_tokens
+        self._all_words, self._page_words = memoryview(pool.memory).cast("Q"), pool.shape.page_bytes // 8
+        places = [pool.shape.place(layer, 1) for layer in range(self.layers)]
+        self._places = [(begin // 8, size // 8) for begin, size in places]  # of a layer inside a page, in words
         self._step_seconds, self._row_seconds = step_seconds, row_seconds
         self.before: Callable[[Plan], Awaitable[object]] | None = None  # a test delays, hangs or ends steps here
 
@@ -202,7 +206,10 @@ class SimRunner:
         return RowsReport(pack(f"<{len(values)}f", *values), pack(f"<{len(values)}I", *[1] * len(values)))
 
     def _words(self, piece: Piece, layer: int) -> list[memoryview]:
-        return [self._pool.view(page, layer, 1).cast("Q") for page in piece.pages]
+        """One layer of the pages of a piece, a word for each slot."""
+        words, (begin, size) = self._all_words, self._places[layer]
+        begins = [page * self._page_words + begin for page in piece.pages]
+        return [words[begin : begin + size] for begin in begins]
 
     def _write(self, piece: Piece, layer: int) -> None:
         words, size = self._words(piece, layer), self._page_tokens
@@ -212,17 +219,19 @@ class SimRunner:
 
     def _sample(self, piece: Piece) -> tuple[Sampled, ...]:
         masks = piece.masks.take() if piece.masks is not None else None
-        if not piece.sampling or (piece.masks is not None and masks is None):
+        if not piece.sampling or not piece.sampled or (piece.masks is not None and masks is None):
             return ()
         banned = [()] * piece.sampled if masks is None else masks.banned
-        states, size = [0] * piece.sampled, self._page_tokens
+        values = [0] * piece.stop  # of each slot, over all layers
         for layer in range(self._model_layers):
-            words = self._words(piece, layer)
-            for slot in range(piece.stop):
-                value = mix(words[slot // size][slot % size], slot)
-                for row in range(piece.sampled):
-                    if slot <= piece.stop - piece.sampled + row:
-                        states[row] = (states[row] + value) & _MASK
+            slot = 0
+            for words in self._words(piece, layer):
+                for word in words[: piece.stop - slot]:
+                    x = (word * 0xBF58476D1CE4E5B9 + slot * 0x94D049BB133111EB + 0x9E3779B97F4A7C15) & _MASK  # mix
+                    values[slot] += (x ^ x >> 31) * 0xD6E8FEB86659FD93
+                    slot += 1
+        first = piece.stop - piece.sampled + 1  # a row reads every slot up to its own
+        states = accumulate(values[first:], initial=sum(values[:first]))
         return tuple(
             Sampled(
                 choose(state + self._accent, piece.sampling, piece.position + row, self._vocabulary, banned[row]), 0.0

@@ -10,6 +10,7 @@ from mesh.jobs import Reason, Tier
 from mesh.messages import Heartbeat, Message
 from mesh.orders import Prefill
 from mesh.reports import Hello, Lost, Register
+from mesh.rules import RULES
 from tests.sim.busy import seem_busy
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
@@ -164,6 +165,31 @@ def test_a_worker_that_could_not_be_dialed_is_dialed_again_when_it_registers_aga
         assert isinstance(process.worker, DecodeWorker)
         await process.worker.listen("decode0")
         assert await cluster.until(lambda: len(cluster.gateway.workers) == 1, 2)
+
+    run_virtual(main())
+
+
+def test_a_worker_whose_address_another_process_registers_too_comes_back_when_its_session_breaks() -> None:
+    """The gateway dials that process and reaches the worker. A second session that stayed would keep the worker from
+    registering once its own has ended."""
+
+    async def main() -> None:
+        cluster = Cluster(1)
+        await cluster.start(1, 1)
+        own = {id(stream) for stream in cluster.network.streams}
+        for _ in range(2):
+            await cluster.network.register("gateway", Register("decode0", Tier.DECODE, 99))
+            await asyncio.sleep(1.0)
+        (refused,) = cluster.gateway.refused_workers()
+        assert refused == "decode0 at decode0: incarnation: differs from what it registered with"
+        assert all(id(stream) in own or stream._closed for stream in cluster.network.streams)
+        for stream in cluster.network.streams:
+            if id(stream) in own and {stream.here, stream.peer} == {"gateway", "decode0"}:
+                stream.snap()
+        await asyncio.sleep(2 * RULES.heartbeat_seconds)
+        assert len(cluster.gateway.workers) == 2
+        cluster.ask(PROMPT)
+        assert await cluster.finish(5) == []
 
     run_virtual(main())
 

@@ -6,6 +6,7 @@ is done here, from outside all nodes."""
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from contextvars import Context
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ from mesh.messages import Message
 from mesh.rules import Rules
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.coverage import Coverage
+from tests.sim.seeds.deaths import DeathsOfWorkers
 from tests.sim.seeds.nodes import NodeLoop, SimNode
 from tests.sim.seeds.pools import WatchedPool
 from tests.sim.seeds.processes import FleetProcess, GatewayProcess, Trouble, WorkerProcess
@@ -29,7 +31,6 @@ from tests.sim.seeds.story import SimWorld
 from tests.sim.seeds.wires import NodeFabric, NodeNetwork, NodeTransport
 from tests.sim.workers import WorkerOptions, start_worker
 
-TOGETHER_SECONDS = 2.0  # workers that die within so long died together
 MEND_SECONDS = 20.0  # so long after a fault the mesh may still suffer from it
 
 
@@ -43,8 +44,8 @@ class Fleet:
         self.gateways: dict[str, GatewayProcess] = {}
         self.all: list[FleetProcess] = []
         self.troubles: list[Trouble] = []
-        self.deaths: dict[int, list[float]] = {}  # request -> when workers died that computed it
-        self.died: list[float] = []  # when workers died
+        self.deaths = DeathsOfWorkers(self)
+        self.snaps: list[tuple[float, str, str]] = []  # when the streams between two hosts broke
         self.lasting_cuts: set[tuple[str, str]] = set()  # ways that stay cut
         self._works: list[asyncio.Task[Any]] = []
         self.looked: Callable[[str], None] = lambda name: None  # called after each event of a process
@@ -131,7 +132,7 @@ class Fleet:
         )
         worker = process.worker
         process.tasks = [node.spawn(worker.run()), node.spawn(worker.attachments.register())]
-        node.after = lambda: self._ran(process)
+        node.after = partial(self._ran, process, pages)
         self.workers[name] = process
         self.all.append(process)
 
@@ -139,11 +140,11 @@ class Fleet:
         same = mine.numerics == theirs.numerics
         return (transport, "simulated") if same else ("", "another numerics class")
 
-    def _ran(self, process: WorkerProcess) -> None:
+    def _ran(self, process: WorkerProcess, pages: WatchedPool) -> None:
         """After each event of a worker whose pool has changed: its pages must be in order."""
-        if process.pages.changed:
-            process.pages.changed = False
-            for wrong in process.pages.faults(process.worker):
+        if pages.changed:
+            pages.changed = False
+            for wrong in pages.faults(process.worker):
                 self.violate(f"{process.name}: {wrong}")
         self.looked(process.name)
 
@@ -158,8 +159,8 @@ class Fleet:
             return
         process.alive = False
         if isinstance(process, WorkerProcess):
-            if died:
-                self._count_death(process)
+            if died and not process.replaced:
+                self.deaths.add(process)
             self.coverage.counts(process.worker.counts())
             self.fabric.died(process.incarnation)
         process.node.dead = True
@@ -169,16 +170,13 @@ class Fleet:
             for tell in list(process.broken):
                 self.network.later(tell)
 
-    def _count_death(self, process: WorkerProcess) -> None:
-        now = self.loop.world
-        self.died.append(now)
-        for request in process.computing():
-            self.deaths.setdefault(request, []).append(now)
-
-    def deaths_of(self, request: int) -> int:
-        """How many workers died alone while they computed a request."""
-        alone = [t for t in self.deaths.get(request, ()) if sum(abs(t - u) < TOGETHER_SECONDS for u in self.died) == 1]
-        return len(alone)
+    def replace(self, process: FleetProcess) -> None:
+        """The process is stopped, and another one will get its address: for others it has died."""
+        if isinstance(process, WorkerProcess):
+            self.deaths.add(process)
+        process.node.freeze()
+        process.replaced = True
+        self.network.drop(process.name, arrive=False)
 
     async def restart(self, name: str, seconds: float) -> None:
         """A supervisor starts the process again after a while, if nobody has it done before."""
@@ -195,6 +193,10 @@ class Fleet:
     def troubled(self, name: str, began: float) -> bool:
         """Whether the process may not have been able to serve at some time since then."""
         return any(t.name == name and t.ended + MEND_SECONDS >= began for t in self.troubles)
+
+    def snap(self, one: str, other: str) -> None:
+        self.snaps += [(self.loop.world, one, other), (self.loop.world, other, one)]
+        self.network.snap(one, other)
 
     async def heal(self) -> None:
         """Every fault ends but those that last; whoever is dead starts again."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.sim.seeds.users import User
 
 SETTLED_SECONDS = 5.0  # after it was stopped, a worker may judge others so much later
+REGISTERS_SECONDS = 2.0  # so long after its streams with a gateway broke, a worker is attached there again
 PATIENCE_SECONDS = 30.0  # the gateway's, after which a request that no worker takes ends
 
 
@@ -34,13 +35,14 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
         case DeadlineExceeded():
             return _deadline(fleet, user, now)
         case WorkersDied():
-            return _deaths(fleet, user)
+            return _deaths(fleet, user, process)
         case PoolTooSmall():
             return _pool(fleet, user)
         case ClassUnavailable():
             names = [w.name for w in fleet.workers.values() if w.name.startswith("decode")]
             mine = [n for n in names if user.numerics.startswith(f"{fleet.workers[n].numerics} ")]
-            return None if _all_in_trouble(fleet, mine, now) else f"{', '.join(mine)} can serve its class"
+            there = [name for name in mine if not _snapped(fleet, name, process, now)]
+            return None if _all_in_trouble(fleet, there, now) else f"{', '.join(there)} can serve its class"
         case Overloaded():
             return None if _busy(fleet) else "no other request is there"
         case Unavailable():
@@ -83,14 +85,17 @@ def _prompt_seconds(fleet: "Fleet", user: "User") -> float:
 
 
 def _busy(fleet: "Fleet") -> bool:
-    """Whether some gateway has a request."""
-    return any(each.core.sequencer.requests for each in fleet.gateways.values())
+    """Whether some gateway has a request, or some worker: a step goes on although its request has ended."""
+    gateways = any(each.core.sequencer.requests for each in fleet.gateways.values())
+    return gateways or any(process.stages() for process in fleet.workers.values())
 
 
-def _deaths(fleet: "Fleet", user: "User") -> str | None:
-    died = max((fleet.deaths_of(request) for request in user.requests), default=0)
-    needed = fleet.options.rules.deaths
-    return None if died >= needed else f"{died} workers died alone while they computed it, not {needed}"
+def _deaths(fleet: "Fleet", user: "User", process: "GatewayProcess") -> str | None:
+    rules, found = fleet.options.rules, [fleet.deaths.of(request, process.name) for request in user.requests]
+    alone, all_of_them = max((each[0] for each in found), default=0), max((each[1] for each in found), default=0)
+    if alone >= rules.deaths or all_of_them >= rules.deaths_in_all:
+        return None
+    return f"{alone} workers died alone while they computed it, not {rules.deaths}"
 
 
 def _pool(fleet: "Fleet", user: "User") -> str | None:
@@ -114,6 +119,13 @@ def _unavailable(fleet: "Fleet", user: "User", process: "GatewayProcess", error:
         if _all_in_trouble(fleet, names, since):
             return None
     return "workers of all tiers can serve"
+
+
+def _snapped(fleet: "Fleet", worker: str, process: "GatewayProcess", now: float) -> bool:
+    """Whether the worker may not be back at the gateway since their streams broke: for it that may be a death."""
+    return any(
+        (one, other) == (worker, process.name) and now - at < REGISTERS_SECONDS for at, one, other in fleet.snaps
+    )
 
 
 def _all_in_trouble(fleet: "Fleet", names: list[str], since: float) -> bool:

@@ -26,7 +26,7 @@ class SimNode:
         self.name = name
         self.dead = False
         self.after: Callable[[], None] | None = None  # called after each of its events
-        self._rate, self._offset = rate, offset
+        self.rate, self.offset = rate, offset
         self._context = Context()
         self._context.run(NODE.set, self)
         self.parked: list[asyncio.Handle] | None = None  # what became ready while it is frozen; None: it runs
@@ -45,10 +45,10 @@ class SimNode:
 
     def clock(self, seconds: float) -> float:
         """The time that its clock shows at this time of the world."""
-        return self._offset + self._rate * seconds
+        return self.offset + self.rate * seconds
 
     def world(self, clock: float) -> float:
-        return (clock - self._offset) / self._rate
+        return (clock - self.offset) / self.rate
 
     @property
     def frozen(self) -> bool:
@@ -64,24 +64,25 @@ class SimNode:
         assert isinstance(loop, NodeLoop)
         loop.resume(parked or [])
 
-    def holds(self, handle: asyncio.Handle) -> bool:
-        """Whether this event of the node must not run now."""
-        if self.dead:
+    def keep(self, handle: asyncio.Handle) -> None:
+        """This event of the node must not run now, or ever."""
+        if self.dead or self.parked is None:
             self.buried.append(handle)
-            return True
-        if self.parked is not None:
+        else:
             self.parked.append(handle)
-            return True
-        return False
 
 
 class NodeLoop(asyncio.SelectorEventLoop):
+    """Its own timers and its own way through them: a seed has tens of thousands of events, and most of its time goes by
+    between them."""
+
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
 
     def __init__(self, random: Random) -> None:
         super().__init__()
         self._world, self._random = 0.0, random
+        self._timers: list[tuple[float, asyncio.TimerHandle]] = []  # a heap; times are those of the world
         self._tasks: list[asyncio.Task[Any]] = []  # kept, so that those of dead nodes do not unwind
         self.nodes: list[SimNode] = []
         self.errors: list[str] = []  # exceptions that no task and no callback has caught
@@ -90,7 +91,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         node = NODE.get()
-        return self._world if node is None else node.clock(self._world)
+        return self._world if node is None else node.offset + node.rate * self._world
 
     @property
     def world(self) -> float:
@@ -101,35 +102,61 @@ class NodeLoop(asyncio.SelectorEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         node = NODE.get()
-        return super().call_at(when if node is None else node.world(when), callback, *args, context=context)
+        if node is not None:
+            when = node.world(when)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, timer))
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def resume(self, handles: list[asyncio.Handle]) -> None:
         self._ready.extend(handles)
 
     def _run_once(self) -> None:
-        ready, timers = self._ready, self._scheduled
-        while timers and timers[0]._cancelled:  # type: ignore[attr-defined]
-            heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
+        """Run until the loop stops."""
+        while True:
+            self._due()
+            ready = self._ready
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle._cancelled:  # type: ignore[attr-defined]
+                    continue
+                context = handle._context  # type: ignore[attr-defined]
+                node = context.get(NODE)
+                if node is not None and (node.dead or node.parked is not None):
+                    node.keep(handle)
+                    continue
+                try:
+                    context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error})
+                if node is not None and node.after is not None:
+                    node.after()
+            if self._stopping:
+                return
+
+    def _due(self) -> None:
+        """What is due becomes ready. Without anything ready, time passes until the next timer."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][1]._cancelled:  # type: ignore[attr-defined]
+            heapq.heappop(timers)
         if not ready:
             if not timers:
                 raise Stuck("nothing is ready and no timer is left")
-            due = timers[0].when() - RESOLUTION_SECONDS * self._random.random()
-            self._world = max(self._world, due)
-        while timers and timers[0].when() <= self._world + RESOLUTION_SECONDS:
-            timer = heapq.heappop(timers)
-            timer._scheduled = False  # type: ignore[attr-defined]
-            ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:  # type: ignore[attr-defined]
-                continue
-            node = handle._context.get(NODE)  # type: ignore[attr-defined]
-            if node is None:
-                handle._run()
-            elif not node.holds(handle):
-                handle._run()
-                if node.after is not None:
-                    node.after()
+            self._world = max(self._world, timers[0][0] - RESOLUTION_SECONDS * self._random.random())
+        while timers and timers[0][0] <= self._world + RESOLUTION_SECONDS:
+            ready.append(heapq.heappop(timers)[1])
 
     def _make(self, loop: asyncio.AbstractEventLoop, work: Any, **given: Any) -> asyncio.Task[Any]:
         task = asyncio.Task(work, loop=loop, **given)

@@ -1,8 +1,8 @@
 """A page pool that is checked after every event that has changed it: each page is where its state says, and is referred
 to by exactly those that hold it."""
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import chain
 
 from decode_svc.worker import DecodeWorker
 from engine.pages import PagePool, PageState
@@ -51,12 +51,12 @@ class WatchedPool(PagePool):
             PageState.QUARANTINED: counts.quarantined,
         }
         found = [f"not {n} pages are {each.value}" for each, n in stated.items() if states.count(each) != n]
-        if len(set(self._free)) != len(self._free) or any(states[page] is not PageState.FREE for page in self._free):
+        free = list(map(states.__getitem__, self._free)).count(PageState.FREE)
+        if len(set(self._free)) != len(self._free) or free != len(self._free):
             found.append(f"the free list is wrong: {sorted(self._free)}")
-        held = _held(worker)
-        wrong = [page for page in range(self.pages) if self._refs[page] != held[page]]
-        if wrong:
-            page = wrong[0]
+        held = _held(worker, self.pages)
+        if held != self._refs:
+            page = next(page for page in range(self.pages) if self._refs[page] != held[page])
             what = f"page {page}, {self._state[page].value}, has {self._refs[page]} references and {held[page]} holders"
             found.append(what)
         landing = _landing(worker)
@@ -65,20 +65,18 @@ class WatchedPool(PagePool):
         return found
 
 
-def _held(worker: PrefillWorker | DecodeWorker) -> Counter[int]:
+def _held(worker: PrefillWorker | DecodeWorker, pages: int) -> list[int]:
     """How many requests hold each page."""
-    held = Counter[int]()
-    for exam in worker._examinations._all.values():
-        held.update(exam.pages)
+    holders: list[Iterable[int]] = [exam.pages for exam in worker._examinations._all.values()]
     if isinstance(worker, DecodeWorker):
-        for request in worker.requests.values():
-            held.update(request.pages)
-        for flight in worker._flights._flying:
-            held.update(flight.doomed)
+        holders += [request.pages for request in worker.requests.values()]
+        holders += [flight.doomed for flight in worker._flights._flying]
     else:
-        for prompt in worker.prompts:
-            held.update(prompt.own.pages)
-            held.update(source for source, _ in prompt.own.copies)
+        holders += [prompt.own.pages for prompt in worker.prompts]
+        holders += [[source for source, _ in prompt.own.copies] for prompt in worker.prompts]
+    held = [0] * pages
+    for page in chain.from_iterable(holders):
+        held[page] += 1
     return held
 
 

@@ -17,10 +17,11 @@ from decode_svc.intake import Intake
 from decode_svc.requests import DecodeRequest
 from decode_svc.speculation.speculation import Speculation
 from engine.pages import PagePool
-from gateway import candidates
+from gateway import candidates, deaths
 from gateway.attached import AttachedWorker
 from gateway.attaching import Attaching
 from gateway.costs import Need
+from gateway.deaths import Deaths
 from gateway.retries import Retries
 from gateway.sequencer import Sequencer
 from kvtransfer.memory import MemoryReceiver
@@ -158,6 +159,10 @@ def _end_silently(pause: Pause, then: Callable[[], None]) -> None:
     pause.over = True
 
 
+def _all_of(needing: Any, worker: AttachedWorker) -> set[int]:
+    return {request.id for request in needing}
+
+
 def _accept_without_deadline(sequencer: Sequencer, choice: Any) -> Any:
     return _ACCEPT(sequencer, replace(choice, deadline_seconds=None))
 
@@ -185,6 +190,8 @@ REMOVALS: dict[str, Removal] = {
     "retire": Removal("workers do not learn that a request has ended", _off(Sequencer, "leave")),
     "preempt": Removal("no request gives way to an older one", _off(growth, "victim")),
     "count": Removal("a request larger than the pool is taken", _off(Room, "largest_need", lambda room, request: 0)),
+    "together": Removal("workers that die beside others count", _off(Deaths, "_counts", lambda *a: True)),
+    "suspects": Removal("a dead worker counts for requests that it has not begun", _off(deaths, "suspects", _all_of)),
     # timers
     "landing's progress": Removal("a landing without progress is never given up", _off(Landings, "_watch")),
     "lease": Removal("a silent peer is never given up", rules=replace(RULES, lease_seconds=inf)),

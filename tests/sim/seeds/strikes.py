@@ -126,9 +126,7 @@ class Strikes:
             return
         self._hit(fault.kind, fault.target)
         self._fleet.trouble(fault.target, fault.kind, RESTART_SECONDS)
-        process.node.freeze()
-        process.replaced = True
-        self._fleet.network.drop(fault.target, arrive=False)
+        self._fleet.replace(process)
         self._fleet.later(self._start_another(fault.target))
         self._loop.call_later(fault.seconds, self._thaw, process)
         self._loop.call_later(fault.seconds + 2.0, self._fleet.kill, process)
@@ -187,7 +185,7 @@ class Strikes:
 
     def _snap(self, fault: SimFault) -> None:
         self._hit(fault.kind, fault.target, fault.other)
-        self._fleet.network.snap(fault.target, fault.other)
+        self._fleet.snap(fault.target, fault.other)
 
     def _cut(self, fault: SimFault) -> None:
         """ "cut": nothing arrives either way; "deafen": the target hears nothing of the other."""

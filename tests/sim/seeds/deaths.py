@@ -1,0 +1,78 @@
+"""Which workers died, what they computed then, and which gateways could notice it: by this the judge knows whether a
+request may have ended its workers.
+
+A worker dies for others when its process is killed, or replaced at its address while it is stopped. A draining worker,
+and one that a gateway cannot hear, do not die for that gateway: docs/protocol.md, "Request at the gateway"."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from decode_svc.worker import DecodeWorker
+from gateway.requests import GatewayRequest, RequestPhase
+from tests.sim.seeds.processes import GatewayProcess, WorkerProcess
+
+if TYPE_CHECKING:
+    from tests.sim.seeds.fleet import Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class DeathOfWorker:
+    seconds: float
+    noticed_by: frozenset[str]  # names of gateways
+    suspects: frozenset[int]  # requests that it computed, or whose turn was next at it
+
+
+class DeathsOfWorkers:
+    def __init__(self, fleet: "Fleet") -> None:
+        self._fleet = fleet
+        self._all = list[DeathOfWorker]()
+
+    def add(self, process: WorkerProcess) -> None:
+        """The process dies now, or is replaced."""
+        noticing = [each for each in self._fleet.gateways.values() if self._notices(each, process)]
+        computed = process.computing()
+        suspects = set(computed)
+        for gateway in noticing:
+            suspects |= _next(gateway, process, computed, self._fleet.options.rules.priority_seconds)
+        names = frozenset(gateway.name for gateway in noticing)
+        self._all.append(DeathOfWorker(self._fleet.loop.world, names, frozenset(suspects)))
+
+    def _notices(self, gateway: GatewayProcess, process: WorkerProcess) -> bool:
+        if not gateway.alive or (process.name, gateway.name) in self._fleet.network.cuts:
+            return False
+        worker = gateway.core.workers.get(process.incarnation)
+        return worker is not None and not worker.draining
+
+    def of(self, request: int, gateway: str) -> tuple[int, int]:
+        """How many workers died under this request, as its gateway could notice: without those beside which other
+        workers died that had nothing to do with it; and all."""
+        world, rules = self._fleet.world, self._fleet.options.rules
+        own = [each for each in self._all if request in each.suspects and gateway in each.noticed_by]
+        others = [each for each in self._all if request not in each.suspects and gateway in each.noticed_by]
+        # Two notices can be so much further apart than the deaths, by the gateway's clock.
+        seconds = rules.together_seconds * (1 - world.drift) - world.latency_seconds
+        alone = [each for each in own if all(abs(each.seconds - other.seconds) >= seconds for other in others)]
+        return len(alone), len(own)
+
+
+def _next(gateway: GatewayProcess, process: WorkerProcess, computed: set[int], priority_seconds: float) -> set[int]:
+    """The request that the gateway has to suspect because the worker computes none of its requests: the oldest that
+    waits there for its first step. The notice of that step may have died with the worker."""
+    requests = gateway.core.sequencer.requests
+    if computed & requests.keys():
+        return set()
+    waiting = [requests[each] for each in _queued(process) & requests.keys()]
+    waiting = [each for each in waiting if each.phase is RequestPhase.OPEN and _needs(each, process)]
+    return {each.id for each in sorted(waiting, key=lambda each: each.seniority(priority_seconds))[:1]}
+
+
+def _queued(process: WorkerProcess) -> set[int]:
+    """Requests whose prompts this worker is to compute, and has not begun."""
+    worker = process.worker
+    if isinstance(worker, DecodeWorker):
+        return {r.key for r in worker.requests.values() if r.phase.value == "local"}
+    return {p.ticket.request for p in worker.prompts if p.phase.value in ("queued", "asked")}
+
+
+def _needs(request: GatewayRequest, process: WorkerProcess) -> bool:
+    return process.incarnation in (request.prefill, request.decode)

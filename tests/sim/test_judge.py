@@ -1,0 +1,97 @@
+"""The judge of the simulated meshes accepts an error only if the run has what causes it."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.admission_control import AdmissionControl
+from gateway.deaths import Deaths
+from gateway.router import Local
+from mesh.jobs import Sampling
+from tests.sim.seeds.run import RunOutcome, run_story
+from tests.sim.seeds.story import Demand, SimFault, SimWorld, Story
+
+# A prompt takes more than ten seconds, so a worker that dies has computed no token of it.
+WORLD = SimWorld(seed=1, prefills=1, decodes=1, gateways=1, local=Local.ALWAYS, step_seconds=4.0)
+DEMAND = Demand(0.0, tuple(range(40)), Sampling(max_tokens=5), 0)
+TIMES = (1.0, 8.0, 15.0)
+
+
+def killed(kind: str, target: str = "decode0", times: tuple[float, ...] = TIMES) -> tuple[SimFault, ...]:
+    return tuple(SimFault(at, kind, target, seconds=0.2) for at in times)
+
+
+def run(*faults: SimFault, world: SimWorld = WORLD, demands: tuple[Demand, ...] = (DEMAND,)) -> RunOutcome:
+    return run_story(Story(world, demands, faults, 60.0))
+
+
+def blame(patch: pytest.MonkeyPatch) -> None:
+    """From now on every end of a session counts as a death, whatever died beside it."""
+    ended = Deaths.ended
+
+    def died(deaths: Deaths, worker: object) -> None:
+        worker.session.ended_there, worker.draining = True, False  # type: ignore[attr-defined]
+        ended(deaths, worker)  # type: ignore[arg-type]
+
+    patch.setattr(Deaths, "ended", died)
+    patch.setattr(Deaths, "_counts", lambda *arguments: True)
+
+
+@pytest.mark.parametrize("kind", ["kill", "replace"])
+def test_a_request_may_end_with_its_third_worker_and_not_with_its_second(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = killed(kind)
+    third, second = run(*faults), run(*faults[:2])
+    assert not third.violations and third.reached["WORKERS_DIED"] == 1
+    assert not second.violations and second.errors == 0
+    monkeypatch.setattr(Deaths, "_guilty", lambda deaths, request: len(request.deaths) >= 2)
+    assert "2 workers died alone" in run(*faults[:2]).violations[0]
+
+
+@pytest.mark.parametrize("kind", ["drain", "together"])
+def test_a_request_may_not_end_for_workers_that_leave_or_die_beside_others(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = killed("drain") if kind == "drain" else killed("kill") + killed("kill", "prefill0")
+    assert not run(*faults).violations
+    blame(monkeypatch)
+    assert "0 workers died alone" in run(*faults).violations[0]
+
+
+def test_of_two_requests_that_wait_at_a_worker_only_the_older_may_be_suspected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They belong to another gateway than the request that the worker computes."""
+    younger = tuple(replace(DEMAND, at=at, gateway=1) for at in (0.2, 0.4))
+    world = replace(WORLD, gateways=2, max_batch=1)
+    outcome = run(*killed("kill"), world=world, demands=(DEMAND, *younger))
+    assert not outcome.violations and outcome.reached["WORKERS_DIED"] == 2
+    monkeypatch.setattr("gateway.deaths.suspects", lambda needing, worker: {each.id for each in needing})
+    assert "died alone" in run(*killed("kill"), world=world, demands=(DEMAND, *younger)).violations[0]
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_request_may_be_refused_for_its_wait_only_while_a_worker_computes(
+    computes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request ends by its deadline, and the step of prefill that computes it goes on."""
+    monkeypatch.setattr(AdmissionControl, "wait_seconds", lambda *arguments, **named: 9.0)
+    first = (replace(DEMAND, deadline_seconds=10.0),) if computes else ()
+    late = replace(DEMAND, at=10.5, deadline_seconds=5.0)
+    violations = run(world=replace(WORLD, local=Local.NEVER), demands=(*first, late)).violations
+    assert bool(violations) is not computes and all("no other request" in each for each in violations)
+
+
+def test_an_answer_may_lose_its_class_for_the_moment_in_which_its_worker_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The streams between the gateway and the only worker of the class break while the request has some tokens."""
+    world = replace(WORLD, decodes=2, classes=("class-a", "class-b"), step_seconds=0.3)
+    demand = replace(DEMAND, sampling=Sampling(max_tokens=60))
+    faults = tuple(SimFault(8.0, "snap", name, "gateway0") for name in ("decode0", "decode1"))
+    outcomes = [run(fault, world=world, demands=(demand,)) for fault in faults]
+    assert not any(each.violations for each in outcomes)
+    assert sum(each.reached["CLASS_UNAVAILABLE"] for each in outcomes) == 1
+    monkeypatch.setattr("tests.sim.seeds.judge.REGISTERS_SECONDS", 0.0)
+    assert sum("can serve its class" in str(run(fault, world=world, demands=(demand,))) for fault in faults) == 1
