@@ -147,7 +147,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
                 return
 
     def _due(self) -> None:
-        """What is due becomes ready. Without anything ready, time passes until the next timer."""
+        """Callbacks that are due become ready. Without anything ready, time passes until the next timer."""
         ready, timers = self._ready, self._timers
         while timers and timers[0][1]._cancelled:  # type: ignore[attr-defined]
             heapq.heappop(timers)
