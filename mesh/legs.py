@@ -119,8 +119,10 @@ class StepCompany:
     shared: int = 0  # steps that computed other requests too
 
     def count(self, batch: int) -> None:
-        self.fullest = max(self.fullest, batch)
-        self.shared += batch > 1
+        if batch > 1:
+            self.shared += 1
+        if batch > self.fullest:
+            self.fullest = batch
 
     @property
     def attributes(self) -> dict[str, int]:

@@ -2,16 +2,17 @@
 
 A timer that comes late is the sign. Each of its wake-ups takes a core from the threads of a step, of this process or of
 another one of the host. So it runs only while a recorded request is under way and something has just happened: a loop
-that handles nothing blocks nothing. While a step computes it rests too; a step says when it was done, and the loop that
-reads its result later than that stood still. Traces show each such interval as a span `loop.blocked` inside the span
-that it interrupts."""
+that handles nothing blocks nothing. While a step computes it rests too: a timer that is set already goes off once more
+and says nothing, which costs less than to cancel it and to set another one at each of many short steps. A step says when
+it was done, and the loop that reads its result later than that stood still. Traces show each such interval as a span
+`loop.blocked` inside the span that it interrupts."""
 
 import asyncio
 from collections import deque
 
-TICK_SECONDS = 0.010
+TICK_SECONDS = 0.020
 BLOCKED_SECONDS = 0.010  # shorter delays are not shown
-ACTIVE_TICKS = 4  # after so many, without anything that happens, the timer rests
+ACTIVE_TICKS = 2  # after so many, without anything that happens, the timer rests
 KEPT_INTERVALS = 256
 
 Interval = tuple[float, float]
@@ -45,10 +46,7 @@ class LoopMonitor:
         return [interval for interval in self.blocked if interval[1] > since]
 
     def step_begins(self) -> None:
-        if self._timer is not None:
-            self._look()
-            self._timer.cancel()
-            self._timer = None
+        self._look()
         self._steps += 1
 
     def step_ends(self, done_seconds: float) -> None:
@@ -58,6 +56,7 @@ class LoopMonitor:
             now = asyncio.get_running_loop().time()
             if done_seconds and now - done_seconds >= BLOCKED_SECONDS:
                 self._note(done_seconds, now)
+            self._before = now  # a timer from before the step now goes off early, and is not taken for a late one
             self.active()
 
     def _start(self) -> None:
@@ -67,6 +66,9 @@ class LoopMonitor:
             self._timer = loop.call_later(TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
+        if self._steps:
+            self._timer = None
+            return
         self._look()
         self._ticks += 1
         again = self._users > 0 and self._ticks < ACTIVE_TICKS
@@ -74,7 +76,7 @@ class LoopMonitor:
 
     def _look(self) -> None:
         """The timer may be late at this moment: a callback that ends a request can run before it."""
-        if self._timer is None:
+        if self._timer is None or self._steps:
             return
         now, due = asyncio.get_running_loop().time(), self._before + TICK_SECONDS
         if now - due >= BLOCKED_SECONDS:
