@@ -3,9 +3,9 @@
 A timer that comes late is the sign. Each of its wake-ups takes a core from the threads of a step, of this process or of
 another one of the host. So it runs only while a recorded request is under way and something has just happened: a loop
 that handles nothing blocks nothing. While a step computes it rests too: a timer that is set already goes off once more
-and says nothing, which costs less than to cancel it and to set another one at each of many short steps. A step says when
-it was done, and the loop that reads its result later than that stood still. Traces show each such interval as a span
-`loop.blocked` inside the span that it interrupts."""
+and says nothing, which costs less than to cancel it and to set another one at each of many short steps. A step says
+when it was done, and the loop that reads its result later than that stood still. Traces show each such interval as a
+span `loop.blocked` inside the span that it interrupts."""
 
 import asyncio
 from collections import deque

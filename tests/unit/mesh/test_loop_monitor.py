@@ -142,3 +142,20 @@ def test_a_timer_from_before_a_step_says_nothing_of_the_step_and_is_not_set_anew
         assert len(monitor.end(0.0)) == 1, "negative control: after the steps it stands still"
 
     run_virtual(main())
+
+
+def test_a_loop_that_stands_still_while_a_step_computes_is_judged_by_when_the_step_is_read() -> None:
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        monitor = LoopMonitor()
+        monitor.begin()
+        monitor.step_begins()
+        loop.stand_still(0.08)
+        assert monitor.end(0.0) == [], "the step may not be done yet"
+        monitor.begin()
+        done = loop.time()
+        loop.stand_still(0.05)
+        monitor.step_ends(done)
+        assert monitor.end(0.0) == [(done, loop.time())]
+
+    run_virtual(main())
