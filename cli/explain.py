@@ -145,10 +145,11 @@ def _rows(node: Node) -> Iterator[list[Node]]:
     for child in node.children:
         if child.name == semconv.LOOP_BLOCKED:
             stops.setdefault(child.service, []).append(child)
-        else:
+    folded = {service: found for service, found in stops.items() if len(found) > MOST_STOPS}
+    for child in node.children:
+        if child.name != semconv.LOOP_BLOCKED or child.service not in folded:
             yield from _rows(child)
-    for found in stops.values():
-        yield from [found] if len(found) > MOST_STOPS else [[each] for each in found]
+    yield from folded.values()
 
 
 def _label(nodes: list[Node]) -> str:

@@ -31,21 +31,22 @@ def free_address() -> str:
 def check_free(field: str, address: str, option: str = "") -> None:
     """ConfigError when the port is taken; it names `option`, which sets the address, or else --set. Without this check
     a second gRPC server could share the port silently and get half of the connections."""
-    if why := _taken(address):
-        how = option or f"--set {field}=HOST:PORT"
-        remedy = f"choose another address with {how}, or stop the process that listens there"
-        raise ConfigError(f"{field}: cannot listen on {address} ({why}); {remedy}")
+    check_all_free([(field, address, option)])
 
 
 def check_all_free(addresses: Sequence[tuple[str, str, str]]) -> None:
     """The same for several addresses, each with its field and option; one error names all that are taken."""
     taken = [(field, address, option, why) for field, address, option in addresses if (why := _taken(address))]
+    ways = dict.fromkeys(
+        f"{option} HOST:PORT" if option else f"--set {field}=HOST:PORT" for field, _, option, _ in taken
+    )
     if len(taken) == 1:
-        check_free(*taken[0][:3])
-    elif taken:
+        ((field, address, option, why),) = taken
+        remedy = f"choose another address with {option or next(iter(ways))}, or stop the process that listens there"
+        raise ConfigError(f"{field}: cannot listen on {address} ({why}); {remedy}")
+    if taken:
         where = ", ".join(f"{field} {address} ({why})" for field, address, _, why in taken)
-        how = " ".join(dict.fromkeys(f"{option} HOST:PORT" for _, _, option, _ in taken))
-        raise ConfigError(f"cannot listen on {where}; does another mesh run here? Choose other addresses with {how}")
+        raise ConfigError(f"cannot listen on {where}; does another mesh run here? Choose others with {' '.join(ways)}")
 
 
 def _taken(address: str) -> str:

@@ -1,4 +1,4 @@
-"""What a watcher of the health of a service sees, whatever happens while a status is being sent to it."""
+"""A watcher of a service's health gets its newest status, even one that comes while an older one is being sent."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
