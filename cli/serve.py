@@ -23,6 +23,7 @@ from cli.ports import check_free
 from mesh.common_config import CommonConfig
 from mesh.config import GatewayConfig
 from mesh.logs import log_json, log_lines
+from mesh.otlp import open_telemetry
 from mesh.settings import Settings, read_settings
 from mesh.telemetry import KeptHere, Silent, Telemetry
 
@@ -131,8 +132,6 @@ def telemetry_of(config: GatewayConfig) -> Telemetry:
         return Silent()
     if not config.otlp_endpoint:
         return KeptHere(config.trace_share)
-    from mesh.otlp import open_telemetry  # imports OTLP's messages, which only an exporting gateway needs
-
     return open_telemetry(config.otlp_endpoint, share=config.trace_share)
 
 

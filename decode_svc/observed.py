@@ -5,7 +5,7 @@ the time of its step is kept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from operator import sub
 
 from decode_svc.speculation.drafts import Drafts
 from engine.floor import NO_FLOOR, Floor
@@ -23,6 +23,7 @@ class AttemptRecord:
     prompt_tokens: int = 0
     times: list[float] = field(default_factory=list)  # when steps yielded tokens
     tokens: int = 0
+    generates: bool = False  # the current phase is `generate`, as in nearly all steps
     company: StepCompany = field(default_factory=StepCompany)
 
     def opened(self, now: float, *, local: bool) -> None:
@@ -45,17 +46,21 @@ class AttemptRecord:
         self._generates(now)
 
     def step_begins(self, now: float, piece: Piece) -> None:
-        if self.leg.recording:
-            if piece.sampled < len(piece.tokens):
-                self.leg.enter(semconv.COMPUTE, now)
-            else:
-                self._generates(now)
+        if piece.sampled < len(piece.tokens):
+            self.leg.enter(semconv.COMPUTE, now)
+            self.generates = False
+        elif not self.generates:
+            self._generates(now)
 
     def step_ends(self, now: float, piece: Piece, tokens: int, cached: int, batch: int) -> None:
         """The loop has read a step that has rows of this request, one of `batch`."""
         if not self.leg.recording:
             return
         self.company.count(batch)
+        if self.generates and self.times and tokens:  # nearly always
+            self.tokens += tokens
+            self.times.append(now)
+            return
         if piece.sampled < len(piece.tokens):
             self.leg.event(semconv.CHUNK, now, {semconv.TOKENS: len(piece.tokens), semconv.CACHED: cached})
             self.leg.note(self.company.attributes)
@@ -82,6 +87,7 @@ class AttemptRecord:
         self.leg.end(now)
 
     def _generates(self, now: float) -> None:
+        self.generates = True
         begins = self.leg.enter(semconv.GENERATE, now)
         if begins:
             self.company = StepCompany()
@@ -91,7 +97,7 @@ class AttemptRecord:
 
 def intervals(times: Sequence[float]) -> dict[str, float]:
     """Median and 99th percentile of the time between two steps that yield tokens."""
-    gaps = sorted(after - before for before, after in pairwise(times))
+    gaps = sorted(map(sub, times[1:], times))
     if not gaps:
         return {}
     return {semconv.ITL_P50: gaps[len(gaps) // 2], semconv.ITL_P99: gaps[min(len(gaps) - 1, len(gaps) * 99 // 100)]}

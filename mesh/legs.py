@@ -5,10 +5,11 @@ each other without a gap, so a leg has no hole by construction. A job without a 
 does nothing."""
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from mesh.jobs import Job
 from mesh.loop_monitor import LoopMonitor
@@ -17,7 +18,8 @@ from mesh.semconv import BATCH, ENGINE_STEP, LOOP_BLOCKED, ROWS, SHARED_STEPS, S
 from mesh.session import Session
 from mesh.telemetry import Attribute, Attributes, parse_traceparent
 
-BEFORE_SECONDS = 5.0  # a loop that stood still so long before a leg may have delayed its arrival
+GATHER_SECONDS = 0.05  # a finished leg waits so long for others: one message instead of many
+BEFORE_SECONDS = 0.05  # a loop that stood still up to so short before a leg began may have delayed its arrival
 
 
 class Recorder(Protocol):
@@ -130,7 +132,7 @@ class StepCompany:
 
 
 class Outbox:
-    """Finished legs and sampled steps on their way to gateways: one message for all that end at the same moment."""
+    """Finished legs and sampled steps on their way to gateways: one message for all that end within a short while."""
 
     def __init__(self, monitor: LoopMonitor) -> None:
         self._monitor = monitor
@@ -155,9 +157,14 @@ class Outbox:
     def step(self, gateway: Session, step: Phase) -> None:
         self._of(gateway)[1].append(step)
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything has not been sent yet."""
+        return bool(self._waiting)
+
     def _of(self, gateway: Session) -> tuple[list[Leg], list[Phase]]:
         if not self._waiting:
-            self._loop.call_soon(self._flush)
+            self._loop.call_later(GATHER_SECONDS, self._flush)
         return self._waiting.setdefault(gateway, ([], []))
 
     def _flush(self) -> None:
@@ -166,8 +173,11 @@ class Outbox:
             gateway.send(Phases(tuple(legs), tuple(steps)))
 
 
+_JSON = msgspec.json.Encoder()
+
+
 def to_json(attributes: Mapping[str, Attribute]) -> str:
-    return json.dumps(attributes, separators=(",", ":")) if attributes else ""
+    return _JSON.encode(attributes).decode() if attributes else ""
 
 
 class StepSampler:

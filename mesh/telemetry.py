@@ -7,12 +7,15 @@ is for tests and the simulation."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 Attribute = str | int | float | bool | tuple[str, ...]
 Attributes = Mapping[str, Attribute]
+
+NO_ATTRIBUTES: Attributes = MappingProxyType({})
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
@@ -47,16 +50,14 @@ class SpanKind(Enum):
     CLIENT = "client"  # one attempt of a request at a worker, as the gateway sees it
 
 
-@dataclass(frozen=True, slots=True)
-class SpanEvent:
+class SpanEvent(NamedTuple):
     name: str
     seconds: float
-    attributes: Attributes = field(default_factory=dict)
+    attributes: Attributes = NO_ATTRIBUTES
 
 
-@dataclass(frozen=True, slots=True)
-class SpanRecord:
-    """A finished span; its times are those of the gateway's clock."""
+class SpanRecord(NamedTuple):
+    """A finished span; its times are those of the gateway's clock. A tuple, for each request makes dozens of them."""
 
     service: str  # name of the service whose work it is
     name: str
@@ -65,7 +66,7 @@ class SpanRecord:
     parent_id: int  # 0: the span is the root of its trace
     start_seconds: float
     end_seconds: float
-    attributes: Attributes = field(default_factory=dict)
+    attributes: Attributes = NO_ATTRIBUTES
     events: tuple[SpanEvent, ...] = ()
     links: tuple[TraceContext, ...] = ()
     kind: SpanKind = SpanKind.INTERNAL

@@ -8,7 +8,8 @@ the same: the request log and `GET /debug/requests` show it."""
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import lru_cache
+from operator import sub
 from zlib import crc32
 
 from gateway.tenants.admission import OPEN, Admission
@@ -176,7 +177,7 @@ class ChoiceRecord:
             self.output = output()
         self.ended_seconds, self.finish = now, finish
         times, self.token_seconds = self.token_seconds, []
-        gaps = sorted(after - before for before, after in pairwise(times))
+        gaps = sorted(map(sub, times[1:], times))
         self.itl_p99_seconds = gaps[min(len(gaps) - 1, len(gaps) * 99 // 100)] if gaps else None
 
 
@@ -279,7 +280,12 @@ def attempt_id(ticket: Ticket, tier: Tier) -> int:
 
 def child_id(base: int, name: str, count: int = 1) -> int:
     """The id of the span of this name below the one of id `base`; `count` numbers those of one name."""
-    return (base ^ crc32(f"{name}/{count}".encode()) * _SPREAD) & _SIXTY_FOUR_BITS or 1
+    return (base ^ _mark(name, count)) & _SIXTY_FOUR_BITS or 1
+
+
+@lru_cache(maxsize=1024)  # names and counts are few
+def _mark(name: str, count: int) -> int:
+    return crc32(f"{name}/{count}".encode()) * _SPREAD
 
 
 def unrecorded() -> RequestRecord:

@@ -5,8 +5,9 @@ the ways between them are spans of their own, `dispatch` and `deliver`. Whatever
 would put outside its parent is cut off. Ids follow from the trace and the tickets, so a tree made twice is equal, and
 `kv.receive` can link to `kv.send`."""
 
-import json
 from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from gateway.observability import blocked
 from gateway.observability.attributes import chat_attributes, root_attributes
@@ -112,8 +113,8 @@ class _Tree:
 
     @staticmethod
     def _within(start: float, end: float, low: float, high: float) -> tuple[float, float]:
-        start = min(max(start, low), high)
-        return start, min(max(end, start), high)
+        start = low if start < low else high if start > high else start
+        return start, start if end < start else high if end > high else end
 
     # ---- an attempt at a worker: the gateway's span, and the worker's spans below it
 
@@ -173,8 +174,8 @@ class _Tree:
                     attempt.span_id,
                     *self._within(begins, ends, start, end),
                     found,
-                    tuple(_events(phase, offset, start, end)),
-                    self._links(attempt, phase),
+                    tuple(_events(phase, offset, start, end)) if phase.events else (),
+                    self._links(attempt) if phase.name == semconv.KV_RECEIVE else (),
                     error=f"{attempt.worker} died" if semconv.DIED in found else "",
                 )
             )
@@ -186,10 +187,8 @@ class _Tree:
         self.spans += mine
         self.spans += blocked.spans([dispatch, *mine], attempt.worker, intervals, new_id)
 
-    def _links(self, attempt: AttemptAtWorker, phase: Phase) -> tuple[TraceContext, ...]:
+    def _links(self, attempt: AttemptAtWorker) -> tuple[TraceContext, ...]:
         """From kv.receive to the kv.send of the same ticket."""
-        if phase.name != semconv.KV_RECEIVE:
-            return ()
         senders = [
             other
             for choice in self._record.choices
@@ -242,10 +241,14 @@ def _events(phase: Phase, offset: float, low: float, high: float) -> Iterator[Sp
             yield SpanEvent(event.name, seconds, _attributes(event.attributes))
 
 
+_ATTRIBUTES = msgspec.json.Decoder(dict[str, Attribute])
+
+
 def _attributes(text: str) -> dict[str, Attribute]:
     """A worker's attributes. It is one of ours, but a damaged text must not cost the trace."""
-    try:
-        found = json.loads(text) if text else {}
-    except ValueError:
+    if not text:
         return {}
-    return found if isinstance(found, dict) else {}
+    try:
+        return _ATTRIBUTES.decode(text)
+    except msgspec.DecodeError:
+        return {}

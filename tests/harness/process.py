@@ -4,6 +4,7 @@ No supervisor restarts it, so the test decides which processes live. `ask` reach
 (`tests/harness/window.py`); its structured events go to the listener (`tests/harness/events.py`)."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -114,8 +115,9 @@ class ServiceProcess:
         if self._process is None:
             return
         if self._process.returncode is None:
-            self._process.terminate()
-            self.send_signal(signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and nobody has said so yet
+                self._process.terminate()
+                self.send_signal(signal.SIGCONT)
             try:
                 await asyncio.wait_for(self._process.wait(), DRAIN_SECONDS)
             except TimeoutError:
