@@ -72,8 +72,8 @@ class DecodeWorker:
         self.isolation, self._speculation = Isolation(runner, pages), speculation
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._flights, self._emission, self._monitor = Flights(), Emission(), LoopMonitor()
-        self._outbox, self._runner = Outbox(self._monitor), runner
-        self._sampler = StepSampler(self._outbox, trace_steps)
+        outbox, self._runner = Outbox(self._monitor), runner
+        self._sampler = StepSampler(outbox, trace_steps)
         self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
         self._measures = DecodeMeasures(max_batch=max_batch)
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
@@ -82,7 +82,7 @@ class DecodeWorker:
             page_tokens=size,
             numerics=numerics,
             priority_seconds=rules.priority_seconds,
-            outbox=self._outbox,
+            outbox=outbox,
             wake=self.wake,
             publish=not speculation.has_draft_model,  # it does not read these prompts
         )
@@ -97,7 +97,7 @@ class DecodeWorker:
         )
         self.sessions = Sessions(kv_hello, receivers, choose, rules=rules, on_activity=self._monitor.active)
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
-        parts = requests, pages, self._room, self.landings.quarantine, self._emission, self._outbox, self._examinations
+        parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
         self._intake = Intake(*parts, floor=floor, masker=masker, host=self, rules=rules)
         self.ledger = Ledger(pages, lambda: holders(requests, self._flights, self.landings, self._examinations))
         self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
@@ -281,7 +281,7 @@ class DecodeWorker:
 
     @property
     def busy(self) -> bool:
-        return bool(self.requests) or len(self._examinations) > 0 or self._outbox.waits
+        return bool(self.requests) or len(self._examinations) > 0
 
     def counts(self) -> dict[str, int]:
         """Counters of all parts since the start, and the number of pages in each state now."""

@@ -18,7 +18,6 @@ from mesh.semconv import BATCH, ENGINE_STEP, LOOP_BLOCKED, ROWS, SHARED_STEPS, S
 from mesh.session import Session
 from mesh.telemetry import Attribute, Attributes, parse_traceparent
 
-GATHER_SECONDS = 0.05  # a finished leg waits so long for others: one message instead of many
 BEFORE_SECONDS = 0.05  # a loop that stood still up to so short before a leg began may have delayed its arrival
 
 
@@ -132,7 +131,8 @@ class StepCompany:
 
 
 class Outbox:
-    """Finished legs and sampled steps on their way to gateways: one message for all that end within a short while."""
+    """Finished legs and sampled steps on their way to gateways: one message for all that end at the same moment. They
+    do not wait for others: a worker that is killed now has reported every request whose client has its answer."""
 
     def __init__(self, monitor: LoopMonitor) -> None:
         self._monitor = monitor
@@ -157,14 +157,9 @@ class Outbox:
     def step(self, gateway: Session, step: Phase) -> None:
         self._of(gateway)[1].append(step)
 
-    @property
-    def waits(self) -> bool:
-        """Whether anything has not been sent yet."""
-        return bool(self._waiting)
-
     def _of(self, gateway: Session) -> tuple[list[Leg], list[Phase]]:
         if not self._waiting:
-            self._loop.call_later(GATHER_SECONDS, self._flush)
+            self._loop.call_soon(self._flush)
         return self._waiting.setdefault(gateway, ([], []))
 
     def _flush(self) -> None:

@@ -200,8 +200,10 @@ def _check_key(value: SettingValue, where: str) -> None:
 
 def _nearest(name: str, known: Iterator[str] | tuple[str, ...] | list[str]) -> str:
     choices = list(known)
-    close = get_close_matches(name, choices, n=1, cutoff=0.0)
-    return f"; did you mean {close[0]!r}? Valid: {', '.join(sorted(choices))}" if close else ""
+    longer = sorted(each for each in choices if name and each.startswith(name))[:3]
+    close = longer or get_close_matches(name, choices, n=1)
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
+    return f"{hint} Valid: {', '.join(sorted(choices))}" if choices else ""
 
 
 def _convert(kind: Any, value: SettingValue) -> Any:

@@ -281,7 +281,7 @@ class PrefillWorker:
 
     @property
     def busy(self) -> bool:
-        return len(self.prompts) + len(self._examinations) > 0 or self._outbox.waits
+        return len(self.prompts) + len(self._examinations) > 0
 
     def counts(self) -> dict[str, int]:
         """Since the start: commits, repeated bytes, all page bytes written, steps. Now: pages by state."""

@@ -206,6 +206,7 @@ class RequestRecord:
     status: str = "running"  # running | ok | error | cancelled
     error: str = ""  # reason of the error
     message: str = ""  # of the error, as the client got it
+    field: str = ""  # that the error names; empty: none
     http_status: int = 200  # that the error has over HTTP
     server_error: bool = False  # the error is ours, not the client's
     complete: bool = False  # every worker has reported, or had its time
@@ -227,7 +228,7 @@ class RequestRecord:
         """The request ends with this error; its bytes are not sent yet."""
         if not self.error:
             self.error, self.message, self.http_status = error.reason, error.message, error.http_status
-            self.server_error = error.http_status >= 500
+            self.field, self.server_error = error.field or "", error.http_status >= 500
             self.answering_seconds = self.clock()
 
     def ends(self, *, cancelled: bool = False) -> None:

@@ -122,4 +122,25 @@ def _type_error(message: str) -> InvalidRequest:
     if unknown:
         what = what.replace(unknown[1], brief(unknown[1]))
         path = f"{path}.{brief(unknown[1])}" if path else brief(unknown[1])
-    return InvalidRequest(path or None, f"{path or 'the body'}: {what}")
+    return InvalidRequest(path or None, f"{path or 'the body'}: {_in_words(what)}")
+
+
+def _in_words(what: str) -> str:
+    """msgspec's message without the names of its types: "Expected `array | null`, got `str`"."""
+
+    def named(match: re.Match[str]) -> str:
+        return " or ".join(_TYPES[name] for name in match[1].split(" | "))
+
+    return re.sub(rf"`({_ANY_TYPE}(?: \| {_ANY_TYPE})*)`", named, what)
+
+
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+_ANY_TYPE = f"(?:{'|'.join(_TYPES)})"

@@ -8,7 +8,6 @@ import pytest
 from gateway.router import Local
 from mesh import semconv
 from mesh.jobs import Sampling, Tier
-from mesh.legs import GATHER_SECONDS
 from mesh.rules import RULES
 from tests.harness.trees import own_seconds, own_shares, picture, root_of
 from tests.sim.loop import run_virtual
@@ -256,21 +255,3 @@ def test_many_requests_under_faults_are_complete_trees(seed: int) -> None:
 
 
 # ---- delays
-
-
-def test_a_worker_is_busy_until_its_reports_are_sent() -> None:
-    """Otherwise one that drains would leave with the traces of its last requests."""
-
-    async def main() -> None:
-        traced = TracedCluster()
-        await traced.cluster.start(1, 1)
-        client = traced.ask()
-        assert client.task is not None
-        await client.task
-        workers = traced.cluster.prefill(), traced.cluster.decode()
-        assert not traced.cluster.decode().requests and workers[1].busy
-        await asyncio.sleep(4 * GATHER_SECONDS)
-        assert not any(worker.busy for worker in workers)
-        check(await traced.tree())
-
-    run_virtual(main())

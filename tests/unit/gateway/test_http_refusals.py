@@ -188,6 +188,20 @@ async def test_a_field_that_no_endpoint_knows_is_named_in_a_header(url: str) -> 
     assert many.headers["x-baton-ignored"].endswith("field_15, 4984 more")
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"logit_bias": "x"}, "logit_bias: Expected an object or null, got a string"),
+        ({"max_tokens": "3"}, "max_tokens: Expected a whole number or null, got a string"),
+        ({"temperature": [1]}, "temperature: Expected a number or null, got a list"),
+        ({"stream": 1}, "stream: Expected true or false or null, got a whole number"),
+    ],
+)
+async def test_a_field_of_the_wrong_kind_is_told_in_words(url: str, fields: dict[str, Any], message: str) -> None:
+    answer = await post(url, *with_text(**fields))
+    assert answer.status_code == 400 and answer.json()["error"]["message"] == message
+
+
 async def test_with_strict_fields_an_unknown_field_is_answered_with_the_nearest_name(url: str, core: Any) -> None:
     object.__setattr__(core.limits, "strict_fields", True)
     assert (await post(url, *with_text(user="me"))).status_code == 200, "hints are known"
@@ -264,3 +278,10 @@ async def test_a_port_in_use_is_an_error_that_names_the_address_and_the_setting(
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(AddressError, match=f"http_address = '{address}'"):
             await serve_http(None, address)
+
+
+async def test_the_line_of_a_refused_request_names_the_field(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "baton.request")
+    await post(url, *with_text(temperature=-1))
+    (line,) = [record for record in caplog.records if record.name == "baton.request"]
+    assert vars(line)["field"] == "temperature" and "INVALID_REQUEST temperature" in line.getMessage()

@@ -68,6 +68,11 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[decode]\npage_token = 1", r"baton.toml: unknown key 'page_token' in \[decode\]; did you mean 'page_tokens'"),
         ("[decoder]\n", r"baton.toml: unknown section \[decoder\]; did you mean 'decode'"),
         ("modle = 'x'", "baton.toml: unknown key 'modle'; did you mean 'model'"),
+        (
+            "[gateway]\nhttp = 'x'",
+            r"unknown key 'http' in \[gateway\]; did you mean 'http_address' or 'http_hosts' or 'http_tls_ca'\?",
+        ),
+        ("[worker]\nnonsense = 1", r"unknown key 'nonsense' in \[worker\]\. Valid: "),
         ("model = 'nowhere'", "baton.toml, model: .*nowhere is not a Hugging Face model folder"),
         ("[decode]\npage_tokens = 33", r"baton.toml, \[decode\] page_tokens: 33 is not one of 16, 32, 64"),
         ("[worker]\npage_tokens = '32'", r"\[worker\] page_tokens: expected a whole number, got '32'"),
