@@ -33,7 +33,12 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        return sum(stop - start for start, stop in self.pieces)
+        """How long at least one piece runs: those of a request's choices lie over each other."""
+        found, until = 0.0, 0.0
+        for start, stop in sorted(self.pieces):
+            found += max(0.0, stop - max(start, until))
+            until = max(until, stop)
+        return found
 
 
 def rows_of(request: Json) -> list[Row]:

@@ -118,7 +118,7 @@ async def _run(
         say(f"  gRPC   baton generate --address {grpc}{tls} 'Once upon a time'")
         say(f"  chat   baton chat --address {grpc}{tls}")
         if token := overrides.get("mesh_token_file"):
-            say(f"  token  {token}")
+            say(f"  token  {token} (workers that you start by hand need it: --set mesh_token_file=…)")
         say(f"  look   http://{http}/ui\n" if mesh.gateway.ui else "")
         if trace:
             await _draw_all(http)

@@ -46,6 +46,12 @@ def test_phases_that_repeat_share_a_row_and_add_up() -> None:
     assert len(row.pieces) == 2 and row.seconds == pytest.approx(0.2)
 
 
+def test_the_phases_of_choices_that_run_together_count_once() -> None:
+    together = [span("decode-1", "generate", start, start + 400.0) for start in (500.0, 500.0, 600.0)]
+    row = rows_of(request(ROOT, *together))[2]
+    assert (row.label, len(row.pieces)) == ("decode", 3) and row.seconds == pytest.approx(0.5)
+
+
 def test_bars_lie_where_the_phase_was() -> None:
     lines = draw(REQUEST, columns=100)
     bars = {line.split()[0]: (line.find("█"), line.rfind("█")) for line in lines if "█" in line and "loop" not in line}
