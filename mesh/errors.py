@@ -143,7 +143,7 @@ class ClassUnavailable(BatonError):
     """No worker is left of the class that the answer began in; the message names both fingerprints."""
 
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
-    http_status = 503
+    http_status = 409
     reason = "CLASS_UNAVAILABLE"
 
 

@@ -22,7 +22,7 @@ def _object(needs: str, **properties: Json) -> Json:
 
 def _tools(schema: str, *, kind: str, needs: str) -> Json:
     """`schema`: the member with the JSON schema of the arguments."""
-    about = {"description": {"type": "string"}, schema: {"type": "object"}, "strict": {"type": "boolean"}}
+    about = {"description": {"type": "string"}, schema: {"type": "object"}, "strict": {"type": ["boolean", "null"]}}
     return {"array": {"maxItems": MAX_TOOLS, "items": _object(needs, type={"enum": [kind]}, name=_NAME, **about)}}
 
 
@@ -69,7 +69,7 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
         "tool_choice": {"object": _object("type", type={"enum": ["auto", "any", "tool", "none"]}, name=_NAME)},
         "thinking": {"object": _object("type", type={"enum": ["enabled", "adaptive", "disabled"]})},
         "output_format": {"object": _object("type schema", type={"enum": ["json_schema"]}, schema={"type": "object"})},
-        "context_management": {"object": {"properties": {"edits": {"type": "array", "maxItems": 0}}}},
+        "context_management": {"object": {"properties": {"edits": {"type": ["array", "null"], "maxItems": 0}}}},
         "mcp_servers": {"array": {"maxItems": 0}},
         **{name: {"object": _NEVER} for name in ("thread", "compaction")},
     }
