@@ -93,6 +93,10 @@ def _output(body: MessagesRequest | MessagesCountRequest, ignored: Ignored) -> t
         reader = ObjectReader(form, path, ignored)
         if reader.choice("type", ("json_schema",)) is None:
             raise InvalidRequest(reader.at("type"), f"{reader.at('type')} is missing: it must be json_schema")
+        if not isinstance(reader.any("schema"), dict):
+            raise InvalidRequest(
+                reader.at("schema"), f"{reader.at('schema')} must be a JSON schema, which is an object"
+            )
     return effort, form, path
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.grpc.tools import json_object, limit, tool_choice_of, tool_of
+from gateway.grpc.tools import limit, tool_choice_of, tool_of
+from gateway.json_text import parse_json_object
 from gateway.lengths import validate_length
 from gateway.text.prompt import ChatPrompt
 from gateway.text.tools import ChatFields
@@ -43,7 +44,7 @@ async def parse_conversation(chat: pb.Chat, most: int, *, special: bool) -> Chat
         messages=messages,
         tools=[tool_of(tool, CHAT_FIELDS.tool(index)) for index, tool in enumerate(chat.tools)],
         tool_choice=tool_choice_of(chat),
-        template_arguments=json_object(chat.template_arguments_json, CHAT_FIELDS.template_arguments),
+        template_arguments=parse_json_object(chat.template_arguments_json, CHAT_FIELDS.template_arguments),
         add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else None,
         continue_final_message=chat.continue_final_message,
         documents=await _documents(chat.documents_json),
@@ -57,7 +58,7 @@ async def parse_conversation(chat: pb.Chat, most: int, *, special: bool) -> Chat
 async def _documents(texts: Sequence[str]) -> list[Json] | None:
     found = list[Json]()
     for index, text in enumerate(texts):
-        found.append(json_object(text, f"chat.documents_json[{index}]"))
+        found.append(parse_json_object(text, f"chat.documents_json[{index}]"))
         await asyncio.sleep(0)
     return found or None
 

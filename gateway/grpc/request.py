@@ -20,6 +20,7 @@ from gateway.grpc.options import adjustment_fields
 from gateway.grpc.prompt import ParsedPrompt, ids_of, parse_prompt
 from gateway.grpc.tools import CHOICE_FIELD
 from gateway.observability.record import RequestRecord
+from gateway.receipts.draft import spelled_class, split_class
 from gateway.structured.calls import call_form
 from gateway.structured.forms import Form, parse_structured_outputs
 from gateway.text.assets import Assets
@@ -27,7 +28,6 @@ from gateway.text.formats import HERMES
 from gateway.validation import MAX_CHOICES, MAX_TOP_LOGPROBS
 from mesh.errors import InvalidRequest
 
-_FINGERPRINT = " fingerprint "
 MOST_STOPS = 1024  # stop strings that are converted; gateway/validation.py has the setting's limit
 
 
@@ -150,12 +150,12 @@ def _structured(output: pb.StructuredOutput, assets: Assets, names: Names) -> Fo
 
 
 def class_of(numerics: str) -> pb.NumericsClass:
-    name, _, fingerprint = numerics.rpartition(_FINGERPRINT)
+    name, fingerprint = split_class(numerics)
     return pb.NumericsClass(name=name, fingerprint=fingerprint)
 
 
 def numerics_of(numerics_class: pb.NumericsClass) -> str:
-    return f"{numerics_class.name}{_FINGERPRINT}{numerics_class.fingerprint}"
+    return spelled_class(numerics_class.name, numerics_class.fingerprint)
 
 
 def _check_listed(request: pb.GenerateRequest, prompt: ParsedPrompt, names: Names) -> None:

@@ -1,10 +1,10 @@
 """Tools, tool choices and tool calls of baton.inference.v1 in the shape that gateway/text/tools.py validates."""
 
-import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
+from gateway.json_text import parse_json_object
 from gateway.text.tool_calls import ToolCall
 from gateway.text.tool_choice import ToolChoice, ToolMode
 from gateway.text.tools import MAX_TOOLS
@@ -12,7 +12,6 @@ from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
 CHOICE_FIELD = "chat.tool_choice"
-MOST_JSON_CHARACTERS = 1_000_000  # parsing so many takes some ten milliseconds, in one piece
 _MODES = {
     pb.TOOL_MODE_NONE: ToolMode.NONE,
     pb.TOOL_MODE_AUTO: ToolMode.AUTO,
@@ -24,7 +23,7 @@ def tool_of(tool: pb.Tool, path: str) -> Json:
     function: Json = {"name": tool.name}
     if tool.HasField("description"):
         function["description"] = tool.description
-    function["parameters"] = json_object(tool.parameters_json, f"{path}.parameters_json")
+    function["parameters"] = parse_json_object(tool.parameters_json, f"{path}.parameters_json")
     if tool.HasField("strict"):
         function["strict"] = tool.strict
     return {"type": "function", "function": function}
@@ -69,19 +68,6 @@ def tool_call_part(call: ToolCall) -> pb.ToolCallPart:
 def limit(path: str, values: Sequence[Any]) -> None:
     if len(values) > MAX_TOOLS:
         raise InvalidRequest(path, f"{path} has {len(values)} entries; at most {MAX_TOOLS} are allowed")
-
-
-def json_object(text: str, path: str) -> Json:
-    if len(text) > MOST_JSON_CHARACTERS:
-        what = f"{path} has {len(text)} characters; at most {MOST_JSON_CHARACTERS} are allowed"
-        raise InvalidRequest(path, what)
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(path, f"{path} must be a JSON object: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidRequest(path, f"{path} must be a JSON object; it is {type(found).__name__}")
-    return found
 
 
 def _mode(mode: int, path: str) -> ToolMode:

@@ -27,7 +27,6 @@ from mesh.errors import InvalidRequest
 from mesh.jobs import Adjustments
 
 MAX_PROMPTS = 256
-MAX_CLASS_CHARACTERS = 256
 CHAT_FIELDS = ChatFields(
     messages="messages",
     tools="tools",
@@ -244,13 +243,7 @@ def _client_request(
 def _numerics(body: CommonRequest) -> str:
     """The only numerics class whose workers may answer; empty: any."""
     wanted = body.numerics_class
-    if wanted is None:
-        return ""
-    for name, value in (("name", wanted.name), ("fingerprint", wanted.fingerprint)):
-        if not 0 < len(value) <= MAX_CLASS_CHARACTERS:
-            field = f"numerics_class.{name}"
-            raise InvalidRequest(field, f"{field} must have 1 to {MAX_CLASS_CHARACTERS} characters")
-    return spelled_class(wanted.name, wanted.fingerprint)
+    return "" if wanted is None else spelled_class(wanted.name, wanted.fingerprint)
 
 
 async def _adjustments(body: CommonRequest, assets: Assets) -> Adjustments | None:

@@ -13,8 +13,10 @@ from gateway.receipts.canonical import FORMAT, Json
 from gateway.receipts.hashes import MOST_MARKS, digest, id_bytes, token_hashes
 from gateway.receipts.parameters import parameters_of
 from gateway.validation import ValidRequest
+from mesh.errors import InvalidRequest
 from mesh.jobs import End
 
+MAX_CLASS_CHARACTERS = 256
 _FINGERPRINT = " fingerprint "
 
 
@@ -114,7 +116,10 @@ def finish_name(event: Finished) -> str:
 
 
 def spelled_class(name: str, fingerprint: str) -> str:
-    """A numerics class as TokenStream.numerics spells it."""
+    """A numerics class as TokenStream.numerics spells it; a client has named it."""
+    for part, value in (("numerics_class.name", name), ("numerics_class.fingerprint", fingerprint)):
+        if not 0 < len(value) <= MAX_CLASS_CHARACTERS:
+            raise InvalidRequest(part, f"{part} must have 1 to {MAX_CLASS_CHARACTERS} characters")
     return f"{name}{_FINGERPRINT}{fingerprint}"
 
 

@@ -9,7 +9,8 @@ from gateway.adjustments import MAX_BAD_WORD_CHARACTERS, MAX_BAD_WORDS, MAX_BIAS
 from gateway.adjustments import REPETITION_PENALTIES as REPETITION
 from gateway.embedding import MAX_INPUTS
 from gateway.openai.embeddings import FORMATS
-from gateway.openai.request import MAX_CLASS_CHARACTERS, MAX_PROMPTS
+from gateway.openai.request import MAX_PROMPTS
+from gateway.receipts.draft import MAX_CLASS_CHARACTERS
 from gateway.reference.models import DescribedModel
 from gateway.text.prompt import ROLES
 from gateway.text.tools import MAX_TOOLS

@@ -5,7 +5,7 @@ here."""
 
 from typing import Any
 
-from gateway.openai.request import MAX_CLASS_CHARACTERS
+from gateway.receipts.draft import MAX_CLASS_CHARACTERS
 from gateway.reference.models import DescribedModel
 from gateway.text.tools import MAX_TOOLS
 from gateway.validation import MAX_STOP_CHARACTERS
@@ -22,7 +22,8 @@ def _object(needs: str, **properties: Json) -> Json:
 
 def _tools(schema: str, *, kind: str, needs: str) -> Json:
     """`schema`: the member with the JSON schema of the arguments."""
-    about = {"description": {"type": "string"}, schema: {"type": "object"}, "strict": {"type": ["boolean", "null"]}}
+    about: Json = {"description": {"type": "string"}, "strict": {"type": ["boolean", "null"]}}
+    about[schema] = {"type": "object" if schema in needs.split() else ["object", "null"]}
     return {"array": {"maxItems": MAX_TOOLS, "items": _object(needs, type={"enum": [kind]}, name=_NAME, **about)}}
 
 
@@ -89,7 +90,7 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
         },
         "MessagesRequest": {
             **asked,
-            "max_tokens": {"integer": tokens | {"minimum": 1}},
+            "max_tokens": {"integer": {"minimum": 1}},  # more than fits is as good as what fits
             "stop_sequences": {"array": stops},
             "container": {"string": _NEVER, "object": _NEVER},
         },

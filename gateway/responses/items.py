@@ -2,9 +2,9 @@
 
 Step 1 of a request's life over HTTP. The `output` of one response may stand in the `input` of the next as it is."""
 
-import json
 from typing import Any
 
+from gateway.json_text import JsonBudget
 from gateway.translation.reading import Ignored, ObjectReader
 from gateway.translation.transcript import Transcript
 from mesh.errors import InvalidRequest, brief
@@ -18,18 +18,18 @@ _HINTS = ("id", "status", "phase")  # members by which OpenAI finds and labels a
 def read_input(given: str | list[Json] | None, instructions: str | None, ignored: Ignored) -> Transcript:
     if given is None or given == []:
         raise InvalidRequest("input", "input is missing: text, or a list of at least one item")
-    transcript = Transcript()
+    transcript, budget = Transcript(), JsonBudget()
     if instructions:
         transcript.system(instructions, "instructions")
     if isinstance(given, str):
         transcript.user(given, "input")
     else:
         for at, item in enumerate(given):
-            _read_item(ObjectReader(item, f"input[{at}]", ignored), transcript, ignored)
+            _read_item(ObjectReader(item, f"input[{at}]", ignored), transcript, budget, ignored)
     return transcript
 
 
-def _read_item(item: ObjectReader, transcript: Transcript, ignored: Ignored) -> None:
+def _read_item(item: ObjectReader, transcript: Transcript, budget: JsonBudget, ignored: Ignored) -> None:
     kind = item.any("type") or "message"
     for name in _HINTS:
         item.any(name)
@@ -42,7 +42,8 @@ def _read_item(item: ObjectReader, transcript: Transcript, ignored: Ignored) -> 
         transcript.thought("\n".join(thought), item.path)
     elif kind == "function_call":
         id, name = item.text("call_id"), item.text("name")
-        transcript.called(id, name, _arguments(item), item.path)
+        arguments = budget.parse_object(item.text("arguments"), item.at("arguments"))
+        transcript.called(id, name, arguments, item.path)
     elif kind == "function_call_output":
         id, output = item.text("call_id"), "\n".join(_texts(item, "output", ignored, required=True))
         transcript.result(id, output, item.path, item.at("call_id"))
@@ -87,14 +88,3 @@ def _part(part: ObjectReader) -> str:
         raise InvalidRequest(part.at("type"), f"{part.at('type')} is {brief(repr(kind))}; only text is supported")
     part.done()
     return text
-
-
-def _arguments(item: ObjectReader) -> Json:
-    name, text = item.at("arguments"), item.text("arguments")
-    try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(name, f"{name} must be the text of a JSON object: {error}") from error
-    if not isinstance(arguments, dict):
-        raise InvalidRequest(name, f"{name} must be the text of a JSON object; it is {type(arguments).__name__}")
-    return arguments

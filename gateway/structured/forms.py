@@ -10,6 +10,7 @@ from typing import Any
 
 from llguidance import LLMatcher
 
+from gateway.json_text import parse_json_text
 from gateway.structured.schema import MAX_BYTES, WHITE_SPACE, json_grammar
 from mesh.errors import InvalidRequest, brief
 from mesh.grammar import client_grammar
@@ -190,14 +191,13 @@ def triggered(bodies: dict[str, list[str]], added: Added, *, most: str = "*") ->
 
 
 def _object(value: Any, path: str) -> Any:
-    try:
-        value = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(path, f"{path} is no JSON: {error}") from error
+    value = parse_json_text(value, path) if isinstance(value, str) else value
     if not isinstance(value, dict):
         raise InvalidRequest(path, f"{path} must be an object")
     try:
         json.dumps(value, ensure_ascii=False).encode()
-    except (UnicodeEncodeError, RecursionError) as error:
-        raise InvalidRequest(path, f"{path}: {error}") from error
+    except UnicodeEncodeError:
+        raise InvalidRequest(path, f"{path} has half of a character (\\ud800 to \\udfff alone)") from None
+    except RecursionError:
+        raise InvalidRequest(path, f"{path} is nested too deeply") from None
     return value

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.json_text import parse_json_text
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
@@ -47,7 +48,7 @@ class _Count:
 def json_grammar(schema: Any, path: str, *, white_space: str | None = WHITE_SPACE) -> str:
     """A Lark expression for JSON texts of this schema. `white_space`: what may stand between tokens; None: nothing."""
     if isinstance(schema, str):
-        schema = _parse(schema, path)
+        schema = parse_json_text(schema, path)
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(path, f"{path} must be a JSON schema, which is an object")
     clean = _clean(schema, path, _Count(), 0)
@@ -66,13 +67,6 @@ def why_unsupported(schema: Any, path: str) -> str | None:
     except InvalidRequest as error:
         return error.message
     return None
-
-
-def _parse(text: str, path: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(path, f"{path} is no JSON: {error}") from error
 
 
 def _clean(schema: Any, path: str, count: _Count, depth: int) -> Any:

@@ -68,8 +68,12 @@ class ClientTemplates:
                 found = await _talk(process, task, most_bytes)
                 await process.wait()
                 return found
-        except (TimeoutError, _TooMuch, BrokenPipeError, ConnectionResetError):
+        except (TimeoutError, _TooMuch):
             return b""
+        except (BrokenPipeError, ConnectionResetError, RuntimeError):  # uvloop raises the last of them
+            raise Unavailable(
+                "the process that renders chat_template ended before it began; try again", retry_after_seconds=1.0
+            ) from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -4,12 +4,12 @@ This file also checks at start whether the model's chat template supports tools.
 tools, or one that writes calls in none of the forms of gateway/text/formats.py, makes the gateway refuse tools with the
 reason, so that nothing is silently dropped."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.json_text import parse_json_object
 from gateway.text.answer_parser import AnswerParser
 from gateway.text.chat import ChatTemplate
 from gateway.text.formats import AUTO, NONE, PROBE, TOOL_FORMATS, ToolFormat, shows_tools, written_call
@@ -136,6 +136,9 @@ def _validate_tool(tool: Any, fields: ChatFields, index: int) -> Json:
     if not isinstance(function.get("parameters"), dict | None):
         name = f"{path}.{fields.parameters}"
         raise InvalidRequest(name, f"{name} must be a JSON schema of an object")
+    if function.get("parameters") and (kind := function["parameters"].get("type", "object")) != "object":
+        name = f"{path}.{fields.parameters}.type"
+        raise InvalidRequest(name, f"{name} is {brief(repr(kind))}; arguments are an object")
     if not isinstance(function.get("strict"), bool | None):
         raise InvalidRequest(f"{path}.strict", f"{path}.strict must be true or false")
     return {"type": "function", "function": function}
@@ -146,10 +149,8 @@ def _validate_call(call: Any, path: str, arguments_field: str) -> Json:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise InvalidRequest(f"{path}.name", f"{path}.name is missing")
     arguments, name = function.get("arguments"), f"{path}.{arguments_field}"
-    try:
-        arguments = json.loads(arguments or "{}") if isinstance(arguments, str | None) else arguments
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(name, f"{name} must be a JSON object: {error}") from error
+    if isinstance(arguments, str | None):
+        arguments = parse_json_object(arguments, name)
     if not isinstance(arguments, dict):
         raise InvalidRequest(name, f"{name} must be a JSON object; it is {type(arguments).__name__}")
     return {**call, "function": {**function, "arguments": arguments}}

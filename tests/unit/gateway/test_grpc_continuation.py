@@ -227,3 +227,10 @@ async def test_a_stop_string_inside_the_first_min_tokens_does_not_end_a_continue
     request.stop.min_tokens = 3  # negative control: the tokens of the string come later
     finished = (await stub.Generate(request)).choices[0].finished
     assert finished.stop_string == "lo"
+
+
+async def test_a_class_of_a_megabyte_is_refused_and_not_repeated(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Generate(ask(numerics_class=pb.NumericsClass(name="x" * 1_000_000, fingerprint="beef")))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.value.details() == "numerics_class.name must have 1 to 256 characters"

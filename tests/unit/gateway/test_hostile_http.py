@@ -9,6 +9,7 @@ import pytest
 
 from gateway.http.connection import MAX_HEADERS
 from gateway.openai import large
+from gateway.structured import schema
 from tests.harness.blocks import MOST_SECONDS, exchange, http, status_of, watching
 from tests.unit.gateway.hostile import CHAT, TEXT, served, set_limits
 
@@ -217,3 +218,45 @@ def test_the_parser_of_large_bodies_refuses_what_is_no_message() -> None:
     assert check(json.dumps({"prompt": "x", "stop": ["ab"] * 17}).encode()) == ("InvalidRequest", "stop")
     assert check(b'{"prompt": "' + b'[\\"[{' * 200_000 + b'"}') == ("", None), "brackets in a text are text"
     assert check(b'{"prompt": "", "user": [' + b'["\\\\"],' * 200_000 + b"0]}") == ("InvalidRequest", None)
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "param"),
+    [
+        (TEXT, b'{"prompt": "x", "structured_outputs": {"json": "', b'"}}', "structured_outputs.json"),
+        (
+            TEXT,
+            b'{"prompt": "x", "structured_outputs": {"structural_tag": "',
+            b'"}}',
+            "structured_outputs.structural_tag",
+        ),
+        (
+            "/v1/responses",
+            b'{"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "',
+            b'"}]}',
+            "input[0].arguments",
+        ),
+        (
+            CHAT,
+            b'{"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "',
+            b'"}}]}]}',
+            None,
+        ),
+    ],
+)
+async def test_megabytes_of_json_within_a_text_are_refused_without_a_block(
+    url: str, core: Any, path: str, before: bytes, after: bytes, param: str | None
+) -> None:
+    """Whoever parses the body, such a text is parsed on the event loop."""
+    error = await served(url, http(path, before + b'{\\"a\\":[' + b"[]," * 3_000_000 + b"[]]}" + after), 400)
+    assert core.streams == [] and error["param"] == (param or "messages")
+
+
+async def test_parsing_megabytes_within_a_text_would_block_the_loop(url: str, monkeypatch: Any) -> None:
+    """Negative control of the test above."""
+    monkeypatch.setitem(vars(schema)["parse_json_text"].__kwdefaults__, "most", 1 << 30)
+    text = b'{\\"a\\":[' + b"[]," * 500_000 + b"[]]}"
+    async with watching() as watch:
+        body = b'{"prompt": "x", "structured_outputs": {"json": "' + text + b'"}}'
+        answer = await exchange(url.removeprefix("http://"), http(TEXT, body))
+    assert status_of(answer) == 400 and watch.longest_seconds > MOST_SECONDS
