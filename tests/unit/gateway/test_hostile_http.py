@@ -247,7 +247,7 @@ def test_the_parser_of_large_bodies_refuses_what_is_no_message() -> None:
 async def test_megabytes_of_json_within_a_text_are_refused_without_a_block(
     url: str, core: Any, path: str, before: bytes, after: bytes, param: str | None
 ) -> None:
-    """Whoever parses the body, such a text is parsed on the event loop."""
+    """Such a text is parsed on the event loop, whoever parses the body."""
     error = await served(url, http(path, before + b'{\\"a\\":[' + b"[]," * 3_000_000 + b"[]]}" + after), 400)
     assert core.streams == [] and error["param"] == (param or "messages")
 

@@ -129,6 +129,10 @@ async def test_earlier_calls_and_results_reach_the_template(client: openai.Async
         ({"tools": [{"type": "retrieval"}]}, "tools[0]"),
         ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
         ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+        (
+            {"tools": [{"function": {"name": "f", "parameters": {"type": "string"}}}]},
+            "tools[0].function.parameters.type",
+        ),
         ({"tools": [{"function": {"name": "f", "strict": 1}}]}, "tools[0].function.strict"),
         ({"tools": [ADD, ADD]}, "tools"),
         ({"tools": [ADD], "tool_choice": "sometimes"}, "tool_choice"),

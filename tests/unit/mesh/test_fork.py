@@ -33,7 +33,7 @@ uvloop.run(main())
 
 
 def spawns(code: str, seconds: float) -> tuple[str, str]:
-    """What a process that starts subprocesses beside gRPC calls prints and logs; it may hang."""
+    """Output and log of a process that starts subprocesses beside gRPC calls; it may hang."""
     env = {key: value for key, value in os.environ.items() if key != "GRPC_ENABLE_FORK_SUPPORT"}
     command = [sys.executable, "-c", code]
     options = {
