@@ -9,7 +9,7 @@ from typing import Any
 from mesh.errors import InvalidRequest
 
 Json = dict[str, Any]
-MOST_CHARACTERS = 256 * 1024  # parsing so many takes up to ten milliseconds
+MOST_CHARACTERS = 512 * 1024  # parsing so many takes up to thirty milliseconds
 
 
 def parse_json_text(text: str, path: str, *, most: int = MOST_CHARACTERS) -> Any:

@@ -5,13 +5,11 @@ a worker an `AttemptAtWorker`, to which the worker's own report (a leg) is added
 values later (gateway/observability/tree.py), not on the request's way. A request that is not traced has its record all
 the same: the request log and `GET /debug/requests` show it."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from operator import sub
-from zlib import crc32
 
+from gateway.observability.span_ids import attempt_id
 from gateway.tenants.admission import OPEN, Admission
 from mesh.errors import BatonError
 from mesh.jobs import Sampling, Ticket, Tier
@@ -23,8 +21,6 @@ WORKER_ENDED = "worker_ended"
 WORKER_HUNG = "worker_hung"
 
 Clock = Callable[[], float]
-
-_SPREAD, _SIXTY_FOUR_BITS = 0x9E3779B97F4A7C15, 2**64 - 1
 
 
 @dataclass(slots=True)
@@ -271,22 +267,6 @@ class RequestRecord:
     def seconds(self) -> float:
         """Time since the request's head arrived, up to its last byte."""
         return (self.clock() if self.end_seconds is None else self.end_seconds) - self.start_seconds
-
-
-def attempt_id(ticket: Ticket, tier: Tier) -> int:
-    """The span id of an attempt at a worker: 64 bits that follow from its ticket."""
-    digest = hashlib.blake2b(ticket.pack() + tier.value.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") or 1
-
-
-def child_id(base: int, name: str, count: int = 1) -> int:
-    """The id of the span of this name below the one of id `base`; `count` numbers those of one name."""
-    return (base ^ _mark(name, count)) & _SIXTY_FOUR_BITS or 1
-
-
-@lru_cache(maxsize=1024)  # names and counts are few
-def _mark(name: str, count: int) -> int:
-    return crc32(f"{name}/{count}".encode()) * _SPREAD
 
 
 def unrecorded() -> RequestRecord:

@@ -12,7 +12,8 @@ import msgspec
 from gateway.observability import blocked
 from gateway.observability.attributes import chat_attributes, root_attributes
 from gateway.observability.limits import Limits
-from gateway.observability.record import AttemptAtWorker, ChoiceRecord, RequestRecord, Wait, child_id
+from gateway.observability.record import AttemptAtWorker, ChoiceRecord, RequestRecord, Wait
+from gateway.observability.span_ids import child_id
 from gateway.observability.unreported import seen_leg, silent_since
 from mesh import semconv
 from mesh.jobs import Tier
