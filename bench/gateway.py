@@ -23,6 +23,7 @@ from bench import gateway_runs as runs
 from bench.gateway_targets import GatewayTarget, bare_target, gateway_target
 from bench.handoff import processor, say
 from bench.spread import Spread
+from gateway.observability.traces import KEPT_REQUESTS
 
 TARGETS = {"tokens_ratio_to_bare": 0.5, "ttft_added_p50_ms": 2.0, "ttft_added_p99_ms": 10.0, "slow_reader": 1.1}
 LONGEST_BLOCK_MS, MEMORY_GROWTH, HOSTILE_RATIO = 50.0, 0.05, 1.5
@@ -30,7 +31,8 @@ ATTACKED = 64  # streams beside the hostile requests
 ATTACKED_RATE = 2000.0  # their tokens per second, of all together
 SETTLE_SECONDS = 6.0  # after which the memory of large requests is back
 READER_KIB = "64"  # so that a client that does not read is behind soon
-WARM_DROPS = 1000  # connections dropped before memory is looked at
+WARM_DROPS = 2 * KEPT_REQUESTS  # connections dropped before memory is looked at: the gateway keeps the last requests
+BLOCKS = ("longest_block_ms", "longest_busy_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ async def bench(load: DoorLoad) -> dict[str, Any]:
 
         async def note(phase: str) -> None:
             facts = await gateway.facts()
-            blocks[phase] = {key: facts[key] for key in ("longest_block_ms", "longest_busy_ms")}
+            blocks[phase] = {key: facts[key] for key in BLOCKS}
 
         await note("start")
         bare = await stack.enter_async_context(bare_target(event_bytes))
@@ -119,23 +121,24 @@ async def bench(load: DoorLoad) -> dict[str, Any]:
         after = (await gateway.facts())["rss_bytes"]
         progress.update(bar, advance=1, description="hostile requests")
         await runs.attacked(gateway, ATTACKED, ATTACKED_RATE)  # the first time loads what parses large bodies
-        attacks, sizes = list[float](), [await settled(gateway)]
+        attacks, left_over = list[float](), [await settled(gateway)]
         for _ in range(load.attacks):
             calm, hostile = await runs.attacked(gateway, ATTACKED, ATTACKED_RATE)
             attacks.append(hostile / calm)
-            sizes.append(await settled(gateway))
-        await note("hostile requests")
+            left_over.append(await settled(gateway))
+        blocks["hostile requests"] = {key: max(each[key] for each in left_over[1:]) for key in BLOCKS}
+        sizes = [each["rss_bytes"] for each in left_over]
         progress.update(bar, advance=1)
     del blocks["start"]
     growths = {"dropped": after / before - 1, "hostile": sizes[-1] / sizes[0] - 1}
     return summary(load, speeds, firsts, gaps, attacks, blocks, left, growths, event_bytes)
 
 
-async def settled(gateway: GatewayTarget) -> float:
-    """Memory of the idle gateway."""
+async def settled(gateway: GatewayTarget) -> dict[str, float]:
+    """The facts of the gateway since the last time, with its memory when it has been idle for a while."""
     await gateway.idle()
     await asyncio.sleep(SETTLE_SECONDS)
-    return float((await gateway.facts())["rss_bytes"])
+    return await gateway.facts()
 
 
 def summary(

@@ -17,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from gateway.client_request import validate_request_id
 from gateway.core import Core
 from gateway.errors import client_error
+from gateway.fair_turns import WHOSE
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.wire import MOST_FIELDS, PACKED_PER_FIELD, is_heavy
 from gateway.tenants.admission import OPEN, Admission
@@ -52,8 +53,9 @@ class Call:
 
 
 def begin(raw: bytes, context: Any, random: Random) -> Call:
-    metadata = dict(context.invocation_metadata() or ())
-    return Call(f"{random.getrandbits(128):032x}", metadata, raw, ADMISSION.get())
+    metadata, admission = dict(context.invocation_metadata() or ()), ADMISSION.get()
+    WHOSE.set(admission.tenant or context.peer().rpartition(":")[0])
+    return Call(f"{random.getrandbits(128):032x}", metadata, raw, admission)
 
 
 @asynccontextmanager

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+CHUNKED = b"transfer-encoding: chunked\r\n"  # as uvicorn writes it, at the end of an answer's head
+
 
 class HeldFlow(FlowControl):
     """Reading stays paused while the connection holds bytes that the parser has not had."""
@@ -43,3 +45,22 @@ class AnswerTransport:
 
     def close(self) -> None:
         self._connection.close_behind_answer()
+
+
+class UnframedAnswer(AnswerTransport):
+    """The same for a client of HTTP/1.0, which knows no chunks: the end of the connection ends its answer. uvicorn
+    writes head and chunks each as a whole."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._plain, self._in_chunks = self.write, False
+        self.write = self._unframed
+
+    def _unframed(self, data: bytes | bytearray | memoryview) -> None:
+        data = bytes(data)
+        if self._in_chunks:
+            size, _, rest = data.partition(b"\r\n")
+            data = rest[: int(size, 16)] if size else b""
+        elif CHUNKED in data:
+            self._in_chunks, data = True, data.replace(CHUNKED, b"", 1)
+        self._plain(data)

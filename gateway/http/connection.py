@@ -14,7 +14,8 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.http.answering import AnswerTransport, HeldFlow
+from gateway.http.answering import AnswerTransport, HeldFlow, UnframedAnswer
+from gateway.http.head import fault_of
 from gateway.http.refusal import refusal
 from gateway.http.writing import BoundedWriting, JoinedWrites
 from mesh.door_config import DoorConfig
@@ -22,6 +23,7 @@ from mesh.door_config import DoorConfig
 HEAD_PIECE, BODY_PIECE = 4096, 16_384  # bytes that the parser gets at once
 SLICE_SECONDS = 0.002  # time for which one connection may parse before others have a turn
 MAX_HEADERS = 256
+NO_REQUEST = 400, "this is no HTTP request that the gateway can read"
 LINGER_SECONDS = 5.0  # a client that has its error may go on sending so long, unread, so that it reads why
 STOOD_STILL_SECONDS = 0.1  # a timer that is so late shows that this process stood still: bytes may wait to be read
 AGAIN_SECONDS = 1.0  # so long the client has then
@@ -62,7 +64,7 @@ class ClientConnection(BoundedWriting):
         self._at = 0  # where the rest begins
         self._unseen = 0  # bytes parsed since the parser last had something to show
         self._progress = False  # the piece had something to show
-        self._refusal = 400  # status if the parser fails
+        self._fault = NO_REQUEST  # status and message if the parser fails
         self._timer: asyncio.TimerHandle | None = None
         self._timed: Part | None = None  # what the timer is for
         self._counted = False
@@ -150,10 +152,7 @@ class ClientConnection(BoundedWriting):
             if self.cycle is not None:
                 self.cycle.keep_alive = False  # the parser is done with this connection
         except httptools.HttpParserError:
-            message = "this is no HTTP request that the gateway can read"
-            if self._refusal == 431:
-                message = f"the request has more than {MAX_HEADERS} headers"
-            self._refuse(self._refusal, message)
+            self._refuse(*self._fault)
             return False
         self._unseen = 0 if self._progress else self._unseen + len(piece)
         if self._unseen > self._limits.header_bytes:
@@ -169,15 +168,19 @@ class ClientConnection(BoundedWriting):
         if self._part is Part.BODY:  # a trailer
             return
         if len(self.headers) >= MAX_HEADERS:
-            self._refusal = 431
-            raise ValueError("too many headers")
+            self._fault = 431, f"the request has more than {MAX_HEADERS} headers"
+            raise ValueError(self._fault)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._part, self._progress = Part.BODY, True
+        if fault := fault_of(version := self.parser.get_http_version(), self.headers):
+            self._fault = fault
+            raise ValueError(fault)
+        self._part, self._progress, self.framed = Part.BODY, True, version != "1.0"
         self._open.without_request.pop(self, None)
         super().on_headers_complete()
-        self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]  # all that a cycle uses of one
+        answer = AnswerTransport(self) if self.framed else UnframedAnswer(self)
+        self.cycle.transport = answer  # type: ignore[assignment]  # all that a cycle uses of one
 
     def on_body(self, body: bytes) -> None:
         self._progress = True

@@ -6,13 +6,15 @@ An error that another try may cure says what the failed one has cost: the tokens
 import math
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from gateway.observability.record import RequestRecord
 from mesh.errors import BatonError
 
 SPENT = "tokens_spent"  # key of an error's details
-MOST_NAMES = 16  # fields that a header names
+MOST_NAMES = 16  # fields that a header names, of so many that are looked at: a client may send 100,000
+LOOKED_AT = 256
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _TYPES = {
@@ -73,6 +75,7 @@ def spent(error: BatonError, trace: RequestRecord) -> BatonError:
 
 def shown_names(names: Sequence[str]) -> bytes:
     """Names of fields as the value of a header, whatever a client called them."""
-    shown = [name for name in dict.fromkeys(names) if _NAME.fullmatch(name)][:MOST_NAMES]
-    rest = len(set(names)) - len(shown)
+    distinct = dict.fromkeys(names)
+    shown = [name for name in islice(distinct, LOOKED_AT) if _NAME.fullmatch(name)][:MOST_NAMES]
+    rest = len(distinct) - len(shown)
     return ", ".join([*shown, *([f"{rest} more"] if rest else [])]).encode()

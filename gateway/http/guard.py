@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.anthropic.errors import AnthropicDialect, is_messages
+from gateway.fair_turns import WHOSE
 from gateway.http import errors as http_errors
 from gateway.http.dialect import OPENAI, Dialect
 from gateway.http.headers import MORE_HEADERS, REQUEST_ID
@@ -49,6 +50,7 @@ class KeyGuard:
             await self._refuse(error, scope, work, send)
             return
         try:
+            WHOSE.set(admission.tenant)
             scope[MORE_HEADERS].extend(admission.headers())
             await self._app({**scope, ADMISSION: admission}, receive, send)
         finally:

@@ -3,6 +3,7 @@ loop, so that an idle front door does nothing at all."""
 
 import asyncio
 import contextlib
+import logging
 import resource
 import socket
 import ssl
@@ -78,6 +79,7 @@ async def serve_http(
         timeout_graceful_shutdown=CLOSE_SECONDS,
     )
     config.load()
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # else it makes a record of each connection, for nobody
     connections = OpenConnections(limits)
     server = _Server(config)
     server.lifespan = config.lifespan_class(config)

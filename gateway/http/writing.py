@@ -48,6 +48,7 @@ class BoundedWriting(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._writes = writes
         self.writable = False  # the client is there and keeps up
+        self.framed = True  # it knows chunks: HTTP/1.1
         self.sent_seconds = 0.0  # when `write_chunk_soon` last had its turn
         self.lost = False  # the client has gone, or was disconnected
         self.stalled = False  # it was disconnected because it took nothing for `reader_seconds`
@@ -71,14 +72,15 @@ class BoundedWriting(HttpToolsProtocol):
 
     def write_chunk(self, data: bytes) -> None:
         """One chunk of a body whose head went out without a length, so that uvicorn sends it in chunks."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.framed else data)
 
     def sender(self, before: bytes, behind: bytes) -> Callable[[str], bool]:
         """A function that writes a chunk of a JSON string between these bytes with the next pass of the event loop,
         before any task that is woken from now on writes. It returns False where the client is behind or gone."""
         waiting, add, around = self._writes.waiting, self._writes.add, len(before) + len(behind)
         heads: dict[int, bytes] = {}  # what stands before a string of so many bytes
-        tail = behind + b"\r\n"
+        framed = self.framed
+        tail = behind + b"\r\n" if framed else behind
 
         def send(text: str) -> bool:
             if not self.writable:
@@ -86,7 +88,7 @@ class BoundedWriting(HttpToolsProtocol):
             middle = encode(text)
             head = heads.get(len(middle))
             if head is None:
-                head = heads[len(middle)] = b"%x\r\n%b" % (around + len(middle), before)
+                head = heads[len(middle)] = b"%x\r\n%b" % (around + len(middle), before) if framed else before
             chunk = head + middle + tail
             if waiting:
                 waiting.append((self, chunk))

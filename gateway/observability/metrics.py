@@ -95,7 +95,7 @@ class GatewayMetrics:
         if choice.examination is not None:
             return  # it is no choice of an answer
         if choice.request_id not in self._groups:
-            self.choice_counts.of().observe(choice.choices, trace_of(request), request.accepted_seconds)
+            self.choice_counts.of().observe(choice.choices, request.trace.context, request.accepted_seconds)
         if choice.choices > 1:
             self._groups.setdefault(choice.request_id, _Group()).running += 1
 
@@ -111,7 +111,7 @@ class GatewayMetrics:
 
     def prefilled(self, request: GatewayRequest, prefilled: Prefilled) -> None:
         tier = Tier.DECODE.value if request.prefill is None else Tier.PREFILL.value
-        trace, now = trace_of(request), request.accepted_seconds + prefilled.queued_seconds
+        trace, now = request.trace.context, request.accepted_seconds + prefilled.queued_seconds
         self.prompt_queues.of(tier).observe(prefilled.queued_seconds, trace, now)
         self.prompt_computes.of(tier).observe(prefilled.computed_seconds, trace, now)
         self.prefix_queries[tier] += len(request.choice.prompt)
@@ -123,18 +123,17 @@ class GatewayMetrics:
 
     def first_token(self, request: GatewayRequest, now: float) -> None:
         choice, seconds = request.choice, now - request.accepted_seconds
-        self.first_tokens.of(request.path, operation(choice)).observe(seconds, trace_of(request), now)
+        self.first_tokens.of(request.path, operation(choice)).observe(seconds, request.trace.context, now)
         if choice.sampling.choice == 0:  # the choices of a request share its prompt
             self.prompt_tokens += len(choice.prompt)
 
     def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float, count: int = 1) -> None:
-        record = request.trace.request
-        self._gap.observe(gap_seconds, record.context if record.recorded else None, now, count)
+        self._gap.observe(gap_seconds, request.trace.context, now, count)
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         if request.prefill is not None and request.first_token_seconds is not None:
             seconds = now - request.first_token_seconds
-            self.handoffs.of().observe(seconds, trace_of(request), now)
+            self.handoffs.of().observe(seconds, request.trace.context, now)
 
     def taken(self, token: Token, in_a_row: int, model: str = "") -> None:
         self.generated += 1
@@ -154,7 +153,7 @@ class GatewayMetrics:
         self.requests[request.path, status] += 1
         self.finished[finish_reason(request, status)] += 1
         assert request.ended_seconds is not None, "only an ended request is reported"
-        trace, now = trace_of(request), request.ended_seconds
+        trace, now = request.trace.context, request.ended_seconds
         what = "" if status == "ok" or error is None else error.reason
         duration = self.durations.of(request.path, status, operation(request.choice), what)
         duration.observe(now - request.accepted_seconds, trace, now)
@@ -219,12 +218,6 @@ class _Group:
 
     running: int = 0
     longest: int = 0  # tokens of the longest choice that has ended well
-
-
-def trace_of(request: GatewayRequest) -> TraceContext | None:
-    """The request's trace for exemplars, if it is recorded."""
-    record = request.trace.request
-    return record.context if record.recorded else None
 
 
 def operation(choice: ChoiceRequest) -> str:

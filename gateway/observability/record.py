@@ -61,9 +61,13 @@ class Wait:
 
 @dataclass(slots=True)
 class ChoiceRecord:
-    """One choice of a request at the sequencer."""
+    """One choice of a request at the sequencer. It has what it needs of the request's record but does not refer to it:
+    the two would be garbage that only a collection finds."""
 
-    request: "RequestRecord"
+    admission: Admission
+    context: TraceContext | None  # the request's root span; None: it is not traced
+    expect: Callable[[AttemptAtWorker], None]
+    shows: bool  # the log shows prompt and output
     index: int
     accepted_seconds: float
     prompt_tokens: int
@@ -109,11 +113,11 @@ class ChoiceRecord:
         attempt = AttemptAtWorker(ticket, tier, worker, span_id, now)
         self.attempts.append(attempt)
         self.heard = None
-        self.request.admission.begins()
-        if not self.request.recorded:
+        self.admission.begins()
+        if self.context is None:
             return ""
-        self.request.expect(attempt)
-        return make_traceparent(TraceContext(self.request.context.trace_id, span_id))
+        self.expect(attempt)
+        return make_traceparent(TraceContext(self.context.trace_id, span_id))
 
     def leaves(self, now: float, why: str = "", tier: Tier | None = None) -> None:
         """The attempts so far are over. `tier`: that of the worker that lost the choice. A prefill worker whose pages
@@ -152,11 +156,11 @@ class ChoiceRecord:
 
     def token(self, now: float, tier: Tier) -> None:
         """The client gets another token."""
-        self.request.admission.spends()
+        self.admission.spends()
         self.tokens += 1
         if self.first_token_seconds is None:
             self.first_token_seconds, self.first_from = now, tier
-        if self.request.recorded:
+        if self.context is not None:
             self.token_seconds.append(now)
             heard = self.heard
             if heard is None or heard.tier is not tier or heard.first_token_seconds is None:
@@ -169,7 +173,7 @@ class ChoiceRecord:
 
     def ends(self, now: float, finish: str, output: Callable[[], tuple[int, ...]] = tuple) -> None:
         self.leaves(now)
-        if self.request.decode is not None:
+        if self.shows:
             self.output = output()
         self.ended_seconds, self.finish = now, finish
         times, self.token_seconds = self.token_seconds, []
@@ -177,7 +181,7 @@ class ChoiceRecord:
         self.itl_p99_seconds = gaps[min(len(gaps) - 1, len(gaps) * 99 // 100)] if gaps else None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class RequestRecord:
     """One request of a client, over HTTP or gRPC."""
 
@@ -214,9 +218,18 @@ class RequestRecord:
     def choice(
         self, now: float, prompt: tuple[int, ...], sampling: Sampling, *, examined: bool = False
     ) -> ChoiceRecord:
-        choice = ChoiceRecord(self, len(self.choices), now, len(prompt), sampling, examined)
-        if self.decode is not None:
-            choice.prompt = prompt
+        choice = ChoiceRecord(
+            self.admission,
+            self.context if self.recorded else None,
+            self.expect,
+            self.decode is not None,
+            len(self.choices),
+            now,
+            len(prompt),
+            sampling,
+            examined,
+            prompt=prompt if self.decode is not None else (),
+        )
         self.choices.append(choice)
         return choice
 
@@ -269,6 +282,10 @@ class RequestRecord:
         return (self.clock() if self.end_seconds is None else self.end_seconds) - self.start_seconds
 
 
+def no_report(attempt: AttemptAtWorker) -> None:
+    """The worker's report of this attempt is not awaited."""
+
+
 def unrecorded() -> RequestRecord:
     """A record that no front door keeps: for choices that are submitted directly."""
     return RequestRecord(
@@ -278,6 +295,6 @@ def unrecorded() -> RequestRecord:
         server="",
         start_seconds=0.0,
         clock=lambda: 0.0,
-        expect=lambda attempt: None,
+        expect=no_report,
         on_end=lambda record: None,
     )

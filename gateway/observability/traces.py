@@ -6,10 +6,12 @@ A request is finished when its last byte is sent and every worker of its attempt
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
+from weakref import ref
 
 from gateway.observability.limits import NO_LIMITS, Limits
-from gateway.observability.record import AttemptAtWorker, RequestRecord
+from gateway.observability.record import AttemptAtWorker, RequestRecord, no_report
 from gateway.observability.request_log import log_request
 from gateway.observability.tree import assemble, step_spans
 from gateway.tenants.admission import OPEN, Admission
@@ -66,7 +68,7 @@ class RecentTraces:
             server=server,
             start_seconds=clock(),
             clock=clock,
-            expect=lambda attempt: self._expect(record, attempt),
+            expect=no_report,
             on_end=self._ended,
             attributes=dict(attributes),
             admission=self._admission,
@@ -74,6 +76,7 @@ class RecentTraces:
             decode=self._decode,
         )
         if recorded:
+            record.expect = partial(self._expect, ref(record))
             self._monitor.begin()
         self._records[record.context.span_id] = record
         while len(self._records) > KEPT_REQUESTS:
@@ -101,8 +104,9 @@ class RecentTraces:
 
     # ---- a request ends
 
-    def _expect(self, record: RequestRecord, attempt: AttemptAtWorker) -> None:
-        self._awaited[attempt.ticket, attempt.tier] = (record, attempt)
+    def _expect(self, find: "ref[RequestRecord]", attempt: AttemptAtWorker) -> None:
+        if (record := find()) is not None:
+            self._awaited[attempt.ticket, attempt.tier] = (record, attempt)
 
     def _ended(self, record: RequestRecord) -> None:
         if record.recorded:

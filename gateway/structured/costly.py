@@ -15,13 +15,15 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from gateway.structured.compiling import MOST_SECONDS, WHY_NOT
-from mesh.errors import Overloaded, Unavailable
+from gateway.fair_turns import FairTurns
+from gateway.structured.compiling import WHY_NOT
+from mesh.errors import Unavailable
 from mesh.grammar import is_of_client
 
 PLAIN_REPEATS = 100  # of a grammar that is compiled in some milliseconds; the cost may be their square
 PLAIN_CHARACTERS = 16_384
-MOST_WAITING = 16  # grammars; a client that sends many bombs keeps others out no longer than these take
+MOST_WAITING = 16  # grammars, and how long one may wait
+WAIT_SECONDS = 10.0
 KNOWN = 1024  # verdicts that are kept
 NOT_FOUND_OUT = "the machine of this gateway had no time or memory to compile the request's grammar; try again later"
 _REPEAT = re.compile(r"[*+?]|\{\d*,\d*\}")
@@ -39,34 +41,34 @@ class CostlyGrammars:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "costly-grammar")
-        self._waiting = 0
+        self._turns = FairTurns(
+            "grammars that are costly to compile", at_once=1, waiting=MOST_WAITING, longest_seconds=WAIT_SECONDS
+        )
         self._known: OrderedDict[bytes, str | None] = OrderedDict()
         self._running: list[subprocess.Popen[bytes]] = []  # none or one
         weakref.finalize(self, _end, self._running)
 
     async def why_not(self, grammar: str) -> str | None:
         """Why no worker could follow the grammar; None: workers can."""
-        if self._waiting >= MOST_WAITING:
-            seconds = MOST_WAITING * MOST_SECONDS
-            what = f"{self._waiting} other grammars wait to be compiled; nothing of this request has run"
-            raise Overloaded(what, wait_seconds=seconds, retry_after_seconds=seconds)
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._verdict, grammar)
-        finally:
-            self._waiting -= 1
-
-    # ---- in the thread
-
-    def _verdict(self, grammar: str) -> str | None:
         raw = grammar.encode("utf-8", "surrogatepass")
         key = hashlib.blake2b(raw, digest_size=16).digest()
         if key not in self._known:
-            self._known[key] = self._ask(raw)
-            while len(self._known) > KNOWN:
-                self._known.popitem(last=False)
+            async with self._turns.turn():
+                if key not in self._known:  # another request may have asked the same meanwhile
+                    await self._find_out(key, raw)
         self._known.move_to_end(key)
         return self._known[key]
+
+    async def _find_out(self, key: bytes, raw: bytes) -> None:
+        work = asyncio.get_running_loop().run_in_executor(self._thread, self._ask, raw)
+        try:
+            self._known[key] = await asyncio.shield(work)
+        finally:
+            await asyncio.wait((work,))  # the thread is not free before
+        while len(self._known) > KNOWN:
+            self._known.popitem(last=False)
+
+    # ---- in the thread
 
     def _ask(self, raw: bytes) -> str | None:
         for _ in range(2):  # the process may have been ended from outside since the last grammar

@@ -14,21 +14,23 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.fair_turns import FairTurns
 from gateway.text.jinja import Now
 from mesh.errors import InvalidRequest, Unavailable
 
 LONGEST = 65_536  # characters of a template
 SECONDS = 10.0  # time that one may take, besides its limit of processor time
 AT_ONCE = 2  # processes
-WAITING = 16  # requests that may wait for a process
+WAITING = 16  # requests that may wait for a process, and how long
+WAIT_SECONDS = 10.0
 _MODULE = "gateway.text.template_process"
 
 
 class ClientTemplates:
     def __init__(self, now: Now | None = None, *, seconds: float = SECONDS) -> None:
         self._now, self._seconds = now, seconds
-        self._free = asyncio.Semaphore(AT_ONCE)
-        self._waiting = 0
+        what = "requests with a chat_template of their own"
+        self._turns = FairTurns(what, at_once=AT_ONCE, waiting=WAITING, longest_seconds=WAIT_SECONDS)
 
     async def render(self, source: str, variables: Mapping[str, Any], *, longest: int) -> str:
         """The prompt text. `longest`: characters that it may have."""
@@ -36,18 +38,10 @@ class ClientTemplates:
             raise InvalidRequest(
                 "chat_template", f"chat_template has {len(source)} characters; at most {LONGEST} are allowed"
             )
-        if self._waiting >= WAITING:
-            raise Unavailable(
-                "too many requests with a chat_template of their own wait; try again", retry_after_seconds=1.0
-            )
         now = "" if self._now is None else self._now().isoformat()
         task = json.dumps({"template": source, "variables": variables, "now": now}).encode()
-        self._waiting += 1
-        try:
-            async with self._free:
-                output = await self._run(task, most_bytes=12 * longest + 4096)  # a character is at most \ud83d\ude00
-        finally:
-            self._waiting -= 1
+        async with self._turns.turn():
+            output = await self._run(task, most_bytes=12 * longest + 4096)  # a character is at most \ud83d\ude00
         try:
             answer = json.loads(output)
         except ValueError:

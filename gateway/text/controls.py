@@ -18,6 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from gateway.text.tokenizer import encode
+from gateway.text.tokenizer_files import with_few_words
 from mesh.errors import InvalidRequest
 
 Json = dict[str, Any]
@@ -67,7 +68,9 @@ class ControlTokens:
         self._all = _Finder(self._aliases)
         self._only_special = _Finder([name for name in self._aliases if name in self._special])
         self._tokenizer = tokenizer
-        self._aliased = Tokenizer.from_str(_aliased(text, self._aliases)) if self._aliases else tokenizer
+        self._aliased = tokenizer
+        if self._aliases:
+            self._aliased = with_few_words(Tokenizer.from_str(_aliased(text, self._aliases)))
         self._aliased.encode_special_tokens = tokenizer.encode_special_tokens
         # An alias with an id of its own moves the ids of the added tokens behind it.
         self._translated = {

@@ -17,6 +17,7 @@ Json = Mapping[str, Any]
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BY_ID = "added_tokens_decoder"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+KEPT_WORDS = 1000  # of each tokenizer; a word takes up to 4 KB
 
 
 class AssetError(ConfigError):
@@ -61,9 +62,17 @@ def _read_tokenizer(file: Path) -> Tokenizer:
     if file.stat().st_size > TOKENIZER_BYTES:
         raise AssetError(f"model: {file} has more than {TOKENIZER_BYTES} bytes; it is damaged: copy the folder again")
     try:
-        return Tokenizer.from_file(str(file))
+        return with_few_words(Tokenizer.from_file(str(file)))
     except Exception as error:  # the library raises nothing narrower
         raise AssetError(f"model: {file} is no tokenizer that this gateway can read: {error}") from error
+
+
+def with_few_words(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer with a small memory. It remembers the tokens of the first words that it meets, 10,000 unless
+    told otherwise, and forgets none: clients could fill 40 MB with words that never come again."""
+    if hasattr(tokenizer.model, "_resize_cache"):  # WordLevel has none
+        tokenizer.model._resize_cache(KEPT_WORDS)
+    return tokenizer
 
 
 def _mark_words_as_llama(tokenizer: Tokenizer, config: Json) -> None:

@@ -166,6 +166,9 @@ class FakeContext:
     def time_remaining(self) -> None:
         return None
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:4242"
+
     def set_trailing_metadata(self, metadata: Any) -> None:
         self.trailers = dict(metadata)
 

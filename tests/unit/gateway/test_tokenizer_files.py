@@ -1,8 +1,12 @@
 """The tokenizer that the gateway puts together from a folder's files gives the ids that transformers gives."""
 
+import ctypes
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from random import Random
+from string import ascii_lowercase
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
+from engine.builtin.shipped import MODEL
 from gateway.text.assets import AssetError, load_assets
 from tests.unit.gateway.byte_model import byte_tokenizer
 
@@ -179,3 +184,30 @@ def test_a_token_may_keep_the_spaces_around_it(folder: Path) -> None:
     spaced = load_assets(folder, "tiny").tokenizer.encode("a <|extra|>", special=False)
     assert spaced == (97, 263)  # lstrip: the token swallows the space before it
     assert AddedToken("<|extra|>", lstrip=True).lstrip
+
+
+class _Heap(ctypes.Structure):
+    """struct mallinfo2 of the C library."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usm fsm used free keep".split()]
+
+
+def bytes_in_use() -> int:
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = _Heap
+    found: int = library.mallinfo2().used
+    return found
+
+
+def test_words_that_never_come_again_do_not_fill_the_memory() -> None:
+    random = Random(0)
+    words = ["".join(random.choices(ascii_lowercase, k=200)) for _ in range(3000)]
+    served, file = load_assets(MODEL, "tiny").tokenizer, str(MODEL / "tokenizer.json")
+    grown = list[int]()
+    for encode in (partial(served.encode, special=False), Tokenizer.from_file(file).encode):
+        before = bytes_in_use()
+        for word in words:
+            encode(word)
+        grown.append(bytes_in_use() - before)
+    bounded, unbounded = grown
+    assert bounded < 10 << 20 < unbounded, "the second is the negative control"

@@ -70,15 +70,31 @@ async def test_more_than_a_few_that_wait_are_refused_for_a_while() -> None:
     try:
         form = parse_structured_outputs({"grammar": LARK}, {})
         assert form is not None
-        waiting = [asyncio.create_task(costly.why_not(form.whole)) for _ in range(MOST_WAITING)]
+        waiting = [asyncio.create_task(costly.why_not(form.whole)) for _ in range(MOST_WAITING + 1)]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="16 other grammars wait") as refused:
+        with pytest.raises(Overloaded, match="too many grammars that are costly to compile wait") as refused:
             await costly.why_not(form.whole)
         assert refused.value.retry_after_seconds and refused.value.http_status == 429
     finally:
         goes_on.set()  # else the thread waits for ever
-    assert await asyncio.gather(*waiting) == [None] * MOST_WAITING
+    assert await asyncio.gather(*waiting) == [None] * (MOST_WAITING + 1)
     assert await costly.why_not(form.whole) is None
+
+
+async def test_a_client_that_leaves_does_not_leave_its_grammar_to_the_next_one() -> None:
+    costly, goes_on = CostlyGrammars(), threading.Event()
+    costly._thread.submit(goes_on.wait)
+    try:
+        left = asyncio.create_task(costly.why_not("one"))
+        other = asyncio.create_task(costly.why_not("two"))
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.sleep(0.01)
+        assert not left.done() and not other.done(), "the thread is not free yet"
+    finally:
+        goes_on.set()
+    assert await other is not None, "two is no grammar"
+    assert left.cancelled()
 
 
 @pytest.mark.parametrize(
