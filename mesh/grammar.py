@@ -15,6 +15,7 @@ _REPEATED = re.compile(r"\n\s*(?:1 \||<state>|<grammar>)")
 CACHED = 64  # compiled grammars that are kept
 MOST_WORDS = 400  # characters of llguidance's reason that an error repeats
 CLIENTS = "client"  # name of a grammar that a client has written itself
+NO_TEXT = "no text matches it"
 MOST_ITEMS = 1000  # of a row of the parser: 250 optional properties of an object need so many
 MOST_ITEMS_OF_CLIENTS = 200  # an ambiguous grammar costs the square of it, JSON does not
 
@@ -95,6 +96,8 @@ def check(matcher: LLMatcher) -> None:
 
 def short(text: str) -> str:
     """llguidance's reason, without the lines behind it that repeat the grammar."""
+    if "NoExtensionBias" in text:  # its own word for it
+        return NO_TEXT
     text = " ".join(_REPEATED.split(text)[0].replace("<non-verbose/>", "").split()).removeprefix("at 1(8): ")
     return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]}…"
 

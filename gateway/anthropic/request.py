@@ -137,6 +137,8 @@ def _tool(tool: ObjectReader) -> Json:
     schema = tool.any("input_schema")
     if schema is None:
         raise InvalidRequest(tool.at("input_schema"), f"{tool.at('input_schema')} is missing; {_OWN_TOOL}")
+    if not isinstance(schema, dict):
+        raise InvalidRequest(tool.at("input_schema"), f"{tool.at('input_schema')} must be an object, a JSON schema")
     tool.refuse("defer_loading", (False,), "the model sees every tool from the beginning")
     tool.refuse("input_examples", ([],), "put examples into the description")
     tool.any("eager_input_streaming")  # every call streams as it grows

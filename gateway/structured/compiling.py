@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import BinaryIO, NoReturn
 
-from mesh.grammar import GrammarFault, Grammars
+from mesh.grammar import NO_TEXT, GrammarFault, Grammars
 
 MOST_SECONDS = 1.0  # of processor time for one grammar
 PATIENCE_SECONDS = 60.0  # of the clock, on a machine that has no time
@@ -27,7 +27,7 @@ BY_A_BOUND = (signal.SIGPROF, signal.SIGABRT, signal.SIGSEGV)
 def why_not(grammars: Grammars, grammar: str) -> str | None:
     """Why no worker could follow the grammar; None: workers can."""
     try:
-        return None if grammars.begins(grammar) else "no text matches it"
+        return None if grammars.begins(grammar) else NO_TEXT
     except GrammarFault as fault:
         return str(fault)
 

@@ -34,6 +34,8 @@ class ClientTemplates:
 
     async def render(self, source: str, variables: Mapping[str, Any], *, longest: int) -> str:
         """The prompt text. `longest`: characters that it may have."""
+        if not source:
+            raise InvalidRequest("chat_template", "chat_template is empty: leave it out for the model's own")
         if len(source) > LONGEST:
             raise InvalidRequest(
                 "chat_template", f"chat_template has {len(source)} characters; at most {LONGEST} are allowed"

@@ -1,7 +1,9 @@
 """Templates by name, templates of clients, and what a request may say about rendering."""
 
+import asyncio
 import datetime
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.fair_turns import WHOSE
 from gateway.text.assets import Assets, load_assets
 from gateway.text.chat import ChatTemplate
 from gateway.text.client_template import LONGEST, ClientTemplates
@@ -193,6 +196,7 @@ async def test_templates_of_clients_can_be_switched_off(assets: Assets) -> None:
         ("{% for %}", "cannot render"),
         ("{{ raise_exception('no') }}", "refuses messages: no"),
         ("{{ ''.__class__.__mro__ }}", "cannot render"),
+        ("", "chat_template is empty"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "cannot render"),
     ],
 )
@@ -201,6 +205,20 @@ async def test_a_hostile_template_is_refused_and_nothing_waits_for_it(source: st
     with pytest.raises(BatonError, match=problem) as refused:
         await templates.render(source, {}, longest=10_000)
     assert refused.value.field == "chat_template"
+
+
+async def test_one_client_cannot_keep_the_templates_of_others_waiting() -> None:
+    """Turns go round, whoever asked first: without that the other one would come last."""
+    templates, order = ClientTemplates(), list[str]()
+
+    async def ask(whose: str) -> None:
+        WHOSE.set(whose)
+        with suppress(InvalidRequest):
+            await templates.render("{% for i in range(10**9) %}{% endfor %}" if whose == "many" else "a", {}, longest=9)
+        order.append(whose)
+
+    await asyncio.gather(*(ask("many") for _ in range(6)), ask("other"))
+    assert "other" in order[:5]
 
 
 async def test_a_template_sees_variables_and_time_but_no_files() -> None:

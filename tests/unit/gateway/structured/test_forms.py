@@ -147,8 +147,9 @@ async def test_a_form_that_no_text_has_is_refused() -> None:
         {"json": {"type": "string", "minLength": 3, "maxLength": 2}},
         {"json": False},
         {"regex": "[^\\s\\S]"},
+        {"json": {"$ref": "#"}},
     ):
-        with pytest.raises(InvalidRequest, match="cannot be followed"):
+        with pytest.raises(InvalidRequest, match=r"cannot be followed: (no text matches it|failed to compile|.*nsat)"):
             await check.compiled(parse_structured_outputs(wrong, NONE))
 
 
