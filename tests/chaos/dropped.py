@@ -29,8 +29,12 @@ STAGES = (
 MOST_TOKENS = 2000  # of an answer: much more than any client stays for
 ANSWER_SECONDS = 20.0  # for which a client waits for its part of the answer
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _SETTINGS, _END_STREAM, _ACK = 0, 1, 4, 1, 1
+_DATA, _HEADERS, _SETTINGS, _END_STREAM, _END_HEADERS, _ACK = 0, 1, 4, 1, 4, 1
 _RESET = struct.pack("ii", 1, 0)  # closing the socket resets the connection
+
+
+class Refused(Exception):
+    """The gateway does not take the request now."""
 
 
 @dataclass(slots=True)
@@ -43,6 +47,7 @@ class Dropping:
     random: Random
     stages: Counter[str] = field(default_factory=Counter)  # drops, by door and stage
     answered: int = 0  # drops behind the first token
+    refused: int = 0  # requests that waited behind too many others: the gateway says so, and nothing of them runs
     problems: list[str] = field(default_factory=list)
 
     async def drop(self) -> None:
@@ -54,6 +59,8 @@ class Dropping:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._until(door, stage, content, reader, writer)
             self.stages[f"{door} {stage}"] += 1
+        except Refused:
+            self.refused += 1
         except TimeoutError:
             self.problems.append(f"{door} {stage}: no token in {ANSWER_SECONDS:g} s")
         except ConnectionError as error:
@@ -83,6 +90,8 @@ class Dropping:
             if not piece:
                 raise ConnectionError(bytes(received[:200]))
             received += piece
+            if is_refused(door, received):
+                raise Refused
         self.answered += 1
 
     def _http(self, prompt: str) -> bytes:
@@ -97,6 +106,14 @@ def has_token(door: str, received: bytes | bytearray) -> bool:
     if door == "http":
         return b"\ndata: {" in received and b'"error"' not in received
     return any(kind == _DATA and content for kind, _, content in frames(received))
+
+
+def is_refused(door: str, received: bytes | bytearray) -> bool:
+    """Whether the bytes of an answer are a refusal: over gRPC a head that is the end too, with no message before it."""
+    if door == "http":
+        return received.startswith(b"HTTP/1.1 429 ")
+    kinds = [(kind, flags) for kind, flags, _ in frames(received)]
+    return not any(kind == _DATA for kind, _ in kinds) and (_HEADERS, _END_HEADERS | _END_STREAM) in kinds
 
 
 def grpc_message(prompt: str) -> bytes:

@@ -26,6 +26,7 @@ from tests.harness.process import QUIET_SECONDS, pages_held
 
 AT_ONCE = 48  # connections
 MOST_GROWTH = 0.05
+MOST_REFUSED = 0.02  # of the connections
 SETTINGS = {
     "worker.page_tokens": "16",
     "worker.pool_pages": "256",  # few, so that the warm-up has touched all of them
@@ -58,11 +59,14 @@ async def drop_many(
     growth = {name: after[name] / at_first[name] - 1 for name in at_first}
     problems = [f"{number} {name.replace('_', ' ')} left" for name, number in left.items() if number]
     problems += [f"{name} grew by {share:.1%}" for name, share in growth.items() if share > MOST_GROWTH]
+    if dropping.refused > MOST_REFUSED * count:
+        problems.append(f"{dropping.refused} requests were refused, so few of them ran when they were dropped")
     problems += [f"{times} times {problem}" for problem, times in Counter(dropping.problems).items()]
     return {
         "connections": count,
         "drops": {door: {stage: dropping.stages[f"{door} {stage}"] for stage in STAGES} for door in ("http", "grpc")},
         "answered": dropping.answered,
+        "refused": dropping.refused,
         "left": left,
         "memory_mib": {name: [at_first[name] >> 20, after[name] >> 20] for name in at_first},
         "gateway_mib": series,  # after each tenth

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tests.chaos import drops
-from tests.chaos.dropped import STAGES, grpc_message, has_token
+from tests.chaos.dropped import STAGES, grpc_message, has_token, is_refused
 
 pytestmark = pytest.mark.mesh
 
@@ -35,3 +35,10 @@ def test_the_first_event_of_an_answer_is_told_from_its_head() -> None:
     assert has_token("http", b'HTTP/1.1 200 OK\r\n\r\n1f\r\ndata: {"id": 1}\n\n')
     frame = grpc_message("hi")
     assert has_token("grpc", b"\0\0\0\4\0\0\0\0\0" + frame) and not has_token("grpc", frame[:-1])
+
+
+def test_a_refusal_is_told_from_an_answer() -> None:
+    head, end = b"\0\0\1\1\5\0\0\0\1x", b"\0\0\1\1\4\0\0\0\1x"
+    assert is_refused("http", b"HTTP/1.1 429 Too Many Requests\r\n") and not is_refused("http", b"HTTP/1.1 200 OK")
+    assert is_refused("grpc", head) and not is_refused("grpc", end)
+    assert not is_refused("grpc", end + grpc_message("x") + head), "the status behind an answer"
