@@ -23,7 +23,7 @@ import msgspec
 from gateway.memory import give_back
 from gateway.openai.body import parse_body
 from gateway.openai.limits import check_limits
-from gateway.openai.parsing import IDS, TOO_MUCH_MEMORY, ParsedBody, ParseOrder
+from gateway.openai.parsing import IDS, NUMBER, TOO_MUCH_MEMORY, ParsedBody, ParseOrder
 from mesh.door_config import DoorConfig
 from mesh.errors import BodyTooLarge, ContextTooLong, InvalidRequest
 
@@ -194,6 +194,8 @@ def unpack(code: int, data: memoryview) -> Any:
         for first in range(0, len(ids), TEXT_PIECE):
             found += ids[first : first + TEXT_PIECE].tolist()
         return found
+    if code == NUMBER:
+        return int(bytes(data))
     decoder, pieces = getincrementaldecoder("utf-8")(), list[str]()
     for first in range(0, len(data), TEXT_PIECE):
         pieces.append(decoder.decode(bytes(data[first : first + TEXT_PIECE])))

@@ -21,7 +21,7 @@ KEPT_KIB = 512 * 1024  # of peak memory; after more, the process ends
 PACKED_IDS, PACKED_CHARACTERS = 64, 4096  # lists of so many integers and texts of so many characters travel as bytes
 MAX_VALUES = 100_000  # values of a field, and lists and objects of a body; token ids of prompts have other limits
 CHEAP = 16  # so many integers of a long list cost what one other value does
-IDS, TEXT = 1, 2  # kinds of packed values
+IDS, TEXT, NUMBER = 1, 2, 3  # kinds of packed values; the last: an integer of more than 64 bits
 TOO_MUCH_MEMORY = "parsing the body needs too much memory: send less"
 
 
@@ -80,7 +80,7 @@ def answer_to(order: ParseOrder, raw: bytes) -> ParsedBody:
                     name, f"{name} has {found} values; a request may have {MAX_VALUES} of them at most"
                 )
         whole = {name: _pack(value) for name, value in plain.items() if value == values[name]}
-        rest = {name: value for name, value in plain.items() if name not in whole}
+        rest = {name: _pack(value) for name, value in plain.items() if name not in whole}
         return ParsedBody(fields=rest, whole=whole, ignored=ignored[:MAX_VALUES])
     except MemoryError:
         return ParsedBody(error=BodyTooLarge.__name__, message=TOO_MUCH_MEMORY)
@@ -121,6 +121,8 @@ def _pack(value: Any) -> Any:
         return [_pack(each) for each in value]
     if isinstance(value, str) and len(value) >= PACKED_CHARACTERS:
         return msgspec.msgpack.Ext(TEXT, value.encode())
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return msgspec.msgpack.Ext(NUMBER, b"%d" % value)
     return value
 
 

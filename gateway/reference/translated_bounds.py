@@ -13,6 +13,7 @@ from mesh.door_config import DoorConfig
 
 Json = dict[str, Any]
 _NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"}
+_NAME_OR_NULL = {"type": ["string", "null"], "description": "of a tool, where one is chosen"}
 _NEVER: Json = {"not": {}}  # only null and an absent field pass
 
 
@@ -22,7 +23,7 @@ def _object(needs: str, **properties: Json) -> Json:
 
 def _tools(schema: str, *, kind: str, needs: str) -> Json:
     """`schema`: the member with the JSON schema of the arguments."""
-    about: Json = {"description": {"type": "string"}, "strict": {"type": ["boolean", "null"]}}
+    about: Json = {"description": {"type": ["string", "null"]}, "strict": {"type": ["boolean", "null"]}}
     about[schema] = {"type": "object" if schema in needs.split() else ["object", "null"]}
     return {"array": {"maxItems": MAX_TOOLS, "items": _object(needs, type={"enum": [kind]}, name=_NAME, **about)}}
 
@@ -67,7 +68,7 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
         },
         "system": {"array": {"items": _BLOCK}},
         "tools": _tools("input_schema", kind="custom", needs="name input_schema"),
-        "tool_choice": {"object": _object("type", type={"enum": ["auto", "any", "tool", "none"]}, name=_NAME)},
+        "tool_choice": {"object": _object("type", type={"enum": ["auto", "any", "tool", "none"]}, name=_NAME_OR_NULL)},
         "thinking": {"object": _object("type", type={"enum": ["enabled", "adaptive", "disabled"]})},
         "output_format": {"object": _object("type schema", type={"enum": ["json_schema"]}, schema={"type": "object"})},
         "context_management": {"object": {"properties": {"edits": {"type": ["array", "null"], "maxItems": 0}}}},
