@@ -177,7 +177,8 @@ class _Demand:
 
 def start_limit(queue_seconds: float, rules: Rules, choice: ChoiceRequest) -> float | None:
     """Time after which a worker gives a choice back of which nothing is computed: the estimate at the door was wrong.
-    Its priority may make it wait for younger ones. None: it waits."""
-    if not queue_seconds or choice.emitted:
+    Its priority may make it wait for younger ones. None: it waits, as do all choices of a request but the first: they
+    may wait for each other."""
+    if not queue_seconds or choice.emitted or len(choice.trace.choices) > 1:
         return None
     return LATE_TIMES * queue_seconds + max(0, choice.priority) * rules.priority_seconds

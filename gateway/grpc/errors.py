@@ -1,6 +1,7 @@
 """Errors as gRPC statuses with google.rpc details: always ErrorInfo with the reason, BadRequest where a field is wrong,
 RetryInfo where a later try may succeed, QuotaFailure where a limit is exceeded."""
 
+import asyncio
 from typing import Any, NoReturn
 
 import grpc
@@ -17,7 +18,12 @@ async def abort(context: Any, error: BatonError, request_id: str) -> NoReturn:
     """End the call with this error; never returns."""
     status: Any = rpc_status.to_status(status_of(error, request_id))
     metadata = (*status.trailing_metadata, ("x-request-id", request_id))
-    await context.abort(status.code, status.details, metadata)
+    try:
+        await context.abort(status.code, status.details, metadata)
+    except grpc.aio.AbortError:
+        raise
+    except Exception as failed:  # gRPC's own, which has no public name: the client has gone, or its deadline passed
+        raise asyncio.CancelledError from failed
     raise AssertionError("abort returned")
 
 

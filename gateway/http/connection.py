@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.http.answering import AnswerTransport, HeldFlow, UnframedAnswer
 from gateway.http.head import fault_of
+from gateway.http.parser import RequestParser
 from gateway.http.refusal import refusal
 from gateway.http.writing import BoundedWriting, JoinedWrites
 from mesh.door_config import DoorConfig
@@ -59,6 +60,7 @@ class ClientConnection(BoundedWriting):
     def __init__(self, *arguments: Any, open: OpenConnections, **named: Any) -> None:
         super().__init__(*arguments, reader_seconds=open.limits.reader_seconds, writes=open.writes, **named)
         self._open, self._limits = open, open.limits
+        self.parser = RequestParser(self)  # type: ignore[assignment]  # all that uvicorn uses of one
         self._part = Part.HEAD
         self._rest = b""  # received and not parsed
         self._at = 0  # where the rest begins
@@ -148,9 +150,6 @@ class ClientConnection(BoundedWriting):
         self._progress = False
         try:
             self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            if self.cycle is not None:
-                self.cycle.keep_alive = False  # the parser is done with this connection
         except httptools.HttpParserError:
             self._refuse(*self._fault)
             return False

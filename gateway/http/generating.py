@@ -63,7 +63,8 @@ class GeneratingEndpoint:
         try:
             async with self._host.bodies.read(scope, receive) as raw:
                 await self._host.turns.first()  # requests that come together are parsed one in each pass of the loop
-                reply = await self._begin(raw, caller)
+                with out.needed():
+                    reply = await self._begin(raw, caller)
         except ClientGone:
             return
         except Exception as error:

@@ -35,7 +35,8 @@ class AnsweredAtOnce:
         try:
             async with self._host.bodies.read(scope, receive) as raw:
                 await self._host.turns.next()
-                content = await self._answer(raw, caller)
+                with out.needed():
+                    content = await self._answer(raw, caller)
             await out.whole(200, content, [JSON])
         except (ClientGone, OSError):
             return

@@ -6,6 +6,7 @@ begins the stream if nothing has yet."""
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from starlette.types import Send
 
@@ -53,6 +54,10 @@ class HttpOut:
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         await self._send({"type": "http.response.body", "body": pieces[-1]})
         self.complete = True
+
+    def needed(self) -> AbstractContextManager[None]:
+        """See gateway/http/writing.py."""
+        return nullcontext() if self._connection is None else self._connection.needed()
 
     def at_once(self, before: bytes, behind: bytes) -> Callable[[str], bool] | None:
         """A function that sends an event of a stream that has begun, without waiting: a JSON string between these

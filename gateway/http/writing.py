@@ -7,12 +7,14 @@ gateway/http/connection.py adds what comes in."""
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway.http.read import ClientGone
 from gateway.openai.sse import encode
 
 WRITE_BYTES = 32 * 1024  # in the transport; with more the answer waits
@@ -53,6 +55,7 @@ class BoundedWriting(HttpToolsProtocol):
         self.lost = False  # the client has gone, or was disconnected
         self.stalled = False  # it was disconnected because it took nothing for `reader_seconds`
         self.reader_seconds = reader_seconds
+        self._needed_by: asyncio.Task[Any] | None = None  # it works on a request that nobody wants without the client
         self._look: asyncio.TimerHandle | None = None
         self._left = self._looks = 0  # bytes left at the last look, looks since the client last took something
 
@@ -113,8 +116,30 @@ class BoundedWriting(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost, self.writable = True, False
+        if self._needed_by is not None:
+            self._needed_by.cancel()
         self._stop_looking()
         super().connection_lost(exc)
+
+    @contextmanager
+    def needed(self) -> Iterator[None]:
+        """While the context lasts, the current task is for this client only: it is cancelled when the client goes.
+        Raises ClientGone then, and at once where the client has gone already."""
+        if self._has_left():
+            raise ClientGone
+        self._needed_by = task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task is None or not self._has_left():
+                raise
+            task.uncancel()
+            raise ClientGone from None
+        finally:
+            self._needed_by = None
+
+    def _has_left(self) -> bool:
+        return self.lost
 
     # ---- a client that does not read
 

@@ -63,7 +63,7 @@ def parse_body(raw: bytes, kind: type[Body], *, strict: bool = False, ignored: l
     except RecursionError as error:
         raise InvalidRequest(None, f"the body is nested deeper than {MAX_DEPTH} levels") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(None, f"the body is not valid JSON: {error}") from error
+        raise InvalidRequest(None, f"the body is not valid JSON: {_reason(error)}") from error
     if not isinstance(fields, dict):
         raise InvalidRequest(None, "the body must be a JSON object")
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:  # else it cannot be nested deeper
@@ -79,6 +79,12 @@ def parse_body(raw: bytes, kind: type[Body], *, strict: bool = False, ignored: l
         return msgspec.convert(fields, kind, strict=True)
     except msgspec.ValidationError as error:
         raise _type_error(str(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """msgspec says that text is cut off where it ends inside an escape: one half of a pair of surrogates."""
+    cut = "truncated" in str(error)
+    return "a string holds half of a surrogate pair, or the text is cut off" if cut else str(error)
 
 
 def is_deeper(value: Any, levels: int) -> bool:

@@ -13,24 +13,29 @@ from mesh.door_config import DoorConfig
 
 Json = dict[str, Any]
 _NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"}
-_NAME_OR_NULL = {"type": ["string", "null"], "description": "of a tool, where one is chosen"}
+_TEXT = {"type": "string"}
 _NEVER: Json = {"not": {}}  # only null and an absent field pass
 
 
 def _object(needs: str, **properties: Json) -> Json:
-    return {"type": "object", "required": needs.split(), "properties": properties}
+    """`needs`: the members that must be there; a null in place of any other one is as good as none."""
+    required = needs.split()
+    found = {name: form if name in required else _or_null(form) for name, form in properties.items()}
+    return {"type": "object", "required": required, "properties": found}
+
+
+def _or_null(form: Json) -> Json:
+    return {"anyOf": [form, {"type": "null"}]}
 
 
 def _tools(schema: str, *, kind: str, needs: str) -> Json:
     """`schema`: the member with the JSON schema of the arguments."""
-    about: Json = {"description": {"type": ["string", "null"]}, "strict": {"type": ["boolean", "null"]}}
-    about[schema] = {"type": "object" if schema in needs.split() else ["object", "null"]}
+    about: Json = {"description": _TEXT, "strict": {"type": "boolean"}, schema: {"type": "object"}}
     return {"array": {"maxItems": MAX_TOOLS, "items": _object(needs, type={"enum": [kind]}, name=_NAME, **about)}}
 
 
-_TEXT = {"type": "string"}
 _PART = _object("type text", type={"enum": ["input_text", "output_text", "text"]}, text=_TEXT)
-_TEXTS = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _PART}]}
+_TEXTS = {"anyOf": [_TEXT, {"type": "array", "items": _PART}]}
 _ITEMS = [
     _object("role content", type={"enum": ["message"]}, role={"enum": ["user", "assistant"]}, content=_TEXTS),
     _object("role content", role={"enum": ["system", "developer"]}, content=_TEXTS),
@@ -68,7 +73,7 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
         },
         "system": {"array": {"items": _BLOCK}},
         "tools": _tools("input_schema", kind="custom", needs="name input_schema"),
-        "tool_choice": {"object": _object("type", type={"enum": ["auto", "any", "tool", "none"]}, name=_NAME_OR_NULL)},
+        "tool_choice": {"object": _object("type", type={"enum": ["auto", "any", "tool", "none"]}, name=_TEXT)},
         "thinking": {"object": _object("type", type={"enum": ["enabled", "adaptive", "disabled"]})},
         "output_format": {"object": _object("type schema", type={"enum": ["json_schema"]}, schema={"type": "object"})},
         "context_management": {"object": {"properties": {"edits": {"type": ["array", "null"], "maxItems": 0}}}},
@@ -86,8 +91,8 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
             "conversation": {"string": _NEVER, "object": _NEVER},
             "context_management": {"array": {"maxItems": 0}},
             **{name: {"object": _NEVER} for name in ("prompt", "moderation")},
-            "text": {"object": {"properties": {"format": _object("type", type={"enum": ["text", "json_object"]})}}},
-            "reasoning": {"object": {"properties": {"effort": {"type": ["string", "null"]}}}},
+            "text": {"object": _object("", format=_object("type", type={"enum": ["text", "json_object"]}))},
+            "reasoning": {"object": _object("", effort=_TEXT)},
         },
         "MessagesRequest": {
             **asked,

@@ -14,7 +14,10 @@ from gateway.text.jinja import RENDER_ERRORS, CompiledTemplate, TemplateFault
 CPU_SECONDS = 1
 MEMORY_BYTES = 512 << 20
 # Loads what rendering needs, errors included, while files can still be opened.
-_WARM_UP = "{{ strftime_now('%d %b %Y') }}{{ [1] | tojson }}{{ raise_exception('') }}"
+_WARM_UP = (
+    "{{ strftime_now('%d %b %Y') }}{{ [1] | tojson }}{{ 'a b' | wordwrap(2) | striptags | urlize }}{{ lipsum(n=1) }}"
+    "{{ 'a' | pprint }}{{ [1] | random }}{{ raise_exception('') }}"
+)
 
 
 def main() -> None:
@@ -43,7 +46,9 @@ def _render(task: dict[str, Any]) -> dict[str, str]:
         return {"refused": str(error)}
     except MemoryError:
         return {"error": "it takes too much memory"}
-    except (*RENDER_ERRORS, OSError) as error:
+    except OSError:
+        return {"error": "it wants to open a file"}
+    except RENDER_ERRORS as error:
         return {"error": str(error)}
 
 

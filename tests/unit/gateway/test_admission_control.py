@@ -140,6 +140,10 @@ def test_a_request_may_wait_twice_the_limit_and_longer_with_a_low_priority() -> 
     assert limit(choice()) == 20.0 and limit(choice(priority=5)) == 25.0 and limit(choice(priority=-5)) == 20.0
     assert start_limit(0.0, RULES, choice()) is None
     assert limit(ChoiceRequest("r", "m", (1,), (2,), Sampling(max_tokens=5))) is None, "a continued answer waits"
+    of_many = choice()
+    for _ in range(2):
+        of_many.trace.choice(0.0, (1, 2, 3), of_many.sampling)
+    assert limit(of_many) is None, "the second choice of a request waits for the first"
 
 
 @virtual

@@ -1,12 +1,15 @@
 """Heads of requests by the rules of HTTP: versions, the Host header, transfer codings; answers for HTTP/1.0."""
 
+import asyncio
 import json
+import socket
+import time
 from typing import Any
 
 import pytest
 
 from gateway.http.head import fault_of
-from tests.harness.blocks import exchange, status_of
+from tests.harness.blocks import exchange, status_of, talk
 from tests.unit.gateway.hostile import TEXT
 
 
@@ -64,3 +67,36 @@ def test_chunked_is_the_only_coding_and_only_of_http_1_1() -> None:
     for version, codings in (("1.1", [b"identity"]), ("1.1", [b"chunked", b"chunked"]), ("1.0", [b"chunked"])):
         fault = fault_of(version, [host, *((b"transfer-encoding", coding) for coding in codings)])
         assert fault is not None and fault[0] == 501
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ["connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABkAAQAAP__"],
+        ["connection: Upgrade", "upgrade: websocket"],
+        ["connection: Upgrade", "upgrade: h2c", "transfer-encoding: chunked"],
+    ],
+)
+async def test_a_wish_to_upgrade_is_not_heard_and_the_body_is_read(wish: list[str], url: str, core: Any) -> None:
+    first = whole("1.1", {"prompt": "first", "max_tokens": 1}, "host: localhost", *wish)
+    if "transfer-encoding: chunked" in wish:
+        head, _, body = first.partition(b"\r\n\r\n")
+        head = b"\r\n".join(line for line in head.split(b"\r\n") if not line.startswith(b"content-length"))
+        first = head + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    second = whole("1.1", {"prompt": "second", "max_tokens": 1}, "host: localhost", "connection: close")
+    for cut in (len(first), first.index(b"\r\n\r\n") + 2, len(first) - 3):
+
+        def say(connection: socket.socket, cut: int = cut) -> None:
+            connection.sendall(first[:cut])
+            time.sleep(0.05)
+            connection.sendall(first[cut:] + second)
+
+        answer = await asyncio.to_thread(talk, url.removeprefix("http://"), say)
+        assert answer.count(b"HTTP/1.1 200 OK") == 2
+    prompts = [bytes(stream.choice.prompt) for stream in core.streams]
+    assert prompts == [b"first", b"second"] * 3
+
+
+async def test_connect_is_refused(url: str, core: Any) -> None:
+    answer = await exchange(url.removeprefix("http://"), b"CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert status_of(answer) in (400, 404, 405)

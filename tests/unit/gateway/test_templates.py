@@ -197,6 +197,7 @@ async def test_templates_of_clients_can_be_switched_off(assets: Assets) -> None:
         ("{{ raise_exception('no') }}", "refuses messages: no"),
         ("{{ ''.__class__.__mro__ }}", "cannot render"),
         ("", "chat_template is empty"),
+        ("{% import 'x' as x %}", "cannot render"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "cannot render"),
     ],
 )
@@ -225,6 +226,14 @@ async def test_a_template_sees_variables_and_time_but_no_files() -> None:
     templates = ClientTemplates(lambda: datetime.datetime(2031, 5, 1))
     text = await templates.render("{{ strftime_now('%Y') }} {{ x | tojson }} {{ 'é' }}", {"x": {"a": "漢"}}, longest=99)
     assert text == f"2031 {json.dumps({'a': '漢'}, ensure_ascii=False)} é"
+    for filtered in (
+        "'a b' | wordwrap(2)",
+        "'<b>a</b>' | striptags",
+        "lipsum(n=1) | length",
+        "'a' | urlize",
+        "[1] | pprint",
+    ):
+        assert await templates.render(f"{{{{ {filtered} }}}}", {}, longest=999), "what a filter loads is loaded before"
     with pytest.raises(BatonError, match="cannot render"):
         await templates.render("{% include 'x' %}", {}, longest=99)
 

@@ -1,0 +1,79 @@
+"""A request whose client has gone is not worked on any further: not even its choices are submitted."""
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from tests.harness.blocks import exchange, http, status_of
+from tests.unit.gateway.hostile import TEXT
+
+CHOICES = 128
+
+
+async def open_and_drop(url: str, body: dict[str, Any], times: int) -> None:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+
+    def drop() -> None:
+        connection = socket.create_connection((host, int(port)))
+        connection.sendall(http(TEXT, json.dumps(body).encode()))
+        connection.close()
+
+    for _ in range(times):
+        await asyncio.to_thread(drop)
+
+
+def slow_down(core: Any, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.001) -> None:
+    """Submitting a choice takes some time of the processor, as it does in a mesh."""
+    submit = core.submit
+
+    def slow(choice: Any) -> Any:
+        end = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < end:
+            pass
+        return submit(choice)
+
+    monkeypatch.setattr(core, "submit", slow)
+
+
+async def test_most_choices_of_requests_that_are_dropped_are_never_submitted(
+    url: str, core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_down(core, monkeypatch)
+    await open_and_drop(url, {"prompt": "x", "n": CHOICES, "max_tokens": 9}, 20)
+    await asyncio.sleep(0.3)
+    assert len(core.streams) < 5 * CHOICES
+    assert all(stream.cancelled for stream in core.streams)
+
+
+async def test_all_choices_are_submitted_while_the_client_is_there(url: str, core: Any) -> None:
+    """Negative control."""
+    answer = await exchange(url.removeprefix("http://"), http(TEXT, json.dumps({"prompt": "x", "n": CHOICES}).encode()))
+    assert status_of(answer) == 200 and len(core.streams) == CHOICES
+
+
+async def test_a_client_that_leaves_while_its_template_waits_leaves_the_queue(
+    url: str, core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def never(*_: Any, **__: Any) -> str:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return ""
+
+    monkeypatch.setattr("gateway.text.client_template.ClientTemplates.render", never)
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template": "{{ messages }}"}
+    content = json.dumps(body).encode()
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(http("/v1/chat/completions", content))
+    await asyncio.wait_for(began.wait(), 10)
+    assert not ended.is_set()
+    writer.close()
+    await asyncio.wait_for(ended.wait(), 10)
