@@ -30,7 +30,8 @@ def read_input(given: str | list[Json] | None, instructions: str | None, ignored
 
 
 def _read_item(item: ObjectReader, transcript: Transcript, budget: JsonBudget, ignored: Ignored) -> None:
-    kind = item.any("type") or "message"
+    kind = item.any("type")
+    kind = "message" if kind is None else kind
     for name in _HINTS:
         item.any(name)
     if kind == "message":

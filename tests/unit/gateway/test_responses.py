@@ -214,6 +214,7 @@ REFUSED: Any = [
     ({"prompt": {"id": "p"}}, "prompt"),
     ({"input": None}, "input"),
     ({"input": []}, "input"),
+    ({"input": [{"type": {}, "role": "user", "content": "x"}]}, "input[0].type"),
     ({"input": [{"type": "item_reference", "id": "m"}]}, "input[0].type"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
     ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
