@@ -11,8 +11,8 @@ import httptools
 OF_BODY = (b"content-length", b"transfer-encoding")  # headers that say how long a body is
 
 
-class Target(Protocol):
-    """What hears of requests."""
+class RequestTarget(Protocol):
+    """Hears of requests as they are parsed."""
 
     headers: list[tuple[bytes, bytes]]  # of the request whose head is there
 
@@ -25,7 +25,7 @@ class Target(Protocol):
 
 
 class RequestParser:
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: RequestTarget) -> None:
         self._target, self._hidden = target, False  # the head is one that nobody sees
         self._held = False  # a head that wants an upgrade is there: what httptools calls its end is none
         self.on_body = target.on_body

@@ -33,7 +33,7 @@ _DATA, _HEADERS, _SETTINGS, _END_STREAM, _END_HEADERS, _ACK = 0, 1, 4, 1, 4, 1
 _RESET = struct.pack("ii", 1, 0)  # closing the socket resets the connection
 
 
-class Refused(Exception):
+class RefusedNow(Exception):
     """The gateway does not take the request now."""
 
 
@@ -59,7 +59,7 @@ class Dropping:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._until(door, stage, content, reader, writer)
             self.stages[f"{door} {stage}"] += 1
-        except Refused:
+        except RefusedNow:
             self.refused += 1
         except TimeoutError:
             self.problems.append(f"{door} {stage}: no token in {ANSWER_SECONDS:g} s")
@@ -91,7 +91,7 @@ class Dropping:
                 raise ConnectionError(bytes(received[:200]))
             received += piece
             if is_refused(door, received):
-                raise Refused
+                raise RefusedNow
         self.answered += 1
 
     def _http(self, prompt: str) -> bytes:

@@ -8,7 +8,7 @@ from gateway.fair_turns import WHOSE, FairTurns
 from mesh.errors import Overloaded
 
 
-class Work:
+class ClientsAtWork:
     """Requests of several clients; each takes its turn until the test ends it."""
 
     def __init__(self, *, at_once: int = 1, waiting: int = 4, longest_seconds: float = 60.0) -> None:
@@ -37,14 +37,14 @@ class Work:
 
 
 async def test_clients_take_turns_however_many_requests_one_has() -> None:
-    work = Work()
+    work = ClientsAtWork()
     await work.ask("a1", "a2", "a3", "b1", "c1")
     await work.end(5)
     assert work.order == ["a1", "a2", "b1", "c1", "a3"]
 
 
 async def test_of_several_turns_at_once_the_client_with_fewer_comes_first() -> None:
-    work = Work(at_once=2)
+    work = ClientsAtWork(at_once=2)
     await work.ask("a1", "a2", "a3", "a4", "b1")
     await work.end()
     assert work.order == ["a1", "a2", "b1"], "a has a turn still"
@@ -53,7 +53,7 @@ async def test_of_several_turns_at_once_the_client_with_fewer_comes_first() -> N
 
 
 async def test_a_newcomer_takes_the_place_of_the_client_that_holds_most() -> None:
-    work = Work()
+    work = ClientsAtWork()
     await work.ask("a1", "a2", "a3", "a4", "a5", "b1")
     await asyncio.sleep(0)
     assert isinstance(work.tasks[4].exception(), Overloaded), "the last one of a"
@@ -65,7 +65,7 @@ async def test_a_newcomer_takes_the_place_of_the_client_that_holds_most() -> Non
 
 
 async def test_a_client_cannot_displace_its_own_requests_or_those_of_one_that_has_as_many() -> None:
-    work = Work(waiting=2)
+    work = ClientsAtWork(waiting=2)
     await work.ask("x1", "a1", "b1", "a2", "c1")
     await asyncio.sleep(0)
     refused = [task.exception() for task in work.tasks if task.done()]
@@ -76,7 +76,7 @@ async def test_a_client_cannot_displace_its_own_requests_or_those_of_one_that_ha
 
 
 async def test_nothing_waits_longer_than_said() -> None:
-    work = Work(longest_seconds=0.01)
+    work = ClientsAtWork(longest_seconds=0.01)
     await work.ask("a1", "a2")
     with pytest.raises(Overloaded, match="too many requests wait"):
         await work.tasks[1]
@@ -86,7 +86,7 @@ async def test_nothing_waits_longer_than_said() -> None:
 
 
 async def test_a_turn_that_came_as_its_request_was_cancelled_goes_to_the_next() -> None:
-    work = Work()
+    work = ClientsAtWork()
     await work.ask("a1", "b1", "c1")
     work._goes_on.release()
     await asyncio.sleep(0)
@@ -98,7 +98,7 @@ async def test_a_turn_that_came_as_its_request_was_cancelled_goes_to_the_next() 
 
 async def test_without_queues_of_their_own_one_client_keeps_the_others_out() -> None:
     """Negative control: the same requests of one client alone."""
-    work = Work()
+    work = ClientsAtWork()
     await work.ask("a1", "a2", "a3", "a4", "a5", "a6")
     await asyncio.sleep(0)
     assert isinstance(work.tasks[5].exception(), Overloaded)
