@@ -12,7 +12,7 @@ from random import Random
 
 from gateway.affinity import Affinities
 from gateway.attached import AttachedWorker
-from gateway.candidates import choose, class_missing, forgive, hopeless, refuse
+from gateway.candidates import choose, class_missing, forgive, hopeless, never_fits, refuse
 from gateway.core import ChoiceRequest
 from gateway.deaths import Deaths
 from gateway.examining import Examining
@@ -139,7 +139,8 @@ class Sequencer:
     def _give_up(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
         """The request has waited long enough for a worker."""
         retry = self.tally.wait_seconds(asyncio.get_running_loop().time())
-        self.end(request, class_missing(request, self.workers) or gave_up(lacks(), self._patience_seconds, retry))
+        error = class_missing(request, self.workers) or never_fits(request, self.workers, self.local)
+        self.end(request, error or gave_up(lacks(), self._patience_seconds, retry))
 
     # ---- steps 5 and 8: tokens on their way to the client
 
