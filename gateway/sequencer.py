@@ -216,6 +216,8 @@ class Sequencer:
         log.info("request %s attempt %d: %s %s", name, lost.ticket.attempt, lost.reason.value, lost.detail, extra=ids)
         if (error := given_back(request, lost, asyncio.get_running_loop().time())) is not None:
             return self.end(request, error)
+        if lost.reason is Reason.LANDING_LOST:
+            self.deaths.landing_lost(request)
         if lost.reason is Reason.TOO_LARGE:
             request.refused[worker.incarnation] = FullKind.EVER
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:

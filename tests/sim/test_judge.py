@@ -67,7 +67,7 @@ def test_of_two_requests_that_wait_at_a_worker_only_the_older_may_be_suspected(
     world = replace(WORLD, gateways=2, max_batch=1)
     outcome = run(*killed("kill"), world=world, demands=(DEMAND, *younger))
     assert not outcome.violations and outcome.reached["WORKERS_DIED"] == 2
-    monkeypatch.setattr("gateway.deaths.suspects", lambda needing, worker: {each.id for each in needing})
+    monkeypatch.setattr("gateway.deaths.suspects", lambda needing, worker, **more: {each.id for each in needing})
     assert "died alone" in run(*killed("kill"), world=world, demands=(DEMAND, *younger)).violations[0]
 
 

@@ -75,4 +75,6 @@ def _queued(process: WorkerProcess) -> set[int]:
 
 
 def _needs(request: GatewayRequest, process: WorkerProcess) -> bool:
-    return process.incarnation in (request.prefill, request.decode)
+    """Prefill is not needed once decode has the pages."""
+    mine = process.incarnation
+    return request.decode == mine or (request.prefill == mine and not request.handed)
