@@ -81,11 +81,13 @@ class Deaths:
 
     def _lost_with(self, worker: AttachedWorker) -> list[GatewayRequest]:
         """Requests that the worker computed when it died and that have left it a moment before. The death counts under
-        them."""
+        them. A worker that has sent something since decode lost their landings did not die then."""
         found, since = list[GatewayRequest](), self._now() - self._rules.together_seconds
         for request in self._host.requests.values():
             lost = request.lost_from
-            if lost is not None and lost.incarnation == worker.incarnation and lost.seconds >= since:
+            if lost is None or lost.incarnation != worker.incarnation:
+                continue
+            if lost.seconds >= max(since, worker.session.heard_seconds):
                 request.deaths.append(lost)
                 request.lost_from = None
                 found.append(request)

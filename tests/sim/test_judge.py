@@ -8,6 +8,7 @@ from gateway.admission_control import AdmissionControl
 from gateway.deaths import Deaths
 from gateway.router import Local
 from mesh.jobs import Sampling
+from tests.sim.seeds.deaths import DeathsOfWorkers
 from tests.sim.seeds.run import RunOutcome, run_story
 from tests.sim.seeds.story import Demand, SimFault, SimWorld, Story
 
@@ -47,6 +48,17 @@ def test_a_request_may_end_with_its_third_worker_and_not_with_its_second(
     assert not second.violations and second.errors == 0
     monkeypatch.setattr(Deaths, "_guilty", lambda deaths, request: len(request.deaths) >= 2)
     assert "2 workers died alone" in run(*faults[:2]).violations[0]
+
+
+def test_a_worker_that_ends_its_session_after_a_lease_is_the_third_for_that_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults = *killed("kill")[:2], SimFault(15.0, "deafen", "decode0", "gateway0", seconds=20.0)
+    outcome = run(*faults)
+    assert not outcome.violations and outcome.reached["WORKERS_DIED"] == 1
+    assert run(*faults[1:]).reached["WORKERS_DIED"] == 0
+    monkeypatch.setattr(DeathsOfWorkers, "look", lambda deaths, process: None)
+    assert "2 workers died alone" in run(*faults).violations[0]
 
 
 @pytest.mark.parametrize("kind", ["drain", "together"])

@@ -1,8 +1,9 @@
 """Which workers died, what they computed then, and which gateways could notice it: by this the judge knows whether a
 request may have ended its workers.
 
-A worker dies for others when its process is killed, or replaced at its address while it is stopped. A draining worker,
-and one that a gateway cannot hear, do not die for that gateway: docs/protocol.md, "Request at the gateway"."""
+A worker dies for others when its process is killed, or replaced at its address while it is stopped; and for one gateway
+when it hears nothing of that gateway for a lease and ends their session. A draining worker, and one that a gateway
+cannot hear, do not die for that gateway: docs/protocol.md, "Request at the gateway"."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +30,17 @@ class DeathsOfWorkers:
 
     def add(self, process: WorkerProcess) -> None:
         """The process dies now, or is replaced."""
-        noticing = [each for each in self._fleet.gateways.values() if self._notices(each, process)]
+        self._add(process, [each for each in self._fleet.gateways.values() if self._notices(each, process)])
+
+    def look(self, process: WorkerProcess) -> None:
+        """After each of its events: has it ended a session with a gateway, because it has heard nothing for a lease?"""
+        for session in process.worker.attachments.sessions:
+            if session.expired and session not in process.expired:
+                process.expired.append(session)
+                gateways = self._fleet.gateways.values()
+                self._add(process, [each for each in gateways if each.name == session.stream.peer and each.alive])
+
+    def _add(self, process: WorkerProcess, noticing: list[GatewayProcess]) -> None:
         computed = process.computing()
         suspects = set(computed)
         for gateway in noticing:

@@ -137,11 +137,11 @@ class Fleet:
         self.all.append(process)
 
     def _choose(self, transport: str, mine: KvHello, theirs: KvHello) -> tuple[str, str]:
-        same = mine.numerics == theirs.numerics
-        return (transport, "simulated") if same else ("", "another numerics class")
+        return (transport, "simulated") if mine.numerics == theirs.numerics else ("", "another numerics class")
 
     def _ran(self, process: WorkerProcess, pages: WatchedPool) -> None:
-        """After each event of a worker whose pool has changed: its pages must be in order."""
+        """After each event of a worker: if its pool has changed, its pages must be in order."""
+        self.deaths.look(process)
         if pages.changed:
             pages.changed = False
             for wrong in pages.faults(process.worker):

@@ -9,6 +9,7 @@ from decode_svc.worker import DecodeWorker
 from gateway.service import Gateway
 from kvtransfer.memory import MemoryPool
 from mesh.jobs import Tier
+from mesh.session import Session
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import SimRunner
 from tests.sim.seeds.nodes import SimNode
@@ -35,6 +36,7 @@ class WorkerProcess(FleetProcess):
     incarnation: int = 0
     numerics: str = ""
     lasting: bool = False  # it stays frozen when the run heals
+    expired: list[Session] = field(default_factory=list)  # its sessions with gateways that were silent
     made: SimWorker | None = None
 
     @property

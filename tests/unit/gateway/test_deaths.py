@@ -61,9 +61,9 @@ def landing_lost(m: SequencerMesh, request: GatewayRequest) -> None:
     m.sequencer.on_lost(m.workers[m.serving(request)[1]], Lost(request.ticket, Reason.LANDING_LOST))
 
 
-@pytest.mark.parametrize("seconds", [0.0, RULES.together_seconds + 0.1])
-def test_a_worker_whose_end_decode_notices_first_died_of_what_it_computed_and_not_of_what_waits(seconds: float) -> None:
-    """`seconds`: time between the report of decode and the end of the session."""
+@pytest.mark.parametrize("then", ["at once", "later", "heard"])
+def test_a_worker_whose_end_decode_notices_first_died_of_what_it_computed_and_not_of_what_waits(then: str) -> None:
+    """`then`: when its session ends, behind the report of decode; "heard": it sends something in between."""
 
     async def main() -> None:
         m = mesh()
@@ -74,10 +74,11 @@ def test_a_worker_whose_end_decode_notices_first_died_of_what_it_computed_and_no
         computed.begun = m.workers[name].incarnation
         landing_lost(m, computed)
         assert m.serving(computed)[0] != name
-        await asyncio.sleep(seconds)
+        await asyncio.sleep({"at once": 0.0, "later": RULES.together_seconds + 0.1, "heard": 0.1}[then])
+        if then == "heard":
+            m.workers[name].session.heard_seconds = asyncio.get_running_loop().time()
         m.end_session(name)
-        at_once = seconds == 0.0
-        assert (len(computed.deaths), len(waits.deaths)) == ((1, 0) if at_once else (0, 1)), "negative control: later"
+        assert (len(computed.deaths), len(waits.deaths)) == ((1, 0) if then == "at once" else (0, 1))
 
     run_virtual(main())
 
