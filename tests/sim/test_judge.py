@@ -8,7 +8,9 @@ from gateway.admission_control import AdmissionControl
 from gateway.deaths import Deaths
 from gateway.router import Local
 from mesh.jobs import Sampling
+from tests.sim.seeds import judge
 from tests.sim.seeds.deaths import DeathsOfWorkers
+from tests.sim.seeds.fleet import Fleet
 from tests.sim.seeds.run import RunOutcome, run_story
 from tests.sim.seeds.story import Demand, SimFault, SimWorld, Story
 
@@ -93,6 +95,33 @@ def test_a_request_may_be_refused_for_its_wait_only_while_a_worker_computes(
     late = replace(DEMAND, at=10.5, deadline_seconds=5.0)
     violations = run(world=replace(WORLD, local=Local.NEVER), demands=(*first, late)).violations
     assert bool(violations) is not computes and all("no other request" in each for each in violations)
+
+
+def test_a_gateway_that_cannot_hear_a_worker_may_believe_in_the_queue_that_it_saw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first request has ended by its deadline when the second comes; prefill has no more to say since then."""
+    monkeypatch.setattr(AdmissionControl, "wait_seconds", lambda *arguments, **named: 9.0)
+    demands = replace(DEMAND, deadline_seconds=10.0), replace(DEMAND, at=40.0, deadline_seconds=5.0)
+    deaf = SimFault(0.1, "deafen", "gateway0", "prefill0", seconds=50.0)
+    world = replace(WORLD, local=Local.NEVER)
+    assert "no other request" in run(replace(deaf, seconds=35.0), world=world, demands=demands).violations[0]
+    monkeypatch.setattr("mesh.session.Session._tick", lambda session: None)  # the lease does not end the session
+    assert not run(deaf, world=world, demands=demands).violations
+    assert "no other request" in run(world=world, demands=demands).violations[0]
+
+
+def test_a_worker_that_hung_may_give_back_what_it_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second request waits for the only place in the batch; the judge is made blind for the first one, once."""
+    world, demands = replace(WORLD, max_batch=1), (DEMAND, replace(DEMAND, at=0.5))
+    hang = SimFault(1.0, "hang", "decode0", seconds=25.0)
+    busy, blind = judge._busy, [True]
+    monkeypatch.setattr(judge, "_busy", lambda fleet: busy(fleet) if not blind else not blind.pop())
+    outcome = run(hang, world=world, demands=demands)
+    assert not outcome.violations and outcome.reached["OVERLOADED"] and not blind
+    blind.append(True)
+    monkeypatch.setattr(Fleet, "troubled", lambda fleet, name, began: False)
+    assert "no other request" in run(hang, world=world, demands=demands).violations[0]
 
 
 def test_an_answer_may_lose_its_class_for_the_moment_in_which_its_worker_comes_back(

@@ -130,8 +130,7 @@ class Fleet:
                 on_write=lambda page: self._computed(process, page),
             )
         )
-        worker = process.worker
-        process.tasks = [node.spawn(worker.run()), node.spawn(worker.attachments.register())]
+        process.tasks = [node.spawn(process.worker.run()), node.spawn(process.worker.attachments.register())]
         node.after = partial(self._ran, process, pages)
         self.workers[name] = process
         self.all.append(process)
@@ -142,6 +141,7 @@ class Fleet:
     def _ran(self, process: WorkerProcess, pages: WatchedPool) -> None:
         """After each event of a worker: if its pool has changed, its pages must be in order."""
         self.deaths.look(process)
+        process.note_busy(self.loop.world)
         if pages.changed:
             pages.changed = False
             for wrong in pages.faults(process.worker):
