@@ -1,6 +1,7 @@
 """The judge of the simulated meshes accepts an error only if the run has what causes it."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -122,6 +123,21 @@ def test_a_worker_that_hung_may_give_back_what_it_has_not_begun(monkeypatch: pyt
     blind.append(True)
     monkeypatch.setattr(Fleet, "troubled", lambda fleet, name, began: False)
     assert "no other request" in run(hang, world=world, demands=demands).violations[0]
+
+
+def test_a_request_may_wait_for_ever_only_for_pages_that_no_worker_can_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prefill worker that may not be killed stays frozen while it writes ten of 24 pages."""
+    world = replace(WORLD, prefills=2, local=Local.NEVER, may_kill=False, pages=24, step_seconds=0.2, write_seconds=2.0)
+    freeze = SimFault(0.0, "freeze", "prefill0", seconds=inf, phase="pushing")
+    large = replace(DEMAND, at=10.0, prompt=tuple(range(60)))
+    for demand, waits in ((large, True), (replace(DEMAND, at=10.0), False)):
+        outcome = run(freeze, world=world, demands=(DEMAND, demand))
+        assert not outcome.violations and bool(outcome.reached["UNAVAILABLE"]) is waits
+    assert not run(freeze, world=replace(world, may_kill=True), demands=(DEMAND, large)).errors
+    monkeypatch.setattr(Fleet, "beyond_reach", lambda fleet, owner: False)
+    assert "r1 never ends" in run(freeze, world=world, demands=(DEMAND, large)).violations[0]
 
 
 def test_an_answer_may_lose_its_class_for_the_moment_in_which_its_worker_comes_back(

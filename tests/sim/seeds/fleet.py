@@ -276,7 +276,7 @@ class Fleet:
         for process in self.workers.values():
             if process.runs:
                 counts, worker = process.pages.counts(), process.worker
-                if counts.in_use + counts.landing + counts.quarantined > process.pages.quarantined(self._beyond_reach):
+                if counts.in_use + counts.landing + counts.quarantined > process.pages.quarantined(self.beyond_reach):
                     found.append(f"{process.name}: pages never come back: {counts}")
                 left = len(worker.requests if isinstance(worker, DecodeWorker) else worker.prompts)
                 if left:
@@ -286,7 +286,7 @@ class Fleet:
                 found.append(f"{gateway.name} never forgets {len(gateway.core.sequencer.requests)} requests")
         return found
 
-    def _beyond_reach(self, owner: Hashable) -> bool:
+    def beyond_reach(self, owner: Hashable) -> bool:
         """The writer of these pages stays frozen, or cut off, and may not be killed."""
         if self.world.may_kill or not isinstance(owner, PageOwner):
             return False

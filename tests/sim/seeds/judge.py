@@ -39,9 +39,7 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
         case PoolTooSmall():
             return _pool(fleet, user)
         case ClassUnavailable():
-            names = [w.name for w in fleet.workers.values() if w.name.startswith("decode")]
-            mine = [n for n in names if user.numerics.startswith(f"{fleet.workers[n].numerics} ")]
-            there = [name for name in mine if not _snapped(fleet, name, process, now)]
+            there = [w.name for w in _decodes(fleet, user) if not _snapped(fleet, w.name, process, now)]
             return None if _all_in_trouble(fleet, there, now) else f"{', '.join(there)} can serve its class"
         case Overloaded():
             return None if _overloaded(fleet, user, process, error, now) else "no other request is there"
@@ -66,6 +64,17 @@ def stale_landings(fleet: "Fleet") -> list[str]:
                 if silent > 1.25 * allowed + rules.progress_seconds:
                     found.append(f"{process.name}: a landing without progress for {silent:.1f} s is not given up")
     return found
+
+
+def waits_for_stuck_pages(fleet: "Fleet", user: "User") -> bool:
+    """Whether the request needs more than each decode worker's pool has beside pages that no worker can release: their
+    writer stays frozen, or cut off, and may not be killed. Each of these workers raises the alarm."""
+    rooms = list[int]()
+    for process in _decodes(fleet, user):
+        if not process.worker.counts()["stuck"]:
+            return False
+        rooms.append(process.pages.pages - process.pages.quarantined(fleet.beyond_reach))
+    return bool(rooms) and _pages_needed(user) > max(rooms)
 
 
 def _deadline(fleet: "Fleet", user: "User", now: float) -> str | None:
@@ -122,8 +131,19 @@ def _deaths(fleet: "Fleet", user: "User", process: "GatewayProcess") -> str | No
     return f"{alone} workers died alone while they computed it, not {rules.deaths}"
 
 
+def _pages_needed(user: "User") -> int:
+    return -(-(len(user.demand.prompt) + user.demand.sampling.max_tokens) // PAGE_TOKENS)
+
+
+def _decodes(fleet: "Fleet", user: "User") -> "list[WorkerProcess]":
+    """The decode workers that may go on with its tokens."""
+    found = [w for w in fleet.workers.values() if w.name.startswith("decode")]
+    any_class = user.demand.allow_class_change or not user.numerics
+    return [w for w in found if any_class or user.numerics.startswith(f"{w.numerics} ")]
+
+
 def _pool(fleet: "Fleet", user: "User") -> str | None:
-    pages = -(-(len(user.demand.prompt) + user.demand.sampling.max_tokens) // PAGE_TOKENS)
+    pages = _pages_needed(user)
     largest = fleet.world.pages
     if fleet.world.local.value == "never":
         largest = min(largest, fleet.world.prefill_pages)
