@@ -66,7 +66,7 @@ class MemoryStream:
         self.travel(None)
 
 
-Served = tuple[dict[Channel, Accept], OnRegister | None]  # what listens at an address
+Served = tuple[dict[Channel, Accept], OnRegister | None]  # a process that listens, as the network calls it
 
 
 class MemoryListening:
@@ -128,7 +128,7 @@ class MemoryNetwork:
                 stream.snap()
 
     def served(self, address: str) -> Served | None:
-        """What listens at this address now."""
+        """The process that listens at this address now; None: no process does."""
         return self._accept.get(address)
 
     def unlisten(self, address: str) -> None:
