@@ -67,14 +67,21 @@ class DeathsOfWorkers:
 
 
 def _next(gateway: GatewayProcess, process: WorkerProcess, computed: set[int], priority_seconds: float) -> set[int]:
-    """The request that the gateway has to suspect because the worker computes none of its requests: the oldest that
-    waits there for its first step. The notice of that step may have died with the worker."""
+    """The request that the gateway has to suspect because it knows of none that the worker computes: the oldest that
+    waits there for its first step. The notice of that step may have died with the worker, and no notice tells that a
+    request lands."""
     requests = gateway.core.sequencer.requests
-    if computed & requests.keys():
+    if any(_known(requests[each], process) for each in computed & requests.keys()):
         return set()
     waiting = [requests[each] for each in _queued(process) & requests.keys()]
     waiting = [each for each in waiting if each.phase is RequestPhase.OPEN and _needs(each, process)]
     return {each.id for each in sorted(waiting, key=lambda each: each.seniority(priority_seconds))[:1]}
+
+
+def _known(request: GatewayRequest, process: WorkerProcess) -> bool:
+    """Does the gateway know that the worker computes it?"""
+    mine = process.incarnation
+    return request.begun == mine or (request.handed and request.decode == mine)
 
 
 def _queued(process: WorkerProcess) -> set[int]:
