@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 class DeathOfWorker:
     seconds: float
     noticed_by: frozenset[str]  # names of gateways
-    suspects: frozenset[int]  # requests that it computed, or whose turn was next at it
+    suspects: set[int]  # requests that it computed, or whose turn was next at it, as far as gateways know
 
 
 class DeathsOfWorkers:
     def __init__(self, fleet: "Fleet") -> None:
         self._fleet = fleet
         self._all = list[DeathOfWorker]()
+        self._unnoticed = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # the notice is on its way
 
     def add(self, process: WorkerProcess) -> None:
         """The process dies now, or is replaced."""
@@ -46,7 +47,20 @@ class DeathsOfWorkers:
         for gateway in noticing:
             suspects |= _next(gateway, process, computed, self._fleet.options.rules.priority_seconds)
         names = frozenset(gateway.name for gateway in noticing)
-        self._all.append(DeathOfWorker(self._fleet.loop.world, names, frozenset(suspects)))
+        self._all.append(death := DeathOfWorker(self._fleet.loop.world, names, suspects))
+        self._unnoticed += [(death, process, gateway) for gateway in noticing]
+
+    def wait(self, gateway: GatewayProcess) -> None:
+        """After each event of a gateway: what it sends to a worker that is dead already, it has to suspect as well."""
+        for each in [each for each in self._unnoticed if each[2] is gateway]:
+            death, process, _ = each
+            if gateway.core.workers.get(process.incarnation) is None:
+                self._unnoticed.remove(each)
+                continue
+            sent = [r for r in gateway.core.sequencer.requests.values() if r.phase is RequestPhase.OPEN]
+            sent = [r for r in sent if _needs(r, process) and r.prefill in (None, process.incarnation)]
+            priority_seconds = self._fleet.options.rules.priority_seconds
+            death.suspects.update(r.id for r in sorted(sent, key=lambda r: r.seniority(priority_seconds))[:1])
 
     def _notices(self, gateway: GatewayProcess, process: WorkerProcess) -> bool:
         if not gateway.alive or (process.name, gateway.name) in self._fleet.network.cuts:

@@ -18,7 +18,6 @@ from gateway.service import Gateway
 from kvtransfer.memory import Write
 from mesh.door_config import DoorConfig
 from mesh.jobs import Ticket, Tier
-from mesh.kv_messages import KvHello
 from mesh.messages import Message
 from mesh.rules import Rules
 from tests.sim.model import VOCABULARY
@@ -105,7 +104,7 @@ class Fleet:
             return gateway
 
         process.gateway = await process.node.spawn(begin())
-        process.node.after = lambda: self.looked(name)
+        process.node.after = partial(self._gateway_ran, process)
         self.gateways[name] = process
         self.all.append(process)
 
@@ -126,7 +125,7 @@ class Fleet:
                 incarnation=process.incarnation,
                 pages=pages,
                 numerics=numerics,
-                choose=lambda mine, theirs: self._choose(transport.name, mine, theirs),
+                choose=lambda mine, theirs: (transport.name if mine.numerics == theirs.numerics else "", "simulated"),
                 on_write=lambda page: self._computed(process, page),
             )
         )
@@ -135,8 +134,9 @@ class Fleet:
         self.workers[name] = process
         self.all.append(process)
 
-    def _choose(self, transport: str, mine: KvHello, theirs: KvHello) -> tuple[str, str]:
-        return (transport, "simulated") if mine.numerics == theirs.numerics else ("", "another numerics class")
+    def _gateway_ran(self, process: GatewayProcess) -> None:
+        self.deaths.wait(process)
+        self.looked(process.name)
 
     def _ran(self, process: WorkerProcess, pages: WatchedPool) -> None:
         """After each event of a worker: if its pool has changed, its pages must be in order."""
