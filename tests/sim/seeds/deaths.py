@@ -2,8 +2,8 @@
 request may have ended its workers.
 
 A worker dies for others when its process is killed, or replaced at its address while it is stopped; and for one gateway
-when it hears nothing of that gateway for a lease and ends their session. A draining worker, and one that a gateway
-cannot hear, do not die for that gateway: docs/protocol.md, "Request at the gateway"."""
+when it hears nothing of that gateway for a lease and ends their session. A draining worker does not die for a gateway,
+which learns late or never of one that it cannot hear: docs/protocol.md, "Request at the gateway"."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class DeathOfWorker:
     seconds: float
     noticed_by: frozenset[str]  # names of gateways
+    noticed_late: frozenset[str]  # gateways that hear of it when a cut is mended, if their lease lasts so long
     suspects: set[int]  # requests that it computed, or whose turn was next at it, as far as gateways know
 
 
@@ -46,12 +47,18 @@ class DeathsOfWorkers:
         suspects = set(computed)
         for gateway in noticing:
             suspects |= _next(gateway, process, computed, self._fleet.options.rules.priority_seconds)
-        names = frozenset(gateway.name for gateway in noticing)
-        self._all.append(death := DeathOfWorker(self._fleet.loop.world, names, suspects))
-        self._unnoticed += [(death, process, gateway) for gateway in noticing]
+        cuts = self._fleet.network.cuts
+        late = frozenset(gateway.name for gateway in noticing if (process.name, gateway.name) in cuts)
+        names = frozenset(gateway.name for gateway in noticing) - late
+        self._all.append(death := DeathOfWorker(self._fleet.loop.world, names, late, suspects))
+        for gateway in noticing:
+            if not any(_known(request, process) for request in gateway.core.sequencer.requests.values()):
+                self._unnoticed.append((death, process, gateway))
+                self.wait(gateway)
 
     def wait(self, gateway: GatewayProcess) -> None:
-        """After each event of a gateway: what it sends to a worker that is dead already, it has to suspect as well."""
+        """After each event of a gateway: it has to suspect also what it has sent to a dead worker and what never got
+        there, as long as it does not know of the death. The oldest of these requests is the first one."""
         for each in [each for each in self._unnoticed if each[2] is gateway]:
             death, process, _ = each
             if gateway.core.workers.get(process.incarnation) is None:
@@ -63,7 +70,7 @@ class DeathsOfWorkers:
             death.suspects.update(r.id for r in sorted(sent, key=lambda r: r.seniority(priority_seconds))[:1])
 
     def _notices(self, gateway: GatewayProcess, process: WorkerProcess) -> bool:
-        if not gateway.alive or (process.name, gateway.name) in self._fleet.network.cuts:
+        if not gateway.alive:
             return False
         worker = gateway.core.workers.get(process.incarnation)
         return worker is not None and not worker.draining
@@ -72,12 +79,14 @@ class DeathsOfWorkers:
         """How many workers died under this request, as its gateway could notice: without those beside which other
         workers died that had nothing to do with it; and all."""
         world, rules = self._fleet.world, self._fleet.options.rules
-        own = [each for each in self._all if request in each.suspects and gateway in each.noticed_by]
+        mine = [each for each in self._all if request in each.suspects]
+        own = [each for each in mine if gateway in each.noticed_by]
+        late = [each for each in mine if gateway in each.noticed_late]
         others = [each for each in self._all if request not in each.suspects and gateway in each.noticed_by]
         # Two notices can be so much further apart than the deaths, by the gateway's clock.
         seconds = rules.together_seconds * (1 - world.drift) - world.latency_seconds
         alone = [each for each in own if all(abs(each.seconds - other.seconds) >= seconds for other in others)]
-        return len(alone), len(own)
+        return len(alone) + len(late), len(own) + len(late)
 
 
 def _next(gateway: GatewayProcess, process: WorkerProcess, computed: set[int], priority_seconds: float) -> set[int]:
