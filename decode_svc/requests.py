@@ -7,6 +7,8 @@ prompt where decode prefills itself (*local*)."""
 from asyncio import TimerHandle
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import reduce
+from operator import or_
 from typing import Protocol
 
 from decode_svc.observed import AttemptRecord
@@ -46,6 +48,11 @@ def same_ticket(one: Ticket, other: Ticket) -> bool:
     return one == other
 
 
+def layer_mask(first_layer: int, layers: int) -> int:
+    """One bit for each of these layers."""
+    return ((1 << layers) - 1) << first_layer
+
+
 @dataclass(frozen=True, slots=True)
 class PageOwner:
     """The writer whose writes may still reach a landing or quarantined page."""
@@ -82,6 +89,31 @@ class OpenLanding:
     longest_step_ms: int = 0  # prefill's longest step, from Computing
     round: int = 0  # Resends sent
     commit: Commit | None = None  # Commit of this round, once it has come
+    filling: dict[int, list[int]] = field(default_factory=dict)  # layers of frames on their way into a page, as masks
+
+    def frame_begins(self, index: int, first_layer: int, layers: int) -> bool:
+        """Rule [checksum]: layers are not valid while a frame is received into them. Otherwise decode admits a page
+        into which a second copy of a span is half received, and its damage is read unchecked. False: all the layers of
+        the frame are valid already, and its bytes must not touch them."""
+        place, mask = index - self.first_page, layer_mask(first_layer, layers)
+        if self.valid[place] & mask == mask:
+            return False
+        self.valid[place] &= ~mask
+        self.filling.setdefault(place, []).append(mask)
+        return True
+
+    def frame_ends(self, index: int, first_layer: int, layers: int) -> None:
+        """All bytes of a frame are in its page."""
+        masks, mask = self.filling.get(index - self.first_page, []), layer_mask(first_layer, layers)
+        if mask in masks:
+            masks.remove(mask)
+
+    def settle(self, place: int, mask: int, *, valid: bool) -> None:
+        """These layers of a page have been checked. Those that another frame writes now get their verdict with it."""
+        self.valid[place] &= ~mask
+        if valid:
+            filling = self.filling.get(place, [])
+            self.valid[place] |= mask & ~reduce(or_, filling, 0)
 
     @property
     def complete(self) -> bool:

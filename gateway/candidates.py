@@ -5,6 +5,7 @@ Step 2 of a request's life. gateway/router.py compares the workers; here stands 
 
 from gateway.attached import AttachedWorker
 from gateway.costs import Need
+from gateway.fit import fits
 from gateway.lacking import all_refuse_for_ever
 from gateway.requests import GatewayRequest
 from gateway.router import Local, Route, route
@@ -71,13 +72,43 @@ def hopeless(request: GatewayRequest, workers: Workers, local: Local, *, settled
     choice, mine = request.choice, workers.of(request.choice.model)
     if settled and not mine.returns(choice.model, request.numerics) and (error := class_missing(request, workers)):
         return error
-    if all_refuse_for_ever(request, mine.tier(Tier.DECODE)):
+    return _too_large(request, *_of_its_class(request, mine), local)
+
+
+def never_fits(request: GatewayRequest, workers: Workers, local: Local) -> PoolTooSmall | None:
+    """The error of a request that has waited long enough, if every worker that could have served it meanwhile refuses
+    it for ever. One that got its partner in this time could have taken it."""
+    decodes, prefills = _of_its_class(request, workers.of(request.choice.model))
+    if local is Local.NEVER:
+        decodes, prefills = (
+            [decode for decode in decodes if any(fits(prefill, decode) for prefill in prefills)],
+            [prefill for prefill in prefills if any(fits(prefill, decode) for decode in decodes)],
+        )
+    return _too_large(request, decodes, prefills, local)
+
+
+def _of_its_class(request: GatewayRequest, mine: Workers) -> tuple[list[AttachedWorker], list[AttachedWorker]]:
+    """The decode and the prefill workers that may go on with the tokens that the client has."""
+    any_class = request.choice.allow_class_change or not request.numerics
+    decodes, prefills = (
+        [worker for worker in mine.tier(tier) if any_class or worker.numerics == request.numerics]
+        for tier in (Tier.DECODE, Tier.PREFILL)
+    )
+    return decodes, prefills
+
+
+def _too_large(
+    request: GatewayRequest, decodes: list[AttachedWorker], prefills: list[AttachedWorker], local: Local
+) -> PoolTooSmall | None:
+    choice, so_far = request.choice, request.next_position
+    if all_refuse_for_ever(request, decodes):
         needed = len(choice.prompt) + choice.sampling.max_tokens
         what = f"prompt and {choice.max_tokens_field} need {needed} tokens; no decode worker's pool holds so many"
         return PoolTooSmall(choice.max_tokens_field, what)
-    if local is Local.NEVER and all_refuse_for_ever(request, mine.tier(Tier.PREFILL)):
-        what = f"the prompt has {len(choice.prompt)} tokens; no prefill worker's pool holds so many"
-        return PoolTooSmall(choice.prompt_field, what)
+    if local is Local.NEVER and all_refuse_for_ever(request, prefills):
+        has = f"and its answer so far have {len(choice.prompt) + so_far}" if so_far else f"has {len(choice.prompt)}"
+        what = f"the prompt {has} tokens; no prefill worker's pool holds so many"
+        return PoolTooSmall(choice.max_tokens_field if so_far else choice.prompt_field, what)
     return None
 
 

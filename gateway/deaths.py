@@ -1,9 +1,9 @@
 """Gives the requests of a lost worker to others, and ends a request that may be what kills its workers.
 
 Between the steps of a request's life, whenever a session with a worker ends or a worker hangs. The gateway cannot see a
-process end: the end of a session stands for it, unless the lease ended it here, the worker drained, or the same process
-comes back. A death counts only under a request that the worker was computing, and only if no other worker died at the
-same time: what ends several workers at once is no request."""
+process end: the end of a session stands for it, unless the lease ended it here, the worker drained, this gateway was
+stopped itself, or the same process comes back. A death counts only under a request that the worker was computing, and
+only if no other worker died at the same time: what ends several workers at once is no request."""
 
 import asyncio
 from collections import deque
@@ -15,6 +15,7 @@ from gateway.attached import AttachedWorker
 from gateway.lacking import ROOM
 from gateway.observability.observer import RequestObserver
 from gateway.requests import Death, GatewayRequest, RequestPhase
+from gateway.settling import Settling
 from mesh.errors import BatonError, WorkersDied
 from mesh.rules import Rules
 
@@ -26,6 +27,7 @@ class DeathsHost(Protocol):
     """The sequencer, as far as deaths need it."""
 
     observer: RequestObserver
+    settling: Settling
     requests: dict[int, GatewayRequest]
 
     def in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
@@ -60,15 +62,36 @@ class Deaths:
     # ---- workers are lost, and come back
 
     def ended(self, worker: AttachedWorker) -> None:
-        """The session with a worker ended. The lease that ended here and a drain say that its process did not."""
-        died = worker.session.ended_there and not worker.draining
+        """The session with a worker ended. The lease that ended here and a drain say that its process did not. A
+        gateway that was stopped itself cannot know what the worker computed when it died."""
+        died = worker.session.ended_there and not worker.draining and not self._host.settling.stopped
+        needing, lost = self._needing(worker), list[GatewayRequest]()
         if died:
             self._all.append(WorkerDeath(worker.incarnation, self._now()))
-        needing = self._needing(worker)
-        blamed = suspects(needing, worker) if died else set()
+            lost = self._lost_with(worker)
+        blamed = suspects(needing, worker, others=bool(lost)) if died else set()
         for request in needing:
             request.trace.dies(self._now(), worker.tier, worker.session.heard_seconds)
             self._move_on(request, worker, "gone", counts=request.id in blamed)
+
+    def landing_lost(self, request: GatewayRequest) -> None:
+        """Decode reports that a landing is lost. It may notice the end of a prefill worker before this gateway does."""
+        if request.begun is not None and request.begun == request.prefill:
+            request.lost_from = Death(request.prefill, self._now(), request.next_position - request.base)
+
+    def _lost_with(self, worker: AttachedWorker) -> list[GatewayRequest]:
+        """Requests that the worker computed when it died and that have left it a moment before. The death counts under
+        them. A worker that has sent something since decode lost their landings did not die then."""
+        found, since = list[GatewayRequest](), self._now() - self._rules.together_seconds
+        for request in self._host.requests.values():
+            lost = request.lost_from
+            if lost is None or lost.incarnation != worker.incarnation:
+                continue
+            if lost.seconds >= max(since, worker.session.heard_seconds):
+                request.deaths.append(lost)
+                request.lost_from = None
+                found.append(request)
+        return found
 
     def hung(self, worker: AttachedWorker) -> None:
         """The worker lives, and its compute stands still: a request may be the cause of that too."""
@@ -161,11 +184,13 @@ class Deaths:
         return asyncio.get_running_loop().time()
 
 
-def suspects(needing: Sequence[GatewayRequest], worker: AttachedWorker) -> set[int]:
+def suspects(needing: Sequence[GatewayRequest], worker: AttachedWorker, *, others: bool = False) -> set[int]:
     """Ids of those of the requests that need the worker, the oldest first, that it was computing, as far as the gateway
     knows. If it knows of none, the last notice died with the worker: then the oldest counts that waited there for its
-    first step, because its turn came first."""
+    first step, because its turn came first. `others`: it was computing requests that have left it meanwhile."""
     found = {request.id for request in needing if computes(request, worker)}
+    if others:
+        return found
     waiting = [request.id for request in needing if request.prefill in (None, worker.incarnation)]
     return found or set(waiting[:1])
 

@@ -80,6 +80,7 @@ class GatewayRequest:
     failed: dict[tuple[int, int], int] = field(default_factory=dict)  # (prefill, decode): failed pushes
     complete: bool = False  # the client has its whole answer, though the workers would go on
     deaths: list[Death] = field(default_factory=list)  # of workers that were computing it
+    lost_from: Death | None = None  # the end of the last worker that computed it, if its landing was lost with that one
     first_token_seconds: float | None = None
     shown_seconds: float = 0.0  # when the latest tokens came
     handed_seconds: float | None = None  # when decode went on for the first time, in whichever attempt

@@ -12,7 +12,7 @@ from random import Random
 
 from gateway.affinity import Affinities
 from gateway.attached import AttachedWorker
-from gateway.candidates import choose, class_missing, forgive, hopeless, refuse
+from gateway.candidates import choose, class_missing, forgive, hopeless, never_fits, refuse
 from gateway.core import ChoiceRequest
 from gateway.deaths import Deaths
 from gateway.examining import Examining
@@ -139,7 +139,8 @@ class Sequencer:
     def _give_up(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
         """The request has waited long enough for a worker."""
         retry = self.tally.wait_seconds(asyncio.get_running_loop().time())
-        self.end(request, class_missing(request, self.workers) or gave_up(lacks(), self._patience_seconds, retry))
+        error = class_missing(request, self.workers) or never_fits(request, self.workers, self.local)
+        self.end(request, error or gave_up(lacks(), self._patience_seconds, retry))
 
     # ---- steps 5 and 8: tokens on their way to the client
 
@@ -215,6 +216,8 @@ class Sequencer:
         log.info("request %s attempt %d: %s %s", name, lost.ticket.attempt, lost.reason.value, lost.detail, extra=ids)
         if (error := given_back(request, lost, asyncio.get_running_loop().time())) is not None:
             return self.end(request, error)
+        if lost.reason is Reason.LANDING_LOST:
+            self.deaths.landing_lost(request)
         if lost.reason is Reason.TOO_LARGE:
             request.refused[worker.incarnation] = FullKind.EVER
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:

@@ -4,6 +4,7 @@ is no reason to end a request, because its worker may attach a second later."""
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
 from mesh.rules import Rules
 
@@ -13,6 +14,7 @@ class Settling:
         """`on_over` is called when the wait is over: what waits for a missing worker is judged again."""
         self._rules, self._on_over = rules, on_over
         self._ends: float | None = None  # when the wait that is under way ends
+        self._stopped_seconds = -inf  # when it was noticed last that this process had been stopped
         self._due: float | None = None  # when the next look at the clock is due; None: not started
         self._timer: asyncio.TimerHandle | None = None
 
@@ -21,6 +23,12 @@ class Settling:
         """Every worker that runs has had the time to attach."""
         self._notice_stop()
         return self._ends is None
+
+    @property
+    def stopped(self) -> bool:
+        """This process was stopped until a moment ago: what it notices now may have happened long before."""
+        self._notice_stop()
+        return asyncio.get_running_loop().time() - self._stopped_seconds <= self._rules.late_seconds
 
     def start(self) -> None:
         """The gateway can be reached by workers from now on."""
@@ -37,7 +45,9 @@ class Settling:
     def _notice_stop(self) -> None:
         """A look at the clock that is late shows that this process was stopped. The ends of its sessions may be handled
         before the timer, so every question looks too."""
-        if self._due is not None and asyncio.get_running_loop().time() - self._due > self._rules.late_seconds:
+        now = asyncio.get_running_loop().time()
+        if self._due is not None and now - self._due > self._rules.late_seconds:
+            self._stopped_seconds = now
             self._begin()
 
     def _schedule(self) -> None:

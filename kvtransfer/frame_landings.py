@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvtransfer.frames import Frame
-from kvtransfer.transfer import Arrived, Pool
+from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
 
 _SINK_BYTES = 256 * 1024
 
@@ -18,6 +18,7 @@ class FrameLanding:
 
     pages: dict[int, int]  # page index -> page id
     arrived: Callable[[Arrived], None]
+    begins: FrameBegins
 
 
 class FrameLandings:
@@ -29,8 +30,14 @@ class FrameLandings:
         self.discarded_bytes = 0
         self._open: dict[bytes, FrameLanding] = {}
 
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
-        self._open[ticket] = FrameLanding(dict(pages), arrived)
+    def open(
+        self,
+        ticket: bytes,
+        pages: dict[int, int],
+        arrived: Callable[[Arrived], None],
+        begins: FrameBegins = every_frame,
+    ) -> None:
+        self._open[ticket] = FrameLanding(dict(pages), arrived, begins)
 
     def close(self, ticket: bytes) -> None:
         self._open.pop(ticket, None)
@@ -40,9 +47,15 @@ class FrameLandings:
         landing = self._open.get(frame.ticket)
         return landing if landing is not None and frame.index in landing.pages else None
 
-    def find(self, frame: Frame) -> tuple[FrameLanding, memoryview] | None:
-        """Where this frame's bytes go now; None: into the sink."""
+    def begin(self, frame: Frame) -> FrameLanding | None:
+        """The open landing whose page takes the bytes of this frame, which begins now."""
         landing = self.wants(frame)
+        takes = landing is not None and landing.begins(frame.index, frame.first_layer, frame.layers)
+        return landing if takes else None
+
+    def find(self, frame: Frame) -> tuple[FrameLanding, memoryview] | None:
+        """Where the bytes of this frame go, which begins now; None: into the sink."""
+        landing = self.begin(frame)
         if landing is None:
             return None
         return landing, self.pool.view(landing.pages[frame.index], frame.first_layer, frame.layers)

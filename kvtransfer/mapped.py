@@ -24,7 +24,7 @@ from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Greeting, Malformed, 
 from kvtransfer.mapped_folder import make_folder, remove_folder
 from kvtransfer.mapped_writer import Attach, MappedWriter, connect
 from kvtransfer.peer import Process, credentials, open_process, stranger
-from kvtransfer.transfer import Arrived, PageShape, Pool
+from kvtransfer.transfer import Arrived, FrameBegins, PageShape, Pool, every_frame
 
 _WAITING = 64  # connections that have not shown their token yet
 
@@ -137,7 +137,13 @@ class MappedReceiver:
         self._writers.setdefault(writer, _WriterState()).token = token
         return PoolHandle(self._kind, token, self._incarnation, str(self._path)).pack()
 
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
+    def open(
+        self,
+        ticket: bytes,
+        pages: dict[int, int],
+        arrived: Callable[[Arrived], None],
+        begins: FrameBegins = every_frame,
+    ) -> None:
         """Does nothing: the Landing message tells the writer the pages, and Written reports its copies."""
 
     def close(self, ticket: bytes) -> None:

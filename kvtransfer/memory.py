@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from kvtransfer.transfer import Arrived, PageShape, Pool, Span, TransferError
+from kvtransfer.frame_landings import FrameLanding
+from kvtransfer.transfer import Arrived, FrameBegins, PageShape, Pool, Span, TransferError, every_frame
 
 _MASK = (1 << 64) - 1
 
@@ -113,15 +114,21 @@ class MemoryReceiver:
         self.name, self.one_sided, self.pool = name, one_sided, pool
         self.fabric = fabric
         self._handle = f"{name} {incarnation:x}".encode()
-        self._open: dict[bytes, tuple[dict[int, int], Callable[[Arrived], None]]] = {}
+        self._open: dict[bytes, FrameLanding] = {}
         self._sink = bytearray(pool.shape.page_bytes)
         fabric.receivers[self._handle] = self
 
     def handle(self, writer: int) -> bytes:
         return self._handle
 
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
-        self._open[ticket] = (pages, arrived)
+    def open(
+        self,
+        ticket: bytes,
+        pages: dict[int, int],
+        arrived: Callable[[Arrived], None],
+        begins: FrameBegins = every_frame,
+    ) -> None:
+        self._open[ticket] = FrameLanding(pages, arrived, begins)
 
     def close(self, ticket: bytes) -> None:
         self._open.pop(ticket, None)
@@ -153,24 +160,28 @@ class MemoryReceiver:
             self._second_half(write)
 
     def _first_half(self, write: Write) -> None:
-        page = self._open.get(write.ticket, ({}, None))[0].get(write.span.index)
+        landing, span = self._open.get(write.ticket), write.span
+        page = landing.pages.get(span.index) if landing is not None else None
+        if landing is not None and page is not None and not landing.begins(span.index, span.first_layer, span.layers):
+            page = None
         into = memoryview(self._sink)[: len(write.payload)]
         if page is not None:
-            into = self.pool.view(page, write.span.first_layer, write.span.layers)
+            into = self.pool.view(page, span.first_layer, span.layers)
         half = len(write.payload) // 2
         into[:half] = write.payload[:half]
         write.into, write.page = into, page
         asyncio.get_running_loop().call_later(self.fabric.delay(), self.proceed, write)
 
     def _second_half(self, write: Write) -> None:
-        pages, arrived = self._open.get(write.ticket, ({}, None))
+        landing, span = self._open.get(write.ticket), write.span
         half, into = len(write.payload) // 2, write.into
-        if into is not None and write.page is not None and still_wanted(write.span.index, pages):
+        if into is not None and write.page is not None and still_wanted(span.index, landing.pages if landing else {}):
             self.fabric.touched(write, write.page)
             into[half:] = write.payload[half:]
-        if arrived is not None:
-            span = write.span
-            arrived(Arrived(write.ticket, span.index, span.first_layer, span.layers, write.round, write.checksum))
+        if landing is not None and write.page is not None:
+            landing.arrived(
+                Arrived(write.ticket, span.index, span.first_layer, span.layers, write.round, write.checksum)
+            )
         self._finish(write)
 
     def _finish(self, write: Write) -> None:

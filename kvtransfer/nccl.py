@@ -27,7 +27,7 @@ from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Frame, Greeting, Malf
 from kvtransfer.nccl_frames import COUNT_BYTES, as_spans, portion_bytes, unpack_portion
 from kvtransfer.nccl_library import Broken, Communicator, Communicators, Nccl
 from kvtransfer.nccl_writer import NcclWriter, connect, notice_silence
-from kvtransfer.transfer import Arrived, Pool, Span
+from kvtransfer.transfer import Arrived, FrameBegins, Pool, Span, every_frame
 
 log = logging.getLogger("baton.kvtransfer")
 
@@ -100,8 +100,14 @@ class NcclReceiver:
         token = self._tokens.setdefault(writer, self._random.randbytes(TOKEN_BYTES))
         return PoolHandle(KIND, token, self._incarnation, self._address).pack()
 
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
-        self.landings.open(ticket, pages, arrived)
+    def open(
+        self,
+        ticket: bytes,
+        pages: dict[int, int],
+        arrived: Callable[[Arrived], None],
+        begins: FrameBegins = every_frame,
+    ) -> None:
+        self.landings.open(ticket, pages, arrived, begins)
 
     def close(self, ticket: bytes) -> None:
         self.landings.close(ticket)
@@ -189,7 +195,7 @@ class NcclReceiver:
 
     def _land(self, frames: Sequence[Frame], spans: Sequence[Span], blocks: Sequence[torch.Tensor]) -> None:
         """Scatter the wanted spans. Runs on the event loop without a pause, so that no landing ends in between."""
-        wanted = [self.landings.wants(frame) for frame in frames]
+        wanted = [self.landings.begin(frame) for frame in frames]
         targets = [
             replace(span, target=landing.pages[span.index]) if landing is not None else span
             for span, landing in zip(spans, wanted, strict=True)

@@ -17,7 +17,7 @@ from kvtransfer.frame_landings import FrameLandings
 from kvtransfer.frames import TOKEN_BYTES, Greeting, PoolHandle
 from kvtransfer.tcp_connection import TcpConnection
 from kvtransfer.tcp_writer import PLAIN, TLS, TcpWriter, connect
-from kvtransfer.transfer import Arrived, Pool
+from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
 from mesh.config_checks import ConfigError
 from mesh.tls import TlsFiles
 
@@ -128,9 +128,15 @@ class TcpReceiver:
         token = self._tokens.setdefault(writer, self._random.randbytes(TOKEN_BYTES))
         return PoolHandle(TLS if self._tls else PLAIN, token, self.incarnation, self._address).pack()
 
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
+    def open(
+        self,
+        ticket: bytes,
+        pages: dict[int, int],
+        arrived: Callable[[Arrived], None],
+        begins: FrameBegins = every_frame,
+    ) -> None:
         self.close(ticket)
-        self.landings.open(ticket, pages, arrived)
+        self.landings.open(ticket, pages, arrived, begins)
 
     def close(self, ticket: bytes) -> None:
         self.landings.close(ticket)

@@ -71,6 +71,14 @@ class Arrived:
     checksum: int  # as the writer computed it; decode compares it with the page
 
 
+FrameBegins = Callable[[int, int, int], bool]  # (page index, first layer, layers) -> whether its bytes may land
+
+
+def every_frame(index: int, first_layer: int, layers: int) -> bool:
+    """All frames of the ticket may land."""
+    return True
+
+
 class Writer(Protocol):
     """Prefill's way into one decode worker's pool. It lives as long as one session."""
 
@@ -96,9 +104,16 @@ class Receiver(Protocol):
     def handle(self, writer: int) -> bytes:
         """Bytes that the writer with this incarnation needs to connect; a secret between the two processes."""
 
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
+    def open(
+        self,
+        ticket: bytes,
+        pages: dict[int, int],
+        arrived: Callable[[Arrived], None],
+        begins: FrameBegins = every_frame,
+    ) -> None:
         """A landing begins: frames of this ticket may go into these pages (page index -> page id). The receiver calls
-        `arrived` for each frame that is complete."""
+        `begins` before the first byte of a frame goes into its page, and `arrived` for each frame that is complete. A
+        frame goes into no page, and is not reported, where `begins` returns False."""
 
     def close(self, ticket: bytes) -> None:
         """The landing ended, in whatever way. Two-sided: later frames, and the rest of a frame that is half received,

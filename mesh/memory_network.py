@@ -66,17 +66,22 @@ class MemoryStream:
         self.travel(None)
 
 
+Served = tuple[dict[Channel, Accept], OnRegister | None]  # a process that listens, as the network calls it
+
+
 class MemoryListening:
-    def __init__(self, network: "MemoryNetwork", address: str) -> None:
+    def __init__(self, network: "MemoryNetwork", address: str, served: Served) -> None:
         self.address = address
         self.serving = True
-        self._network = network
+        self._network, self._served = network, served
 
     async def set_serving(self, serving: bool) -> None:
         self.serving = serving
 
     async def close(self) -> None:
-        self._network.unlisten(self.address)
+        """Another process that listens at this address since then goes on listening."""
+        if self._network.served(self.address) is self._served:
+            self._network.unlisten(self.address)
 
 
 class MemoryNetwork:
@@ -88,7 +93,7 @@ class MemoryNetwork:
         self.rewrite: Rewrite = lambda source, message: message
         self.log: list[tuple[float, str, str, str]] = []
         self._random, self._latency = random, latency_seconds
-        self._accept: dict[str, tuple[dict[Channel, Accept], OnRegister | None]] = {}
+        self._accept: dict[str, Served] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def host(self, name: str) -> "MemoryHost":
@@ -122,15 +127,20 @@ class MemoryNetwork:
             if {stream.here, stream.peer} == {one, other}:
                 stream.snap()
 
+    def served(self, address: str) -> Served | None:
+        """The process that listens at this address now; None: no process does."""
+        return self._accept.get(address)
+
     def unlisten(self, address: str) -> None:
         self._accept.pop(address, None)
 
     # ---- what hosts do with the network
 
-    def listen(self, address: str, accept: dict[Channel, Accept], on_register: OnRegister | None) -> None:
+    def listen(self, address: str, accept: dict[Channel, Accept], on_register: OnRegister | None) -> Served:
         if address in self._accept:
             raise OSError(f"address {address} is in use")
-        self._accept[address] = (accept, on_register)
+        self._accept[address] = served = (accept, on_register)
+        return served
 
     async def dial(self, source: str, address: str, channel: Channel) -> MemoryStream:
         await asyncio.sleep(self._random.uniform(*self._latency))
@@ -170,8 +180,7 @@ class MemoryHost:
     async def listen(
         self, address: str, accept: dict[Channel, Accept], on_register: OnRegister | None = None
     ) -> MemoryListening:
-        self._network.listen(address, accept, on_register)
-        return MemoryListening(self._network, address)
+        return MemoryListening(self._network, address, self._network.listen(address, accept, on_register))
 
     async def dial(self, address: str, channel: Channel) -> MemoryStream:
         return await self._network.dial(self.name, address, channel)

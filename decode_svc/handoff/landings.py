@@ -110,7 +110,8 @@ class Landings:
             all_layers=(1 << self.pool.shape.layers) - 1,
         )
         places = dict(enumerate(pages, len(shared)))
-        self._sessions.receivers[peer.transport].open(request.ticket.pack(), places, self._frame_arrived)
+        receiver = self._sessions.receivers[peer.transport]
+        receiver.open(request.ticket.pack(), places, self._frame_arrived, landing.frame_begins)
         self.bytes_landed += lacking * self.pool.shape.page_bytes
         peer.send(Landing(request.ticket, len(shared), pages))
         request.record.lands(landing.began_seconds, lacking, self.pool.shape.page_bytes, peer.transport)
@@ -122,6 +123,7 @@ class Landings:
     def _frame_arrived(self, frame: Arrived) -> None:
         """Two-sided: a whole frame is in its page."""
         if found := self._find(Ticket.unpack(frame.ticket)):
+            found[1].frame_ends(frame.index, frame.first_layer, frame.layers)
             self.spans.arrived(*found, [frame.index], frame.first_layer, frame.layers, [frame.checksum])
 
     def _watch(self, request: DecodeRequest, landing: OpenLanding) -> None:

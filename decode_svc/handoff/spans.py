@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from decode_svc.handoff.sessions import Sessions
-from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding
+from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding, layer_mask
 from engine.pages import PagePool
 from kvtransfer.transfer import Pool
 from mesh.kv_messages import Commit, Landed, Resend
@@ -49,14 +49,12 @@ class Spans:
             if 0 <= index - landing.first_page < len(landing.pages)
         ]
         sound = self.check([(landing.pages[place], checksum) for place, checksum in stated], first, layers)
-        mask = ((1 << layers) - 1) << first
         for (place, _), valid in zip(stated, sound, strict=True):
+            landing.settle(place, layer_mask(first, layers), valid=valid)
             if valid:
-                landing.valid[place] |= mask
                 landing.progress_seconds = self._loop.time()
             else:
                 index = landing.first_page + place
-                landing.valid[place] &= ~mask
                 self.damaged += 1
                 ids = trace_fields(request.job.traceparent)
                 log.warning("request %d: page %d layers %d+%d damaged", request.key, index, first, layers, extra=ids)

@@ -98,6 +98,7 @@ class SimRunner:
         ahead: bool = False,
         on_plan: Callable[[Plan], None] = lambda plan: None,  # called when half of a step is computed; may raise
     ) -> None:
+        self.computing = False  # a step is under way
         self.slowness = 1.0  # a step takes so many times as long
         self.hangs: asyncio.Event | None = None  # until it is set, no step goes on
         self._on_plan = on_plan
@@ -117,8 +118,11 @@ class SimRunner:
         async with self._turn:
             if self.before is not None:
                 await self.before(plan)
-            plan = self._following.fill_in(plan)
-            result = await self._run(plan, on_layers)
+            plan, self.computing = self._following.fill_in(plan), True
+            try:
+                result = await self._run(plan, on_layers)
+            finally:
+                self.computing = False
             self._following.remember(plan.pieces, result.sampled)
             return result
 

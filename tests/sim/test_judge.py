@@ -1,6 +1,7 @@
 """The judge of the simulated meshes accepts an error only if the run has what causes it."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -8,6 +9,9 @@ from gateway.admission_control import AdmissionControl
 from gateway.deaths import Deaths
 from gateway.router import Local
 from mesh.jobs import Sampling
+from tests.sim.seeds import judge
+from tests.sim.seeds.deaths import DeathsOfWorkers
+from tests.sim.seeds.fleet import Fleet
 from tests.sim.seeds.run import RunOutcome, run_story
 from tests.sim.seeds.story import Demand, SimFault, SimWorld, Story
 
@@ -49,6 +53,17 @@ def test_a_request_may_end_with_its_third_worker_and_not_with_its_second(
     assert "2 workers died alone" in run(*faults[:2]).violations[0]
 
 
+def test_a_worker_that_ends_its_session_after_a_lease_is_the_third_for_that_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults = *killed("kill")[:2], SimFault(15.0, "deafen", "decode0", "gateway0", seconds=20.0)
+    outcome = run(*faults)
+    assert not outcome.violations and outcome.reached["WORKERS_DIED"] == 1
+    assert run(*faults[1:]).reached["WORKERS_DIED"] == 0
+    monkeypatch.setattr(DeathsOfWorkers, "look", lambda deaths, process: None)
+    assert "2 workers died alone" in run(*faults).violations[0]
+
+
 @pytest.mark.parametrize("kind", ["drain", "together"])
 def test_a_request_may_not_end_for_workers_that_leave_or_die_beside_others(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -67,7 +82,7 @@ def test_of_two_requests_that_wait_at_a_worker_only_the_older_may_be_suspected(
     world = replace(WORLD, gateways=2, max_batch=1)
     outcome = run(*killed("kill"), world=world, demands=(DEMAND, *younger))
     assert not outcome.violations and outcome.reached["WORKERS_DIED"] == 2
-    monkeypatch.setattr("gateway.deaths.suspects", lambda needing, worker: {each.id for each in needing})
+    monkeypatch.setattr("gateway.deaths.suspects", lambda needing, worker, **more: {each.id for each in needing})
     assert "died alone" in run(*killed("kill"), world=world, demands=(DEMAND, *younger)).violations[0]
 
 
@@ -81,6 +96,48 @@ def test_a_request_may_be_refused_for_its_wait_only_while_a_worker_computes(
     late = replace(DEMAND, at=10.5, deadline_seconds=5.0)
     violations = run(world=replace(WORLD, local=Local.NEVER), demands=(*first, late)).violations
     assert bool(violations) is not computes and all("no other request" in each for each in violations)
+
+
+def test_a_gateway_that_cannot_hear_a_worker_may_believe_in_the_queue_that_it_saw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first request has ended by its deadline when the second comes; prefill has no more to say since then."""
+    monkeypatch.setattr(AdmissionControl, "wait_seconds", lambda *arguments, **named: 9.0)
+    demands = replace(DEMAND, deadline_seconds=10.0), replace(DEMAND, at=40.0, deadline_seconds=5.0)
+    deaf = SimFault(0.1, "deafen", "gateway0", "prefill0", seconds=50.0)
+    world = replace(WORLD, local=Local.NEVER)
+    assert "no other request" in run(replace(deaf, seconds=35.0), world=world, demands=demands).violations[0]
+    monkeypatch.setattr("mesh.session.Session._tick", lambda session: None)  # the lease does not end the session
+    assert not run(deaf, world=world, demands=demands).violations
+    assert "no other request" in run(world=world, demands=demands).violations[0]
+
+
+def test_a_worker_that_hung_may_give_back_what_it_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second request waits for the only place in the batch; the judge is made blind for the first one, once."""
+    world, demands = replace(WORLD, max_batch=1), (DEMAND, replace(DEMAND, at=0.5))
+    hang = SimFault(1.0, "hang", "decode0", seconds=25.0)
+    busy, blind = judge._busy, [True]
+    monkeypatch.setattr(judge, "_busy", lambda fleet: busy(fleet) if not blind else not blind.pop())
+    outcome = run(hang, world=world, demands=demands)
+    assert not outcome.violations and outcome.reached["OVERLOADED"] and not blind
+    blind.append(True)
+    monkeypatch.setattr(Fleet, "troubled", lambda fleet, name, began: False)
+    assert "no other request" in run(hang, world=world, demands=demands).violations[0]
+
+
+def test_a_request_may_wait_for_ever_only_for_pages_that_no_worker_can_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prefill worker that may not be killed stays frozen while it writes ten of 24 pages."""
+    world = replace(WORLD, prefills=2, local=Local.NEVER, may_kill=False, pages=24, step_seconds=0.2, write_seconds=2.0)
+    freeze = SimFault(0.0, "freeze", "prefill0", seconds=inf, phase="pushing")
+    large = replace(DEMAND, at=10.0, prompt=tuple(range(60)))
+    for demand, waits in ((large, True), (replace(DEMAND, at=10.0), False)):
+        outcome = run(freeze, world=world, demands=(DEMAND, demand))
+        assert not outcome.violations and bool(outcome.reached["UNAVAILABLE"]) is waits
+    assert not run(freeze, world=replace(world, may_kill=True), demands=(DEMAND, large)).errors
+    monkeypatch.setattr(Fleet, "beyond_reach", lambda fleet, owner: False)
+    assert "r1 never ends" in run(freeze, world=world, demands=(DEMAND, large)).violations[0]
 
 
 def test_an_answer_may_lose_its_class_for_the_moment_in_which_its_worker_comes_back(

@@ -1,8 +1,9 @@
 """Which workers died, what they computed then, and which gateways could notice it: by this the judge knows whether a
 request may have ended its workers.
 
-A worker dies for others when its process is killed, or replaced at its address while it is stopped. A draining worker,
-and one that a gateway cannot hear, do not die for that gateway: docs/protocol.md, "Request at the gateway"."""
+A worker dies for others when its process is killed, or replaced at its address while it is stopped; and for one gateway
+when it hears nothing of that gateway for a lease and ends their session. A draining worker does not die for a gateway,
+which learns late or never of one that it cannot hear: docs/protocol.md, "Request at the gateway"."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,26 +20,57 @@ if TYPE_CHECKING:
 class DeathOfWorker:
     seconds: float
     noticed_by: frozenset[str]  # names of gateways
-    suspects: frozenset[int]  # requests that it computed, or whose turn was next at it
+    noticed_late: frozenset[str]  # gateways that hear of it when a cut is mended, if their lease lasts so long
+    suspects: set[int]  # requests that it computed, or whose turn was next at it, as far as gateways know
 
 
 class DeathsOfWorkers:
     def __init__(self, fleet: "Fleet") -> None:
         self._fleet = fleet
         self._all = list[DeathOfWorker]()
+        self._unnoticed = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # the notice is on its way
 
     def add(self, process: WorkerProcess) -> None:
         """The process dies now, or is replaced."""
-        noticing = [each for each in self._fleet.gateways.values() if self._notices(each, process)]
+        self._add(process, [each for each in self._fleet.gateways.values() if self._notices(each, process)])
+
+    def look(self, process: WorkerProcess) -> None:
+        """After each of its events: has it ended a session with a gateway, because it has heard nothing for a lease?"""
+        for session in process.worker.attachments.sessions:
+            if session.expired and session not in process.expired:
+                process.expired.append(session)
+                gateways = self._fleet.gateways.values()
+                self._add(process, [each for each in gateways if each.name == session.stream.peer and each.alive])
+
+    def _add(self, process: WorkerProcess, noticing: list[GatewayProcess]) -> None:
         computed = process.computing()
         suspects = set(computed)
         for gateway in noticing:
             suspects |= _next(gateway, process, computed, self._fleet.options.rules.priority_seconds)
-        names = frozenset(gateway.name for gateway in noticing)
-        self._all.append(DeathOfWorker(self._fleet.loop.world, names, frozenset(suspects)))
+        cuts = self._fleet.network.cuts
+        late = frozenset(gateway.name for gateway in noticing if (process.name, gateway.name) in cuts)
+        names = frozenset(gateway.name for gateway in noticing) - late
+        self._all.append(death := DeathOfWorker(self._fleet.loop.world, names, late, suspects))
+        for gateway in noticing:
+            if not any(_known(request, process) for request in gateway.core.sequencer.requests.values()):
+                self._unnoticed.append((death, process, gateway))
+                self.wait(gateway)
+
+    def wait(self, gateway: GatewayProcess) -> None:
+        """After each event of a gateway: it has to suspect also what it has sent to a dead worker and what never got
+        there, as long as it does not know of the death. The oldest of these requests is the first one."""
+        for each in [each for each in self._unnoticed if each[2] is gateway]:
+            death, process, _ = each
+            if gateway.core.workers.get(process.incarnation) is None:
+                self._unnoticed.remove(each)
+                continue
+            sent = [r for r in gateway.core.sequencer.requests.values() if r.phase is RequestPhase.OPEN]
+            sent = [r for r in sent if _needs(r, process) and r.prefill in (None, process.incarnation)]
+            priority_seconds = self._fleet.options.rules.priority_seconds
+            death.suspects.update(r.id for r in sorted(sent, key=lambda r: r.seniority(priority_seconds))[:1])
 
     def _notices(self, gateway: GatewayProcess, process: WorkerProcess) -> bool:
-        if not gateway.alive or (process.name, gateway.name) in self._fleet.network.cuts:
+        if not gateway.alive:
             return False
         worker = gateway.core.workers.get(process.incarnation)
         return worker is not None and not worker.draining
@@ -47,23 +79,32 @@ class DeathsOfWorkers:
         """How many workers died under this request, as its gateway could notice: without those beside which other
         workers died that had nothing to do with it; and all."""
         world, rules = self._fleet.world, self._fleet.options.rules
-        own = [each for each in self._all if request in each.suspects and gateway in each.noticed_by]
+        mine = [each for each in self._all if request in each.suspects]
+        own = [each for each in mine if gateway in each.noticed_by]
+        late = [each for each in mine if gateway in each.noticed_late]
         others = [each for each in self._all if request not in each.suspects and gateway in each.noticed_by]
         # Two notices can be so much further apart than the deaths, by the gateway's clock.
         seconds = rules.together_seconds * (1 - world.drift) - world.latency_seconds
         alone = [each for each in own if all(abs(each.seconds - other.seconds) >= seconds for other in others)]
-        return len(alone), len(own)
+        return len(alone) + len(late), len(own) + len(late)
 
 
 def _next(gateway: GatewayProcess, process: WorkerProcess, computed: set[int], priority_seconds: float) -> set[int]:
-    """The request that the gateway has to suspect because the worker computes none of its requests: the oldest that
-    waits there for its first step. The notice of that step may have died with the worker."""
+    """The request that the gateway has to suspect because it knows of none that the worker computes: the oldest that
+    waits there for its first step. The notice of that step may have died with the worker, and no notice tells that a
+    request lands."""
     requests = gateway.core.sequencer.requests
-    if computed & requests.keys():
+    if any(_known(requests[each], process) for each in computed & requests.keys()):
         return set()
     waiting = [requests[each] for each in _queued(process) & requests.keys()]
     waiting = [each for each in waiting if each.phase is RequestPhase.OPEN and _needs(each, process)]
     return {each.id for each in sorted(waiting, key=lambda each: each.seniority(priority_seconds))[:1]}
+
+
+def _known(request: GatewayRequest, process: WorkerProcess) -> bool:
+    """Does the gateway know that the worker computes it?"""
+    mine = process.incarnation
+    return request.begun == mine or (request.handed and request.decode == mine)
 
 
 def _queued(process: WorkerProcess) -> set[int]:
@@ -75,4 +116,6 @@ def _queued(process: WorkerProcess) -> set[int]:
 
 
 def _needs(request: GatewayRequest, process: WorkerProcess) -> bool:
-    return process.incarnation in (request.prefill, request.decode)
+    """Prefill is not needed once decode has the pages."""
+    mine = process.incarnation
+    return request.decode == mine or (request.prefill == mine and not request.handed)

@@ -18,7 +18,6 @@ from gateway.service import Gateway
 from kvtransfer.memory import Write
 from mesh.door_config import DoorConfig
 from mesh.jobs import Ticket, Tier
-from mesh.kv_messages import KvHello
 from mesh.messages import Message
 from mesh.rules import Rules
 from tests.sim.model import VOCABULARY
@@ -105,7 +104,7 @@ class Fleet:
             return gateway
 
         process.gateway = await process.node.spawn(begin())
-        process.node.after = lambda: self.looked(name)
+        process.node.after = partial(self._gateway_ran, process)
         self.gateways[name] = process
         self.all.append(process)
 
@@ -126,22 +125,23 @@ class Fleet:
                 incarnation=process.incarnation,
                 pages=pages,
                 numerics=numerics,
-                choose=lambda mine, theirs: self._choose(transport.name, mine, theirs),
+                choose=lambda mine, theirs: (transport.name if mine.numerics == theirs.numerics else "", "simulated"),
                 on_write=lambda page: self._computed(process, page),
             )
         )
-        worker = process.worker
-        process.tasks = [node.spawn(worker.run()), node.spawn(worker.attachments.register())]
+        process.tasks = [node.spawn(process.worker.run()), node.spawn(process.worker.attachments.register())]
         node.after = partial(self._ran, process, pages)
         self.workers[name] = process
         self.all.append(process)
 
-    def _choose(self, transport: str, mine: KvHello, theirs: KvHello) -> tuple[str, str]:
-        same = mine.numerics == theirs.numerics
-        return (transport, "simulated") if same else ("", "another numerics class")
+    def _gateway_ran(self, process: GatewayProcess) -> None:
+        self.deaths.wait(process)
+        self.looked(process.name)
 
     def _ran(self, process: WorkerProcess, pages: WatchedPool) -> None:
-        """After each event of a worker whose pool has changed: its pages must be in order."""
+        """After each event of a worker: if its pool has changed, its pages must be in order."""
+        self.deaths.look(process)
+        process.note_busy(self.loop.world)
         if pages.changed:
             pages.changed = False
             for wrong in pages.faults(process.worker):
@@ -276,7 +276,7 @@ class Fleet:
         for process in self.workers.values():
             if process.runs:
                 counts, worker = process.pages.counts(), process.worker
-                if counts.in_use + counts.landing + counts.quarantined > process.pages.quarantined(self._beyond_reach):
+                if counts.in_use + counts.landing + counts.quarantined > process.pages.quarantined(self.beyond_reach):
                     found.append(f"{process.name}: pages never come back: {counts}")
                 left = len(worker.requests if isinstance(worker, DecodeWorker) else worker.prompts)
                 if left:
@@ -286,7 +286,7 @@ class Fleet:
                 found.append(f"{gateway.name} never forgets {len(gateway.core.sequencer.requests)} requests")
         return found
 
-    def _beyond_reach(self, owner: Hashable) -> bool:
+    def beyond_reach(self, owner: Hashable) -> bool:
         """The writer of these pages stays frozen, or cut off, and may not be killed."""
         if self.world.may_kill or not isinstance(owner, PageOwner):
             return False

@@ -18,7 +18,7 @@ from tests.sim.workers import PAGE_TOKENS
 
 if TYPE_CHECKING:
     from tests.sim.seeds.fleet import Fleet
-    from tests.sim.seeds.processes import GatewayProcess
+    from tests.sim.seeds.processes import GatewayProcess, WorkerProcess
     from tests.sim.seeds.users import User
 
 SETTLED_SECONDS = 5.0  # after it was stopped, a worker may judge others so much later
@@ -39,12 +39,10 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
         case PoolTooSmall():
             return _pool(fleet, user)
         case ClassUnavailable():
-            names = [w.name for w in fleet.workers.values() if w.name.startswith("decode")]
-            mine = [n for n in names if user.numerics.startswith(f"{fleet.workers[n].numerics} ")]
-            there = [name for name in mine if not _snapped(fleet, name, process, now)]
+            there = [w.name for w in _decodes(fleet, user) if not _snapped(fleet, w.name, process, now)]
             return None if _all_in_trouble(fleet, there, now) else f"{', '.join(there)} can serve its class"
         case Overloaded():
-            return None if _busy(fleet) else "no other request is there"
+            return None if _overloaded(fleet, user, process, error, now) else "no other request is there"
         case Unavailable():
             return _unavailable(fleet, user, process, error, now)
     return "no run causes it"
@@ -68,6 +66,17 @@ def stale_landings(fleet: "Fleet") -> list[str]:
     return found
 
 
+def waits_for_stuck_pages(fleet: "Fleet", user: "User") -> bool:
+    """Whether the request needs more than each decode worker's pool has beside pages that no worker can release: their
+    writer stays frozen, or cut off, and may not be killed. Each of these workers raises the alarm."""
+    rooms = list[int]()
+    for process in _decodes(fleet, user):
+        if not process.worker.counts()["stuck"]:
+            return False
+        rooms.append(process.pages.pages - process.pages.quarantined(fleet.beyond_reach))
+    return bool(rooms) and _pages_needed(user) > max(rooms)
+
+
 def _deadline(fleet: "Fleet", user: "User", now: float) -> str | None:
     seconds = user.demand.deadline_seconds
     if seconds is None:
@@ -85,9 +94,33 @@ def _prompt_seconds(fleet: "Fleet", user: "User") -> float:
 
 
 def _busy(fleet: "Fleet") -> bool:
-    """Whether some gateway has a request, or some worker: a step goes on although its request has ended."""
-    gateways = any(each.core.sequencer.requests for each in fleet.gateways.values())
-    return gateways or any(process.stages() for process in fleet.workers.values())
+    """Whether some gateway has a request, or some worker, as far as gateways can know by now: the last report of a
+    worker takes a while to a gateway, and the error as long to the client."""
+    gateways, latest = fleet.gateways.values(), fleet.loop.world - 2 * fleet.world.latency_seconds
+    busy = any(process.busy or process.busy_seconds >= latest for process in fleet.workers.values())
+    return busy or any(each.core.sequencer.requests for each in gateways)
+
+
+def _overloaded(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Overloaded, now: float) -> bool:
+    """Whether requests were before this one, as its gateway knew. It has its workers' last reports; one that gave the
+    request back unbegun may have stood still itself."""
+    workers = fleet.workers.values()
+    if _busy(fleet) or any(_unheard(fleet, worker, process, now) for worker in workers):
+        return True
+    given_back = error.message.startswith("this request waited")
+    return given_back and any(fleet.troubled(worker.name, user.accepted) for worker in workers)
+
+
+def _unheard(fleet: "Fleet", worker: "WorkerProcess", gateway: "GatewayProcess", now: float) -> bool:
+    """Whether this gateway believes that the worker has requests, and could not hear that they have ended."""
+    way, latest = (worker.name, gateway.name), now - 2 * fleet.world.latency_seconds
+    if way in fleet.network.cuts:
+        seen = [each for each in gateway.core.workers if each.hello.address == worker.name]  # it may be replaced since
+        loads = [each.load for each in seen]
+        unreported = any(each.unreported_requests for each in seen)
+        return unreported or any(each.waiting or each.opened or each.queued_tokens for each in loads)
+    mended = {t.name for t in fleet.troubles if t.kind in ("cut", "deafen") and latest <= t.ended <= now}
+    return mended.issuperset(way)
 
 
 def _deaths(fleet: "Fleet", user: "User", process: "GatewayProcess") -> str | None:
@@ -98,8 +131,19 @@ def _deaths(fleet: "Fleet", user: "User", process: "GatewayProcess") -> str | No
     return f"{alone} workers died alone while they computed it, not {rules.deaths}"
 
 
+def _pages_needed(user: "User") -> int:
+    return -(-(len(user.demand.prompt) + user.demand.sampling.max_tokens) // PAGE_TOKENS)
+
+
+def _decodes(fleet: "Fleet", user: "User") -> "list[WorkerProcess]":
+    """The decode workers that may go on with its tokens."""
+    found = [w for w in fleet.workers.values() if w.name.startswith("decode")]
+    any_class = user.demand.allow_class_change or not user.numerics
+    return [w for w in found if any_class or user.numerics.startswith(f"{w.numerics} ")]
+
+
 def _pool(fleet: "Fleet", user: "User") -> str | None:
-    pages = -(-(len(user.demand.prompt) + user.demand.sampling.max_tokens) // PAGE_TOKENS)
+    pages = _pages_needed(user)
     largest = fleet.world.pages
     if fleet.world.local.value == "never":
         largest = min(largest, fleet.world.prefill_pages)

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from decode_svc.worker import DecodeWorker
 from gateway.service import Gateway
 from kvtransfer.memory import MemoryPool
 from mesh.jobs import Tier
+from mesh.session import Session
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import SimRunner
 from tests.sim.seeds.nodes import SimNode
@@ -35,6 +37,9 @@ class WorkerProcess(FleetProcess):
     incarnation: int = 0
     numerics: str = ""
     lasting: bool = False  # it stays frozen when the run heals
+    expired: list[Session] = field(default_factory=list)  # its sessions with gateways that were silent
+    busy_seconds: float = -inf  # when it had a request, or a step under way, for the last time; as the world counts
+    was_busy: bool = False
     made: SimWorker | None = None
 
     @property
@@ -63,6 +68,17 @@ class WorkerProcess(FleetProcess):
         if isinstance(worker, DecodeWorker):
             return {r.phase.value for r in worker.requests.values() if request in (None, r.key)}
         return {p.phase.value for p in worker.prompts if request in (None, p.ticket.request)}
+
+    @property
+    def busy(self) -> bool:
+        """It has a request, or a step goes on although its request has ended."""
+        return self.worker.busy or self.runner.computing
+
+    def note_busy(self, now: float) -> None:
+        """After each of its events."""
+        if (busy := self.busy) or self.was_busy:
+            self.busy_seconds = now
+        self.was_busy = busy
 
     def computing(self) -> set[int]:
         """The requests that it computes, or has computed pages of."""

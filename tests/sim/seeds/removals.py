@@ -159,7 +159,7 @@ def _end_silently(pause: Pause, then: Callable[[], None]) -> None:
     pause.over = True
 
 
-def _all_of(needing: Any, worker: AttachedWorker) -> set[int]:
+def _all_of(needing: Any, worker: AttachedWorker, *, others: bool = False) -> set[int]:
     return {request.id for request in needing}
 
 

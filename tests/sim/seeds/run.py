@@ -13,7 +13,7 @@ from mesh.rules import RULES, Rules
 from tests.sim.loop import Stuck
 from tests.sim.seeds.coverage import Coverage
 from tests.sim.seeds.fleet import Fleet
-from tests.sim.seeds.judge import stale_landings
+from tests.sim.seeds.judge import stale_landings, waits_for_stuck_pages
 from tests.sim.seeds.nodes import NodeLoop, run_nodes
 from tests.sim.seeds.story import Story
 from tests.sim.seeds.strikes import Strikes
@@ -63,8 +63,12 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
     if not fleet.violations:
         await fleet.heal()
         await _until(fleet, lambda: all(user.ended for user in users), ENDS_SECONDS)
-        found = [f"{user.name} never ends: {len(user.text.tokens)} tokens" for user in users if not user.ended]
+        left = [user for user in users if not user.ended and not waits_for_stuck_pages(fleet, user)]
+        found = [f"{user.name} never ends: {len(user.text.tokens)} tokens" for user in left]
         if not found and not fleet.violations:
+            for user in users:
+                if not user.ended:
+                    user.cancel()
             await _until(fleet, lambda: not fleet.left_over(), FORGETS_SECONDS)
             found = fleet.left_over()
         for what in found:

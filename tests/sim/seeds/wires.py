@@ -12,7 +12,7 @@ from random import Random
 
 from kvtransfer.memory import Fabric, MemoryReceiver, MemoryTransport, Write
 from kvtransfer.transfer import Pool
-from mesh.memory_network import MemoryNetwork, MemoryStream
+from mesh.memory_network import MemoryNetwork, MemoryStream, Served
 from mesh.messages import Message
 from mesh.network import Accept, Channel, OnRegister, StreamClosed
 from mesh.reports import Register
@@ -59,9 +59,9 @@ class NodeNetwork(MemoryNetwork):
                 stream.snap()
         self.unlisten(name)
 
-    def listen(self, address: str, accept: dict[Channel, Accept], on_register: OnRegister | None) -> None:
-        super().listen(address, accept, on_register)
+    def listen(self, address: str, accept: dict[Channel, Accept], on_register: OnRegister | None) -> Served:
         self._contexts[address] = copy_context()
+        return super().listen(address, accept, on_register)
 
     async def dial(self, source: str, address: str, channel: Channel) -> MemoryStream:
         await asyncio.sleep(self._random.uniform(*self._latency))

@@ -9,7 +9,7 @@ from decode_svc.handoff.sessions import Peer, Sessions
 from decode_svc.requests import DecodePhase, DecodeRequest
 from engine.pages import PagePool
 from kvtransfer.memory import MemoryPool
-from kvtransfer.transfer import Arrived, PageShape
+from kvtransfer.transfer import Arrived, FrameBegins, PageShape, every_frame
 from mesh.jobs import Job, Reason, Sampling, Ticket
 from mesh.kv_messages import KvHello
 from mesh.messages import Message
@@ -75,13 +75,20 @@ class FakeReceiver:
         self.one_sided, self.refused = one_sided, Counter[str]()
         self.open_tickets: dict[bytes, dict[int, int]] = {}
         self.arrived: Callable[[Arrived], None] | None = None
+        self.begins: FrameBegins = every_frame
         self.dead, self.may_kill, self.killed = False, True, list[int]()
 
     def handle(self, writer: int) -> bytes:
         return b"handle %d" % writer
 
-    def open(self, ticket: bytes, pages: dict[int, int], arrived: Callable[[Arrived], None]) -> None:
-        self.open_tickets[ticket], self.arrived = pages, arrived
+    def open(
+        self,
+        ticket: bytes,
+        pages: dict[int, int],
+        arrived: Callable[[Arrived], None],
+        begins: FrameBegins = every_frame,
+    ) -> None:
+        self.open_tickets[ticket], self.arrived, self.begins = pages, arrived, begins
 
     def close(self, ticket: bytes) -> None:
         self.open_tickets.pop(ticket, None)

@@ -101,6 +101,38 @@ async def test_two_sided_frames_may_come_after_commit() -> None:
     assert one.phase is DecodePhase.RUNNING and around.host.running == [one]
 
 
+async def test_a_second_copy_of_a_page_keeps_the_request_out_until_it_is_complete_and_checked() -> None:
+    around = Surroundings(one_sided=False)
+    mine = landings(around)
+    one = landed(around, mine)
+    assert one.landing is not None and around.receiver.arrived is not None
+    sums = [around.pool.checksum(page, 0, 2) for page in one.landing.pages]
+    begins, arrived, ticket = around.receiver.begins, around.receiver.arrived, one.ticket.pack()
+    assert begins(0, 0, 2) and begins(0, 0, 2), "a frame that is late, and its second copy"
+    arrived(Arrived(ticket, 0, 0, 2, 0, sums[0]))
+    assert begins(1, 0, 2)
+    arrived(Arrived(ticket, 1, 0, 2, 0, sums[1]))
+    mine.on_message(around.peer, Commit(one.ticket, 0, FIRST))
+    assert one.phase is DecodePhase.LANDING, "the second copy may change what was checked"
+    assert not begins(1, 0, 1), "no frame changes layers that are valid"
+    arrived(Arrived(ticket, 0, 0, 2, 1, sums[0]))
+    assert one.phase is DecodePhase.RUNNING and around.host.running == [one]
+
+
+async def test_a_second_copy_that_is_damaged_makes_its_layers_invalid() -> None:
+    around = Surroundings(one_sided=False)
+    mine = landings(around)
+    one = landed(around, mine)
+    assert one.landing is not None and around.receiver.arrived is not None
+    right = around.pool.checksum(one.landing.pages[0], 0, 1)
+    for layer in (0, 1):
+        assert around.receiver.begins(0, layer, 1)
+    assert around.receiver.begins(0, 0, 2), "the second copy"
+    around.receiver.arrived(Arrived(one.ticket.pack(), 0, 0, 1, 0, right))
+    around.receiver.arrived(Arrived(one.ticket.pack(), 0, 0, 2, 1, right + 1))
+    assert one.landing.valid == [0b00, 0b00] and mine.counts()["spans_damaged"] == 1
+
+
 async def test_quiet_gives_a_declined_landing_back() -> None:
     around = Surroundings()
     mine = landings(around)

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from gateway.requests import GatewayRequest, RequestPhase
+from mesh.jobs import Reason
+from mesh.reports import Lost
 from mesh.rules import RULES
-from tests.sim.loop import run_virtual
+from tests.sim.loop import VirtualLoop, run_virtual
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 
 
@@ -49,6 +51,53 @@ def test_a_request_that_waits_in_the_queue_of_a_worker_is_no_cause_of_its_death(
         computed.begun = m.workers[name].incarnation
         m.end_session(name)
         assert len(computed.deaths) == 1 and not waits.deaths
+
+    run_virtual(main())
+
+
+def landing_lost(m: SequencerMesh, request: GatewayRequest) -> None:
+    """Decode notices the end of the request's prefill worker."""
+    assert request.ticket is not None
+    m.sequencer.on_lost(m.workers[m.serving(request)[1]], Lost(request.ticket, Reason.LANDING_LOST))
+
+
+@pytest.mark.parametrize("then", ["at once", "later", "heard"])
+def test_a_worker_whose_end_decode_notices_first_died_of_what_it_computed_and_not_of_what_waits(then: str) -> None:
+    """`then`: when its session ends, behind the report of decode; "heard": it sends something in between."""
+
+    async def main() -> None:
+        m = mesh()
+        waits, computed = m.accept(), m.accept()
+        while m.serving(computed)[0] != m.serving(waits)[0]:
+            computed = m.accept()
+        name = m.serving(waits)[0]
+        computed.begun = m.workers[name].incarnation
+        landing_lost(m, computed)
+        assert m.serving(computed)[0] != name
+        await asyncio.sleep({"at once": 0.0, "later": RULES.together_seconds + 0.1, "heard": 0.1}[then])
+        if then == "heard":
+            m.workers[name].session.heard_seconds = asyncio.get_running_loop().time()
+        m.end_session(name)
+        assert (len(computed.deaths), len(waits.deaths)) == ((1, 0) if then == "at once" else (0, 1))
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_gateway_that_was_stopped_blames_no_request_for_what_it_notices_then(stopped: bool) -> None:
+    async def main() -> None:
+        m = mesh()
+        m.sequencer.settling.start()
+        request, _ = computed_by(m, "prefill")
+        await asyncio.sleep(5.0)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        if stopped:
+            loop.stand_still(3.0)
+        m.end_session(m.serving(request)[0])
+        m.end_session(m.serving(request)[0])  # the request was sent there in this very moment
+        assert len(request.deaths) == (0 if stopped else 2)
+        await asyncio.sleep(0.0)
 
     run_virtual(main())
 

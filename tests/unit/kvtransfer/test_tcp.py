@@ -87,6 +87,23 @@ async def test_a_second_copy_half_received_when_the_first_completes_the_page_goe
         await slow.wait_closed()
 
 
+async def test_a_frame_whose_landing_takes_no_more_of_its_page_goes_into_the_sink(new_pair):
+    async with new_pair(tcp()) as pair:
+        begun = list[tuple[int, int, int]]()
+
+        def begins(*frame):
+            begun.append(frame)
+            return len(begun) == 1
+
+        pair.receiver.open(TICKET, {0: 5}, pair.arrived.append, begins)
+        await pair.writer.write(TICKET, [Span(0, 3, 5, 0, 6)], 0)
+        await pair.landed(1)
+        pair.target.view(5, 0, 6)[:] = b"\x01" * len(FULL)
+        await pair.writer.write(TICKET, [Span(0, 3, 5, 0, 6)], 1)
+        await pair.until(lambda: pair.receiver.landings.discarded_bytes == len(FULL))
+        assert begun == [(0, 0, 6)] * 2 and len(pair.arrived) == 1 and set(pair.target.view(5, 0, 6)) == {1}
+
+
 @pytest.mark.parametrize(
     "header",
     [

@@ -25,6 +25,27 @@ async def pair(network: MemoryNetwork) -> tuple[MemoryStream, Stream]:
     return await network.host("here").dial("there", Channel.KV), await arrived.get()
 
 
+def test_a_process_that_closes_its_port_late_leaves_the_port_of_its_successor_open() -> None:
+    async def main() -> None:
+        network = MemoryNetwork(Random(1))
+        arrived = list[Stream]()
+
+        async def accept(stream: Stream) -> None:
+            arrived.append(stream)
+
+        old = await network.host("there").listen("there", {Channel.KV: accept})
+        network.unlisten("there")  # its process is stopped, and another one gets its address
+        new = await network.host("there").listen("there", {Channel.KV: accept})
+        await old.close()
+        await network.host("here").dial("there", Channel.KV)
+        await new.close()
+        with pytest.raises(StreamClosed):
+            await network.host("here").dial("there", Channel.KV)
+        assert len(arrived) == 1
+
+    run_virtual(main())
+
+
 def test_messages_arrive_once_and_in_order_in_both_directions() -> None:
     async def main() -> None:
         here, there = await pair(MemoryNetwork(Random(1)))
