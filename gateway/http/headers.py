@@ -47,7 +47,7 @@ class CommonHeaders:
         request_id = given if is_request_id(given) else self._draw_id()
         more = self._cors.headers(path, headers)
         scope = {**scope, "path": path, REQUEST_ID: request_id, MORE_HEADERS: more}
-        WHOSE.set((scope["client"] or ("",))[0])
+        WHOSE.set((scope.get("client") or ("",))[0])
         head = _Head(send, request_id, more, () if path in GENERATES else DEFAULTS)
         if scope["method"] == "OPTIONS" and (answer := self._cors.preflight(path, headers)) is not None:
             await head.send({"type": "http.response.start", "status": 204, "headers": answer})
