@@ -48,6 +48,7 @@ SOCKET_FILES = {
     "gateway/siblings.py": "the local socket between the processes of one gateway",
     "cli/probe.py": "`baton health` dials the service beside it",
     "gateway/grpc/api.py": "the public gRPC server",
+    "gateway/grpc/errors.py": "the error that ends a call of the public gRPC server",
     "gateway/grpc/guard.py": "an interceptor of the public gRPC server",
     "gateway/http/server.py": "the public HTTP server",
     "gateway/http/writing.py": "an option of the server's connections",
