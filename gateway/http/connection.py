@@ -60,7 +60,8 @@ class ClientConnection(BoundedWriting):
     def __init__(self, *arguments: Any, open: OpenConnections, **named: Any) -> None:
         super().__init__(*arguments, reader_seconds=open.limits.reader_seconds, writes=open.writes, **named)
         self._open, self._limits = open, open.limits
-        self.parser = RequestParser(self)  # type: ignore[assignment]  # all that uvicorn uses of one
+        self._requests = RequestParser(self)
+        self.parser = self._requests  # type: ignore[assignment]  # all that uvicorn uses of one
         self._part = Part.HEAD
         self._rest = b""  # received and not parsed
         self._at = 0  # where the rest begins
@@ -97,6 +98,7 @@ class ClientConnection(BoundedWriting):
         self._stop_timer()
         self._unset_keepalive_if_required()
         self._rest, self._at = b"", 0
+        self._requests.close()
         super().connection_lost(exc)
         self.cycle = self._running = None  # type: ignore[assignment]  # these refer to this connection
         self.scope = None  # type: ignore[assignment]

@@ -49,6 +49,10 @@ class RequestParser:
             if rest:
                 self.feed_data(rest)
 
+    def close(self) -> None:
+        """The connection is lost. It, httptools' parser and this one refer to each other: that would be garbage."""
+        del self._parser, self._target, self.on_body
+
     def get_method(self) -> bytes:
         found: bytes = self._parser.get_method()
         return found

@@ -1,12 +1,15 @@
 """A request whose client has gone is not worked on any further: not even its choices are submitted."""
 
 import asyncio
+import gc
 import json
 import socket
 from typing import Any
 
 import pytest
 
+from gateway.http.connection import ClientConnection
+from gateway.http.parser import RequestParser
 from tests.harness.blocks import exchange, http, status_of
 from tests.unit.gateway.hostile import TEXT
 
@@ -77,3 +80,23 @@ async def test_a_client_that_leaves_while_its_template_waits_leaves_the_queue(
     assert not ended.is_set()
     writer.close()
     await asyncio.wait_for(ended.wait(), 10)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n", b"POST /v1/compl", b"junk\r\n\r\n"]
+)
+async def test_a_connection_that_ends_leaves_no_garbage(url: str, core: Any, sent: bytes) -> None:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(sent)
+            await asyncio.sleep(0.02)
+            writer.transport.abort()
+        await asyncio.sleep(0.1)
+        left = [each for each in gc.get_objects() if isinstance(each, ClientConnection | RequestParser)]
+        assert left == []
+    finally:
+        gc.enable()
