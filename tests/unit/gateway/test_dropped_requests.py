@@ -46,9 +46,11 @@ async def test_most_choices_of_requests_that_are_dropped_are_never_submitted(
 ) -> None:
     slow_down(core, monkeypatch)
     await open_and_drop(url, {"prompt": "x", "n": CHOICES, "max_tokens": 9}, 20)
+    async with asyncio.timeout(10):  # one request may have been answered before it was dropped
+        while not all(stream.cancelled or stream.ended for stream in core.streams):
+            await asyncio.sleep(0.05)
     await asyncio.sleep(0.3)
     assert len(core.streams) < 5 * CHOICES
-    assert all(stream.cancelled for stream in core.streams)
 
 
 async def test_all_choices_are_submitted_while_the_client_is_there(url: str, core: Any) -> None:
