@@ -20,9 +20,7 @@ async def abort(context: Any, error: BatonError, request_id: str) -> NoReturn:
     metadata = (*status.trailing_metadata, ("x-request-id", request_id))
     try:
         await context.abort(status.code, status.details, metadata)
-    except grpc.aio.AbortError:
-        raise
-    except Exception as failed:  # gRPC's own, which has no public name: the client has gone, or its deadline passed
+    except grpc.aio.InternalError as failed:  # nobody is there any more: the client has gone, or its deadline passed
         raise asyncio.CancelledError from failed
     raise AssertionError("abort returned")
 

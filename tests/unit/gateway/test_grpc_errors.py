@@ -1,12 +1,14 @@
 """Errors over gRPC: statuses, details, deadlines and cancels."""
 
+import asyncio
 from typing import Any
 
 import grpc
 import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
-from mesh.errors import ClassUnavailable, Unavailable
+from gateway.grpc.errors import abort
+from mesh.errors import ClassUnavailable, InvalidRequest, Unavailable
 from tests.unit.gateway.public_grpc import ask, details_of, events_of, within
 
 
@@ -105,3 +107,15 @@ async def test_cancelling_the_call_cancels_every_choice(stub: Any, core: Any) ->
     await call.read()
     call.cancel()
     await within(20, lambda: len(core.streams) == 3 and all(stream.cancelled for stream in core.streams))
+
+
+@pytest.mark.parametrize(("raised", "seen"), [(grpc.aio.InternalError, asyncio.CancelledError), (TypeError, TypeError)])
+async def test_an_error_for_a_client_that_has_gone_is_no_defect(
+    raised: type[Exception], seen: type[BaseException]
+) -> None:
+    class Gone:
+        async def abort(self, *_: object) -> None:
+            raise raised("the call is over")
+
+    with pytest.raises(seen):
+        await abort(Gone(), InvalidRequest("n", "n is wrong"), "same")
