@@ -8,10 +8,12 @@ from gateway.costs import Need
 from gateway.router import Route, route
 from gateway.workers import Workers
 from mesh.jobs import Tier
+from mesh.page_shape import opaque_pages
 from mesh.pairing import PageReach
 from mesh.reports import Hello, Load, PrefixChange
 
 PAGE_TOKENS, MODEL, NUMERICS = 32, "m", "class"
+SHAPE = opaque_pages((16, 1 << 16), content=MODEL, page_tokens=PAGE_TOKENS)
 LONGEST_BLOCKS = 128  # of a conversation
 SYSTEM_BLOCKS = 16  # which half of the conversations share
 REPORTS = 8  # workers that report between two decisions
@@ -90,7 +92,7 @@ def bench_worker(
 ) -> AttachedWorker:
     """A worker on a host of its own."""
     load, name = load or Load(free_pages=POOL_PAGES, total_pages=POOL_PAGES), f"{tier.value}-{incarnation}"
-    pages = PageReach(f"host-{incarnation}", 1, "tiles", 1 << 20, ("shm", "tcp"))
+    pages = PageReach(f"host-{incarnation}", 1, SHAPE, ("shm", "tcp"))
     hello = Hello(
         tier,
         incarnation,

@@ -111,7 +111,7 @@ class Bed:
     def __init__(self, model: CpuModel, *, threads: int, requests: int, slots: int) -> None:
         self.model, self._page_tokens = model, model.page_tokens
         self._per = pages_needed(min(slots, model.context_tokens), model.page_tokens)
-        pool = np.zeros(requests * self._per * model.page_bytes, np.uint8)
+        pool = np.zeros(requests * self._per * model.shape.page_bytes, np.uint8)
         self._runner = model.runner(pool, threads=threads)
 
     async def together(self, requests: Sequence[ScriptedRequest], controller: Pacing) -> Run:

@@ -6,8 +6,8 @@ from typing import Any
 
 from cli.loop import PreciseLoop
 from cli.transport_speed import SpeedFigures, measure, receiving_process
-from kvtransfer.transfer import PageShape
 from kvtransfer.transports import every_transport, say_hello
+from mesh.page_shape import opaque_pages
 from mesh.pairing import choose
 from mesh.worker_config import DecodeConfig
 
@@ -29,7 +29,7 @@ def describe_transports(worker: DecodeConfig) -> list[Entry]:
     usable = {entry["name"]: entry for entry in entries if entry["usable"]}
     if usable:
         offered = [name for name in worker.allowed_transports if name in usable]
-        hello = say_hello(1, "", PageShape(((1, SPAN_BYTES),), "one host"), offered)
+        hello = say_hello(1, "", opaque_pages((1, SPAN_BYTES), content="one host"), offered)
         choice = choose(hello, hello)
         usable[choice.transport] |= {"chosen": True, "reason": choice.why}
     return entries

@@ -11,8 +11,9 @@ from typing import Any
 
 from cli.loop import PreciseLoop
 from kvtransfer.pool import SharedPool
-from kvtransfer.transfer import Arrived, PageShape, Receiver
+from kvtransfer.transfer import Arrived, Receiver
 from kvtransfer.transports import every_transport
+from mesh.page_shape import opaque_pages
 
 HOST = "127.0.0.1"
 TICKET, WRITER, RECEIVER = bytes(32), 1, 2  # of a measurement, in which there is no request
@@ -40,7 +41,7 @@ class ReceivingPeer:
 
     async def _open(self, span_bytes: int, pages: int, names: list[str]) -> Order:
         await self.aclose()
-        self._pool = SharedPool(PageShape(((1, span_bytes),), "speed"), pages, populate=True)
+        self._pool = SharedPool(opaque_pages((1, span_bytes), content="speed"), pages, populate=True)
         every = every_transport("cpu", host=HOST, may_kill=False)
         self._receivers = {name: await every[name].receive(self._pool, RECEIVER) for name in names}
         return {"handles": {name: receiver.handle(WRITER).hex() for name, receiver in self._receivers.items()}}

@@ -20,8 +20,9 @@ import numpy as np
 
 from cli.transport_peer import HOST, TICKET, WRITER
 from kvtransfer.pool import SharedPool
-from kvtransfer.transfer import PageShape, Span, TransferError, Writer
+from kvtransfer.transfer import Span, TransferError, Writer
 from kvtransfer.transports import every_transport
+from mesh.page_shape import opaque_pages
 
 ANSWER_SECONDS = 60.0  # how long the other process may take for one pass
 
@@ -93,7 +94,7 @@ async def measure(
     count = max(2, pass_bytes // span_bytes)
     figures = SpeedFigures(span_bytes, count * span_bytes, transports={name: TransportFigures() for name in names})
     async with AsyncExitStack() as stack:
-        shape = PageShape(((1, span_bytes),), "speed")
+        shape = opaque_pages((1, span_bytes), content="speed")
         source, copy = (SharedPool(shape, 2 * count, populate=True) for _ in range(2))
         stack.callback(source.close)
         stack.callback(copy.close)

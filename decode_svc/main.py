@@ -14,7 +14,6 @@ from engine.loaded import LoadedModel
 from engine.pages import PagePool
 from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
 from engine.timed_runner import TimedRunner
-from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
@@ -56,8 +55,7 @@ async def open_worker(
     process, in which the tests run too."""
     token = mesh_token(config, "decode.address", config.address)
     model = await load_configured(config)
-    shape = PageShape(model.segments, model.layout)
-    memory, weights = memory_bytes(config.device), model.weights_bytes
+    shape, memory, weights = model.shape, memory_bytes(config.device), model.weights_bytes
     pages = pool_pages(config, shape.page_bytes, memory_bytes=memory, weights_bytes=weights)
     pool = make_pool(config.device, shape, pages)
     runner = spoil(model).runner(

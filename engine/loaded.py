@@ -1,4 +1,4 @@
-"""A model loaded for serving: weights mapped, identity proved, and the layout of a page of its pool.
+"""A model loaded for serving: weights mapped, identity proved, and the form of a page of its pool.
 
 Both tiers start with it. The memory of the page pool belongs to the part that moves pages, so the runner is made
 afterwards, over the memory that the worker hands in."""
@@ -20,6 +20,7 @@ from engine.plan import Runner
 from engine.runner import CpuRunner, PoolBuffer
 from engine.selftest import check_draft_kernels
 from engine.work import ModelWork
+from mesh.page_shape import PageShape
 
 
 class ClosableRunner(Runner, Protocol):
@@ -34,12 +35,8 @@ class LoadedModel(Protocol):
     @property
     def identity(self) -> Identity: ...
     @property
-    def segments(self) -> tuple[tuple[int, int], ...]:
-        """The segments of a page: (layers, bytes of one layer) of the model and, behind it, of its draft."""
-
-    @property
-    def layout(self) -> str:
-        """Name of the layout of a page. Pages move only between workers whose layouts have the same name."""
+    def shape(self) -> PageShape:
+        """The form of a page of its pool: the layers of the model and, behind them, those of its draft."""
 
     @property
     def body(self) -> str:
@@ -79,16 +76,8 @@ class CpuModel:
     product: Product = baton_kernels.product
 
     @property
-    def segments(self) -> tuple[tuple[int, int], ...]:
-        return page_layout(self.weights, self.draft, self.page_tokens).sizes
-
-    @property
-    def page_bytes(self) -> int:
-        return page_layout(self.weights, self.draft, self.page_tokens).page_bytes
-
-    @property
-    def layout(self) -> str:
-        return page_layout(self.weights, self.draft, self.page_tokens).name
+    def shape(self) -> PageShape:
+        return page_layout(self.weights, self.draft, self.page_tokens)
 
     @property
     def body(self) -> str:

@@ -46,7 +46,7 @@ class CpuRunner:
         product: Product = baton_kernels.product,
     ) -> None:
         config, layout = weights.config, page_layout(weights, draft, page_tokens)
-        self.layers, self.layout, self.page_bytes = layout.layers, layout.name, layout.page_bytes
+        self.layers, self.shape, self.page_bytes = layout.layers, layout, layout.page_bytes
         self.layer_bytes = layout.segments[0].layer_bytes  # bytes of one of the model's layers in one page
         pool = np.frombuffer(pool_buffer, np.uint8)
         if not pool.flags.writeable or len(pool) % self.page_bytes or not len(pool):

@@ -20,7 +20,8 @@ from gateway.refusals import Refusals, Until, Who
 from gateway.sequencer import Sequencer
 from gateway.served import ServedModels
 from gateway.workers import Workers
-from mesh.hello_checks import hello_problem, load_problem, text_problem
+from mesh.field_checks import text_problem
+from mesh.hello_checks import hello_problem, load_problem
 from mesh.jobs import Tier
 from mesh.messages import Drain, Message
 from mesh.network import Channel, Listening, Network, StreamClosed

@@ -93,5 +93,6 @@ def parts_of(
     computer = prefill or decode
     queue, compute = prompt_wait(computer), computed / tokens_per_second(computer)
     if prefill is not None:
-        return CostParts(queue, compute, pages * page_seconds(prefill) + failed_seconds, batch, room)
+        transfer = lacking / prefill.hello.page_tokens * page_seconds(prefill)
+        return CostParts(queue, compute, transfer + failed_seconds, batch, room)
     return CostParts(queue, compute, 0.0, batch + (slowed(decode) * compute if beside else 0.0), room)

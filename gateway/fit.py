@@ -1,7 +1,8 @@
 """Whether a prefill worker's pages fit a decode worker, judged from their Hellos.
 
-They do if both are of one numerics class and fingerprint and have pages of one layout and a transport in common
-(mesh/pairing.py). The router pairs only such workers; gateway/pairing.py names those that fit nobody."""
+They do if both are of one numerics class and fingerprint and have pages that a transport of both can carry, converted
+where they differ (mesh/pairing.py). The router pairs only such workers; gateway/pairing.py names those that fit
+nobody."""
 
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import replace

@@ -90,15 +90,17 @@ class Stand(NamedTuple):
         """The cheapest pair."""
         sets = list[tuple[float, int, int, Partner]]()
         for lacking, row in self._cheapest():
-            base, pages = float(self.base[row]), lacking / self.group.page_tokens
-            sets += [(base + each.least + pages * each.group.least_page, lacking, row, each) for each in self.partners]
+            base = float(self.base[row])
+            for each in self.partners:
+                pages = lacking / each.group.page_tokens  # prefill's: its measured time is that of one of them
+                sets.append((base + each.least + pages * each.group.least_page, lacking, row, each))
         best: FoundRoute | None = None
         if len(sets) > 1:
             sets.sort(key=itemgetter(0))
         for lower, lacking, row, (group, wait, lacks, *_) in sets:
             if best is not None and lower >= best.cost:
                 break
-            whole = group.page * (lacking / self.group.page_tokens)
+            whole = group.page * (lacking / group.page_tokens)
             whole += wait
             prefill = int(whole.argmin())
             cost = float(self.base[row] + whole[prefill])

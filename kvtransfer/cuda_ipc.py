@@ -12,7 +12,8 @@ from kvtransfer.cuda_driver import DriverError
 from kvtransfer.device_pool import Blocks, DevicePool, check_spans, portions, read_handle
 from kvtransfer.mapped import MappedTransport
 from kvtransfer.mapped_writer import Attach, Copies
-from kvtransfer.transfer import PageShape, Pool, Span, TransferError
+from kvtransfer.transfer import Pool, Span, TransferError
+from mesh.page_shape import PageShape
 
 
 class CudaIpc(MappedTransport):

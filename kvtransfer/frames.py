@@ -8,16 +8,18 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from kvtransfer.transfer import PageShape
+from mesh.page_shape import PageSegment, PageShape
+from mesh.page_shape_checks import MOST_NAME_LETTERS, MOST_SEGMENTS, shape_problem
 
-VERSION = 2
+VERSION = 3
 TOKEN_BYTES = 16
 TICKET_BYTES = 32
 
 _HANDLE = struct.Struct("<4sHxx16sQ")
-_SEGMENTS = 4  # segments that a page may have; unused ones are zero
-_SEGMENT = struct.Struct("<IQ")
-_SHAPE = struct.Struct(f"<{_SEGMENTS * _SEGMENT.size}s64s")
+_NAMES = tuple(MOST_NAME_LETTERS)  # of a segment: kind, content, tiles, dtype
+_SEGMENT = struct.Struct("<" + "".join(f"{most}s" for most in MOST_NAME_LETTERS.values()) + "IQIIII")
+_SHAPE = struct.Struct(f"<I{MOST_SEGMENTS * _SEGMENT.size}s")  # unused segments are zero
+_UNUSED = _SEGMENT.unpack(bytes(_SEGMENT.size))
 _GREETING = struct.Struct(f"<4sHxx16sQQ{_SHAPE.size}s")
 _WELCOME = struct.Struct(f"<4sHH20xQQ{_SHAPE.size}s")
 _FRAME = struct.Struct("<4sHxx32sIIIIQQ")
@@ -74,7 +76,8 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The receiver's answer to a writer whose token it knows. `accepted` is false only when the shapes differ."""
+    """The receiver's answer to a writer whose token it knows. `accepted` is false only when pages of the writer's shape
+    cannot be written into its own."""
 
     accepted: bool
     receiver: int
@@ -121,21 +124,33 @@ class Frame:
 
 
 def pack_shape(shape: PageShape) -> bytes:
-    layout = shape.layout.encode()
-    if len(layout) > 64:
-        raise ValueError(f"layout name {shape.layout!r} is longer than 64 bytes")
-    if len(shape.segments) > _SEGMENTS:
-        raise ValueError(f"pages of {len(shape.segments)} segments; {_SEGMENTS} is the most")
-    return _SHAPE.pack(b"".join(_SEGMENT.pack(*segment) for segment in shape.segments), layout)
+    if problem := shape_problem(shape):
+        raise ValueError(problem)
+    return _SHAPE.pack(shape.page_tokens, b"".join(map(_pack_segment, shape.segments)))
 
 
 def unpack_shape(raw: bytes) -> PageShape:
-    segments, layout = _SHAPE.unpack(raw)
-    used = tuple(segment for segment in _SEGMENT.iter_unpack(segments) if segment != (0, 0))
+    page_tokens, segments = _SHAPE.unpack(raw)
+    used = [segment for segment in _SEGMENT.iter_unpack(segments) if segment != _UNUSED]
     try:
-        return PageShape(used, layout.rstrip(b"\0").decode())
+        shape = PageShape(page_tokens, tuple(map(_unpack_segment, used)))
     except UnicodeDecodeError as error:
-        raise Malformed("the layout's name is not text") from error
+        raise Malformed("a name of a page's segment is not text") from error
+    if problem := shape_problem(shape):
+        raise Malformed(problem)
+    return shape
+
+
+def _pack_segment(segment: PageSegment) -> bytes:
+    names = [getattr(segment, name).encode() for name in _NAMES]
+    shard = segment.heads, segment.first_head, segment.shard_heads, segment.head_dim
+    return _SEGMENT.pack(*names, segment.layers, segment.layer_bytes, *shard)
+
+
+def _unpack_segment(fields: tuple[Any, ...]) -> PageSegment:
+    kind, content, tiles, dtype = (name.rstrip(b"\0").decode("ascii") for name in fields[: len(_NAMES)])
+    layers, layer_bytes, *shard = fields[len(_NAMES) :]
+    return PageSegment(kind, content, layers, layer_bytes, tiles, dtype, *shard)
 
 
 def _unpack(layout: struct.Struct, raw: bytes | bytearray) -> tuple[Any, ...]:

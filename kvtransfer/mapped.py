@@ -24,7 +24,9 @@ from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Greeting, Malformed, 
 from kvtransfer.mapped_folder import make_folder, remove_folder
 from kvtransfer.mapped_writer import Attach, MappedWriter, connect
 from kvtransfer.peer import Process, credentials, open_process, stranger
-from kvtransfer.transfer import Arrived, FrameBegins, PageShape, Pool, every_frame
+from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
+from mesh.page_fit import transport_obstacle
+from mesh.page_shape import PageShape
 
 _WAITING = 64  # connections that have not shown their token yet
 
@@ -214,7 +216,8 @@ class MappedReceiver:
         known = peer is not None and peer.token is not None and hmac.compare_digest(peer.token, hello.token)
         if peer is None or not known or hello.receiver != self._incarnation:
             return self._drop(connection, "token")
-        welcome = Welcome(hello.shape == self._pool.shape, self._incarnation, self._pool.pages, self._pool.shape)
+        accepted = not transport_obstacle(self.name, hello.shape, self._pool.shape)
+        welcome = Welcome(accepted, self._incarnation, self._pool.pages, self._pool.shape)
         try:
             if not welcome.accepted:
                 connection.send(welcome.pack())

@@ -15,11 +15,13 @@ from typing import Protocol
 from kvtransfer.blocking import finish, finish_or_discard
 from kvtransfer.frames import WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.peer import credentials, stranger
-from kvtransfer.transfer import PageShape, Span, TransferError
+from kvtransfer.transfer import Span, TransferError
+from mesh.page_fit import transport_obstacle
+from mesh.page_shape import PageShape
 
 
 class Copies(Protocol):
-    """Copies from this worker's pool into a mapped one."""
+    """Copies from this worker's pool into a mapped one, converted where their pages differ."""
 
     def copy(self, spans: Sequence[Span]) -> tuple[int, ...]:
         """Copy the spans and return their checksums. Runs in the copier's thread; TransferError when it fails."""
@@ -35,7 +37,7 @@ class MappedWriter:
         self, name: str, connection: socket.socket, copies: Copies, shape: PageShape, copier: ThreadPoolExecutor
     ) -> None:
         self.name, self.bytes_written = name, 0
-        self._connection, self._copies, self._shape, self._copier = connection, copies, shape, copier
+        self._connection, self._copies, self.shape, self._copier = connection, copies, shape, copier
         self._broken = ""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self._hung_up)
@@ -44,7 +46,7 @@ class MappedWriter:
         self._check()
         sums = await finish(self._copier, lambda: self._copies.copy(spans) if spans else ())
         self._check()  # the receiver died meanwhile: the bytes went nowhere
-        self.bytes_written += sum(self._shape.place(span.first_layer, span.layers)[1] for span in spans)
+        self.bytes_written += sum(self.shape.place(span.first_layer, span.layers)[1] for span in spans)
         return sums
 
     def close(self) -> None:
@@ -75,16 +77,16 @@ async def connect(
 ) -> MappedWriter:
     copier = ThreadPoolExecutor(1, thread_name_prefix="baton-copy")
     try:
-        connection, copies = await finish_or_discard(
+        connection, copies, target = await finish_or_discard(
             copier, lambda: _dial(handle, attach, shape, incarnation, name=name, kind=kind, seconds=seconds), _discard
         )
     except BaseException:
         copier.shutdown(wait=False)
         raise
-    return MappedWriter(name, connection, copies, shape, copier)
+    return MappedWriter(name, connection, copies, target, copier)
 
 
-_Dialled = tuple[socket.socket, Copies]
+_Dialled = tuple[socket.socket, Copies, PageShape]  # the shape of the receiver's pages
 
 
 def _dial(
@@ -101,9 +103,9 @@ def _dial(
         if reason := stranger(credentials(connection), os.geteuid()):
             raise TransferError(reason)
         connection.send(Greeting(handle.token, incarnation, handle.receiver, shape).pack())
-        copies = _take(connection, attach, handle.receiver, shape)
+        copies, target = _take(connection, attach, handle.receiver, shape, name)
         connection.setblocking(False)
-        return connection, copies
+        return connection, copies, target
     except BaseException as error:
         connection.close()
         if isinstance(error, OSError | ValueError | TransferError):
@@ -111,26 +113,28 @@ def _dial(
         raise
 
 
-def _take(connection: socket.socket, attach: Attach, receiver: int, shape: PageShape) -> Copies:
+def _take(
+    connection: socket.socket, attach: Attach, receiver: int, shape: PageShape, name: str
+) -> tuple[Copies, PageShape]:
     """Receive the welcome with the descriptor, and map it."""
     raw, descriptors, flags, _ = socket.recv_fds(connection, WELCOME_BYTES + 1, 1, socket.MSG_CMSG_CLOEXEC)
     try:
         if not raw:
             raise TransferError("it refused us (a stale handle, or not its user)")
         welcome = Welcome.unpack(raw)
-        if not welcome.accepted or welcome.shape != shape:
-            raise TransferError(f"our pages are {shape}, the receiver's {welcome.shape}")
+        if (why := transport_obstacle(name, shape, welcome.shape)) or not welcome.accepted:
+            raise TransferError(f"our pages are {shape}, the receiver's {welcome.shape}: {why or 'it refuses them'}")
         if welcome.receiver != receiver or len(descriptors) != 1 or flags & socket.MSG_CTRUNC:
             raise Malformed("the welcome carries no pool of the receiver we dialled")
         copies = attach(descriptors[0], welcome.shape, welcome.pages)
         descriptors.clear()  # the mapping's now
-        return copies
+        return copies, welcome.shape
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def _discard(dialled: _Dialled) -> None:
-    connection, copies = dialled
+    connection, copies, _ = dialled
     connection.close()
     copies.close()

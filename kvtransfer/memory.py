@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from kvtransfer.frame_landings import FrameLanding
-from kvtransfer.transfer import Arrived, FrameBegins, PageShape, Pool, Span, TransferError, every_frame
+from kvtransfer.span_reader import Converted
+from kvtransfer.transfer import Arrived, FrameBegins, Pool, Span, TransferError, every_frame
+from mesh.page_fit import page_obstacle
+from mesh.page_shape import PageShape
 
 _MASK = (1 << 64) - 1
 
@@ -32,12 +35,15 @@ class MemoryPool:
         return memoryview(self.memory)[begin : begin + place[1]]
 
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
-        words = self.view(page, first_layer, layers).cast("Q")
-        begin = self.shape.before(first_layer) // 8
-        return sum(word * _key(begin + i) for i, word in enumerate(words)) & _MASK
+        return _checksum(self.view(page, first_layer, layers), self.shape.before(first_layer))
 
     def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
         return tuple(self.checksum(page, first_layer, layers) for page in pages)
+
+
+def _checksum(data: memoryview, first_byte: int) -> int:
+    begin = first_byte // 8
+    return sum(word * _key(begin + i) for i, word in enumerate(data.cast("Q"))) & _MASK
 
 
 def _key(position: int) -> int:
@@ -192,7 +198,9 @@ class MemoryReceiver:
 class MemoryWriter:
     def __init__(self, target: MemoryReceiver, pool: Pool, incarnation: int) -> None:
         self.name, self.one_sided, self.bytes_written = target.name, target.one_sided, 0
-        self._target, self._pool, self._incarnation = target, pool, incarnation
+        self._target, self._incarnation, self.shape = target, incarnation, target.pool.shape
+        self._spans = Converted(pool, self.shape) if pool.shape != self.shape else None
+        self._pool = pool
         self._closed = False
         self._last_seconds = 0.0  # two-sided: arrival of the last frame, which no later frame overtakes
 
@@ -201,8 +209,7 @@ class MemoryWriter:
         if self._closed:
             raise TransferError("the session is over")
         for span in spans:
-            payload = bytes(self._pool.view(span.source, span.first_layer, span.layers))
-            checksum = self._pool.checksum(span.source, span.first_layer, span.layers)
+            payload, checksum = self._read(span)
             if fabric.spoil > 0:
                 fabric.spoil -= 1
                 payload = bytes([payload[0] ^ 0x40]) + payload[1:]
@@ -215,6 +222,13 @@ class MemoryWriter:
         if self.one_sided:
             await asyncio.gather(*(write.done for write in writes))
         return tuple(write.checksum for write in writes)
+
+    def _read(self, span: Span) -> tuple[bytes, int]:
+        if self._spans is None:
+            place = span.source, span.first_layer, span.layers
+            return bytes(self._pool.view(*place)), self._pool.checksum(*place)
+        payload = self._spans.convert(span).tobytes()
+        return payload, _checksum(memoryview(payload), self.shape.before(span.first_layer))
 
     def _arrive(self, write: Write) -> None:
         if self.one_sided or not self._closed:
@@ -241,4 +255,6 @@ class MemoryTransport:
         target = self.fabric.receivers.get(handle)
         if target is None:
             raise TransferError("no such pool")
+        if why := page_obstacle(pool.shape, target.pool.shape):
+            raise TransferError(why)
         return MemoryWriter(target, pool, incarnation)

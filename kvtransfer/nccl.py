@@ -28,6 +28,7 @@ from kvtransfer.nccl_frames import COUNT_BYTES, as_spans, portion_bytes, unpack_
 from kvtransfer.nccl_library import Broken, Communicator, Communicators, Nccl
 from kvtransfer.nccl_writer import NcclWriter, connect, notice_silence
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, Span, every_frame
+from mesh.page_fit import transport_obstacle
 
 log = logging.getLogger("baton.kvtransfer")
 
@@ -165,7 +166,8 @@ class NcclReceiver:
         if not known or greeting.receiver != self._incarnation:
             self._refuse("token", "its handle is stale, or it has none")
             return None
-        welcome = Welcome(greeting.shape == self._pool.shape, self._incarnation, self._pool.pages, self._pool.shape)
+        accepted = not transport_obstacle("nccl", greeting.shape, self._pool.shape)
+        welcome = Welcome(accepted, self._incarnation, self._pool.pages, self._pool.shape)
         writer.write(welcome.pack())
         if not welcome.accepted:
             self._refuse("shape", f"its pages are {greeting.shape}")

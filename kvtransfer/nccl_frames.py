@@ -6,7 +6,8 @@ import struct
 from collections.abc import Sequence
 
 from kvtransfer.frames import FRAME_BYTES, Frame, Malformed
-from kvtransfer.transfer import PageShape, Span
+from kvtransfer.transfer import Span
+from mesh.page_shape import PageShape
 
 _COUNT = struct.Struct("<4sI")
 COUNT_BYTES = _COUNT.size

@@ -17,6 +17,7 @@ from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Greeting, Malformed, 
 from kvtransfer.nccl_frames import MOST_FRAMES, pack_portion
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken, Communicator, Communicators
 from kvtransfer.transfer import Span, TransferError
+from mesh.page_fit import transport_obstacle
 
 # After so long the kernel reports a host that vanished without closing its connections.
 _IDLE_SECONDS, _PROBES, _SILENT_MILLISECONDS = 4, 6, 10_000
@@ -34,7 +35,7 @@ class NcclWriter:
         target_pages: int,
         sender: ThreadPoolExecutor,
     ) -> None:
-        self.bytes_written = 0
+        self.bytes_written, self.shape = 0, source.shape  # the receiver's pages have the same one
         self._connection, self._pair, self._source = connection, pair, source
         self._target_pages, self._sender = target_pages, sender
         self._broken = ""
@@ -101,8 +102,9 @@ async def connect(
             notice_silence(connection)
             connection.sendall(Greeting(handle.token, incarnation, handle.receiver, pool.shape).pack())
             welcome = Welcome.unpack(_take(connection, WELCOME_BYTES))
-            if not welcome.accepted or welcome.shape != pool.shape:
-                raise Malformed(f"our pages are {pool.shape}, the receiver's {welcome.shape}")
+            if (why := transport_obstacle("nccl", pool.shape, welcome.shape)) or not welcome.accepted:
+                shapes = f"our pages are {pool.shape}, the receiver's {welcome.shape}"
+                raise Malformed(f"{shapes}: {why or 'it refuses them'}")
             if welcome.receiver != handle.receiver:
                 raise Malformed("another process answers at the receiver's address")
             return connection, welcome.pages, _take(connection, UNIQUE_BYTES)

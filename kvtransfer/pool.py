@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 import baton_kernels
-from kvtransfer.transfer import PageShape, Pool, Span
+from kvtransfer.transfer import Pool, Span
+from mesh.page_shape import PageShape
 
 KEY_BYTES = 8  # a checksum is keyed by each 64-bit word's position in its page
 ALIGNMENT = 64  # bytes; non-temporal stores need it, and every tile layout has it
@@ -105,18 +106,20 @@ def span_table(spans: Sequence[Span], source: Pool, target_pages: int) -> npt.ND
     page, target, first, layers = table.T
     inside = (0 <= page) & (page < source.pages) & (0 <= target) & (target < target_pages)
     inside &= (0 <= first) & (0 < layers) & (first + layers <= source.shape.layers)
+    inside &= np.array([all(0 <= page < source.pages for page in span.behind) for span in spans], bool)
     if not inside.all():
         raise IndexError(f"{spans[int(np.argmin(inside))]} is outside pools of {source.pages} and {target_pages} pages")
     return table
 
 
 def check_shape(shape: PageShape, pages: int) -> None:
-    sizes = [size for segment in shape.segments for size in segment]
+    sizes = [size for segment in shape.segments for size in (segment.layers, segment.layer_bytes)]
     if pages <= 0 or min(sizes, default=0) <= 0:
-        raise ValueError(f"a pool of {pages} pages with segments of (layers, bytes) {shape.segments} is empty")
-    for _, layer_bytes in shape.segments:
-        if layer_bytes % ALIGNMENT:
-            raise ValueError(f"layer_bytes is {layer_bytes}: a page's layer must be a multiple of {ALIGNMENT} bytes")
+        raise ValueError(f"a pool of {pages} pages is empty: {shape}")
+    for segment in shape.segments:
+        if segment.layer_bytes % ALIGNMENT:
+            size = f"layer_bytes is {segment.layer_bytes}"
+            raise ValueError(f"{size}: a page's layer must be a multiple of {ALIGNMENT} bytes")
 
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not named by Python's mmap

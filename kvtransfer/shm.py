@@ -11,6 +11,7 @@ import baton_kernels
 from kvtransfer.mapped import MappedTransport
 from kvtransfer.mapped_writer import Attach
 from kvtransfer.pool import KEY_BYTES, SharedPool, attach, page_addresses, span_table
+from kvtransfer.span_reader import Converted
 from kvtransfer.transfer import Pool, Span
 
 
@@ -28,15 +29,19 @@ class SharedMemory(MappedTransport):
 
 
 class HostCopies:
-    """Copies into a pool in shared memory."""
+    """Copies into a pool in shared memory. Where the pages differ, each is converted in this process's own memory, from
+    which the same copy as ever takes it."""
 
     def __init__(self, source: Pool, target: SharedPool) -> None:
         self._source = source  # held, because its memory must outlive the copies
         self._target = target
+        self._converted = Converted(source, target.shape) if source.shape != target.shape else None
         self._from, self._to = page_addresses(source), page_addresses(target)
 
     def copy(self, spans: Sequence[Span]) -> tuple[int, ...]:
         table = span_table(spans, self._source, self._target.pages)
+        if self._converted is not None:
+            return tuple(self._copy_converted(span, self._converted) for span in spans)
         source, target, layers = table[:, 0], table[:, 1], table[:, 2:]
         sums = np.zeros(len(spans), np.uint64)
         for first, count in np.unique(layers, axis=0).tolist():
@@ -47,6 +52,13 @@ class HostCopies:
             baton_kernels.scatter(to, from_, length, np.full(len(same), offset // KEY_BYTES), part)
             sums[same] = part
         return tuple(sums.tolist())
+
+    def _copy_converted(self, span: Span, source: Converted) -> int:
+        made, offset = source.convert(span), self._target.shape.before(span.first_layer)
+        to, from_ = self._to[[span.target]] + offset, np.array([made.ctypes.data], np.int64)
+        found = np.zeros(1, np.uint64)
+        baton_kernels.scatter(to, from_, len(made), np.array([offset // KEY_BYTES], np.int64), found)
+        return int(found[0])
 
     def close(self) -> None:
         self._target.close()

@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 from kvtransfer.frame_landings import FrameLanding, FrameLandings
 from kvtransfer.frames import FRAME_BYTES, GREETING_BYTES, Frame, Greeting, Malformed, Welcome
+from mesh.page_fit import transport_obstacle
 
 _AHEAD_BYTES = 64 * 1024
 
@@ -100,7 +101,8 @@ class TcpConnection(asyncio.BufferedProtocol):
             return self.refuse("malformed")
         if not self._owner.knows(greeting):
             return self.refuse("token")
-        welcome = Welcome(greeting.shape == pool.shape, self._owner.incarnation, pool.pages, pool.shape)
+        accepted = not transport_obstacle("tcp", greeting.shape, pool.shape)
+        welcome = Welcome(accepted, self._owner.incarnation, pool.pages, pool.shape)
         self._transport.write(welcome.pack())
         self._late.cancel()
         self.greeted = True

@@ -1,4 +1,5 @@
 """TCP, prefill's half: headers and views of pages go to the socket by scatter-gather, without a copy in this process.
+Where the two pools' pages differ, each page is converted first, batch by batch.
 
 A write divides its frames among the connections: each takes the next batch when it can send. When a write returns, the
 kernel has the bytes, so the source may change. A cancelled write finishes the batches that it began, since half a frame
@@ -15,8 +16,11 @@ from kvtransfer.address import host_and_port
 from kvtransfer.blocking import finish_or_discard, settled
 from kvtransfer.frames import FRAME_BYTES, TICKET_BYTES, WELCOME_BYTES, Frame, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.pool import span_table
+from kvtransfer.span_reader import span_reader
 from kvtransfer.tcp_socket import TcpSocket
-from kvtransfer.transfer import PageShape, Pool, Span, TransferError
+from kvtransfer.transfer import Pool, Span, TransferError
+from mesh.page_fit import transport_obstacle
+from mesh.page_shape import PageShape
 from mesh.tls import TlsFiles
 from mesh.tls_advice import with_advice
 
@@ -33,10 +37,16 @@ class TcpWriter:
     one_sided = False
 
     def __init__(
-        self, sockets: Sequence[socket.socket], source: Pool, target_pages: int, bytes_per_second: float | None
+        self,
+        sockets: Sequence[socket.socket],
+        source: Pool,
+        target_pages: int,
+        bytes_per_second: float | None,
+        *,
+        shape: PageShape,
     ) -> None:
-        self.bytes_written = 0
-        self._source = source
+        self.bytes_written, self.shape = 0, shape
+        self._source, self._spans = source, span_reader(source, shape)
         self._target_pages = target_pages
         self._broken = ""
         self._sockets = [TcpSocket(connection, self._lost) for connection in sockets]
@@ -90,15 +100,14 @@ class TcpWriter:
 
     def _frame(self, ticket: bytes, span: Span, round: int, buffers: list[memoryview]) -> int:
         """Append a span's header and bytes; returns its checksum."""
-        view = self._source.view(span.source, span.first_layer, span.layers)
-        checksum = self._source.checksum(span.source, span.first_layer, span.layers)
+        view, checksum = self._spans.read(span)
         frame = Frame(ticket, span.index, span.first_layer, span.layers, round, checksum, len(view))
         buffers += [memoryview(frame.pack()), view]
         return checksum
 
     def _choose(self, spans: Sequence[Span]) -> list[TcpSocket]:
         """Picks as many connections as the write has batches; successive writes begin at different ones."""
-        size = sum(self._source.shape.place(span.first_layer, span.layers)[1] for span in spans)
+        size = sum(self.shape.place(span.first_layer, span.layers)[1] for span in spans)
         count = min(len(self._sockets), len(spans), -(-size // _BATCH_BYTES))
         self._turn += count
         return [self._sockets[(self._turn + step) % len(self._sockets)] for step in range(count)]
@@ -165,7 +174,7 @@ async def connect(
         sockets, welcome = await finish_or_discard(dialler, dial, _discard)
     finally:
         dialler.shutdown(wait=False)
-    return TcpWriter(sockets, pool, welcome.pages, bytes_per_second)
+    return TcpWriter(sockets, pool, welcome.pages, bytes_per_second, shape=welcome.shape)
 
 
 def _parse(raw: bytes, kind: bytes) -> PoolHandle:
@@ -206,8 +215,8 @@ def _welcome(connection: socket.socket, receiver: int, shape: PageShape) -> Welc
             raise Malformed("the receiver refused us: a stale handle, or another release")
         raw += piece
     welcome = Welcome.unpack(raw)
-    if not welcome.accepted or welcome.shape != shape:
-        raise Malformed(f"our pages are {shape}, the receiver's {welcome.shape}")
+    if (why := transport_obstacle("tcp", shape, welcome.shape)) or not welcome.accepted:
+        raise Malformed(f"our pages are {shape}, the receiver's {welcome.shape}: {why or 'it refuses them'}")
     if welcome.receiver != receiver:
         raise Malformed("another process answers at the receiver's address")
     return welcome

@@ -13,50 +13,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mesh.page_shape import PageShape
+
 
 class TransferError(Exception):
     """The way to the peer is broken; nothing more can be written over it."""
 
 
 @dataclass(frozen=True, slots=True)
-class PageShape:
-    """How the bytes of a page are laid out. Two pools exchange pages only if their shapes are equal."""
-
-    segments: tuple[tuple[int, int], ...]  # (layers, bytes of each layer): the model's, then its draft's
-    layout: str  # names of the tile layout and, if there is one, of the draft
-
-    @property
-    def layers(self) -> int:
-        """Layers of all segments together; a layer's index counts through the segments."""
-        return sum(layers for layers, _ in self.segments)
-
-    @property
-    def page_bytes(self) -> int:
-        return self.before(self.layers)
-
-    def before(self, layer: int) -> int:
-        """Byte offset of this layer inside a page."""
-        total = 0
-        for layers, layer_bytes in self.segments:
-            total += min(layer, layers) * layer_bytes
-            layer -= min(layer, layers)
-        return total
-
-    def place(self, first_layer: int, layers: int) -> tuple[int, int]:
-        """Byte offset and byte length of these layers inside a page. The layers may lie in two segments."""
-        offset = self.before(first_layer)
-        return offset, self.before(first_layer + layers) - offset
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
-    """Some layers of one page."""
+    """Some layers of one page of the receiver."""
 
-    index: int  # which page of the prompt
-    source: int  # page id in the writer's pool
+    index: int  # which page of the prompt, in pages of the receiver's size
+    source: int  # page id in the writer's pool: of the page that holds the first token of the receiver's page
     target: int  # page id in the receiver's pool
     first_layer: int
     layers: int
+    behind: tuple[int, ...] = ()  # page ids in the writer's pool of the further pages that it takes, where sizes differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +58,12 @@ class Writer(Protocol):
     name: str  # transport's name
     one_sided: bool
     bytes_written: int
+    shape: PageShape  # of the receiver's pages
 
     async def write(self, ticket: bytes, spans: Sequence[Span], round: int) -> tuple[int, ...]:
-        """Copy the spans and return their checksums. When it returns the source pages may change; one-sided, the bytes
-        are in decode's pages. TransferError when the connection is broken. Writes of one ticket keep their order."""
+        """Copy the spans, converted where the two pools' pages differ, and return the checksums of the receiver's
+        bytes. When it returns the source pages may change; one-sided, the bytes are in decode's pages. TransferError
+        when the connection is broken. Writes of one ticket keep their order."""
 
     def close(self) -> None:
         """End the connection; idempotent. A write that waits gets a TransferError."""

@@ -10,8 +10,9 @@ from kvtransfer.choose import host_identity
 from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
-from kvtransfer.transfer import PageShape, Pool, TransferError, Transport
+from kvtransfer.transfer import Pool, TransferError, Transport
 from mesh.kv_messages import KvHello
+from mesh.page_shape import PageShape
 from mesh.tls import TlsFiles
 
 log = logging.getLogger("baton.kvtransfer")
@@ -92,8 +93,7 @@ def say_hello(
     return KvHello(
         incarnation=incarnation,
         numerics=numerics,
-        layout=shape.layout,
-        page_bytes=shape.page_bytes,
+        shape=shape,
         host=host_identity(),
         uid=os.geteuid(),
         pid=os.getpid(),

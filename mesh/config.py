@@ -140,13 +140,11 @@ class MeshConfig:
             )
         if self.prefill_workers == 0:
             return
-        for key in ("page_tokens", "draft"):
-            prefill, decode = getattr(self.prefill, key), getattr(self.decode, key)
-            if prefill != decode:
-                raise ConfigError(
-                    f"{key}: prefill has {prefill}, decode has {decode}; pages go from one to the other, so set it in "
-                    f"[worker], for both"
-                )
+        if self.prefill.draft != self.decode.draft:
+            raise ConfigError(
+                f"draft: prefill has {self.prefill.draft}, decode has {self.decode.draft}; pages go from one to the "
+                "other, so set it in [worker], for both"
+            )
 
     @property
     def all_prefill_workers(self) -> int:

@@ -8,19 +8,18 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
+from mesh.field_checks import range_problem, text_problem
+from mesh.page_shape_checks import MOST_PAGE_TOKENS, shape_problem
 from mesh.pairing import PageReach
 from mesh.reports import Hello, Load
 
-MOST_PAGE_TOKENS = 1 << 16
 MOST_TOKENS = 1 << 31  # of a context, a queue or a vocabulary
 MOST_PAGES = 1 << 31
 MOST_REQUESTS = 1 << 31
 MOST_TOKENS_PER_SECOND = 1e9
 LEAST_TOKENS_PER_SECOND = 1e-3  # slower ones make waits that no number holds; 0: not measured yet
 MOST_PLACE_SECONDS = 3600.0  # between two places that get free
-MOST_PAGE_BYTES = 1 << 40
 MOST_TRANSPORTS = 16
-MOST_LETTERS = 256  # of a name
 MOST_HASH_BYTES = 64
 MOST_HASHES = 1 << 24
 SPEEDS = ("tokens_per_second", "local_tokens_per_second")
@@ -50,13 +49,13 @@ def hello_problem(hello: Hello) -> str:
         "name": hello.name,
     }
     return (
-        _range("incarnation", hello.incarnation, 1, (1 << 64) - 1)
+        range_problem("incarnation", hello.incarnation, 1, (1 << 64) - 1)
         or next((problem for name, text in texts.items() if (problem := text_problem(name, text))), "")
         or ("" if hello.address else "address: is empty")
         or ("" if hello.model else "model: is empty")
-        or _range("page_tokens", hello.page_tokens, 1, MOST_PAGE_TOKENS)
-        or _range("context_tokens", hello.context_tokens, 1, MOST_TOKENS)
-        or _range("vocabulary", hello.vocabulary, 0, MOST_TOKENS)
+        or range_problem("page_tokens", hello.page_tokens, 1, MOST_PAGE_TOKENS)
+        or range_problem("context_tokens", hello.context_tokens, 1, MOST_TOKENS)
+        or range_problem("vocabulary", hello.vocabulary, 0, MOST_TOKENS)
         or _hashes(hello.prefix.added)
         or _pages(hello.pages)
         or load_problem(hello.load)
@@ -67,8 +66,8 @@ def load_problem(load: Load) -> str:
     """The same for the report that comes again and again."""
     speeds = {name: value for name in SPEEDS if (value := getattr(load, name)) != 0}
     return (
-        next((why for name, most in MOST.items() if (why := _range(f"load.{name}", getattr(load, name), 0, most))), "")
-        or _range("load.free_pages", load.free_pages, 0, load.total_pages)
+        next((why for name in MOST if (why := range_problem(f"load.{name}", getattr(load, name), 0, MOST[name]))), "")
+        or range_problem("load.free_pages", load.free_pages, 0, load.total_pages)
         or next(
             (
                 f"load.{name}: {value} is not 0 and below {LEAST_TOKENS_PER_SECOND}"
@@ -93,29 +92,16 @@ def _clamped(name: str, value: float) -> float:
     return min(max(value, LEAST_TOKENS_PER_SECOND) if name in SPEEDS else value, MOST[name])
 
 
-def text_problem(name: str, text: str) -> str:
-    """Names go into logs, metrics and traces: they are short, and of printable characters."""
-    if len(text) > MOST_LETTERS:
-        return f"{name}: has {len(text)} characters, more than {MOST_LETTERS}"
-    return "" if text.isprintable() else f"{name}: {text!r} has characters that cannot be printed"
-
-
-def _range(name: str, value: float, low: int, high: float) -> str:
-    if math.isfinite(value) and low <= value <= high:
-        return ""
-    return f"{name}: {value} is not between {low} and {high:.0f}"
-
-
 def _pages(pages: PageReach | None) -> str:
     if pages is None:
         return ""
     if len(pages.transports) > MOST_TRANSPORTS:
         return f"pages.transports: has {len(pages.transports)} names, more than {MOST_TRANSPORTS}"
-    texts = [("host", pages.host), ("layout", pages.layout), *(("transports", each) for each in pages.transports)]
+    texts = [("host", pages.host), *(("transports", each) for each in pages.transports)]
     return (
         next((problem for name, text in texts if (problem := text_problem(f"pages.{name}", text))), "")
-        or _range("pages.uid", pages.uid, 0, (1 << 32) - 1)
-        or _range("pages.page_bytes", pages.page_bytes, 1, MOST_PAGE_BYTES)
+        or range_problem("pages.uid", pages.uid, 0, (1 << 32) - 1)
+        or ("" if pages.shape is None else shape_problem(pages.shape, "pages.shape"))
     )
 
 

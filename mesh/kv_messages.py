@@ -5,6 +5,7 @@ docs/protocol.md says what each message means."""
 from dataclasses import dataclass, field
 
 from mesh.jobs import Ticket, Token
+from mesh.page_shape import PageShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +14,7 @@ class KvHello:
 
     incarnation: int  # incarnation of the sender
     numerics: str  # numerics class and fingerprint
-    layout: str  # name of the tile layout inside a page; between equal names bytes move as they are
-    page_bytes: int  # bytes of one page
+    shape: PageShape | None  # the form of the sender's pages; None: an older worker, which gets no session
     host: str  # equal for processes that can share memory
     uid: int  # user id of the sender's process
     pid: int  # process id of the sender
@@ -37,7 +37,7 @@ class Landing:
     """Decode gives the ticket every page that it still needs, and the right to write them."""
 
     ticket: Ticket
-    first_page: int  # index of the prompt's first page that decode lacks
+    first_page: int  # index of the prompt's first page that decode lacks, in pages of decode's size
     pages: tuple[int, ...]  # decode's page ids for the indexes first_page, first_page + 1, ...
 
 
@@ -56,8 +56,8 @@ class Written:
     first_layer: int  # first layer of each span
     layers: int  # number of layers of each span
     round: int  # Resends that prefill had received when the write began
-    pages: tuple[int, ...]  # page indexes of the prompt, not page ids
-    checksums: tuple[int, ...]  # one per page
+    pages: tuple[int, ...]  # page indexes of the prompt in pages of decode's size, not page ids
+    checksums: tuple[int, ...]  # one per page, of the bytes in decode's page
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Resend:
     round: int  # number of this Resend, counted from 1 for each ticket
     first_layer: int  # first layer of each span
     layers: int  # number of layers of each span
-    pages: tuple[int, ...]  # page indexes of the prompt, not page ids
+    pages: tuple[int, ...]  # page indexes of the prompt in pages of decode's size, not page ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """Whether a prefill worker can hand pages to a decode worker, and by which transport; the reason is text for logs.
 
-Decode decides when a prefill worker opens a session, and a gateway when workers register, both by these rules. Shared
-memory needs one host *and* one user, which is one trust boundary. Otherwise the first transport in prefill's order that
-decode offers too is taken."""
+Decode decides when a prefill worker opens a session, and a gateway when workers register, both by these rules. Pages of
+different forms need a transport whose writer converts (`mesh/page_fit.py`). Shared memory needs one host *and* one
+user, which is one trust boundary. Otherwise the first transport in prefill's order that decode offers too is taken."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from mesh.page_fit import transport_obstacle
+from mesh.page_shape import PageShape
 
 SHARES_MEMORY = ("shm", "cuda_ipc")
 
@@ -19,9 +22,7 @@ class EndFacts(Protocol):
     @property
     def uid(self) -> int: ...
     @property
-    def layout(self) -> str: ...
-    @property
-    def page_bytes(self) -> int: ...
+    def shape(self) -> PageShape | None: ...
     @property
     def transports(self) -> Sequence[str]: ...
 
@@ -32,13 +33,12 @@ class PageReach:
 
     host: str  # equal for processes that can share memory
     uid: int  # user id of the worker's process
-    layout: str  # name of the tile layout inside a page
-    page_bytes: int  # bytes of one page
+    shape: PageShape | None  # the form of its pages; None: an older worker, which does not tell
     transports: tuple[str, ...]  # that it can use, best first
 
     @classmethod
     def of(cls, end: EndFacts) -> "PageReach":
-        return cls(end.host, end.uid, end.layout, end.page_bytes, tuple(end.transports))
+        return cls(end.host, end.uid, end.shape, tuple(end.transports))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +48,30 @@ class TransportChoice:
 
 
 def choose(writer: EndFacts, receiver: EndFacts) -> TransportChoice:
-    if writer.layout != receiver.layout:
-        same_model = writer.layout.partition("+")[0] == receiver.layout.partition("+")[0]
-        what = "draft models differ, so give both tiers the same `draft`" if same_model else "page layouts differ"
-        return TransportChoice("", f"{what}: prefill has {writer.layout!r}, decode {receiver.layout!r}")
-    if writer.page_bytes != receiver.page_bytes:
-        return TransportChoice(
-            "", f"pages differ: prefill's have {writer.page_bytes} bytes, decode's {receiver.page_bytes}"
-        )
+    if why := _cannot_carry("", writer.shape, receiver.shape):
+        return TransportChoice("", why)
     passed_over = []
     for name in writer.transports:
         if name not in receiver.transports:
             passed_over.append(f"{name}: decode does not offer it")
         elif name in SHARES_MEMORY and (obstacle := cannot_share(writer, receiver)):
             passed_over.append(f"{name}: {obstacle}")
+        elif obstacle := _cannot_carry(name, writer.shape, receiver.shape):
+            passed_over.append(f"{name}: {obstacle}")
         else:
             why_not = "; ".join(passed_over) or "prefill's first choice"
             return TransportChoice(name, "same host and user" if name in SHARES_MEMORY else why_not)
     return TransportChoice("", "no transport in common: " + ("; ".join(passed_over) or "prefill offers none"))
+
+
+def _cannot_carry(transport: str, writer: PageShape | None, receiver: PageShape | None) -> str:
+    """Why this transport, or any, cannot hand pages over, even converted. Two older workers judge that themselves."""
+    if writer is not None and receiver is not None:
+        return transport_obstacle(transport, writer, receiver)
+    if writer is receiver:
+        return ""
+    silent = "prefill" if writer is None else "decode"
+    return f"shape: {silent} does not describe its pages; run one release on both tiers"
 
 
 def cannot_share(writer: EndFacts, receiver: EndFacts) -> str:

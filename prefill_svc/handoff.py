@@ -111,7 +111,8 @@ class HandOff:
             if own := self._pages.take(prompt.job.tokens, prompt.job.salt):
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
-                prompt.transport = link.writer.name if link.writer is not None else ""
+                if link.writer is not None:
+                    prompt.transport, prompt.shape = link.writer.name, link.writer.shape
                 prompt.own, prompt.done = own, own.cached
                 prompt.begins(prompt.landed_seconds)
                 self._pushing.landed(prompt)

@@ -141,6 +141,9 @@ class Links:
                 log.error("decode %s refuses this worker: %s", link.address, answer.why)
                 raise StreamClosed(answer.why)
             writer = await self._transports[answer.chosen].connect(answer.handle, self._pool, self._hello.incarnation)
+            if answer.shape != writer.shape:
+                writer.close()
+                raise TransferError(f"decode describes {answer.shape}, and the pool it hands out has {writer.shape}")
         except (StreamClosed, TimeoutError, TransferError) as error:
             log.warning("no session with decode %s: %s", link.address, error or type(error).__name__)
             session.close()

@@ -9,7 +9,6 @@ from random import SystemRandom
 from engine.pages import PagePool
 from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
 from engine.timed_runner import TimedRunner
-from kvtransfer.transfer import PageShape
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
@@ -45,8 +44,7 @@ async def open_worker(
     process, in which tests run too."""
     token = mesh_token(config, "prefill.address", config.address)
     model = await load_configured(config)
-    shape = PageShape(model.segments, model.layout)
-    memory, weights = memory_bytes(config.device), model.weights_bytes
+    shape, memory, weights = model.shape, memory_bytes(config.device), model.weights_bytes
     pages = pool_pages(config, shape.page_bytes, memory_bytes=memory, weights_bytes=weights)
     pool = make_pool(config.device, shape, pages)
     runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, layer_group=config.layer_group)

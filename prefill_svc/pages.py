@@ -20,6 +20,7 @@ class PromptPages:
     pages: tuple[int, ...] = ()
     hashes: tuple[bytes, ...] = ()  # block hashes of the full pages
     cached: int = 0  # tokens whose KV the prefix cache had
+    ready: int = 0  # of these, the tokens that can be read before the first step, which makes the copies
     copies: tuple[tuple[int, int], ...] = ()  # (shared page, own copy) that the prompt's first step makes
 
 
@@ -62,8 +63,9 @@ class PrefillPages:
         self._fresh_tokens = FADES * self._fresh_tokens + len(tokens) - cached
         self._taken_tokens = FADES * self._taken_tokens + len(tokens)
         if whole:
-            return PromptPages((*shared[:-1], *fresh), hashes, cached, ((shared[-1], fresh[0]),))
-        return PromptPages((*shared, *fresh), hashes, cached)
+            ready = cached // size * size
+            return PromptPages((*shared[:-1], *fresh), hashes, cached, ready, ((shared[-1], fresh[0]),))
+        return PromptPages((*shared, *fresh), hashes, cached, cached)
 
     def copied(self, own: PromptPages) -> None:
         """The step that made the copies is over: give the shared pages back from which they were made."""

@@ -1,7 +1,9 @@
 """Pushes a prompt's pages into decode's landing, layer by layer while steps compute it; then sends Commit.
 
-Steps 4 and 5 of a request's life. Commit says that every span of its round is written and that no write of the ticket
-is in flight, so it waits for the last write. A write that outlives its prompt still counts: Quiet waits for it."""
+Steps 4 and 5 of a request's life. A landing counts in pages of decode's size, and so do all indexes here: a page is
+pushed when the steps have computed all its tokens, whichever of this worker's own pages they lie in. Commit says that
+every span of its round is written and that no write of the ticket is in flight, so it waits for the last write. A write
+that outlives its prompt still counts: Quiet waits for it."""
 
 import asyncio
 import logging
@@ -9,9 +11,11 @@ from collections.abc import Iterable, Sequence
 
 from engine.batch import Chunk, pages_filled
 from engine.plan import Plan
-from kvtransfer.transfer import PageShape, Span, TransferError
+from kvtransfer.conversion import pages_under
+from kvtransfer.transfer import Span, TransferError
 from mesh.kv_messages import Commit, Computing, Written
 from mesh.logs import trace_fields
+from mesh.page_shape import PageShape
 from mesh.speed import Speed
 from prefill_svc.links import Links
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
@@ -25,12 +29,11 @@ class Pushing:
         links: Links,
         prompts: Prompts,
         *,
-        shape: PageShape,
-        page_tokens: int,
+        shape: PageShape,  # of this worker's own pages
         report_seconds: float,  # shortest time between two Computing of one prompt
         speed: Speed,
     ) -> None:
-        self._links, self._prompts, self._shape, self._page_tokens = links, prompts, shape, page_tokens
+        self._links, self._prompts, self._shape = links, prompts, shape
         self._report_seconds, self._speed = report_seconds, speed
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,7 +45,7 @@ class Pushing:
         assert prompt.landing is not None
         if self._speed.longest_ms >= 1000 * self._report_seconds and prompt.computing:
             self._report(prompt)
-        ready = range(prompt.landing.first_page, prompt.done // self._page_tokens)
+        ready = range(prompt.landing.first_page, prompt.own.ready // self._target(prompt).page_tokens)
         self.push(prompt, ready, 0, self._shape.layers)
 
     def computed(self, plan: Plan, first: int, layers: int) -> None:
@@ -52,8 +55,9 @@ class Pushing:
                 continue  # a prompt that is examined here has no landing
             prompt = self._prompts[piece.key]
             if prompt.phase is PromptPhase.PUSHING and prompt.landing is not None:
-                chunk = Chunk(piece.key, piece.start, len(piece.tokens), last=piece.sampled > 0)
-                filled = pages_filled(chunk, self._page_tokens)
+                begin = prompt.own.ready if piece.start == prompt.own.cached else piece.start
+                chunk = Chunk(piece.key, begin, piece.stop - begin, last=piece.sampled > 0)
+                filled = pages_filled(chunk, self._target(prompt).page_tokens)
                 self.push(prompt, range(max(filled.start, prompt.landing.first_page), filled.stop), first, layers)
         self._report_computing()
 
@@ -72,7 +76,7 @@ class Pushing:
             link.send(Computing(prompt.ticket, self._speed.longest_ms))
 
     def push(self, prompt: Prompt, indexes: Sequence[int], first: int, layers: int, *, again: bool = False) -> None:
-        """Begin to write these layers of these pages of the prompt; `again`: decode asked for them with a Resend."""
+        """Begin to write these layers of these pages of decode; `again`: decode asked for them with a Resend."""
         if indexes:
             spans = self._spans(prompt, indexes, first, layers)  # raises before the write counts as one
             prompt.in_flight += 1
@@ -83,12 +87,20 @@ class Pushing:
 
     def _spans(self, prompt: Prompt, indexes: Iterable[int], first: int, layers: int) -> list[Span]:
         assert prompt.landing is not None
-        base, targets = prompt.landing.first_page, prompt.landing.pages
-        return [Span(i, prompt.own.pages[i], targets[i - base], first, layers) for i in indexes]
+        base, targets, spans = prompt.landing.first_page, prompt.landing.pages, list[Span]()
+        sizes = {"source_tokens": self._shape.page_tokens, "target_tokens": self._target(prompt).page_tokens}
+        for index in indexes:
+            source, *behind = (prompt.own.pages[i] for i in pages_under(index, prompt.total, **sizes))
+            spans.append(Span(index, source, targets[index - base], first, layers, tuple(behind)))
+        return spans
+
+    def _target(self, prompt: Prompt) -> PageShape:
+        """The form of the pages that the prompt lands in."""
+        return prompt.shape or self._shape
 
     async def _write(self, prompt: Prompt, spans: list[Span], first: int, layers: int, again: bool) -> None:
         link, round = self._links.to(prompt.decode_address), prompt.round
-        size, measures = len(spans) * self._shape.place(first, layers)[1], self._prompts.measures
+        size, measures = len(spans) * self._target(prompt).place(first, layers)[1], self._prompts.measures
         try:
             if link.writer is None:
                 raise TransferError("the session with decode has ended")

@@ -67,7 +67,7 @@ class PrefillWorker:
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the log of plans puts a list here
         self._loop, self._work, self._monitor = asyncio.get_running_loop(), asyncio.Event(), LoopMonitor()
         self._keys, self._steps, self._speed = 0, 0, Speed()
-        self._measures = PrefillMeasures(step_tokens=step_tokens, page_bytes=kv_hello.page_bytes)
+        self._measures = PrefillMeasures(step_tokens=step_tokens, page_bytes=pool.shape.page_bytes)
         self._outbox = Outbox(self._monitor)
         self._floor, self._masker, self._sampler = floor, masker, StepSampler(self._outbox, trace_steps)
         self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
@@ -108,7 +108,6 @@ class PrefillWorker:
             self.links,
             self.prompts,
             shape=pool.shape,
-            page_tokens=hello.page_tokens,
             report_seconds=rules.progress_seconds / 8,
             speed=self._speed,
         )

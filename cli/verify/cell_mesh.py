@@ -22,6 +22,7 @@ from mesh.mesh_token import MeshToken, mesh_token
 from mesh.settings import read_settings
 from mesh.tls import TlsFiles, tls_files
 
+TIERS = ("prefill", "decode")
 START_SECONDS = 180.0  # on a GPU whose kernels were never compiled, each worker compiles them
 STEP_TOKENS = 512  # tokens of a prefill step
 POOL_TOKENS = 32 * 1024  # enough that decode never preempts
@@ -95,8 +96,8 @@ def settings_of(cell: Cell) -> dict[str, str]:
         "worker.transports": cell.transport,
         "worker.chunk_tokens": str(cell.chunk),
         "prefill.step_tokens": str(STEP_TOKENS),
-        "worker.page_tokens": str(cell.page),
-        "worker.pool_pages": str(POOL_TOKENS // cell.page),
+        **{f"{tier}.page_tokens": str(page) for tier, page in zip(TIERS, cell.pages, strict=True)},
+        **{f"{tier}.pool_pages": str(POOL_TOKENS // page) for tier, page in zip(TIERS, cell.pages, strict=True)},
         "worker.prefix_cache": str(cell.cache).lower(),
         "decode.max_batch": str(cell.batch),
     }

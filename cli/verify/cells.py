@@ -23,8 +23,8 @@ SHARED: Factors = {
 FACTORS: Mapping[
     str, Factors
 ] = {  # by device; the levels of `path` depend on the machine (cli/verify/bodies.py, cli/verify/gpu.py)
-    "cpu": {"transport": ("shm", "tcp"), **SHARED},
-    "cuda": {"transport": ("cuda_ipc", "nccl"), **SHARED},
+    "cpu": {"transport": ("shm", "tcp"), "decode_page": (0, 16, 64), **SHARED},
+    "cuda": {"transport": ("cuda_ipc", "nccl"), "decode_page": (0,), **SHARED},  # these transports convert no pages
 }
 LEAST_CELLS = 12
 _TRIES = 600  # candidates for each next cell
@@ -42,6 +42,7 @@ class Cell:
     cache: bool
     speculation: str
     path: str  # product path and the body that prefill runs: pairs:avx2
+    decode_page: int = 0  # tokens of a page at decode; 0: as at prefill, whose pages `page` is about
 
     def __post_init__(self) -> None:
         for name, levels in FACTORS[self.device].items():
@@ -49,14 +50,19 @@ class Cell:
                 raise ValueError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(map(str, levels))}")
 
     @property
+    def pages(self) -> tuple[int, int]:
+        """Tokens of a page at prefill and at decode."""
+        return self.page, self.decode_page or self.page
+
+    @property
     def device(self) -> str:
         return "cuda" if self.path.startswith("cuda-") else "cpu"
 
     def __str__(self) -> str:
         cache = "cache on " if self.cache else "cache off"
-        shape = f"{self.workers}P{self.workers}D"
+        shape, (mine, theirs) = f"{self.workers}P{self.workers}D", self.pages
         return (
-            f"{self.path:<16} {self.transport:<4} chunk {self.chunk:>3} page {self.page} "
+            f"{self.path:<16} {self.transport:<4} chunk {self.chunk:>3} page {mine}>{theirs} "
             f"batch {self.batch:>2} {shape} {cache} {self.speculation:<6}"
         )
 

@@ -88,7 +88,7 @@ class Checked:
             "transport": cell.transport,
             "device": cell.device,
             "chunk": cell.chunk,
-            "page": cell.page,
+            "page": "{}>{}".format(*cell.pages),
             "batch": cell.batch,
             "workers": f"{cell.workers}P{cell.workers}D",
             "prefix_cache": cell.cache,

@@ -53,8 +53,8 @@ def verify(
 ) -> None:
     """Show that any mesh computes the same tokens and logprob bits as one process.
 
-    A cell is a combination of transport, chunk, page size, batch, workers,
-    prefix cache, speculation and kernel; some twenty cells cover all pairs
+    A cell is a combination of transport, chunk, page sizes of both tiers,
+    batch, workers, prefix cache, speculation and kernel; some twenty cells cover all pairs
     of settings. For each cell the command starts a mesh of real processes,
     sends it prompts and compares every answer with that of the engine alone
     in this process. It takes five minutes on two cores. A GPU has cells of

@@ -77,7 +77,7 @@ class Reference:
 def on_cpu(model: CpuModel, *, most_slots: int, threads: int | None = None) -> Reference:
     """A reference for `model`, which must have pages of PAGE_TOKENS."""
     pages = -(-most_slots // PAGE_TOKENS)
-    pool = np.zeros(pages * model.page_bytes, np.uint8)
+    pool = np.zeros(pages * model.shape.page_bytes, np.uint8)
     return Reference(model.identity, model.runner(pool, threads=threads or len(os.sched_getaffinity(0))), pages)
 
 
@@ -86,7 +86,7 @@ def on_gpu(model: "CudaModel", *, most_slots: int) -> Reference:
     import torch
 
     pages = -(-most_slots // PAGE_TOKENS)
-    pool = torch.zeros(pages * model.page_bytes, dtype=torch.uint8, device=model.weights.device)
+    pool = torch.zeros(pages * model.shape.page_bytes, dtype=torch.uint8, device=model.weights.device)
     return Reference(model.identity, replace(model, body="eager").runner(pool, threads=1), pages)
 
 

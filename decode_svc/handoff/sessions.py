@@ -14,6 +14,7 @@ from kvtransfer.transfer import Receiver
 from mesh.kv_messages import KvHello
 from mesh.messages import Kv, Message
 from mesh.network import Stream, StreamClosed
+from mesh.page_shape_checks import shape_problem
 from mesh.rules import Rules
 from mesh.session import Session
 
@@ -72,7 +73,8 @@ class Sessions:
         if not isinstance(hello, KvHello):
             log.warning("%s began its session with %s instead of KvHello", stream.peer, type(hello).__name__)
             return
-        chosen, why = "", self._writers.problem(hello)
+        chosen, why = "", shape_problem(hello.shape) if hello.shape is not None else ""
+        why = why or self._writers.problem(hello)
         if not why:
             await self._replace(hello.incarnation)
             chosen, why = self._choose(self._mine, hello)

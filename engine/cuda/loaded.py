@@ -18,6 +18,7 @@ from engine.identity import Identity
 from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
 from engine.model.paths import VARIABLE
+from mesh.page_shape import PageShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,8 @@ class CudaModel:
     body: str = "graph"
 
     @property
-    def segments(self) -> tuple[tuple[int, int], ...]:
-        return page_layout(self.weights, self.draft, self.page_tokens).sizes
-
-    @property
-    def page_bytes(self) -> int:
-        return page_layout(self.weights, self.draft, self.page_tokens).page_bytes
-
-    @property
-    def layout(self) -> str:
-        return page_layout(self.weights, self.draft, self.page_tokens).name
+    def shape(self) -> PageShape:
+        return page_layout(self.weights, self.draft, self.page_tokens)
 
     @property
     def context_tokens(self) -> int:

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 from baton_kernels.triton import GpuPageShape
 from engine.cuda.weights import DeviceWeights
-from engine.page_layout import PageLayout, PageSegment
+from engine.page_layout import kv_segment
+from mesh.page_shape import PageSegment, PageShape
 
 
-def page_layout(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> PageLayout:
-    return PageLayout(tuple(_segment(one, page_tokens) for one in (weights, draft) if one is not None))
+def page_layout(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> PageShape:
+    models = [one for one in (weights, draft) if one is not None]
+    return PageShape(page_tokens, tuple(_segment(one, page_tokens) for one in models))
 
 
 def page_shapes(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> tuple[GpuPageShape, ...]:
@@ -32,4 +34,13 @@ def _alone(weights: DeviceWeights, page_tokens: int) -> GpuPageShape:
 
 def _segment(weights: DeviceWeights, page_tokens: int) -> PageSegment:
     shape = _alone(weights, page_tokens)
-    return PageSegment(shape.layers, shape.layer_bytes, shape.name, weights.model_hash)
+    tiles, dtype = shape.tiles
+    return kv_segment(
+        weights.model_hash,
+        layers=shape.layers,
+        layer_bytes=shape.layer_bytes,
+        tiles=tiles,
+        dtype=dtype,
+        heads=shape.kv_heads,
+        head_dim=shape.dim,
+    )

@@ -59,7 +59,7 @@ class CudaRunner:
         if pool.device != device or not pool.numel():
             raise ValueError(f"the pool has {pool.numel()} bytes on {pool.device}; give whole pages on {device}")
         pages = shape.check_pool(pool)
-        self.layers, self.layout, self.page_bytes = layout.layers, layout.name, layout.page_bytes
+        self.layers, self.shape, self.page_bytes = layout.layers, layout, layout.page_bytes
         self._groups = LayerGroups(config.layers, shape.layer_bytes // page_tokens, layer_group)
         self._limits = RowLimits(config.vocab, config.context, pages, page_tokens, self.page_bytes)
         self._pool = pool.view(pages, self.page_bytes)

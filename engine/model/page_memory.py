@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import baton_kernels
 from engine.model.weights import Bytes, Weights
-from engine.page_layout import PageLayout, PageSegment
+from engine.page_layout import kv_segment
+from mesh.page_shape import PageSegment, PageShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,25 @@ def layer_bytes(weights: Weights, page_tokens: int) -> int:
     return baton_kernels.layer_bytes(weights.path, page_tokens, weights.config.kv_heads, weights.config.head_dim)
 
 
-def page_layout(weights: Weights, draft: Weights | None, page_tokens: int) -> PageLayout:
-    return PageLayout(tuple(_segment(each, page_tokens) for each in (weights, draft) if each is not None))
+def page_layout(weights: Weights, draft: Weights | None, page_tokens: int) -> PageShape:
+    models = [each for each in (weights, draft) if each is not None]
+    return PageShape(page_tokens, tuple(_segment(each, page_tokens) for each in models))
 
 
-def page_memory(pool: Bytes, layout: PageLayout, page_tokens: int, *, segment: int) -> PageMemory:
+def page_memory(pool: Bytes, layout: PageShape, page_tokens: int, *, segment: int) -> PageMemory:
     """The pool as the model of this segment sees it."""
     size, first_byte = layout.segments[segment].layer_bytes, layout.first_byte(segment)
     return PageMemory(pool, page_tokens, layout.page_bytes, size, first_byte)
 
 
 def _segment(weights: Weights, page_tokens: int) -> PageSegment:
-    tiles = baton_kernels.layout(weights.path, page_tokens, weights.config.head_dim)
-    return PageSegment(weights.config.layers, layer_bytes(weights, page_tokens), tiles, weights.model_hash)
+    tiles, dtype = baton_kernels.tiles(weights.path)
+    return kv_segment(
+        weights.model_hash,
+        layers=weights.config.layers,
+        layer_bytes=layer_bytes(weights, page_tokens),
+        tiles=tiles,
+        dtype=dtype,
+        heads=weights.config.kv_heads,
+        head_dim=weights.config.head_dim,
+    )

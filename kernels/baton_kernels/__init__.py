@@ -7,7 +7,7 @@ from baton_kernels import draft, layer
 from baton_kernels.arrays import PATHS
 from baton_kernels.library import KERNEL_VERSION, KernelError, available
 from baton_kernels.machine import bodies, choose, chosen, has_tiles, not_built, set_threads, threads
-from baton_kernels.paged import attention, layer_bytes, layout, rmsnorm, rotate_write
+from baton_kernels.paged import attention, layer_bytes, rmsnorm, rotate_write, tiles
 from baton_kernels.pages import checksum, copy_page, scatter
 from baton_kernels.products import embed, gated, pack, pack_bytes, product
 from baton_kernels.sampling import Drawn, sample
@@ -31,7 +31,6 @@ __all__ = [
     "has_tiles",
     "layer",
     "layer_bytes",
-    "layout",
     "not_built",
     "pack",
     "pack_bytes",
@@ -43,4 +42,5 @@ __all__ = [
     "self_test",
     "set_threads",
     "threads",
+    "tiles",
 ]

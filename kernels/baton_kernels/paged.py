@@ -7,14 +7,14 @@ from baton_kernels.arrays import F32, I32, I64, Array, buffer, path_index, point
 from baton_kernels.library import KernelError, check, load
 
 PAGE_TOKENS = (16, 32, 64)
-_STORED_AS = {"fp32": "fp32", "pairs": "pairs", "amx": "pairs"}
+_TILES = {"fp32": ("fp32-v1", "fp32"), "pairs": ("pairs-v1", "bf16"), "amx": ("pairs-v1", "bf16")}
 _ELEMENT_BYTES = {"fp32": 4, "pairs": 2, "amx": 2}
 
 
-def layout(path: str, page_tokens: int, dim: int) -> str:
-    """Name of the inner tile layout; between pools of equal names pages move without conversion."""
-    check_shape(path, page_tokens, dim)
-    return f"{_STORED_AS[path]}-{page_tokens}-{dim}-v1"
+def tiles(path: str) -> tuple[str, str]:
+    """Name of the order of a head's keys and values in a page, and the dtype of an element."""
+    path_index(path)
+    return _TILES[path]
 
 
 def layer_bytes(path: str, page_tokens: int, kv_heads: int, dim: int) -> int:

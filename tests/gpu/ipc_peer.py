@@ -7,9 +7,10 @@ import time
 
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.device_pool import DevicePool
-from kvtransfer.transfer import PageShape, Span
+from kvtransfer.transfer import Span
+from mesh.page_shape import opaque_pages
 
-SHAPE, PAGES = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32
+SHAPE, PAGES = opaque_pages((6, 4096), content="gpu-bf16-16-64-v1"), 32
 
 
 async def main() -> None:

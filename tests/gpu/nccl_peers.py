@@ -14,9 +14,10 @@ from kvtransfer.device_pool import DevicePool
 from kvtransfer.frames import WELCOME_BYTES, Greeting, PoolHandle
 from kvtransfer.nccl import NcclTransport
 from kvtransfer.nccl_library import UNIQUE_BYTES
-from kvtransfer.transfer import Arrived, PageShape, Span
+from kvtransfer.transfer import Arrived, Span
+from mesh.page_shape import opaque_pages
 
-SHAPE, PAGES, TICKET = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32, bytes(32)
+SHAPE, PAGES, TICKET = opaque_pages((6, 4096), content="gpu-bf16-16-64-v1"), 32, bytes(32)
 
 
 async def receive() -> None:

@@ -24,12 +24,12 @@ from engine.cuda.step_shape import StepShape
 from engine.plan import Result
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.device_pool import DevicePool
-from kvtransfer.transfer import PageShape
 from mesh.jobs import Sampling
+from mesh.page_shape import opaque_pages
 from tests.unit.engine.speculating import DraftedRequest, run_to_end
 
 ROOT = Path(__file__).parents[2]
-SHAPE, PAGES = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), 32
+SHAPE, PAGES = opaque_pages((6, 4096), content="gpu-bf16-16-64-v1"), 32
 
 
 def test_an_answer_is_the_same_in_whatever_way_it_is_made(device):

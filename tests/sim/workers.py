@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decode_svc.chunk_size import ChunkSize
 from decode_svc.handoff.sessions import Choose
@@ -15,10 +15,10 @@ from engine.pages import PagePool
 from engine.plan import Plan
 from engine.timed_runner import TimedRunner
 from kvtransfer.memory import MemoryPool, MemoryTransport
-from kvtransfer.transfer import PageShape
 from mesh.jobs import Tier
 from mesh.kv_messages import KvHello
 from mesh.network import Network
+from mesh.page_shape import ROWS, PageSegment, PageShape
 from mesh.reports import Hello, Load, PrefixChange
 from mesh.rules import RULES, Rules
 from mesh.step_times import StepTimes
@@ -27,8 +27,8 @@ from tests.sim.model import VOCABULARY, SimRunner
 
 PAGE_TOKENS = 4
 CONTEXT_TOKENS = 8192
-SHAPE = PageShape(((2, PAGE_TOKENS * 8),), "sim")
-DRAFT_SHAPE = PageShape(((2, PAGE_TOKENS * 8), (1, PAGE_TOKENS * 8)), layout="sim+draft")
+MODEL, DRAFT = (PageSegment(ROWS, content, layers, PAGE_TOKENS * 8) for content, layers in (("sim", 2), ("draft", 1)))
+SHAPE, DRAFT_SHAPE = PageShape(PAGE_TOKENS, (MODEL,)), PageShape(PAGE_TOKENS, (MODEL, DRAFT))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +53,13 @@ class WorkerOptions:
     row_seconds: float = 0.0002
     on_plan: Callable[[Plan], None] = lambda plan: None  # sees every plan of every worker; may make its step fail
     masker: Callable[[], Masker] | None = None  # makes each worker's masks; None: no request has a grammar
+    prefill_tokens: int = PAGE_TOKENS  # of a page
+    decode_tokens: int = PAGE_TOKENS
 
-    @property
-    def shape(self) -> PageShape:
-        return DRAFT_SHAPE if self.source is DraftSource.DRAFT else SHAPE
+    def shape(self, tier: Tier) -> PageShape:
+        tokens = self.prefill_tokens if tier is Tier.PREFILL else self.decode_tokens
+        segments = (DRAFT_SHAPE if self.source is DraftSource.DRAFT else SHAPE).segments
+        return PageShape(tokens, tuple(replace(each, layer_bytes=8 * tokens) for each in segments))
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ async def start_worker(
     on_write: Callable[[int], None],  # called with every page before a step writes it
 ) -> SimWorker:
     """A worker that listens at its name; its caller runs its loop and lets it register."""
-    shape, rules = options.shape, options.rules
+    shape, rules = options.shape(tier), options.rules
     pool = MemoryPool(shape, pages.pages)
     hello = Hello(
         tier,
@@ -95,18 +98,16 @@ async def start_worker(
         f"print-{numerics}",
         model,
         "0",
-        PAGE_TOKENS,
+        shape.page_tokens,
         CONTEXT_TOKENS,
         Load(),
         PrefixChange(0),
         name,
     )
-    kv_hello = KvHello(
-        incarnation, numerics, shape.layout, shape.page_bytes, "host", 0, 0, transports=(transport.name,)
-    )
+    kv_hello = KvHello(incarnation, numerics, shape, "host", 0, 0, transports=(transport.name,))
     runner = SimRunner(
         pool,
-        PAGE_TOKENS,
+        shape.page_tokens,
         step_seconds=options.step_seconds,
         row_seconds=options.row_seconds,
         accent=0 if numerics == "class-a" else 1,
@@ -168,7 +169,7 @@ def _speculation(options: WorkerOptions) -> Speculation:
         options.source,
         draft_tokens=options.draft_tokens,
         chunk_tokens=options.chunk_tokens,
-        page_tokens=PAGE_TOKENS,
+        page_tokens=options.decode_tokens,
         context_tokens=CONTEXT_TOKENS,
         accept=options.accept,
         draft_lengths=lengths,

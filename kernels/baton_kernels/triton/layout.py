@@ -3,8 +3,8 @@
 share of one model.
 
 A bf16 tile is [page_tokens][dim]. An fp8 tile is [page_tokens][dim] e4m3 bytes, then one fp32 scale per token:
-scales belong to a token and a head, never to a page that still fills. The layout's name goes into the handshake of
-transfers."""
+scales belong to a token and a head, never to a page that still fills. The order's name and the dtype go into the
+handshake of transfers."""
 
 from dataclasses import dataclass
 
@@ -47,6 +47,11 @@ class GpuPageShape:
     @property
     def name(self) -> str:
         return f"gpu-{self.kv_type}-{self.page_tokens}-{self.dim}-v1"
+
+    @property
+    def tiles(self) -> tuple[str, str]:
+        """Name of the order of a head's keys and values in a page, and the dtype of an element."""
+        return "gpu-v1", "fp8-e4m3" if self.fp8 else self.kv_type
 
     @property
     def fp8(self) -> bool:

@@ -33,6 +33,8 @@ PATHS = (
     "Ready comes before its Open",
     "Ready of an attempt that is over",
     "Later",
+    "a landing has pages of another size",
+    "a resend names pages of another size",
     "Resend",
     "decode computes what prefill did not repair",
     "a span is damaged",
@@ -109,14 +111,22 @@ class Coverage:
                 self.reach("Later")
             case Resend():
                 self.reach("Resend")
+                if fleet.world.prefill_tokens != fleet.world.decode_tokens:
+                    self.reach("a resend names pages of another size")
+            case Landing() if fleet.world.prefill_tokens != fleet.world.decode_tokens:
+                self.reach("a landing has pages of another size")
+                self._at_a_worker(fleet, target, message)
             case Drain() if target.startswith("gateway"):
                 self.reach("a worker drains")
             case Open() | Ready() | Commit() | Quiet() | Abort() | Landing():
-                process = fleet.workers.get(target)
-                if process is not None and isinstance(worker := process.worker, DecodeWorker):
-                    self._at_decode(worker, message)
-                elif process is not None and isinstance(worker, PrefillWorker):
-                    self._at_prefill(worker, message)
+                self._at_a_worker(fleet, target, message)
+
+    def _at_a_worker(self, fleet: "Fleet", target: str, message: Message) -> None:
+        process = fleet.workers.get(target)
+        if process is not None and isinstance(worker := process.worker, DecodeWorker):
+            self._at_decode(worker, message)
+        elif process is not None and isinstance(worker, PrefillWorker):
+            self._at_prefill(worker, message)
 
     def _at_decode(self, worker: DecodeWorker, message: Message) -> None:
         match message:

@@ -10,6 +10,7 @@ from gateway.router import Local
 from mesh.jobs import Sampling
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.story import AT_DECODE, AT_GATEWAY, AT_PREFILL, PHASES, Demand, SimFault, SimWorld, Story
+from tests.sim.workers import PAGE_TOKENS
 
 LOAD_SECONDS = (55.0, 120.0)
 LONGEST_PROMPT = 60
@@ -21,7 +22,9 @@ OF_WAYS = ("snap", "cut", "deafen")
 def draw(seed: int, *, faults: bool = True, requests: int | None = None) -> Story:
     random = Random(seed * 7919 + 13)
     world = _world(random, seed)
+    prefill_tokens, decode_tokens = _page_tokens(Random(seed * 7919 + 15))
     world = replace(world, itl_target_ms=_target_ms(Random(seed * 7919 + 14), world))
+    world = replace(world, prefill_tokens=prefill_tokens, decode_tokens=decode_tokens)
     load_seconds = random.uniform(*LOAD_SECONDS)
     demands = _demands(random, world, load_seconds, requests or random.randint(20, 45))
     return Story(world, demands, _faults(random, world, load_seconds) if faults else (), load_seconds)
@@ -61,6 +64,13 @@ def _world(random: Random, seed: int) -> SimWorld:
 def _target_ms(random: Random, world: SimWorld) -> float:
     """Half of the worlds have no target; that of the others is between half a step's time and four times it."""
     return 0.0 if random.random() < 0.5 else 1000 * world.step_seconds * _between(random, 0.5, 4.0)
+
+
+def _page_tokens(random: Random) -> tuple[int, int]:
+    """Tokens of a page at prefill and at decode: in a third of the worlds the tiers differ."""
+    if random.random() < 2 / 3:
+        return PAGE_TOKENS, PAGE_TOKENS
+    return random.choice(((2, 4), (4, 2), (4, 8), (8, 4), (8, 2), (2, 8), (6, 4), (4, 6)))
 
 
 def _demands(random: Random, world: SimWorld, load_seconds: float, count: int) -> tuple[Demand, ...]:

@@ -67,6 +67,8 @@ class Fleet:
             vocabulary=2 if world.source is DraftSource.LOOKUP else VOCABULARY,
             step_seconds=world.step_seconds,
             row_seconds=world.step_seconds / 10,
+            prefill_tokens=world.prefill_tokens,
+            decode_tokens=world.decode_tokens,
         )
 
     def violate(self, what: str) -> None:
@@ -113,7 +115,7 @@ class Fleet:
         world, node = self.world, self._node(name)
         numerics = world.classes[number % len(world.classes)]
         process = WorkerProcess(name, node, tier=tier, incarnation=self.random.getrandbits(63), numerics=numerics)
-        pages = WatchedPool(world.prefill_pages if tier is Tier.PREFILL else world.pages, cache=world.cache)
+        pages = WatchedPool(world.pool_pages(tier), cache=world.cache)
         transport = NodeTransport(self.fabric, "one" if world.one_sided else "two", world.one_sided)
         process.made = await node.spawn(
             start_worker(

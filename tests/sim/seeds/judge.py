@@ -14,7 +14,7 @@ from mesh.errors import (
     Unavailable,
     WorkersDied,
 )
-from tests.sim.workers import PAGE_TOKENS
+from mesh.jobs import Tier
 
 if TYPE_CHECKING:
     from tests.sim.seeds.fleet import Fleet
@@ -74,7 +74,7 @@ def waits_for_stuck_pages(fleet: "Fleet", user: "User") -> bool:
         if not process.worker.counts()["stuck"]:
             return False
         rooms.append(process.pages.pages - process.pages.quarantined(fleet.beyond_reach))
-    return bool(rooms) and _pages_needed(user) > max(rooms)
+    return bool(rooms) and _pages_needed(user, fleet.world.decode_tokens) > max(rooms)
 
 
 def _deadline(fleet: "Fleet", user: "User", now: float) -> str | None:
@@ -131,8 +131,8 @@ def _deaths(fleet: "Fleet", user: "User", process: "GatewayProcess") -> str | No
     return f"{alone} workers died alone while they computed it, not {rules.deaths}"
 
 
-def _pages_needed(user: "User") -> int:
-    return -(-(len(user.demand.prompt) + user.demand.sampling.max_tokens) // PAGE_TOKENS)
+def _pages_needed(user: "User", page_tokens: int) -> int:
+    return -(-(len(user.demand.prompt) + user.demand.sampling.max_tokens) // page_tokens)
 
 
 def _decodes(fleet: "Fleet", user: "User") -> "list[WorkerProcess]":
@@ -143,11 +143,15 @@ def _decodes(fleet: "Fleet", user: "User") -> "list[WorkerProcess]":
 
 
 def _pool(fleet: "Fleet", user: "User") -> str | None:
-    pages = _pages_needed(user)
-    largest = fleet.world.pages
+    sizes = {Tier.DECODE: fleet.world.decode_tokens}
     if fleet.world.local.value == "never":
-        largest = min(largest, fleet.world.prefill_pages)
-    return None if pages > largest else f"it needs {pages} pages, and pools have {largest}"
+        sizes[Tier.PREFILL] = fleet.world.prefill_tokens
+    needs = {tier: (_pages_needed(user, size), fleet.world.pool_pages(tier)) for tier, size in sizes.items()}
+    if any(pages > has for pages, has in needs.values()):
+        return None
+    return "; ".join(
+        f"it needs {pages} pages, and {tier.value} pools have {has}" for tier, (pages, has) in needs.items()
+    )
 
 
 def _unavailable(fleet: "Fleet", user: "User", process: "GatewayProcess", error: BatonError, now: float) -> str | None:

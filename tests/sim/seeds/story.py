@@ -6,7 +6,8 @@ from math import inf
 
 from decode_svc.speculation.speculation import DraftSource
 from gateway.router import Local
-from mesh.jobs import Sampling
+from mesh.jobs import Sampling, Tier
+from tests.sim.workers import PAGE_TOKENS
 
 # The phases that each kind of fault can find a request in; "idle" is none.
 AT_PREFILL = ("queued", "asked", "pushing", "held")
@@ -55,6 +56,8 @@ class SimWorld:
     classes: tuple[str, ...] = ("class-a",)  # numerics classes; workers of each tier take turns
     pages: int = 48
     prefill_pages: int = 48
+    prefill_tokens: int = PAGE_TOKENS  # of a page; pools have as many tokens as if this were the usual number
+    decode_tokens: int = PAGE_TOKENS
     one_sided: bool = True
     may_kill: bool = True
     cache: bool = True
@@ -69,6 +72,12 @@ class SimWorld:
     drift: float = 0.0  # clocks of nodes run faster or slower by at most this share
     reader_kib: int = 256
     itl_target_ms: float = 0.0  # 0: chunks have their full size, and decode takes no prompts from prefill
+
+    def pool_pages(self, tier: Tier) -> int:
+        usual, tokens = (
+            (self.prefill_pages, self.prefill_tokens) if tier is Tier.PREFILL else (self.pages, self.decode_tokens)
+        )
+        return usual * PAGE_TOKENS // tokens
 
 
 @dataclass(frozen=True, slots=True)

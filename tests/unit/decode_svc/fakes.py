@@ -9,17 +9,18 @@ from decode_svc.handoff.sessions import Peer, Sessions
 from decode_svc.requests import DecodePhase, DecodeRequest
 from engine.pages import PagePool
 from kvtransfer.memory import MemoryPool
-from kvtransfer.transfer import Arrived, FrameBegins, PageShape, every_frame
+from kvtransfer.transfer import Arrived, FrameBegins, every_frame
 from mesh.jobs import Job, Reason, Sampling, Ticket
 from mesh.kv_messages import KvHello
 from mesh.messages import Message
+from mesh.page_shape import opaque_pages
 from mesh.rules import RULES, Rules
 from mesh.session import Session
 
 PAGE = 4  # tokens
-SHAPE = PageShape(((2, PAGE * 8),), "fake")
+SHAPE = opaque_pages((2, PAGE * 8), content="fake")
 WRITER = 77  # incarnation of the prefill worker
-KV_HELLO = KvHello(1, "class a", "fake", SHAPE.page_bytes, "host", 0, 0, transports=("fake",))
+KV_HELLO = KvHello(1, "class a", SHAPE, "host", 0, 0, transports=("fake",))
 
 WAY = {
     DecodePhase.OPEN: (),

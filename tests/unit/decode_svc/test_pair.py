@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from decode_svc.main import pair
 from mesh.kv_messages import KvHello
+from mesh.page_shape import opaque_pages
 
-MINE = KvHello(1, "class a", "layout", 4096, "host", 1000, 10, transports=("tcp",))
+MINE = KvHello(1, "class a", opaque_pages((2, 2048), content="model a"), "host", 1000, 10, transports=("tcp",))
 THEIRS = replace(MINE, incarnation=2, pid=11)
 
 
@@ -19,6 +20,6 @@ def test_another_class_is_refused_and_both_are_named() -> None:
     assert chosen == "" and "class a" in why and "class b" in why
 
 
-def test_another_layout_is_refused() -> None:
-    chosen, why = pair(MINE, replace(THEIRS, layout="another"))
-    assert chosen == "" and "layout" in why
+def test_pages_of_another_model_are_refused() -> None:
+    chosen, why = pair(MINE, replace(THEIRS, shape=opaque_pages((2, 2048), content="model b")))
+    assert chosen == "" and "model a" in why and "model b" in why

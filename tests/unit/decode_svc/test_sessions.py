@@ -12,9 +12,10 @@ from mesh.kv_messages import KvHello, Later, Ready
 from mesh.memory_network import MemoryNetwork
 from mesh.messages import Message
 from mesh.network import Channel, Stream, StreamClosed
+from mesh.page_shape import PageShape
 from mesh.rules import RULES
 from tests.sim.loop import run_virtual
-from tests.unit.decode_svc.fakes import KV_HELLO, WRITER, FakeReceiver
+from tests.unit.decode_svc.fakes import KV_HELLO, SHAPE, WRITER, FakeReceiver
 
 READY = Ready(Ticket(1, 1, bytes(16)))
 
@@ -155,3 +156,27 @@ def test_a_newer_session_of_a_prefill_worker_begins_after_the_older_one_has_ende
 def test_without_the_replacement_sessions_of_one_prefill_worker_overlap() -> None:
     story = run_virtual(dial_again_and_again(Overlapping, 2))
     assert story[:2] == ["77 begins by fake", "77 begins by fake"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "field"),
+    [
+        (replace(SHAPE, page_tokens=0), "shape.page_tokens: 0"),
+        (replace(SHAPE, segments=SHAPE.segments * 9), "shape.segments: are 9"),
+        (replace(SHAPE, segments=(replace(SHAPE.segments[0], layers=1 << 31),)), "shape.segments[0].layers"),
+    ],
+)
+def test_pages_that_no_worker_has_are_refused_by_the_fields_name_before_anything_computes_with_them(
+    shape: PageShape, field: str
+) -> None:
+    def never(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
+        raise AssertionError("a hostile shape is not compared")
+
+    async def main() -> None:
+        _, landings, stream = await dial(never)
+        stream.send(replace(KV_HELLO, incarnation=WRITER, shape=shape))
+        answer = await stream.receive()
+        assert isinstance(answer, KvHello) and answer.chosen == "" and field in answer.why
+        assert landings.story == []
+
+    run_virtual(main())

@@ -11,6 +11,7 @@ from engine.cuda.device import Found
 from engine.loaded import CpuModel, load_model, load_on
 from engine.model.drafts import check_draft
 from engine.model.errors import ModelError
+from mesh.page_shape_checks import shape_problem
 
 
 @pytest.fixture
@@ -26,18 +27,18 @@ def opened(folder: Path, tmp_path: Path, draft: Path | None = None, **more: Any)
 def test_a_page_holds_the_models_layers_and_behind_them_the_drafts(folder: Path, tmp_path: Path) -> None:
     draft = tiny(tmp_path / "draft", "qwen3", dtype="bf16")
     model, plain = opened(folder, tmp_path, draft), opened(folder, tmp_path)
-    assert model.segments == (*plain.segments, (2, 2 * 2 * 32 * 32 * 2))
-    assert model.page_bytes == plain.page_bytes + 2 * 8192
-    runner = model.runner(bytearray(4 * model.page_bytes), threads=1)
-    assert (runner.layers, runner.layout) == (5, model.layout)
+    (first,), (again, behind) = plain.shape.segments, model.shape.segments
+    assert again == first and (behind.layers, behind.layer_bytes) == (2, 2 * 2 * 32 * 32 * 2)
+    assert model.shape.page_bytes == plain.shape.page_bytes + 2 * 8192 and shape_problem(model.shape) == ""
+    runner = model.runner(bytearray(4 * model.shape.page_bytes), threads=1)
+    assert (runner.layers, runner.shape) == (5, model.shape)
     runner.close()
 
 
-def test_a_draft_changes_the_layout_but_not_the_numerics_class(folder: Path, tmp_path: Path) -> None:
+def test_a_draft_changes_the_pages_but_not_the_numerics_class(folder: Path, tmp_path: Path) -> None:
     drafts = [tiny(tmp_path / f"draft{seed}", "llama2", dtype="bf16", seed=seed) for seed in (1, 2)]
     models = [opened(folder, tmp_path), *(opened(folder, tmp_path, draft) for draft in drafts)]
-    assert len({model.layout for model in models}) == 3 and len({model.identity for model in models}) == 1
-    assert all(len(model.layout) <= 64 for model in models)
+    assert len({model.shape for model in models}) == 3 and len({model.identity for model in models}) == 1
 
 
 def test_a_draft_in_fp32_serves_a_model_in_fp32(tmp_path: Path) -> None:

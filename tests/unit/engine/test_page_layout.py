@@ -1,23 +1,14 @@
-"""The layout of a page: sizes, offsets and the name that two workers compare."""
+"""The layout of a page: what a model's layers in it are called, and copies inside the pool."""
 
 import pytest
 
-from engine.page_layout import PageLayout, PageSegment, check_copies
-
-MODEL = PageSegment(6, 100, "tiles-32-64-v1", "a" * 64)
-DRAFT = PageSegment(2, 30, "tiles-32-32-v1", "0123456789abcdef" + "f" * 48)
+from engine.page_layout import check_copies, kv_segment
+from mesh.page_shape import KV, PageSegment
 
 
-def test_a_page_holds_the_models_layers_and_behind_them_the_drafts() -> None:
-    layout = PageLayout((MODEL, DRAFT))
-    assert layout.sizes == ((6, 100), (2, 30))
-    assert (layout.layers, layout.page_bytes) == (8, 660)
-    assert [layout.first_byte(0), layout.first_byte(1)] == [0, 600]
-
-
-def test_only_the_drafts_hash_is_part_of_the_name() -> None:
-    assert PageLayout((MODEL,)).name == "tiles-32-64-v1"
-    assert PageLayout((MODEL, DRAFT)).name == "tiles-32-64-v1+tiles-32-32-v1-0123456789abcdef"
+def test_a_models_layers_are_described_with_all_its_heads_and_the_beginning_of_its_hash() -> None:
+    made = kv_segment("ab" * 32, layers=6, layer_bytes=100, tiles="tiles", dtype="bf16", heads=4, head_dim=16)
+    assert made == PageSegment(KV, "ab" * 8, 6, 100, "tiles", "bf16", 4, 0, 4, 16)
 
 
 @pytest.mark.parametrize("copy", [(0, 4), (4, 0), (-1, 0), (0, -1)])

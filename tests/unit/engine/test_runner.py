@@ -171,7 +171,7 @@ def test_a_pool_of_broken_pages_is_refused(folder: Path, tmp_path: Path) -> None
 
 def test_the_page_shape_is_what_the_layout_says(folder: Path, engine: Any) -> None:
     ours = engine(folder, page_tokens=16)
-    assert ours.runner.layout == "pairs-16-16-v1" and ours.runner.layers == 5
+    assert ours.runner.shape.segments[0].tiles == "pairs-v1" and ours.runner.layers == 5
     assert ours.runner.layer_bytes == 2 * 4 * 16 * 16 * 2
     assert ours.runner.page_bytes == 5 * ours.runner.layer_bytes
 

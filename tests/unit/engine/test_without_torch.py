@@ -34,8 +34,7 @@ from engine.plan import Drafting, Piece, Plan
 from mesh.jobs import Sampling
 
 model = load_on("cpu", MODEL, Path(sys.argv[1]), product_path="auto", page_tokens=32, draft=DRAFT)
-page_bytes = sum(layers * size for layers, size in model.segments)
-runner = model.runner(bytearray(4 * page_bytes), threads=1)
+runner = model.runner(bytearray(4 * model.shape.page_bytes), threads=1)
 piece = Piece(1, (5, 6, 7), 0, (2, 1), 1, 0, Sampling(max_tokens=9), Drafting(0, (), 2))
 result = runner.compute(Plan(0, (piece,)))
 runner.close()

@@ -13,6 +13,7 @@ from gateway.lacking import given_back
 from gateway.router import Local
 from mesh.errors import DeadlineExceeded, Overloaded, Unavailable
 from mesh.jobs import Reason, Sampling
+from mesh.page_shape import opaque_pages
 from mesh.pairing import PageReach
 from mesh.reports import Load, Lost
 from mesh.rules import RULES
@@ -77,9 +78,9 @@ def test_where_decode_computes_prompts_its_own_queue_counts() -> None:
 
 def test_a_prefill_worker_that_fits_no_decode_worker_shortens_no_wait() -> None:
     made = mesh()
-    for name, layout in (("p1", "one"), ("p2", "other"), ("d1", "other"), ("d2", "other")):
+    for name, content in (("p1", "one"), ("p2", "other"), ("d1", "other"), ("d2", "other")):
         worker = made.workers[name]
-        reach = PageReach("host", 1000, layout, 4096, ("shm",))
+        reach = PageReach("host", 1000, opaque_pages((2, 2048), content=content), ("shm",))
         worker.hello = replace(worker.hello, pages=reach)
     report(made, "p1", tokens_per_second=100.0)
     report(made, "p2", queued_tokens=900, tokens_per_second=100.0)

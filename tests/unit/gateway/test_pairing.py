@@ -17,11 +17,13 @@ from gateway.workers import Workers
 from mesh.errors import Unavailable
 from mesh.jobs import Tier
 from mesh.orders import Refused
+from mesh.page_shape import opaque_pages
 from mesh.pairing import PageReach
 from mesh.reports import Hello, Load, PrefixChange
 from tests.unit.gateway.fake_mesh import virtual
 
-REACH = PageReach("host", 1000, "layout", 4096, ("shm", "tcp"))
+SHAPE = opaque_pages((2, 2048), content="model")
+REACH = PageReach("host", 1000, SHAPE, ("shm", "tcp"))
 MISFITS = {
     "no transport in common": (replace(REACH, transports=("tcp",)), replace(REACH, transports=("shm",)), ""),
     "no transport in common: shm: another host": (
@@ -29,8 +31,8 @@ MISFITS = {
         replace(REACH, transports=("shm",), host="elsewhere"),
         "",
     ),
-    "draft models differ": (replace(REACH, layout="layout+draft"), REACH, ""),
-    "pages differ": (replace(REACH, page_bytes=8192), REACH, ""),
+    "draft models differ": (replace(REACH, shape=opaque_pages((2, 2048), (1, 512), content="model")), REACH, ""),
+    "pages differ": (replace(REACH, shape=opaque_pages((2, 4096), content="model")), REACH, ""),
     "numerics classes differ": (REACH, REACH, "pairs"),
 }
 

@@ -18,6 +18,7 @@ from gateway.workers import Workers
 from mesh import semconv
 from mesh.hashing import block_hashes
 from mesh.jobs import Tier
+from mesh.page_shape import opaque_pages
 from mesh.pairing import PageReach
 from mesh.reports import Hello, Load, PrefixChange
 from tests.unit.gateway.exhaustive import AllPairs
@@ -53,7 +54,7 @@ def some_load(random: Random, tier: Tier) -> Load:
 
 def reaches(random: Random) -> PageReach | None:
     transports = random.choice((("shm",), ("shm", "tcp"), ("tcp",), ("shm", "nccl"), ("cuda_ipc", "nccl")))
-    return random.choice((None, PageReach(random.choice("xy"), 1, "tiles", 64, transports)))
+    return random.choice((None, PageReach(random.choice("xy"), 1, opaque_pages((1, 64), content="m"), transports)))
 
 
 def world(random: Random) -> list[AttachedWorker]:

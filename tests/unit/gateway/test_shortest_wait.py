@@ -16,6 +16,7 @@ from gateway.router import Local
 from gateway.tally import Tally
 from gateway.workers import Workers
 from mesh.jobs import Tier
+from mesh.page_shape import opaque_pages
 from mesh.pairing import PageReach
 from mesh.reports import Load
 from tests.unit.gateway.exhaustive import shortest_wait
@@ -66,7 +67,7 @@ def test_a_thousand_workers_on_as_many_hosts_cost_no_more_than_a_few() -> None:
     def calls(count: int) -> int:
         workers = [worker(tier, 2 * i + (tier is Tier.DECODE) + 1) for i in range(count // 2) for tier in Tier]
         for each in workers:
-            reach = PageReach(f"host{each.incarnation}", 1, "tiles", 64, ("shm", "tcp"))
+            reach = PageReach(f"host{each.incarnation}", 1, opaque_pages((1, 64), content="m"), ("shm", "tcp"))
             each.hello = replace(each.hello, pages=reach)
         control = admission(workers, Local.AUTO)
         control.wait_seconds("m")
@@ -85,7 +86,9 @@ def test_workers_of_one_kind_fit_the_same_others(seed: int) -> None:
     mixes = random.sample(MIXES, 3)
     for incarnation in range(1, 12):
         one = worker(random.choice(list(Tier)), incarnation)
-        reach = PageReach(random.choice("xy"), random.choice((1, 2)), "tiles", 64, random.choice(mixes))
+        reach = PageReach(
+            random.choice("xy"), random.choice((1, 2)), opaque_pages((1, 64), content="m"), random.choice(mixes)
+        )
         one.hello = replace(one.hello, pages=random.choice((None, reach, reach)))
         workers.append(one)
     hosts = hosts_matter(workers)
@@ -101,7 +104,7 @@ def test_hosts_decide_only_where_shared_memory_is_the_only_way_in_common() -> No
     def bound(*mixes: tuple[str, ...]) -> frozenset[frozenset[str]]:
         workers = [worker(Tier.PREFILL, at) for at in range(1, len(mixes) + 1)]
         for each, mix in zip(workers, mixes, strict=True):
-            each.hello = replace(each.hello, pages=PageReach("x", 1, "tiles", 64, mix))
+            each.hello = replace(each.hello, pages=PageReach("x", 1, opaque_pages((1, 64), content="m"), mix))
         return hosts_matter(workers)
 
     assert bound(("shm", "tcp"), ("tcp",)) == frozenset(), "hundreds of hosts are one kind"

@@ -188,12 +188,17 @@ def test_rmsnorm_agrees_with_the_reference(rows, k, rng, bits):
     assert np.abs(bits.same(compute) - expected).max() <= 1e-6 * max(1.0, np.abs(expected).max())
 
 
-def test_layout_names_path_page_and_dim():
-    assert bk.layout("pairs", 32, 64) == "pairs-32-64-v1"
-    assert bk.layout("amx", 16, 128) == "pairs-16-128-v1"  # the same bytes
-    for wrong in (("cuda", 32, 64), ("pairs", 24, 64), ("fp32", 32, 40)):
-        with pytest.raises(bk.KernelError):
-            bk.layout(*wrong)
+def test_the_order_of_a_tile_has_a_name_and_a_dtype():
+    assert bk.tiles("fp32") == ("fp32-v1", "fp32")
+    assert bk.tiles("pairs") == bk.tiles("amx") == ("pairs-v1", "bf16")  # the same bytes
+    with pytest.raises(bk.KernelError):
+        bk.tiles("cuda")
+
+
+@pytest.mark.parametrize("wrong", [("cuda", 32, 1, 64), ("pairs", 24, 1, 64), ("fp32", 32, 1, 40)])
+def test_a_page_has_a_size_for_shapes_that_kernels_know_only(wrong):
+    with pytest.raises(bk.KernelError):
+        bk.layer_bytes(*wrong)
 
 
 def test_pages_outside_the_pool_or_the_table_are_refused(pages):

@@ -25,11 +25,12 @@ from kvtransfer.nccl import NcclTransport
 from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
-from kvtransfer.transfer import Arrived, PageShape, Receiver, Span, Transport, Writer
+from kvtransfer.transfer import Arrived, Receiver, Span, Transport, Writer
+from mesh.page_shape import PageShape, opaque_pages
 from tests.unit.certificates import Authority, files_in
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
-SHAPE = PageShape(((6, 4096),), "fp32-16-16-v1")
+SHAPE = opaque_pages((6, 4096), content="fp32-16-16-v1")
 WRITER, RECEIVER = 0xA11CE, 0xB0B
 
 

@@ -9,7 +9,8 @@ import resource
 import numpy as np
 import pytest
 
-from kvtransfer.transfer import PageShape, Span, TransferError
+from kvtransfer.transfer import Span, TransferError
+from mesh.page_shape import opaque_pages
 
 TICKET = bytes(range(32))
 
@@ -120,7 +121,7 @@ async def test_a_span_outside_the_pools_is_refused_and_harms_nothing(real_pair):
 
 
 async def test_big_pages_arrive_unchanged(transport, new_pair):
-    shape = PageShape(((25, 16384),), layout="pairs-32-64-v1")  # 400 KiB
+    shape = opaque_pages((25, 16384), content="pairs-32-64-v1")  # 400 KiB
     async with new_pair(transport, shape=shape, pages=12) as pair:
         spans = [whole(index, index, 11 - index, 25) for index in range(12)]
         pair.open(TICKET, spans)
@@ -131,7 +132,7 @@ async def test_big_pages_arrive_unchanged(transport, new_pair):
 
 
 async def test_layers_of_model_and_draft_land_where_they_belong(transport, new_pair):
-    shape = PageShape(((6, 4096), (2, 1024)), layout="fp32-16-16-v1+fp32-16-16-v1-d4af7")
+    shape = opaque_pages((6, 4096), (2, 1024), content="fp32-16-16-v1+fp32-16-16-v1-d4af7")
     async with new_pair(transport, shape=shape) as pair:
         spans = [
             Span(0, 3, 5, 0, 5),
@@ -150,10 +151,10 @@ async def test_layers_of_model_and_draft_land_where_they_belong(transport, new_p
 
 
 async def test_pages_of_another_shape_are_refused_by_name(real_pair, transport, new_pair):
-    other = PageShape(((6, 4096),), "pairs-16-16-v1")
+    other = opaque_pages((6, 4096), content="another model")
     async with new_pair(transport, shape=other) as strange:
         handle = real_pair.receiver.handle(1)
-        with pytest.raises(TransferError, match="pairs-16-16-v1"):
+        with pytest.raises(TransferError, match="another model"):
             await transport.connect(handle, strange.source, 1)
 
 

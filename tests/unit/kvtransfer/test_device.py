@@ -12,10 +12,11 @@ from kvtransfer.frames import Malformed
 from kvtransfer.nccl import NcclTransport
 from kvtransfer.nccl_frames import as_spans, pack_portion, portion_bytes, unpack_portion
 from kvtransfer.nccl_library import Nccl
-from kvtransfer.transfer import PageShape, Span, TransferError
+from kvtransfer.transfer import Span, TransferError
+from mesh.page_shape import opaque_pages
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
-SHAPE, TICKET = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), bytes(range(32))
+SHAPE, TICKET = opaque_pages((6, 4096), content="gpu-bf16-16-64-v1"), bytes(range(32))
 SPANS = [Span(index, index, index, index % 2, 2) for index in range(10)]
 
 

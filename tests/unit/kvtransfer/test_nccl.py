@@ -18,10 +18,11 @@ from kvtransfer.frames import WELCOME_BYTES, Greeting, PoolHandle, Welcome
 from kvtransfer.nccl import KIND, NcclReceiver, NcclTransport
 from kvtransfer.nccl_frames import pack_portion
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken
-from kvtransfer.transfer import PageShape, Span, TransferError
+from kvtransfer.transfer import Span, TransferError
+from mesh.page_shape import opaque_pages
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
-SHAPE, TICKET = PageShape(((6, 4096),), "gpu-bf16-16-64-v1"), bytes(range(32))
+SHAPE, TICKET = opaque_pages((6, 4096), content="gpu-bf16-16-64-v1"), bytes(range(32))
 WRITER, RECEIVER = 1, 2
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from kvtransfer.pool import SharedPool, attach, page_addresses
-from kvtransfer.transfer import PageShape
+from mesh.page_shape import opaque_pages
 
-SHAPE = PageShape(((3, 1024),), "test")
+SHAPE = opaque_pages((3, 1024), content="test")
 
 
 @pytest.fixture
@@ -82,13 +82,13 @@ def test_a_pool_that_may_shrink_is_not_mapped():
 
 def test_layers_that_are_no_whole_cache_lines_are_refused():
     with pytest.raises(ValueError, match="layer_bytes"):
-        SharedPool(PageShape(((2, 1000),), "test"), 4)
+        SharedPool(opaque_pages((2, 1000), content="test"), 4)
 
 
 @pytest.mark.parametrize(("layers", "pages"), [(0, 4), (4, 0), (-1, 4), (4, -1)])
 def test_an_empty_pool_is_refused(layers, pages):
     with pytest.raises(ValueError, match="empty"):
-        SharedPool(PageShape(((layers, 1024),), "test"), pages)
+        SharedPool(opaque_pages((layers, 1024), content="test"), pages)
 
 
 def test_closing_gives_back_memory_and_descriptors_at_once():
@@ -144,7 +144,7 @@ def test_page_addresses_are_found_for_any_pool(pool):
 
 
 def test_a_span_may_reach_across_the_border_between_model_and_draft():
-    pool = SharedPool(PageShape(((3, 1024), (2, 256)), "test+draft"), 4)
+    pool = SharedPool(opaque_pages((3, 1024), (2, 256), content="test+draft"), 4)
     assert (pool.shape.layers, pool.shape.page_bytes) == (5, 3 * 1024 + 2 * 256)
     pool.buffer[:] = np.random.default_rng(4).bytes(len(pool.buffer))
     pool.view(1, 2, 2)[:] = bytes(1024 + 256)

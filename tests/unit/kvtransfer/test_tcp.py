@@ -8,7 +8,8 @@ import pytest
 from kvtransfer.frames import FRAME_BYTES, GREETING_BYTES, WELCOME_BYTES, Frame, Greeting, PoolHandle
 from kvtransfer.tcp import TcpReceiver
 from kvtransfer.tcp_socket import advance
-from kvtransfer.transfer import PageShape, Span, TransferError
+from kvtransfer.transfer import Span, TransferError
+from mesh.page_shape import opaque_pages
 from tests.mutants.kvtransfer import MUTANTS
 from tests.unit.kvtransfer.tcp_transport import TICKET, tcp
 
@@ -112,7 +113,7 @@ async def test_a_frame_whose_landing_takes_no_more_of_its_page_goes_into_the_sin
         frame(length=4096 * 3, layers=3, first_layer=4),
         frame(length=0, layers=0),
         b"XPAG" + frame()[4:],
-        b"BPAG\x03\x00" + frame()[6:],
+        b"BPAG\x02\x00" + frame()[6:],
     ],
     ids=["short", "endless", "beyond the last layer", "empty", "another magic", "another version"],
 )
@@ -198,7 +199,7 @@ async def test_a_silent_connection_takes_little_memory(new_pair):
 
 async def test_frames_of_a_stopped_reader_wait_without_spinning_and_go_on(new_pair):
     """Back-pressure: more than the socket's buffers hold, and nobody reads for a while."""
-    shape = PageShape(((4, 262_144),), "fp32-64-128-v1")
+    shape = opaque_pages((4, 262_144), content="fp32-64-128-v1")
     async with new_pair(tcp(), shape=shape, pages=32) as pair:
         spans = [Span(index, index, index, 0, 4) for index in range(32)]
         pair.open(TICKET, spans)
@@ -218,7 +219,7 @@ async def test_frames_of_a_stopped_reader_wait_without_spinning_and_go_on(new_pa
 
 
 async def test_closing_the_writer_frees_a_write_that_waits_for_a_stopped_reader(new_pair):
-    shape = PageShape(((4, 262_144),), "fp32-64-128-v1")
+    shape = opaque_pages((4, 262_144), content="fp32-64-128-v1")
     async with new_pair(tcp(), shape=shape, pages=32) as pair:
         for connection in pair.receiver._connections:
             connection._transport.pause_reading()

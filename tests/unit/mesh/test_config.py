@@ -93,7 +93,6 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[prefill]\nstep_tokens = 64", r"step_tokens: 64 is less than chunk_tokens \(512\)"),
         ("[gateway]\nhttp_address = '127.0.0.1:70000'", "'127.0.0.1:70000' is not host:port"),
         ("[mesh]\nprefill_workers = 0\n[gateway]\nlocal = 'never'", "leaves no worker to prefill"),
-        ("[decode]\npage_tokens = 64", "page_tokens: prefill has 32, decode has 64"),
         ("draft = 'nowhere'", "baton.toml, draft: .*nowhere is not a Hugging Face model folder"),
         ("[worker]\nspeculation = 'on'", "speculation: 'on' is not one of auto, draft, lookup, off"),
         ("[decode]\ndraft_tokens = 0", "draft_tokens: 0 is not between 1 and 64"),

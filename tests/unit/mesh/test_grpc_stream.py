@@ -18,11 +18,12 @@ from mesh.kv_messages import KvHello, Landing, Ready
 from mesh.messages import Heartbeat
 from mesh.network import Channel, Stream, StreamClosed
 from mesh.orders import Cancel, Open
+from mesh.page_shape import opaque_pages
 from mesh.reports import Load, TokenOf, Tokens
 from tests.unit.mesh.grpc_ports import echo, listening, within
 
 TICKET = Ticket(1, 1, bytes(16))
-KV_HELLO = KvHello(1, "fp32", "tile", 4096, "host", 0, 1)
+KV_HELLO = KvHello(1, "fp32", opaque_pages((2, 2048), content="model"), "host", 0, 1)
 
 
 async def test_messages_arrive_in_order_and_come_back_in_order() -> None:

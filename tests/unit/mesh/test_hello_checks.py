@@ -5,13 +5,18 @@ from typing import Any
 
 import pytest
 
-from mesh.hello_checks import MOST, MOST_LETTERS, clamped, hello_problem, load_problem
+from mesh.field_checks import MOST_LETTERS
+from mesh.hello_checks import MOST, clamped, hello_problem, load_problem
 from mesh.jobs import Tier
+from mesh.page_shape import KV, ROWS, PageSegment, PageShape
+from mesh.page_shape_checks import shape_problem
 from mesh.pairing import PageReach
 from mesh.reports import Hello, Load, PrefixChange
 
 LOAD = Load(waiting=1, running=2, queued_tokens=3, free_pages=4, total_pages=8, tokens_per_second=5.5)
-PAGES = PageReach("a host", 1000, "pairs-16-16-v1", 4096, ("shm", "tcp"))
+MODEL = PageSegment(KV, "model", 4, 2048, "pairs-v1", "bf16", heads=2, first_head=0, shard_heads=2, head_dim=16)
+SHAPE = PageShape(16, (MODEL, PageSegment(ROWS, "latent", 2, 640)))
+PAGES = PageReach("a host", 1000, SHAPE, ("shm", "tcp"))
 HELLO = Hello(
     Tier.DECODE,
     1 << 63,
@@ -47,11 +52,10 @@ WRONG: list[tuple[str, Any]] = [
     ("name", "worker\n2026-01-01 INFO all is well"),
     ("vocabulary", -1),
     ("pages", replace(PAGES, host="a\nb")),
-    ("pages", replace(PAGES, layout="x" * 300)),
     ("pages", replace(PAGES, transports=("shm", "\x1b"))),
     ("pages", replace(PAGES, transports=("shm",) * 17)),
     ("pages", replace(PAGES, uid=-1)),
-    ("pages", replace(PAGES, page_bytes=0)),
+    ("pages", replace(PAGES, shape=PageShape(0, SHAPE.segments))),
     ("load", replace(LOAD, opened=1 << 40)),
     ("load", replace(LOAD, free_places=-1)),
     ("load", replace(LOAD, place_seconds=1e9)),
@@ -95,6 +99,55 @@ def test_every_field_that_can_be_wrong_is_checked() -> None:
             if getattr(value, each.name) != getattr(sound, each.name)
         }
         assert seen == {each.name for each in fields(own)}
+
+
+WRONG_SEGMENTS: list[tuple[str, Any]] = [
+    ("kind", ""),
+    ("kind", "k" * 17),
+    ("content", "x" * 65),
+    ("content", "a\nb"),
+    ("content", "caf\u00e9"),
+    ("layers", 0),
+    ("layers", -1),
+    ("layers", 1 << 20),
+    ("layer_bytes", 0),
+    ("layer_bytes", 2047),
+    ("layer_bytes", 1 << 50),
+    ("tiles", "\x1b"),
+    ("dtype", "d" * 17),
+    ("heads", -1),
+    ("heads", 1 << 20),
+    ("first_head", 3),
+    ("first_head", -1),
+    ("shard_heads", 3),
+    ("shard_heads", 0),
+    ("head_dim", 0),
+    ("head_dim", 1 << 17),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG_SEGMENTS)
+def test_a_problem_of_a_pages_segment_names_it_and_its_field(field: str, value: Any) -> None:
+    problem = shape_problem(PageShape(16, (replace(MODEL, **{field: value}),)))
+    assert problem.startswith("shape.segments[0].") and problem.isprintable()
+    assert field in problem.partition(":")[0]
+
+
+def test_every_field_of_a_pages_shape_is_checked() -> None:
+    assert {field.name for field in fields(PageSegment)} == {field for field, _ in WRONG_SEGMENTS}
+    assert shape_problem(SHAPE) == ""
+    for wrong, field in [
+        (PageShape(1 << 17, (MODEL,)), "shape.page_tokens"),
+        (PageShape(16, ()), "shape.segments"),
+        (PageShape(16, (MODEL,) * 5), "shape.segments"),
+        (PageShape(16, (replace(SHAPE.segments[1], layer_bytes=641),)), "shape.segments[0].layer_bytes"),
+        (PageShape(1, (PageSegment("opaque", "x", 4096, 1 << 40),)), "shape.segments: bytes of a page"),
+    ]:
+        assert shape_problem(wrong).startswith(f"{field}"), wrong
+
+
+def test_a_kind_of_a_later_version_is_sound_so_that_it_is_refused_by_its_name() -> None:
+    assert shape_problem(PageShape(16, (PageSegment("window", "model", 2, 640),))) == ""
 
 
 @pytest.mark.parametrize("load", [value for field, value in WRONG if field == "load"])

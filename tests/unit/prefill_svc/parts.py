@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from engine.pages import PagePool
 from engine.plan import Piece, Plan
-from kvtransfer.transfer import PageShape, Span, TransferError
+from kvtransfer.transfer import Span, TransferError
 from mesh.jobs import Job, Sampling, Ticket, Token
 from mesh.kv_messages import Landing, Quiet
 from mesh.messages import Message
+from mesh.page_shape import ROWS, PageSegment, PageShape
 from mesh.reports import Begun
 from mesh.rules import RULES
 from mesh.speed import Speed
@@ -23,6 +25,7 @@ from prefill_svc.pushing import Pushing
 PAGE_TOKENS = 4
 LAYERS = 2
 LAYER_BYTES = 64
+SHAPE = PageShape(PAGE_TOKENS, (PageSegment(ROWS, "model", LAYERS, LAYER_BYTES),))
 DECODE_INCARNATION = 7
 OWN_INCARNATION = 5
 
@@ -51,7 +54,8 @@ class ManualWriter:
     one_sided = True
     bytes_written = 0
 
-    def __init__(self) -> None:
+    def __init__(self, shape: PageShape = SHAPE) -> None:
+        self.shape = shape
         self.spans: list[Span] = []
         self.rounds: list[int] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -77,6 +81,12 @@ class ManualWriter:
         pass
 
 
+def of_size(page_tokens: int) -> PageShape:
+    """Pages with the same content as `SHAPE` and so many tokens."""
+    (segment,) = SHAPE.segments
+    return PageShape(page_tokens, (replace(segment, layer_bytes=segment.layer_bytes // PAGE_TOKENS * page_tokens),))
+
+
 class OneLink:
     """Links of a worker that knows one decode worker."""
 
@@ -96,10 +106,10 @@ class OneLink:
 class PrefillParts:
     """The host of the parts, too: it counts how often it is woken."""
 
-    def __init__(self, pages: int = 16, *, ahead_tokens: int = 64) -> None:
+    def __init__(self, pages: int = 16, *, ahead_tokens: int = 64, decode_tokens: int = PAGE_TOKENS) -> None:
         self.woken, self.keys = 0, 0
         self.pool = PagePool(pages)
-        self.decode, self.writer, self.gateway = SentMessages(), ManualWriter(), SentMessages()
+        self.decode, self.writer, self.gateway = SentMessages(), ManualWriter(of_size(decode_tokens)), SentMessages()
         self.link = DecodeLink("decode", cast(Any, self.decode), self.writer, DECODE_INCARNATION)
         self.speed = Speed()
         links = cast(Any, OneLink(self.link))
@@ -115,8 +125,7 @@ class PrefillParts:
         self.pushing = Pushing(
             links,
             self.prompts,
-            shape=PageShape(((LAYERS, LAYER_BYTES),), "test"),
-            page_tokens=PAGE_TOKENS,
+            shape=SHAPE,
             report_seconds=0.25,
             speed=self.speed,
         )
@@ -176,7 +185,7 @@ class PrefillParts:
 
     def landing(self, prompt: Prompt, first_page: int = 0) -> Landing:
         """Decode's Landing for every page of the prompt from `first_page` on; its page ids begin at 40."""
-        count = self.pages.needed(prompt.total)
+        count = -(-prompt.total // self.writer.shape.page_tokens)
         return Landing(prompt.ticket, first_page, tuple(range(40 + first_page, 40 + count)))
 
     def pushing_prompt(self, request: int = 1, tokens: int = 8, *, deadline_seconds: float | None = None) -> Prompt:

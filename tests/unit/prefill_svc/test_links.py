@@ -18,11 +18,11 @@ from mesh.network import Channel, Stream
 from mesh.rules import RULES
 from prefill_svc.links import FORGET_SECONDS, REDIAL_SECONDS, DecodeLink, Links, secret_for
 from tests.sim.loop import run_virtual
-from tests.unit.prefill_svc.parts import ManualWriter
+from tests.unit.prefill_svc.parts import SHAPE, ManualWriter, of_size
 
 TICKET = Ticket(1, 1, bytes(16))
-MINE = KvHello(5, "class", "layout", 64, "host", 0, 0, transports=("manual",))
-THEIRS = KvHello(7, "class", "layout", 64, "host", 0, 0, chosen="manual", why="a test", handle=b"pool")
+MINE = KvHello(5, "class", SHAPE, "host", 0, 0, transports=("manual",))
+THEIRS = KvHello(7, "class", SHAPE, "host", 0, 0, chosen="manual", why="a test", handle=b"pool")
 
 
 class ManualTransport:
@@ -138,7 +138,7 @@ def test_an_address_where_no_worker_listens_is_dialed_ever_more_slowly_and_logge
 
 def test_a_decode_worker_that_refuses_is_unreachable() -> None:
     async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
-        decode.answer = KvHello(7, "class", "other", 64, "host", 0, 0, chosen="", why="another layout")
+        decode.answer = KvHello(7, "class", SHAPE, "host", 0, 0, chosen="", why="another layout")
         link = links.to("decode")
         await asyncio.sleep(0.04)
         assert not link.up and host.names() == ["unreachable"]
@@ -187,3 +187,14 @@ def test_a_link_that_no_prompt_wants_is_forgotten() -> None:
         assert links.get("decode") is None and list(links) == []
 
     with_links(test, listen=False)
+
+
+def test_a_pool_of_other_pages_than_decode_describes_makes_no_session(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
+        decode.answer = replace(THEIRS, shape=of_size(8))
+        link = links.to("decode")
+        await asyncio.sleep(0.04)
+        assert not link.up and host.names() == ["unreachable"]
+        assert "decode describes pages of 8 tokens" in caplog.text and "pages of 4 tokens" in caplog.text
+
+    with_links(test, listen=True)

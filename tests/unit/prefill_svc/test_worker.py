@@ -9,7 +9,6 @@ import pytest
 from engine.pages import PagePool
 from engine.plan import OnLayers, Plan, Result, Sampled
 from kvtransfer.memory import MemoryPool
-from kvtransfer.transfer import PageShape
 from mesh.jobs import Job, Reason, Sampling, Ticket, Tier, Token
 from mesh.kv_messages import KvHello, Landing, Ready
 from mesh.memory_network import MemoryNetwork
@@ -17,9 +16,7 @@ from mesh.orders import Cancel, Open, Prefill
 from mesh.reports import Hello, Load, Lost, Prefilled, PrefixChange, TokenOf, Tokens
 from prefill_svc.worker import PrefillWorker
 from tests.sim.loop import run_virtual
-from tests.unit.prefill_svc.parts import DECODE_INCARNATION, PAGE_TOKENS, ManualWriter, SentMessages
-
-SHAPE = PageShape(((2, 64),), "test")
+from tests.unit.prefill_svc.parts import DECODE_INCARNATION, PAGE_TOKENS, SHAPE, ManualWriter, SentMessages
 
 
 def make_worker(pages: int = 16) -> PrefillWorker:
@@ -31,7 +28,7 @@ def make_worker(pages: int = 16) -> PrefillWorker:
         PagePool(pages),
         MemoryPool(SHAPE, pages),
         hello=hello,
-        kv_hello=KvHello(5, "a", "test", SHAPE.page_bytes, "host", 0, 0),
+        kv_hello=KvHello(5, "a", SHAPE, "host", 0, 0),
         transports={},
         gateways=(),
         chunk_tokens=8,

@@ -58,12 +58,43 @@ class Heartbeat(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class PageSegment(_message.Message):
+    __slots__ = ("kind", "content", "layers", "layer_bytes", "tiles", "dtype", "heads", "first_head", "shard_heads", "head_dim")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    LAYER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TILES_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_HEAD_FIELD_NUMBER: _ClassVar[int]
+    SHARD_HEADS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_DIM_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    content: str
+    layers: int
+    layer_bytes: int
+    tiles: str
+    dtype: str
+    heads: int
+    first_head: int
+    shard_heads: int
+    head_dim: int
+    def __init__(self, kind: _Optional[str] = ..., content: _Optional[str] = ..., layers: _Optional[int] = ..., layer_bytes: _Optional[int] = ..., tiles: _Optional[str] = ..., dtype: _Optional[str] = ..., heads: _Optional[int] = ..., first_head: _Optional[int] = ..., shard_heads: _Optional[int] = ..., head_dim: _Optional[int] = ...) -> None: ...
+
+class PageShape(_message.Message):
+    __slots__ = ("page_tokens", "segments")
+    PAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    page_tokens: int
+    segments: _containers.RepeatedCompositeFieldContainer[PageSegment]
+    def __init__(self, page_tokens: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[PageSegment, _Mapping]]] = ...) -> None: ...
+
 class KvHello(_message.Message):
-    __slots__ = ("incarnation", "numerics", "layout", "page_bytes", "host", "uid", "pid", "transports", "chosen", "why", "handle", "secret")
+    __slots__ = ("incarnation", "numerics", "shape", "host", "uid", "pid", "transports", "chosen", "why", "handle", "secret")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
-    LAYOUT_FIELD_NUMBER: _ClassVar[int]
-    PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -74,8 +105,7 @@ class KvHello(_message.Message):
     SECRET_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     numerics: str
-    layout: str
-    page_bytes: int
+    shape: PageShape
     host: str
     uid: int
     pid: int
@@ -84,7 +114,7 @@ class KvHello(_message.Message):
     why: str
     handle: bytes
     secret: bytes
-    def __init__(self, incarnation: _Optional[int] = ..., numerics: _Optional[str] = ..., layout: _Optional[str] = ..., page_bytes: _Optional[int] = ..., host: _Optional[str] = ..., uid: _Optional[int] = ..., pid: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., chosen: _Optional[str] = ..., why: _Optional[str] = ..., handle: _Optional[bytes] = ..., secret: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., numerics: _Optional[str] = ..., shape: _Optional[_Union[PageShape, _Mapping]] = ..., host: _Optional[str] = ..., uid: _Optional[int] = ..., pid: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., chosen: _Optional[str] = ..., why: _Optional[str] = ..., handle: _Optional[bytes] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("position", "token", "logprob", "top_ids", "top_logprobs", "end", "drafted", "accepted")

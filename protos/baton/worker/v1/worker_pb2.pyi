@@ -499,19 +499,49 @@ class PrefixChange(_message.Message):
     snapshot: bool
     def __init__(self, sequence: _Optional[int] = ..., added: _Optional[_Iterable[bytes]] = ..., removed: _Optional[_Iterable[bytes]] = ..., snapshot: bool = ...) -> None: ...
 
+class PageSegment(_message.Message):
+    __slots__ = ("kind", "content", "layers", "layer_bytes", "tiles", "dtype", "heads", "first_head", "shard_heads", "head_dim")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    LAYER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TILES_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_HEAD_FIELD_NUMBER: _ClassVar[int]
+    SHARD_HEADS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_DIM_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    content: str
+    layers: int
+    layer_bytes: int
+    tiles: str
+    dtype: str
+    heads: int
+    first_head: int
+    shard_heads: int
+    head_dim: int
+    def __init__(self, kind: _Optional[str] = ..., content: _Optional[str] = ..., layers: _Optional[int] = ..., layer_bytes: _Optional[int] = ..., tiles: _Optional[str] = ..., dtype: _Optional[str] = ..., heads: _Optional[int] = ..., first_head: _Optional[int] = ..., shard_heads: _Optional[int] = ..., head_dim: _Optional[int] = ...) -> None: ...
+
+class PageShape(_message.Message):
+    __slots__ = ("page_tokens", "segments")
+    PAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    page_tokens: int
+    segments: _containers.RepeatedCompositeFieldContainer[PageSegment]
+    def __init__(self, page_tokens: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[PageSegment, _Mapping]]] = ...) -> None: ...
+
 class PageReach(_message.Message):
-    __slots__ = ("host", "uid", "layout", "page_bytes", "transports")
+    __slots__ = ("host", "uid", "transports", "shape")
     HOST_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
-    LAYOUT_FIELD_NUMBER: _ClassVar[int]
-    PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
     host: str
     uid: int
-    layout: str
-    page_bytes: int
     transports: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, host: _Optional[str] = ..., uid: _Optional[int] = ..., layout: _Optional[str] = ..., page_bytes: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ...) -> None: ...
+    shape: PageShape
+    def __init__(self, host: _Optional[str] = ..., uid: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., shape: _Optional[_Union[PageShape, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages", "reports_pages")

@@ -17,8 +17,9 @@ from engine.identity import Identity
 from engine.model.errors import ModelError
 from engine.plan import Drafting, Piece, Plan
 from kvtransfer.cuda_ipc import CudaIpc
-from kvtransfer.transfer import PageShape, Span
+from kvtransfer.transfer import Span
 from mesh.jobs import Sampling
+from mesh.page_shape_checks import shape_problem
 from tests.unit.kvtransfer.on_device import OpenPool
 
 SAMPLING = Sampling(temperature=0.8, seed=4)
@@ -29,7 +30,7 @@ CPU = torch.device("cpu")
 async def test_decode_goes_on_from_pages_that_came_layer_by_layer(folder: Any, tmp_path: Path) -> None:
     home, draft = folder("qwen2"), tiny(tmp_path / "draft", "llama3", dtype="bf16", layers=1)
     model = load_on_device(home, home.parent / "cache", CPU, path="cuda-sm90", page_tokens=16, draft=draft)
-    shape = PageShape(model.segments, model.layout)
+    shape = model.shape
     source, target = OpenPool(shape, 3), OpenPool(shape, 3)
     prefill, decode = (model.runner(pool.memory, threads=1, layer_group=1) for pool in (source, target))
     with tempfile.TemporaryDirectory(prefix="baton-") as made:
@@ -56,9 +57,10 @@ def test_a_page_holds_the_models_layers_and_behind_them_the_drafts(weights: Any)
     draft, identity = weights("llama3"), Identity("", "", "", "cuda-sm90")
     model, products = weights("qwen2"), products_for(identity.path)
     plain, drafted = (CudaModel(model, identity, 16, products, one) for one in (None, draft))
-    assert drafted.segments == (*plain.segments, (2, 2 * 2 * 16 * 16 * 2))
-    assert drafted.page_bytes == plain.page_bytes + 2 * 2048
-    assert drafted.layout == f"{plain.layout}+gpu-bf16-16-16-v1-{draft.model_hash[:16]}"
+    (first,), (again, behind) = plain.shape.segments, drafted.shape.segments
+    assert again == first and (behind.layers, behind.layer_bytes) == (2, 2 * 2 * 16 * 16 * 2)
+    assert (behind.tiles, behind.dtype, behind.content) == ("gpu-v1", "bf16", draft.model_hash[:16])
+    assert drafted.shape.page_bytes == plain.shape.page_bytes + 2 * 2048 and shape_problem(drafted.shape) == ""
 
 
 @pytest.mark.parametrize(
@@ -94,5 +96,5 @@ def test_a_step_runs_as_a_graph_unless_the_variable_says_eager(folder: Any, monk
         model = load_on_device(
             home, home.parent / "cache", torch.device("cpu"), path="cuda-sm90", page_tokens=16, body=body
         )
-        model.runner(torch.zeros(model.page_bytes, dtype=torch.uint8), threads=1).close()
+        model.runner(torch.zeros(model.shape.page_bytes, dtype=torch.uint8), threads=1).close()
     assert enabled_flags == [False, True]
