@@ -53,14 +53,14 @@ def main() -> None:
 def bench(options: argparse.Namespace) -> dict[str, Any]:
     decisions, ratios, means = list[list[float]](), list[float](), list[dict[str, float]]()
     rounds = requests_of(options)
-    with Progress(console=Console(stderr=True)) as progress:
+    with Progress(console=Console(stderr=True), auto_refresh=False) as progress:  # its thread would delay decisions
         bar = progress.add_task("workers and their blocks", total=2 * options.rounds + 1)
         world = RoutingWorld(options.workers, options.blocks, Random(options.seed))
-        progress.update(bar, advance=1)
+        progress.update(bar, advance=1, refresh=True)
         for _ in range(options.rounds):
             decisions.append(sorted(decide(world) for _ in range(options.decisions)))
             text = f"a decision takes {quantile(decisions[-1], 0.5):.0f} µs"
-            progress.update(bar, advance=1, description=text)
+            progress.update(bar, advance=1, description=text, refresh=True)
         for requests in rounds:
             mean = {
                 "router": mean_ttft(SimulatedRouting(requests, routed, options.load)),
@@ -68,7 +68,8 @@ def bench(options: argparse.Namespace) -> dict[str, Any]:
             }
             means.append(mean)
             ratios.append(mean["router"] / mean["round_robin"])
-            progress.update(bar, advance=1, description=f"first token after {ratios[-1]:.2f} of round robin's time")
+            text = f"first token after {ratios[-1]:.2f} of round robin's time"
+            progress.update(bar, advance=1, description=text, refresh=True)
     p50, p99 = (Spread.of([quantile(each, share) for each in decisions]) for share in (0.5, 0.99))
     ratio = Spread.of(ratios)
     return {

@@ -6,6 +6,7 @@ them."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.attached import AttachedWorker
 from gateway.figures import (
@@ -28,8 +29,7 @@ class Need:
     cached: Collection[Cached] = ()  # who has how much of the prompt
 
 
-@dataclass(frozen=True, slots=True)
-class CostParts:
+class CostParts(NamedTuple):
     """Seconds, as the trace of a request shows them."""
 
     queue: float = 0.0  # prompts that are computed before this one

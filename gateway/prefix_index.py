@@ -1,15 +1,15 @@
 """Which workers have how many leading blocks of a prompt: one look-up for all workers together.
 
 Step 2 of a request's life. Each block hash names the set of workers whose prefix caches hold it, as the bits of one
-number. A prompt's sets are intersected from its first block on; a worker leaves at the first block that it lacks, and
-what it had until then is its answer, even if it holds later blocks. The work grows with the prompt's cached blocks,
-never with the number of workers or of blocks that are cached anywhere."""
+number. A cache evicts the last block of a prompt first (engine/pages.py), so the workers that hold a block are among
+those that hold the one before it, and the block at which some of them leave is found by halving. The work grows with
+the logarithm of the prompt's cached blocks, never with the number of workers or of blocks that are cached anywhere. A
+worker that lost a block between two others, which only two computations of one prompt can bring about, may count with
+more than it has: the answer is a hint, and the worker computes what it lacks."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, repeat
-from operator import and_
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,13 @@ class PrefixIndex:
     def leading(self, hashes: Sequence[bytes]) -> list[Leading]:
         """Every worker that holds the first of these blocks, with the number of blocks until the first that it lacks;
         the fewest blocks first."""
-        held = list(accumulate(map(self._holders.get, hashes, repeat(0)), and_))  # those that hold all blocks up to i
-        found, start = list[Leading](), 0
-        while start < len(held) and (workers := held[start]):
-            start = bisect_left(held, True, lo=start, key=workers.__ne__)
-            left = workers & ~held[start] if start < len(held) else workers
-            found.append(Leading(start, left))
+        found, start, get = list[Leading](), 0, self._holders.get
+        workers = get(hashes[0], 0) if hashes else 0
+        while workers:
+            start = bisect_left(hashes, True, lo=start + 1, key=lambda block: get(block, 0) & workers != workers)
+            stay = get(hashes[start], 0) & workers if start < len(hashes) else 0
+            found.append(Leading(start, workers & ~stay))
+            workers = stay
         return found
 
     def held(self, known: list[bytes], following: Iterator[bytes]) -> list[bytes]:

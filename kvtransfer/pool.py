@@ -8,6 +8,8 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ from mesh.page_shape import PageShape
 
 KEY_BYTES = 8  # a checksum is keyed by each 64-bit word's position in its page
 ALIGNMENT = 64  # bytes; non-temporal stores need it, and every tile layout has it
+_ROW = attrgetter("source", "target", "first_layer", "layers")
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -101,8 +104,7 @@ def page_addresses(pool: Pool) -> npt.NDArray[np.int64]:
 def span_table(spans: Sequence[Span], source: Pool, target_pages: int) -> npt.NDArray[np.int64]:
     """Rows of (source page, target page, first layer, layers). IndexError when one leaves its pool: page ids come in
     messages and become pointers."""
-    rows = [(span.source, span.target, span.first_layer, span.layers) for span in spans]
-    table = np.array(rows, np.int64).reshape(-1, 4)
+    table = np.fromiter(chain.from_iterable(map(_ROW, spans)), np.int64, 4 * len(spans)).reshape(-1, 4)
     page, target, first, layers = table.T
     inside = (0 <= page) & (page < source.pages) & (0 <= target) & (target < target_pages)
     inside &= (0 <= first) & (0 < layers) & (first + layers <= source.shape.layers)

@@ -42,10 +42,11 @@ class HostCopies:
         table = span_table(spans, self._source, self._target.pages)
         if self._converted is not None:
             return tuple(self._copy_converted(span, self._converted) for span in spans)
-        source, target, layers = table[:, 0], table[:, 1], table[:, 2:]
+        source, target, layers = table[:, 0], table[:, 1], table[:, 2] << 32 | table[:, 3]
         sums = np.zeros(len(spans), np.uint64)
-        for first, count in np.unique(layers, axis=0).tolist():
-            same = np.flatnonzero((layers == (first, count)).all(axis=1))
+        for group in np.unique(layers).tolist():
+            first, count = group >> 32, group & 0xFFFFFFFF
+            same = np.flatnonzero(layers == group)
             offset, length = self._source.shape.place(first, count)
             from_, to = self._from[source[same]] + offset, self._to[target[same]] + offset
             part = np.zeros(len(same), np.uint64)

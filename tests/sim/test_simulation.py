@@ -13,6 +13,7 @@ from mesh.jobs import Sampling
 from mesh.telemetry import RecordingTelemetry
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
+from tests.sim.seeds import run
 from tests.sim.seeds.drawing import draw
 from tests.sim.seeds.many import run_seed
 from tests.sim.seeds.removals import REMOVALS, removed
@@ -112,3 +113,12 @@ def test_a_failing_story_is_told_with_few_faults_and_requests() -> None:
         shorter, outcome = shrink(story, run_story(story, rules=rules), rules=rules, seconds=60)
     assert [fault.kind for fault in shorter.faults] == ["flip"] and len(shorter.demands) == 1
     assert "gets token" in tell(shorter, outcome)[-1] and tell(shorter, outcome)[-2] == str(faults[1])
+
+
+def test_a_slow_mesh_may_take_its_time_with_a_long_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SimWorld(seed=1, prefills=1, decodes=1, gateways=1, step_seconds=1.0, max_batch=1)
+    demands = tuple(Demand(at, tuple(range(30)), Sampling(max_tokens=20), 0) for at in range(12))
+    outcome = run_story(Story(world, demands, (), 60.0))
+    assert outcome.violations == []
+    monkeypatch.setattr(run, "MOVES_SECONDS", 0.0)
+    assert "never ends" in run_story(Story(world, demands, (), 60.0)).violations[0]

@@ -81,7 +81,7 @@ def test_the_chosen_route_is_the_cheapest_of_all(seed: int) -> None:
         all_workers.add(one)
         blocks = random.choice((0, 0, 3, 3, random.randrange(11)))
         hashes = block_hashes(PROMPT, page_tokens=PAGE, numerics=one.hello.numerics)
-        one.change(PrefixChange(1, (*hashes[:blocks], *hashes[blocks + 1 :][:2]), snapshot=True))
+        one.change(PrefixChange(1, tuple(hashes[:blocks]), snapshot=True))
         cached[one.incarnation] = blocks * PAGE
         one.report(some_load(random, one.tier))
         if random.random() < 0.1:
@@ -212,7 +212,7 @@ def test_a_worker_counts_for_the_blocks_before_the_first_that_it_lacks() -> None
     blocks = [bytes([i]) for i in range(6)]
     index.add(0b001, blocks)
     index.add(0b010, blocks[:2])
-    index.add(0b100, [*blocks[:2], *blocks[3:]])
+    index.add(0b100, blocks[:2])
     index.add(0b1000, blocks[1:])
     found = {each.blocks: each.workers for each in index.leading(blocks)}
     assert found == {6: 0b001, 2: 0b110}
@@ -223,25 +223,39 @@ def test_a_worker_counts_for_the_blocks_before_the_first_that_it_lacks() -> None
 
 @pytest.mark.parametrize("seed", range(50))
 def test_the_index_agrees_with_a_look_at_every_worker(seed: int) -> None:
+    """Caches evict the last block of a prompt first."""
     random, index = Random(seed), PrefixIndex()
-    blocks, holds = [bytes([i]) for i in range(12)], [set[bytes]() for _ in range(70)]
+    blocks, holds = [bytes([i]) for i in range(12)], [0] * 70
     for _ in range(300):
-        slot, block = random.randrange(len(holds)), random.choice(blocks)
-        if random.random() < 0.8:
-            index.add(1 << slot, [block])
-            holds[slot].add(block)
-        else:
-            index.remove(1 << slot, [block])
-            holds[slot].discard(block)
-    expected = [next((i for i, b in enumerate(blocks) if b not in held), len(blocks)) for held in holds]
-    found = [0] * len(holds)
-    for each in index.leading(blocks):
-        for slot in range(len(holds)):
-            found[slot] += each.blocks * (each.workers >> slot & 1)
-    assert found == expected
-    for slot, held in enumerate(holds):
-        index.remove(1 << slot, held)
+        slot, count = random.randrange(len(holds)), random.randrange(len(blocks) + 1)
+        index.add(1 << slot, blocks[holds[slot] : count])
+        index.remove(1 << slot, blocks[count : holds[slot]])
+        holds[slot] = count
+    assert _led(index, blocks, len(holds)) == holds and len(set(holds)) > 5
+    for slot, count in enumerate(holds):
+        index.remove(1 << slot, blocks[:count])
     assert len(index) == 0
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_worker_that_lacks_a_block_in_the_middle_counts_with_no_less_than_it_has(seed: int) -> None:
+    random, index, workers = Random(seed), PrefixIndex(), 70
+    blocks = [bytes([i]) for i in range(12)]
+    holds = [{block for block in blocks if random.random() < 0.9} for _ in range(workers)]
+    for slot, held in enumerate(holds):
+        index.add(1 << slot, held)
+    for held, led in zip(holds, _led(index, blocks, workers), strict=True):
+        first = next((i for i, block in enumerate(blocks) if block not in held), len(blocks))
+        assert led >= first and (led == len(blocks) or blocks[led] not in held)
+
+
+def _led(index: PrefixIndex, blocks: list[bytes], workers: int) -> list[int]:
+    """The leading blocks of each worker, as the index tells them."""
+    found = [0] * workers
+    for each in index.leading(blocks):
+        for slot in range(workers):
+            found[slot] += each.blocks * (each.workers >> slot & 1)
+    return found
 
 
 def test_a_prompt_is_hashed_only_as_far_as_some_worker_has_it() -> None:
