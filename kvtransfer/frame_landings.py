@@ -6,7 +6,7 @@ open is there a page for it. Bytes of all other frames are read and thrown away.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvtransfer.frames import Frame
+from kvtransfer.portions import Frame
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
 
 _SINK_BYTES = 256 * 1024
@@ -45,12 +45,12 @@ class FrameLandings:
     def wants(self, frame: Frame) -> FrameLanding | None:
         """The open landing that this frame belongs to now."""
         landing = self._open.get(frame.ticket)
-        return landing if landing is not None and frame.index in landing.pages else None
+        return landing if landing is not None and frame.page in landing.pages else None
 
     def begin(self, frame: Frame) -> FrameLanding | None:
         """The open landing whose page takes the bytes of this frame, which begins now."""
         landing = self.wants(frame)
-        takes = landing is not None and landing.begins(frame.index, frame.first_layer, frame.layers)
+        takes = landing is not None and landing.begins(frame.page, frame.first_layer, frame.layers)
         return landing if takes else None
 
     def find(self, frame: Frame) -> tuple[FrameLanding, memoryview] | None:
@@ -58,11 +58,11 @@ class FrameLandings:
         landing = self.begin(frame)
         if landing is None:
             return None
-        return landing, self.pool.view(landing.pages[frame.index], frame.first_layer, frame.layers)
+        return landing, self.pool.view(landing.pages[frame.page], frame.first_layer, frame.layers)
 
     def complete(self, frame: Frame, landing: FrameLanding) -> None:
         """All bytes of a frame are in its page. Reports it if that very landing is still open."""
         if self._open.get(frame.ticket) is landing:
             landing.arrived(
-                Arrived(frame.ticket, frame.index, frame.first_layer, frame.layers, frame.round, frame.checksum)
+                Arrived(frame.ticket, frame.page, frame.first_layer, frame.layers, frame.round, frame.checksum)
             )

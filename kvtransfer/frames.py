@@ -1,4 +1,4 @@
-"""The bytes that the two halves of our transports exchange: handles, greeting, welcome, and the header of a span.
+"""The bytes that the two halves of our transports exchange: handles, greeting and welcome.
 
 All have fixed sizes, are little endian and begin with a magic and a version, so that a receiver refuses a stranger
 after `GREETING_BYTES` at most. Nothing here is trusted: parsing raises `Malformed`, and the receiver closes the socket.
@@ -11,7 +11,7 @@ from typing import Any
 from mesh.page_shape import PageSegment, PageShape
 from mesh.page_shape_checks import MOST_NAME_LETTERS, MOST_SEGMENTS, shape_problem
 
-VERSION = 3
+VERSION = 4
 TOKEN_BYTES = 16
 TICKET_BYTES = 32
 
@@ -22,11 +22,9 @@ _SHAPE = struct.Struct(f"<I{MOST_SEGMENTS * _SEGMENT.size}s")  # unused segments
 _UNUSED = _SEGMENT.unpack(bytes(_SEGMENT.size))
 _GREETING = struct.Struct(f"<4sHxx16sQQ{_SHAPE.size}s")
 _WELCOME = struct.Struct(f"<4sHH20xQQ{_SHAPE.size}s")
-_FRAME = struct.Struct("<4sHxx32sIIIIQQ")
 
 GREETING_BYTES = _GREETING.size
 WELCOME_BYTES = _WELCOME.size
-FRAME_BYTES = _FRAME.size
 
 
 class Malformed(ValueError):
@@ -93,34 +91,6 @@ class Welcome:
         _check_magic(magic, b"BWEL")
         _check_version(version)
         return cls(bool(accepted), receiver, pages, unpack_shape(shape))
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The header before the bytes of one span."""
-
-    ticket: bytes
-    index: int
-    first_layer: int
-    layers: int
-    round: int
-    checksum: int
-    length: int
-
-    def pack(self) -> bytes:
-        place = (self.index, self.first_layer, self.layers, self.round)
-        return _FRAME.pack(b"BPAG", VERSION, self.ticket, *place, self.checksum, self.length)
-
-    @classmethod
-    def unpack(cls, raw: bytes | bytearray, shape: PageShape) -> "Frame":
-        magic, version, ticket, index, first_layer, layers, round, checksum, length = _unpack(_FRAME, raw)
-        _check_magic(magic, b"BPAG")
-        _check_version(version)
-        if not 0 <= first_layer < first_layer + layers <= shape.layers:
-            raise Malformed(f"frame names layers {first_layer}+{layers} of {shape.layers}")
-        if length != (wanted := shape.place(first_layer, layers)[1]):
-            raise Malformed(f"frame of {layers} layers has {length} bytes instead of {wanted}")
-        return cls(ticket, index, first_layer, layers, round, checksum, length)
 
 
 def pack_shape(shape: PageShape) -> bytes:

@@ -23,10 +23,10 @@ from kvtransfer.blocking import attend, finish
 from kvtransfer.cuda_ipc import on_device
 from kvtransfer.device_pool import DevicePool, grouped
 from kvtransfer.frame_landings import FrameLandings
-from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Frame, Greeting, Malformed, PoolHandle, Welcome
-from kvtransfer.nccl_frames import COUNT_BYTES, as_spans, portion_bytes, unpack_portion
+from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.nccl_library import Broken, Communicator, Communicators, Nccl
 from kvtransfer.nccl_writer import NcclWriter, connect, notice_silence
+from kvtransfer.portions import COUNT_BYTES, Frame, as_spans, portion_bytes, unpack_portion
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, Span, every_frame
 from mesh.page_fit import transport_obstacle
 

@@ -14,8 +14,8 @@ from kvtransfer.address import host_and_port
 from kvtransfer.blocking import attend, finish, finish_or_discard
 from kvtransfer.device_pool import DevicePool, check_spans, portions
 from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
-from kvtransfer.nccl_frames import MOST_FRAMES, pack_portion
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken, Communicator, Communicators
+from kvtransfer.portions import MOST_FRAMES, pack_portion
 from kvtransfer.transfer import Span, TransferError
 from mesh.page_fit import transport_obstacle
 

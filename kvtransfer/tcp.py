@@ -1,7 +1,7 @@
 """TCP, decode's half: bytes are received straight into the pages of an open landing, everything else into a sink.
 
-A frame is looked up by its ticket when its header is complete, and whenever a landing ends, in any way, the rest of a
-half-received frame of it goes into the sink: not one byte lands in a page after `close`. Frames travel over several
+A frame is looked up by its ticket before its bytes are read, and whenever a landing ends, in any way, the rest of its
+half-received frames goes into the sink: not one byte lands in a page after `close`. Frames travel over several
 connections per writer, so those of one ticket may arrive out of order. A writer shows the token of its handle first;
 a connection that does not is cut off after at most one greeting's bytes. With TLS it shows a certificate first."""
 
@@ -15,7 +15,7 @@ from random import SystemRandom
 from kvtransfer.address import bare, dialled_address, obstacle
 from kvtransfer.frame_landings import FrameLandings
 from kvtransfer.frames import TOKEN_BYTES, Greeting, PoolHandle
-from kvtransfer.tcp_connection import TcpConnection
+from kvtransfer.tcp_connection import TakenOver, TcpConnection, TlsWire
 from kvtransfer.tcp_writer import PLAIN, TLS, TcpWriter, connect
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
 from mesh.config_checks import ConfigError
@@ -116,7 +116,11 @@ class TcpReceiver:
         seconds = self._options.handshake_seconds if self._tls else None
         try:
             self._server = await loop.create_server(
-                lambda: TcpConnection(self), bare(host), port, ssl=context, ssl_handshake_timeout=seconds
+                lambda: TlsWire(self) if context else TakenOver(self),
+                bare(host),
+                port,
+                ssl=context,
+                ssl_handshake_timeout=seconds,
             )
         except OSError as error:
             reason = f"transport_host: tcp pages cannot listen on {host}, port {port} ({error.strerror})"

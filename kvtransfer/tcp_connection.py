@@ -1,18 +1,20 @@
-"""One TCP connection at the receiver: a greeting, then header, bytes, header, bytes ...
+"""One TCP connection at the receiver: a greeting, then portions of frames (kvtransfer/portion_reader.py).
 
-`get_buffer` returns the memory that the next bytes go into: the header's buffer, the page itself, or the sink. The
-complete header decides between page and sink; `sink` revokes the page when the ticket's landing ends before the bytes.
-Short frames are read several at a time and copied into their pages: two calls of the loop per frame cost more."""
+A plain connection is read from its socket, since one such read fills as many pages as there are bytes for. With TLS
+the event loop decrypts, and gives one page at a time."""
 
 import asyncio
+import os
+import socket
 from collections import Counter
 from typing import Protocol, cast
 
-from kvtransfer.frame_landings import FrameLanding, FrameLandings
-from kvtransfer.frames import FRAME_BYTES, GREETING_BYTES, Frame, Greeting, Malformed, Welcome
+from kvtransfer.frame_landings import FrameLandings
+from kvtransfer.frames import GREETING_BYTES, Greeting, Malformed, Welcome
+from kvtransfer.portion_reader import PortionReader
 from mesh.page_fit import transport_obstacle
 
-_AHEAD_BYTES = 64 * 1024
+_READS = 4  # of one connection, before others have their turn
 
 
 class ConnectionOwner(Protocol):
@@ -35,119 +37,180 @@ class ConnectionOwner(Protocol):
     def knows(self, greeting: Greeting) -> bool: ...
 
 
-class TcpConnection(asyncio.BufferedProtocol):
-    def __init__(self, owner: ConnectionOwner) -> None:
-        self.greeted = False
-        self._owner = owner
-        self._landings = owner.landings
-        self._ahead = memoryview(bytearray(GREETING_BYTES))  # the greeting; then headers and what comes with them
-        self._have = 0  # bytes in that buffer
-        self._wanted = GREETING_BYTES  # bytes to read into it before it is parsed
-        self._frame: Frame | None = None  # the frame whose bytes are being received
-        self._left = 0  # bytes of that frame that are still to come
-        self._landing: FrameLanding | None = None  # the landing that the bytes belong to; None: they go into the sink
-        self._page = self._ahead[:0]  # the rest of the page, which those bytes fill
-        self._refused = False
+class Wire(Protocol):
+    """The bytes of one connection."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None:
+        """End it behind what was written."""
+
+    def abort(self) -> None:
+        """End it at once."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class TcpConnection:
+    def __init__(self, owner: ConnectionOwner, wire: Wire) -> None:
         loop = asyncio.get_running_loop()
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self.greeted = False
+        self.wire = wire
+        self._owner = owner
+        self._greeting = memoryview(bytearray(GREETING_BYTES))
+        self._have = 0  # bytes of it
+        self._reader: PortionReader | None = None  # once it has greeted
+        self._refused = False
         self._gone: asyncio.Future[None] = loop.create_future()
-        self._late = loop.call_later(self._owner.handshake_seconds, self.refuse, "late")
+        self._late = loop.call_later(owner.handshake_seconds, self.refuse, "late")
+
+    def begin(self) -> None:
+        """Its wire can be read from now on."""
         self._owner.joined(self)
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._late.cancel()
-        self._page = self._ahead[:0]  # a dead connection holds no page
-        self._frame = self._landing = None
-        self._owner.left(self)
-        self._gone.set_result(None)
+    def buffers(self) -> list[memoryview]:
+        """The memory that the next bytes go into."""
+        if self._refused:
+            return [self._owner.landings.sink]
+        return self._reader.buffers() if self._reader is not None else [self._greeting[self._have :]]
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame is None and not self._refused:
-            return self._ahead[self._have : self._wanted]
-        return self._page if self._landing is not None else self._landings.sink[: self._left or None]
-
-    def buffer_updated(self, count: int) -> None:
+    def took(self, count: int) -> None:
         if self._refused:
             return
-        if self._frame is not None:
-            self._took(self._frame, count)
+        if self._reader is not None:
+            try:
+                self._reader.took(count)
+            except Malformed:
+                self.refuse("frame")
         else:
             self._have += count
-            if self.greeted:
-                self._parse()
-            elif self._have == GREETING_BYTES:
+            if self._have == GREETING_BYTES:
                 self._greet()
 
     def sink(self, ticket: bytes) -> None:
-        """The landing of this ticket ended: the rest of a frame of it that is being received goes into the sink."""
-        if self._frame is not None and self._frame.ticket == ticket:
-            self._landing, self._page = None, self._ahead[:0]
+        """The landing of this ticket ended: the rest of its frames that are being received goes into the sink."""
+        if self._reader is not None:
+            self._reader.sink(ticket)
 
     def cut(self) -> "asyncio.Future[None]":
         """Close at once. The future is done when the event loop has let go of the connection."""
         self._refused = True
-        self._transport.abort()
+        self.wire.abort()
         return self._gone
 
-    # ---- greeting, headers, bytes
-
-    def _greet(self) -> None:
-        pool = self._landings.pool
-        try:
-            greeting = Greeting.unpack(bytes(self._ahead[:GREETING_BYTES]))
-        except Malformed:
-            return self.refuse("malformed")
-        if not self._owner.knows(greeting):
-            return self.refuse("token")
-        accepted = not transport_obstacle("tcp", greeting.shape, pool.shape)
-        welcome = Welcome(accepted, self._owner.incarnation, pool.pages, pool.shape)
-        self._transport.write(welcome.pack())
+    def lost(self) -> None:
+        """The wire has ended."""
         self._late.cancel()
-        self.greeted = True
-        self._owner.greeted(self)
-        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
-        self._have, self._wanted = 0, FRAME_BYTES
-        if not welcome.accepted:  # the writer reads the reason before the connection closes
-            self._owner.refused["shape"] += 1
-            self._refused = True
-            self._transport.close()
-
-    def _parse(self) -> None:
-        """Take whole headers, and the page bytes behind them, off the buffer that was read ahead."""
-        at = 0
-        while self._have - at >= FRAME_BYTES and not self._refused:
-            try:
-                frame = Frame.unpack(bytes(self._ahead[at : at + FRAME_BYTES]), self._landings.pool.shape)
-            except Malformed:
-                return self.refuse("frame")
-            at += FRAME_BYTES
-            self._wanted = _AHEAD_BYTES if frame.length < _AHEAD_BYTES else FRAME_BYTES
-            self._frame, self._left = frame, frame.length
-            self._landing, self._page = self._landings.find(frame) or (None, self._ahead[:0])
-            if count := min(self._have - at, self._left):
-                if self._landing is not None:
-                    self._page[:count] = self._ahead[at : at + count]
-                at += count
-                self._took(frame, count)
-        self._have -= at
-        self._ahead[: self._have] = self._ahead[at : at + self._have]
-
-    def _took(self, frame: Frame, count: int) -> None:
-        """`count` more bytes of this frame have been received."""
-        landing = self._landing
-        self._left -= count
-        self._page = self._page[count:] if landing is not None else self._ahead[:0]
-        if self._left == 0:
-            self._frame = self._landing = None
-            if landing is not None:
-                self._landings.complete(frame, landing)
-            else:
-                self._landings.discarded_bytes += frame.length
+        if self._reader is not None:
+            self._reader.drop()
+        self._owner.left(self)
+        self._gone.set_result(None)
 
     def refuse(self, reason: str) -> None:
         """End the connection and count it under this reason."""
         self._owner.refused[reason] += 1
         self._refused = True  # further bytes of this connection are ignored
-        self._transport.abort()
+        self.wire.abort()
+
+    def _greet(self) -> None:
+        pool = self._owner.landings.pool
+        try:
+            greeting = Greeting.unpack(bytes(self._greeting))
+        except Malformed:
+            return self.refuse("malformed")
+        if not self._owner.knows(greeting):
+            return self.refuse("token")
+        accepted = not transport_obstacle("tcp", greeting.shape, pool.shape)
+        self.wire.write(Welcome(accepted, self._owner.incarnation, pool.pages, pool.shape).pack())
+        self._late.cancel()
+        self.greeted, self._reader = True, PortionReader(self._owner.landings)
+        self._owner.greeted(self)
+        if not accepted:  # the writer reads the reason before the connection closes
+            self._owner.refused["shape"] += 1
+            self._refused = True
+            self.wire.close()
+
+
+class TakenOver(asyncio.Protocol):
+    """Takes the socket of a plain connection over from the event loop's transport."""
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        plain = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        plain.setblocking(False)
+        cast(asyncio.Transport, transport).abort()  # uvloop's is no subclass
+        PlainWire(plain, self._owner)
+
+
+class PlainWire:
+    """The socket of a plain connection."""
+
+    def __init__(self, plain: socket.socket, owner: ConnectionOwner) -> None:
+        self._socket, self._loop, self._closed = plain, asyncio.get_running_loop(), False
+        self._connection = TcpConnection(owner, self)
+        self.resume_reading()
+        self._connection.begin()
+
+    def write(self, data: bytes) -> None:
+        """A welcome, which the empty buffer of a new socket takes whole."""
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            self.abort()
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.pause_reading()
+            self._socket.close()
+            self._loop.call_soon(self._connection.lost)
+
+    def pause_reading(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+
+    def resume_reading(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._socket.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        for _ in range(_READS):
+            buffers = self._connection.buffers()
+            try:
+                count = self._socket.recvmsg_into(buffers)[0]
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                count = 0
+            if not count:
+                return self.abort()
+            self._connection.took(count)
+            if self._closed or count < sum(map(len, buffers)):
+                return
+
+
+class TlsWire(asyncio.BufferedProtocol):
+    """A connection with TLS, which the event loop reads and decrypts."""
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._connection = TcpConnection(self._owner, self._transport)
+        self._connection.begin()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection.lost()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connection.buffers()[0]
+
+    def buffer_updated(self, count: int) -> None:
+        self._connection.took(count)

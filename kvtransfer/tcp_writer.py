@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kvtransfer.address import host_and_port
 from kvtransfer.blocking import finish_or_discard, settled
-from kvtransfer.frames import FRAME_BYTES, TICKET_BYTES, WELCOME_BYTES, Frame, Greeting, Malformed, PoolHandle, Welcome
+from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.pool import span_table
+from kvtransfer.portion_reader import MOST_TCP_FRAMES
+from kvtransfer.portions import pack_portion
 from kvtransfer.span_reader import span_reader
 from kvtransfer.tcp_socket import TcpSocket
 from kvtransfer.transfer import Pool, Span, TransferError
@@ -27,7 +29,6 @@ from mesh.tls_advice import with_advice
 PLAIN, TLS = b"TCP1", b"TLS1"  # kinds of handles
 
 _BATCH_BYTES = 256 * 1024
-_BATCH_FRAMES = 64
 _LOOPBACK_SEND_BUFFER_BYTES = 256 * 1024  # more runs ahead of the receiver and out of the cache
 _BURST_SECONDS = 0.005
 
@@ -60,9 +61,9 @@ class TcpWriter:
             raise ValueError(f"a ticket has {TICKET_BYTES} bytes, not {len(ticket)}")
         span_table(spans, self._source, self._target_pages)  # refuse before anything is sent
         sums = [0] * len(spans)
-        todo = deque(enumerate(spans))
+        todo = deque(range(len(spans)))
         pumps = [
-            asyncio.ensure_future(self._pump(connection, ticket, round, todo, sums))
+            asyncio.ensure_future(self._pump(connection, ticket, spans, round, todo, sums))
             for connection in self._choose(spans)
         ]
         try:
@@ -81,29 +82,39 @@ class TcpWriter:
         self._lost("this writer was closed")
 
     async def _pump(
-        self, connection: TcpSocket, ticket: bytes, round: int, todo: deque[tuple[int, Span]], sums: list[int]
+        self,
+        connection: TcpSocket,
+        ticket: bytes,
+        spans: Sequence[Span],
+        round: int,
+        todo: deque[int],
+        sums: list[int],
     ) -> None:
         """One connection's share of a write, batch by batch: writes of other tickets take their turns in between."""
         while todo:
             async with connection.turn:
-                buffers: list[memoryview] = []
-                size = 0
-                while todo and size < _BATCH_BYTES and len(buffers) < 2 * _BATCH_FRAMES:
-                    place, span = todo.popleft()
-                    sums[place] = self._frame(ticket, span, round, buffers)
-                    size += len(buffers[-1])
+                places, size = list[int](), 0
+                while todo and size < _BATCH_BYTES and len(places) < MOST_TCP_FRAMES:
+                    places.append(todo[0])
+                    span = spans[todo.popleft()]
+                    size += self.shape.place(span.first_layer, span.layers)[1]
+                buffers = self._portion(ticket, [spans[place] for place in places], round, places, sums)
                 if self.throttle:
-                    await self.throttle.take(size + len(buffers) // 2 * FRAME_BYTES)
+                    await self.throttle.take(size + len(buffers[0]))
                 await connection.send(buffers)
                 self.bytes_written += size
             await asyncio.sleep(0)
 
-    def _frame(self, ticket: bytes, span: Span, round: int, buffers: list[memoryview]) -> int:
-        """Append a span's header and bytes; returns its checksum."""
-        view, checksum = self._spans.read(span)
-        frame = Frame(ticket, span.index, span.first_layer, span.layers, round, checksum, len(view))
-        buffers += [memoryview(frame.pack()), view]
-        return checksum
+    def _portion(
+        self, ticket: bytes, spans: Sequence[Span], round: int, places: Sequence[int], sums: list[int]
+    ) -> list[memoryview]:
+        """Frames and bytes of these spans; notes their checksums at their places in `sums`."""
+        views = list[memoryview]()
+        for place, span in zip(places, spans, strict=True):
+            view, sums[place] = self._spans.read(span)
+            views.append(view)
+        frames = pack_portion(ticket, spans, round, [sums[place] for place in places], self.shape)
+        return [memoryview(frames), *views]
 
     def _choose(self, spans: Sequence[Span]) -> list[TcpSocket]:
         """Picks as many connections as the write has batches; successive writes begin at different ones."""

@@ -4,13 +4,14 @@ Both ends of a hand-off describe their pages so, to each other and to gateways (
 Where the two forms differ, the writer converts (`kvtransfer/conversion.py`) or the pair is refused by name
 (`mesh/page_fit.py`). What peers send is checked first (`mesh/page_shape_checks.py`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 KV = "kv"  # keys and values of tokens: [layers][2][KV heads of the shard][tile]
 ROWS = "rows"  # bytes per token and layer that only their owner reads: [layers][token][bytes], for instance latent KV
 OPAQUE = "opaque"  # bytes that only their owner reads and that belong to the page as a whole: they move as they are
 KINDS = (KV, ROWS, OPAQUE)
 CONTENT_LETTERS = 16  # of a model's hash
+_MOST_PLACES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,15 @@ class PageShape:
     page_tokens: int  # tokens that one page covers
     segments: tuple[PageSegment, ...]  # the model's, then its draft's
 
-    @property
-    def layers(self) -> int:
-        """Layers of all segments together."""
-        return sum(segment.layers for segment in self.segments)
+    layers: int = field(init=False, compare=False, repr=False)  # of all segments together
+    page_bytes: int = field(init=False, compare=False, repr=False)
+    _places: dict[tuple[int, int], tuple[int, int]] = field(
+        init=False, compare=False, repr=False, default_factory=dict
+    )  # those that were asked for
 
-    @property
-    def page_bytes(self) -> int:
-        return sum(segment.total_bytes for segment in self.segments)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", sum(segment.layers for segment in self.segments))
+        object.__setattr__(self, "page_bytes", sum(segment.total_bytes for segment in self.segments))
 
     def first_byte(self, segment: int) -> int:
         """Byte offset of a segment inside a page."""
@@ -70,8 +72,13 @@ class PageShape:
 
     def place(self, first_layer: int, layers: int) -> tuple[int, int]:
         """Byte offset and byte length of these layers inside a page. The layers may lie in two segments."""
-        offset = self.before(first_layer)
-        return offset, self.before(first_layer + layers) - offset
+        found = self._places.get((first_layer, layers))
+        if found is None:
+            offset = self.before(first_layer)
+            found = offset, self.before(first_layer + layers) - offset
+            if len(self._places) < _MOST_PLACES:
+                self._places[first_layer, layers] = found
+        return found
 
     def __str__(self) -> str:
         return f"pages of {self.page_tokens} tokens: " + "; ".join(map(str, self.segments))

@@ -10,8 +10,8 @@ from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.device_pool import check_spans, grouped, portions, read_handle
 from kvtransfer.frames import Malformed
 from kvtransfer.nccl import NcclTransport
-from kvtransfer.nccl_frames import as_spans, pack_portion, portion_bytes, unpack_portion
 from kvtransfer.nccl_library import Nccl
+from kvtransfer.portions import as_spans, pack_portion, portion_bytes, unpack_portion
 from kvtransfer.transfer import Span, TransferError
 from mesh.page_shape import opaque_pages
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool

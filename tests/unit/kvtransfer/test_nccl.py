@@ -16,8 +16,8 @@ import pytest
 from kvtransfer import nccl_library
 from kvtransfer.frames import WELCOME_BYTES, Greeting, PoolHandle, Welcome
 from kvtransfer.nccl import KIND, NcclReceiver, NcclTransport
-from kvtransfer.nccl_frames import pack_portion
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken
+from kvtransfer.portions import pack_portion
 from kvtransfer.transfer import Span, TransferError
 from mesh.page_shape import opaque_pages
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool

@@ -5,7 +5,9 @@ import time
 
 import pytest
 
-from kvtransfer.frames import FRAME_BYTES, GREETING_BYTES, WELCOME_BYTES, Frame, Greeting, PoolHandle
+from kvtransfer.frames import GREETING_BYTES, WELCOME_BYTES, Greeting, PoolHandle
+from kvtransfer.portion_reader import MOST_TCP_FRAMES
+from kvtransfer.portions import COUNT_BYTES, FRAME_BYTES, pack_portion
 from kvtransfer.tcp import TcpReceiver
 from kvtransfer.tcp_socket import advance
 from kvtransfer.transfer import Span, TransferError
@@ -25,8 +27,11 @@ async def greet(pair, writer=7):
     return reader, stream
 
 
-def frame(index=0, ticket=TICKET, length=6 * 4096, first_layer=0, layers=6):
-    return Frame(ticket, index, first_layer, layers, 0, 0, length).pack()
+def frame(index=0, ticket=TICKET, length=6 * 4096, first_layer=0, layers=6, count=1):
+    """A portion of frames that are equal."""
+    spans = [Span(index, 0, 0, first_layer, layers)] * count
+    raw = pack_portion(ticket, spans, 0, [0] * count, opaque_pages((6, 4096), content="any"))
+    return raw[:-8] + length.to_bytes(8, "little")
 
 
 async def half_a_frame(pair, end):
@@ -112,10 +117,25 @@ async def test_a_frame_whose_landing_takes_no_more_of_its_page_goes_into_the_sin
         frame(length=2**40),
         frame(length=4096 * 3, layers=3, first_layer=4),
         frame(length=0, layers=0),
-        b"XPAG" + frame()[4:],
-        b"BPAG\x02\x00" + frame()[6:],
+        b"XPOR" + frame()[4:],
+        frame()[:COUNT_BYTES] + b"XPAG" + frame()[COUNT_BYTES + 4 :],
+        frame()[:COUNT_BYTES] + b"BPAG\x02\x00" + frame()[COUNT_BYTES + 6 :],
+        b"BPOR" + bytes(4) + frame()[COUNT_BYTES:],
+        frame(count=MOST_TCP_FRAMES + 1),
+        frame(count=2, length=5 * 4096),
     ],
-    ids=["short", "endless", "beyond the last layer", "empty", "another magic", "another version"],
+    ids=[
+        "short",
+        "endless",
+        "beyond the last layer",
+        "empty",
+        "another magic",
+        "another magic of a frame",
+        "another version",
+        "no frames",
+        "too many frames",
+        "the last frame short",
+    ],
 )
 async def test_a_frame_that_cannot_be_right_closes_its_connection(new_pair, header):
     async with new_pair(tcp()) as pair:
@@ -193,7 +213,7 @@ async def test_a_silent_connection_takes_little_memory(new_pair):
     async with new_pair(tcp()) as pair:
         (stream,) = await silent_strangers(pair, 1)
         (silent,) = [each for each in pair.receiver._connections if not each.greeted]
-        assert len(silent._ahead) == GREETING_BYTES
+        assert len(silent._greeting) == GREETING_BYTES and silent._reader is None
         stream.close()
 
 
@@ -204,7 +224,7 @@ async def test_frames_of_a_stopped_reader_wait_without_spinning_and_go_on(new_pa
         spans = [Span(index, index, index, 0, 4) for index in range(32)]
         pair.open(TICKET, spans)
         for connection in pair.receiver._connections:
-            connection._transport.pause_reading()
+            connection.wire.pause_reading()
         task = asyncio.ensure_future(pair.writer.write(TICKET, spans, 0))
         await asyncio.sleep(0.1)
         assert not task.done()
@@ -212,7 +232,7 @@ async def test_frames_of_a_stopped_reader_wait_without_spinning_and_go_on(new_pa
         await asyncio.sleep(0.5)
         assert time.process_time() - before < 0.2  # a writer that spins takes the whole half second
         for connection in pair.receiver._connections:
-            connection._transport.resume_reading()
+            connection.wire.resume_reading()
         await task
         await pair.landed(32)
         assert pair.target.buffer == pair.source.buffer
@@ -222,7 +242,7 @@ async def test_closing_the_writer_frees_a_write_that_waits_for_a_stopped_reader(
     shape = opaque_pages((4, 262_144), content="fp32-64-128-v1")
     async with new_pair(tcp(), shape=shape, pages=32) as pair:
         for connection in pair.receiver._connections:
-            connection._transport.pause_reading()
+            connection.wire.pause_reading()
         spans = [Span(index, index, index, 0, 4) for index in range(32)]
         task = asyncio.ensure_future(pair.writer.write(TICKET, spans, 0))
         await asyncio.sleep(0.05)
