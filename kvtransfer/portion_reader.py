@@ -43,7 +43,7 @@ class PortionReader:
         return found
 
     def took(self, count: int) -> None:
-        """So many more bytes are in the buffers. `Malformed` when they are no frames."""
+        """The buffers have so many bytes more. `Malformed` when they are no frames."""
         if not self._coming:
             self._have += count
             if self._have == self._wanted:

@@ -15,7 +15,8 @@ from random import SystemRandom
 from kvtransfer.address import bare, dialled_address, obstacle
 from kvtransfer.frame_landings import FrameLandings
 from kvtransfer.frames import TOKEN_BYTES, Greeting, PoolHandle
-from kvtransfer.tcp_connection import TakenOver, TcpConnection, TlsWire
+from kvtransfer.tcp_connection import TcpConnection
+from kvtransfer.tcp_wires import TakenOver, TlsWire
 from kvtransfer.tcp_writer import PLAIN, TLS, TcpWriter, connect
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
 from mesh.config_checks import ConfigError

@@ -4,7 +4,8 @@ Both ends of a hand-off describe their pages so, to each other and to gateways (
 Where the two forms differ, the writer converts (`kvtransfer/conversion.py`) or the pair is refused by name
 (`mesh/page_fit.py`). What peers send is checked first (`mesh/page_shape_checks.py`)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 KV = "kv"  # keys and values of tokens: [layers][2][KV heads of the shard][tile]
 ROWS = "rows"  # bytes per token and layer that only their owner reads: [layers][token][bytes], for instance latent KV
@@ -40,22 +41,26 @@ class PageSegment:
         return f"{self.layers} layers of {self.dtype} in {self.tiles}, {heads} x {self.head_dim}, from {self.content}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: it remembers what was asked for
 class PageShape:
     """How the bytes of a page are laid out. A layer's index counts through the segments."""
 
     page_tokens: int  # tokens that one page covers
     segments: tuple[PageSegment, ...]  # the model's, then its draft's
 
-    layers: int = field(init=False, compare=False, repr=False)  # of all segments together
-    page_bytes: int = field(init=False, compare=False, repr=False)
-    _places: dict[tuple[int, int], tuple[int, int]] = field(
-        init=False, compare=False, repr=False, default_factory=dict
-    )  # those that were asked for
+    @cached_property
+    def layers(self) -> int:
+        """Layers of all segments together."""
+        return sum(segment.layers for segment in self.segments)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", sum(segment.layers for segment in self.segments))
-        object.__setattr__(self, "page_bytes", sum(segment.total_bytes for segment in self.segments))
+    @cached_property
+    def page_bytes(self) -> int:
+        return sum(segment.total_bytes for segment in self.segments)
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Those that were asked for."""
+        return {}
 
     def first_byte(self, segment: int) -> int:
         """Byte offset of a segment inside a page."""

@@ -65,6 +65,7 @@ SOCKET_FILES = {
     "kvtransfer/nccl.py": "NCCL's frames",
     "kvtransfer/nccl_writer.py": "NCCL's frames",
     "kvtransfer/tcp_socket.py": "TCP",
+    "kvtransfer/tcp_wires.py": "TCP",
     "kvtransfer/tcp_writer.py": "TCP",
     "cli/ports.py": "looks for free ports",
     "cli/health.py": "asks the gateway whether the mesh is complete",
