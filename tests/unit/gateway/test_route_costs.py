@@ -80,6 +80,17 @@ def test_a_page_on_its_way_costs_what_prefill_measured_for_pages_of_its_own_size
         assert parts_of(decode, prefill, lacking=40, computed=40).transfer == 40 / 8 * 0.5
 
 
+def test_the_cheapest_of_two_prefill_workers_with_pages_of_other_sizes_is_found() -> None:
+    """Ten pages of the one take 1 s, five of the other 0.75 s; counted in decode's pages the other takes longer."""
+    workers = Workers()
+    workers.add(worker(Tier.DECODE, 1, page_tokens=4))
+    for incarnation, size, seconds in ((2, 4, 0.1), (3, 8, 0.15)):
+        load = replace(ROOMY, page_seconds=seconds)
+        workers.add(worker(Tier.PREFILL, incarnation, load, page_tokens=size))
+    chosen = route(Need(40), workers.table("m"))
+    assert chosen is not None and chosen.prefill is not None and chosen.prefill.incarnation == 3
+
+
 @pytest.mark.parametrize("seed", range(400))
 def test_the_chosen_route_is_the_cheapest_of_all(seed: int) -> None:
     random = Random(seed)
