@@ -6,6 +6,7 @@ out."""
 
 from mesh.page_shape import KINDS, KV, OPAQUE, PageSegment, PageShape
 
+COMPARED = ("kind", "content", "layers", "dtype", "heads", "head_dim")  # fields that no conversion changes
 AS_THEY_ARE = ("cuda_ipc", "nccl")  # transports that convert nothing: no byte of a page passes through the processor
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}  # by dtype
 CONVERTED_TILES = {"fp32-v1": "fp32", "pairs-v1": "bf16", "gpu-v1": "bf16"}  # tile orders and the dtype they hold
@@ -41,7 +42,7 @@ def end(segment: PageSegment) -> int:
 
 
 def _differs(source: PageSegment, target: PageSegment, source_tokens: int, target_tokens: int) -> str:
-    for name in ("kind", "content", "layers", "dtype", "heads", "head_dim"):
+    for name in COMPARED if source.kind == KV else (*COMPARED, "tiles", "first_head", "shard_heads"):
         mine, other = getattr(source, name), getattr(target, name)
         if mine != other:
             return f"{name}: prefill has {mine!r}, decode {other!r}"
@@ -56,8 +57,8 @@ def _differs(source: PageSegment, target: PageSegment, source_tokens: int, targe
     for segment in (source, target):
         if CONVERTED_TILES.get(segment.tiles) != segment.dtype:
             return f"tiles: {segment.tiles!r} of {segment.dtype!r} are moved only as they are; {sizes}"
-    if source_tokens % 2 or target_tokens % 2:
-        return f"page_tokens: {sizes}; odd sizes are not converted"
+    if source_tokens % 2 or target_tokens % 2 or source.head_dim % 2:
+        return f"page_tokens: {sizes}, of heads with {source.head_dim} elements; odd sizes are not converted"
     if target.first_head < source.first_head or end(target) > end(source):
         mine, other = (f"{each.first_head} to {end(each)}" for each in (source, target))
         return f"heads: prefill's pages hold {mine} and decode's {other}, which no single writer can fill"

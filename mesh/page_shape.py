@@ -9,7 +9,7 @@ from functools import cached_property
 
 KV = "kv"  # keys and values of tokens: [layers][2][KV heads of the shard][tile]
 ROWS = "rows"  # bytes per token and layer that only their owner reads: [layers][token][bytes], for instance latent KV
-OPAQUE = "opaque"  # bytes that only their owner reads and that belong to the page as a whole: they move as they are
+OPAQUE = "opaque"  # bytes of the page as a whole, which move as they are, for instance a state behind its last token
 KINDS = (KV, ROWS, OPAQUE)
 CONTENT_LETTERS = 16  # of a model's hash
 _MOST_PLACES = 4096

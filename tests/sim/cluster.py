@@ -33,7 +33,7 @@ from tests.sim.clients import Bans, SimClient
 from tests.sim.model import VOCABULARY
 from tests.sim.page_checks import PageChecks
 from tests.sim.processes import SimProcess
-from tests.sim.workers import WorkerOptions, start_worker
+from tests.sim.workers import PAGE_TOKENS, WorkerOptions, start_worker
 
 
 class Cluster:
@@ -56,6 +56,7 @@ class Cluster:
         gateway_random: Random | None = None,
         patience_seconds: float = 30.0,
         max_batch: int = 64,
+        page_tokens: tuple[int, int] = (PAGE_TOKENS, PAGE_TOKENS),  # of prefill and of decode
         source: DraftSource = DraftSource.OFF,
         draft_tokens: int = 4,
         foresight: float = 0.7,
@@ -81,6 +82,8 @@ class Cluster:
             itl_target_ms=itl_target_ms,
             cache=cache,
             max_batch=max_batch,
+            prefill_tokens=page_tokens[0],
+            decode_tokens=page_tokens[1],
             source=source,
             draft_tokens=draft_tokens,
             foresight=foresight,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.attached import AttachedWorker
-from gateway.costs import Need
+from gateway.costs import Need, parts_of
 from gateway.observability.attributes import route_attributes
 from gateway.prefix_index import PrefixIndex
 from gateway.router import Local, RouteDecision, route
@@ -67,9 +67,28 @@ def world(random: Random) -> list[AttachedWorker]:
             numerics=random.choice("aab"),
             pages=reaches(random),
             adjusts_logits=random.random() < 0.8,
+            page_tokens=random.choice((PAGE, PAGE, 2 * PAGE)),
         )
         found.append(one)
     return found
+
+
+def test_a_page_on_its_way_costs_what_prefill_measured_for_pages_of_its_own_size() -> None:
+    prefill = worker(Tier.PREFILL, 1, replace(ROOMY, page_seconds=0.5), page_tokens=8)
+    small, large = (worker(Tier.DECODE, incarnation, page_tokens=tokens) for incarnation, tokens in ((2, 4), (3, 16)))
+    for decode in (small, large):
+        assert parts_of(decode, prefill, lacking=40, computed=40).transfer == 40 / 8 * 0.5
+
+
+def test_the_cheapest_of_two_prefill_workers_with_pages_of_other_sizes_is_found() -> None:
+    """Ten pages of the one take 1 s, five of the other 0.75 s; counted in decode's pages the other takes longer."""
+    workers = Workers()
+    workers.add(worker(Tier.DECODE, 1, page_tokens=4))
+    for incarnation, size, seconds in ((2, 4, 0.1), (3, 8, 0.15)):
+        load = replace(ROOMY, page_seconds=seconds)
+        workers.add(worker(Tier.PREFILL, incarnation, load, page_tokens=size))
+    chosen = route(Need(40), workers.table("m"))
+    assert chosen is not None and chosen.prefill is not None and chosen.prefill.incarnation == 3
 
 
 @pytest.mark.parametrize("seed", range(400))
@@ -80,9 +99,11 @@ def test_the_chosen_route_is_the_cheapest_of_all(seed: int) -> None:
     for one in workers:
         all_workers.add(one)
         blocks = random.choice((0, 0, 3, 3, random.randrange(11)))
-        hashes = block_hashes(PROMPT, page_tokens=PAGE, numerics=one.hello.numerics)
+        size = one.hello.page_tokens
+        hashes = block_hashes(PROMPT, page_tokens=size, numerics=one.hello.numerics)
+        blocks = min(blocks, len(hashes))
         one.change(PrefixChange(1, tuple(hashes[:blocks]), snapshot=True))
-        cached[one.incarnation] = blocks * PAGE
+        cached[one.incarnation] = blocks * size
         one.report(some_load(random, one.tier))
         if random.random() < 0.1:
             one.hangs(True)

@@ -102,8 +102,16 @@ def test_opaque_segments_move_between_equal_pages_only():
     assert choose(opaque(8), opaque(8)).transport == "shm"
     odd = replace(opaque(8), shape=PageShape(8, (*opaque(8).shape.segments[:1], PageSegment("opaque", "state", 1, 96))))
     assert "segment 1: layer_bytes: prefill has 64, decode 96" in choose(opaque(8), odd).why
+    named = replace(BOTH, shape=PageShape(8, (MODEL, PageSegment("opaque", "state", 1, 64, tiles="other"))))
+    assert "segment 1: tiles: prefill has '', decode 'other'" in choose(opaque(8), named).why
     wide = replace(BOTH, shape=PageShape(16, (*of_size(16).segments, PageSegment("opaque", "state", 1, 64))))
     assert "segment 1: page_tokens" in choose(opaque(8), wide).why
+
+
+def test_heads_of_an_odd_size_are_not_converted():
+    odd = replace(MODEL, tiles="gpu-v1", head_dim=15, layer_bytes=960)
+    choice = choose(replace(BOTH, shape=PageShape(8, (odd,))), replace(BOTH, shape=of_size(16, odd)))
+    assert choice.transport == "" and "heads with 15 elements; odd sizes are not converted" in choice.why
 
 
 def test_a_kind_that_is_not_known_is_refused_by_name_even_between_equal_pages():

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtransfer.conversion import ORDERS, Bytes, Conversion, Overlap, fill, pages_under
-from mesh.page_fit import CONVERTED_TILES, ELEMENT_BYTES
-from mesh.page_shape import KV, ROWS, PageSegment, PageShape
+from mesh.page_fit import CONVERTED_TILES, ELEMENT_BYTES, page_obstacle
+from mesh.page_shape import KV, OPAQUE, ROWS, PageSegment, PageShape
 from mesh.page_shape_checks import shape_problem
 
 HEADS, DIM = 4, 16
@@ -169,6 +169,25 @@ def test_every_bit_of_a_number_arrives_as_it_was():
     what.keys[:] = np.arange(what.keys.size).reshape(what.keys.shape) + 0x7F80
     what.values[:] = np.arange(what.values.size).reshape(what.values.shape) + 0xFF80
     assert same(converted(source, target, written(source, what), 32), written(target, what))
+
+
+def test_an_opaque_segment_moves_byte_for_byte_beside_keys_and_values_that_are_converted():
+    """In every group of layers, wherever the segment lies in the page."""
+    state = PageSegment(OPAQUE, "state", 3, 64)
+    mine, theirs = kv("pairs-v1", 16), kv("gpu-v1", 16)
+    what, random = text(16, "bf16"), np.random.default_rng(3)
+    opaque = random.integers(0, 256, 3 * 64).astype(np.uint8)
+    keys = [
+        written(PageShape(16, (segment, pages_of("gpu-v1", 16).segments[1])), what)[0] for segment in (mine, theirs)
+    ]
+    for order in (1, -1):
+        source, target = (PageShape(16, (segment, state)[::order]) for segment in (mine, theirs))
+        assert page_obstacle(source, target) == ""
+        begin, end = (np.concatenate([part[: mine.total_bytes], opaque][::order]) for part in keys)
+        for first, layers in ((0, 5), (0, 2), (1, 3), (3, 1), (2, 3)):
+            at, length = source.place(first, layers)
+            made = Conversion(source, target).span(4, [begin[at : at + length]], first, layers)
+            assert np.array_equal(made, end[at : at + length]), (order, first, layers)
 
 
 def test_slots_without_a_page_are_zero_and_not_what_was_in_memory():

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from baton.worker.v1 import worker_pb2
 from mesh import codec, messages
-from mesh.jobs import End, Job, Sampling, Ticket, Token
+from mesh.jobs import End, Job, Sampling, Ticket, Tier, Token
 from mesh.orders import Open
-from mesh.reports import TokenOf, Tokens
+from mesh.page_shape import opaque_pages
+from mesh.pairing import PageReach
+from mesh.reports import Hello, Load, PrefixChange, TokenOf, Tokens
 
 SIXTY_FOUR = {"incarnation", "decode_incarnation", "prefill_incarnation", "seed", "request", "attempt", "checksums"}
 SIGNED = {"priority"}
@@ -130,6 +132,17 @@ def test_an_absent_prefill_incarnation_is_not_incarnation_zero() -> None:
         decoded = codec.DOWN.decode(codec.DOWN.encode(Open(job, incarnation)))
         assert isinstance(decoded, Open)
         assert decoded.prefill_incarnation == incarnation
+
+
+def test_an_older_workers_hello_names_its_layout_and_describes_no_pages() -> None:
+    reach = PageReach("host", 1000, opaque_pages((2, 64), content="model"), ("shm",))
+    hello = Hello(Tier.DECODE, 1, "w:1", "class", "print", "m", "0", 32, 4096, Load(), PrefixChange(0), pages=reach)
+    assert codec.UP.decode(codec.UP.encode(hello)) == hello
+    raw: typing.Any = worker_pb2.AttachResponse.FromString(codec.UP.encode(hello))
+    raw.hello.pages.ClearField("shape")
+    raw.hello.pages.MergeFromString(b"\x1a\x05tiles\x20\x80\x20")  # the numbers 3 and 4: layout, bytes of a page
+    older = codec.UP.decode(raw.SerializeToString())
+    assert older == dataclasses.replace(hello, pages=dataclasses.replace(reach, shape=None))
 
 
 def test_a_message_does_not_travel_against_its_direction() -> None:

@@ -187,6 +187,11 @@ def test_the_pool_is_counted_in_pages_or_in_bytes() -> None:
         DecodeConfig(pool_bytes=1000).pages(1001, **unused)
 
 
+def test_the_tiers_may_have_pages_of_other_sizes(tmp_path: Path) -> None:
+    mesh = read_settings(write(tmp_path, "[prefill]\npage_tokens = 16\n[decode]\npage_tokens = 64\n")).mesh()
+    assert (mesh.prefill.page_tokens, mesh.decode.page_tokens) == (16, 64)
+
+
 def test_a_draft_is_opened_only_where_it_is_used(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for speculation, opened in (("auto", tmp_path), ("draft", tmp_path), ("lookup", None), ("off", None)):

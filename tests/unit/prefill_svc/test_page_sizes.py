@@ -55,10 +55,10 @@ def test_every_page_of_a_landing_is_pushed_exactly_once_whatever_the_chunks_and_
 
     async def main() -> None:
         draw, parts = random.Random(seed), PrefillParts(decode_tokens=decode_tokens)
-        tokens = draw.randrange(1, 40)
-        if draw.random() < 0.7:  # the prefix cache has some of the prompt, perhaps all of it
+        tokens = draw.choice((draw.randrange(1, 40), PAGE_TOKENS * draw.randrange(1, 10)))
+        if draw.random() < 0.7:  # the prefix cache has some of the prompt, often all of it
             before = parts.pushing_prompt(tokens=max(tokens, draw.randrange(1, 41)))
-            parts.pages.publish(before.own, draw.randrange(before.total + 1))
+            parts.pages.publish(before.own, draw.choice((before.total, draw.randrange(before.total + 1))))
             parts.prompts.stop(before, quiet=False)
             parts.writer.spans.clear()
         has = draw.randrange(tokens // decode_tokens + 1)
