@@ -33,10 +33,14 @@ class SentMessages:
     ended = False
 
     def __init__(self) -> None:
+        self.closed = 0
         self.sent: list[Message] = []
 
     def send(self, message: Message) -> None:
         self.sent.append(message)
+
+    def close(self) -> None:
+        self.closed += 1
 
     def taken(self) -> list[Message]:
         """The messages sent since the last call, without Begun, which says that a prompt's turn has come."""
