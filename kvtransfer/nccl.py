@@ -26,7 +26,8 @@ from kvtransfer.frame_landings import FrameLandings
 from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Frame, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.nccl_frames import COUNT_BYTES, as_spans, portion_bytes, unpack_portion
 from kvtransfer.nccl_library import Broken, Communicator, Communicators, Nccl
-from kvtransfer.nccl_writer import NcclWriter, connect, notice_silence
+from kvtransfer.nccl_writer import NcclWriter, connect
+from kvtransfer.side_channel import notice_silence
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, Span, every_frame
 
 log = logging.getLogger("baton.kvtransfer")
