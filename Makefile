@@ -16,7 +16,6 @@ INSTALL := $(PIP) install --no-compile
 REQUIREMENTS := import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 	print(*project['dependencies'], *project['optional-dependencies']['serve'])
 TORCH := torch==2.13.0
-NIXL := nixl-cu12==1.5.1
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 SERVE := $(VENV)/.serve
@@ -91,7 +90,6 @@ transport: $(DEV) ## how fast pages move between two processes, beside memcpy
 
 .PHONY: rdma-check
 rdma-check: $(DEV) ## pages over this host's RDMA device (hardware or soft-RoCE): every byte, late writers, the suite
-	@$(BIN)/python -c 'import nixl_cu12' 2>/dev/null || $(PIP) install --no-deps '$(NIXL)'
 	@$(BIN)/python -m tests.rdma --json $(ARGS)
 
 .PHONY: start

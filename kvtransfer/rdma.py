@@ -36,7 +36,8 @@ class RdmaOptions:
     host: str = "127.0.0.1"
     advertise_host: str = ""  # what writers dial when `host` is a wildcard
     fabric: RdmaFabric = RdmaFabric()
-    handshake_seconds: float = 30.0  # pools of many GiB take seconds to pin
+    handshake_seconds: float = 5.0  # until a connection has shown its token
+    join_seconds: float = 120.0  # from then until bytes can flow: to pin a pool of many GiB takes long
     write_seconds: float = 30.0  # a write that takes longer is given up, and with it the connection
 
 
@@ -69,6 +70,7 @@ class Rdma:
             incarnation,
             fabric=options.fabric,
             seconds=options.handshake_seconds,
+            join_seconds=options.join_seconds,
             write_seconds=options.write_seconds,
         )
 
@@ -186,7 +188,7 @@ class RdmaReceiver:
         except Malformed as error:
             self._refuse("malformed", error)
         except TimeoutError:
-            self._refuse("late", f"it did not join within {self._options.handshake_seconds:g} s")
+            self._refuse("late", "no token, or not joined, in time")
         except AgentError as error:
             self._refuse("agent", error)
         except (OSError, EOFError) as error:
@@ -222,7 +224,7 @@ class RdmaReceiver:
         gates = self._gates.setdefault(greeting.writer, set())
         gates.add(gate)
         try:
-            async with asyncio.timeout(self._options.handshake_seconds):
+            async with asyncio.timeout(self._options.join_seconds):
                 stream.write((await gate.open()).pack())
                 if await reader.readexactly(len(JOINED)) != JOINED or not gate.probed_by(greeting):
                     raise Malformed("the writer joined without writing its probe")

@@ -43,6 +43,9 @@ _LOOK_SECONDS = (0.00002, 0.001)  # shortest and longest pause between two looks
 _ANSWER_SECONDS = 10.0  # how long the receiver may take to destroy a key
 
 
+Ended = Callable[[float], bool]  # waits so many seconds, or until the connection has ended: has it?
+
+
 class RdmaEnd:
     """The writer's agent and what it knows of the two pools. Only the writer's thread uses it."""
 
@@ -55,16 +58,16 @@ class RdmaEnd:
         self._to = RegionPages.of(offer.regions, shape.page_bytes)
         self._probe = Probe()
 
-    def meet(self, offer: RdmaOffer, probe: bytes, until: float) -> None:
+    def meet(self, offer: RdmaOffer, probe: bytes, ended: Ended, until: float) -> None:
         """Connect, and write a little beside the receiver's pool."""
         self._probe.buffer[:] = probe
         memory = [(at.address, at.pages * self._source.shape.page_bytes) for at in self._own]
         self._agent.register([*memory, (self._probe.address, PROBE_BYTES)])
         self._agent.join(offer.metadata)
         places = [np.array([value], np.int64) for value in (self._probe.address, offer.probe, PROBE_BYTES)]
-        self._wait(self._agent.write(*places), Event(), until)
+        self._wait(self._agent.write(*places), ended, until)
 
-    def send(self, spans: Sequence[Span], over: Event, seconds: float) -> tuple[int, ...]:
+    def send(self, spans: Sequence[Span], ended: Ended, seconds: float) -> tuple[int, ...]:
         """Write the spans and return their checksums. IndexError when one leaves its pool."""
         page, target, first, layers = span_table(spans, self._source, len(self._to.addresses)).T
         offset = self._starts[first]
@@ -75,14 +78,14 @@ class RdmaEnd:
         begun = self._clock()
         transfer = self._agent.write(*pieces)
         sums = tuple(self._source.checksum(span.source, span.first_layer, span.layers) for span in spans)
-        self._wait(transfer, over, begun + seconds)
+        self._wait(transfer, ended, begun + seconds)
         return sums
 
-    def _wait(self, transfer: int, over: Event, until: float) -> None:
+    def _wait(self, transfer: int, ended: Ended, until: float) -> None:
         """Returns when all bytes are there. Looks from time to time: a thread that spins takes a core from prefill."""
         pause, longest = _LOOK_SECONDS
         while not self._agent.done(transfer):
-            if over.wait(pause):
+            if ended(pause):
                 raise AgentError("the connection ended in the middle of a write")
             if self._clock() > until:
                 raise AgentError("a write did not end in time")
@@ -139,7 +142,7 @@ class RdmaWriter:
         if not spans:
             return ()
         try:
-            return self._end.send(spans, self._over, self._seconds)
+            return self._end.send(spans, self._over.wait, self._seconds)
         except AgentError as error:
             why = f"rdma: {error}"
         self._give_up()
@@ -168,13 +171,21 @@ class RdmaWriter:
 
 
 async def connect(
-    raw: bytes, pool: SharedPool, incarnation: int, *, fabric: RdmaFabric, seconds: float, write_seconds: float
+    raw: bytes,
+    pool: SharedPool,
+    incarnation: int,
+    *,
+    fabric: RdmaFabric,
+    seconds: float,
+    join_seconds: float,
+    write_seconds: float,
 ) -> RdmaWriter:
     clock = asyncio.get_running_loop().time
+    times = (seconds, join_seconds)
     sender = ThreadPoolExecutor(1, thread_name_prefix="baton-rdma")
     try:
         connection, end = await finish_or_discard(
-            sender, lambda: _join(raw, pool, incarnation, fabric=fabric, seconds=seconds, clock=clock), _discard
+            sender, lambda: _join(raw, pool, incarnation, fabric=fabric, times=times, clock=clock), _discard
         )
     except (OSError, ValueError, ImportError) as error:
         sender.shutdown(wait=False)
@@ -191,10 +202,12 @@ def _join(
     incarnation: int,
     *,
     fabric: RdmaFabric,
-    seconds: float,
+    times: tuple[float, float],
     clock: Callable[[], float],
 ) -> tuple[socket.socket, RdmaEnd]:
-    """Runs in the sender's thread and blocks, each step for `seconds` at most."""
+    """Runs in the sender's thread and blocks. `times`: how long a step may take until the receiver has admitted this
+    writer, and from then on."""
+    seconds, join_seconds = times
     handle = PoolHandle.unpack(raw)
     if handle.kind != KIND:
         raise Malformed(f"a handle of {handle.kind!r}, not of rdma")
@@ -202,18 +215,20 @@ def _join(
     end: RdmaEnd | None = None
     try:
         welcome = greet(connection, handle, incarnation, pool.shape)
+        connection.settimeout(join_seconds)
         offer = read_offer(lambda count: take(connection, count), welcome.pages, pool.shape.page_bytes)
         end = RdmaEnd(Agent(f"prefill-{incarnation:x}", fabric), pool, offer, clock)
-        end.meet(offer, probe_bytes(handle.token, incarnation), clock() + seconds)
+        probe = probe_bytes(handle.token, incarnation)
+        end.meet(offer, probe, lambda pause: hung_up(connection, pause), clock() + join_seconds)
         connection.sendall(JOINED)
         if take(connection, len(READY)) != READY:
             raise Malformed("the receiver does not find what we wrote")
         connection.setblocking(False)
         return connection, end
     except BaseException:
+        connection.close()
         if end is not None:
             end.destroy()
-        connection.close()
         raise
 
 

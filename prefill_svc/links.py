@@ -7,14 +7,14 @@ the old one complete or fail by themselves."""
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvtransfer.transfer import Pool, TransferError, Transport, Writer
 from mesh.kv_messages import KvHello
-from mesh.messages import Kv, Message
+from mesh.messages import Heartbeat, Kv, Message
 from mesh.network import Channel, Network, StreamClosed
 from mesh.reach_log import ReachLog
 from mesh.rules import Rules
@@ -149,7 +149,8 @@ class Links:
                 log.error("decode %s refuses this worker: %s", link.address, answer.why)
                 raise StreamClosed(answer.why)
             chosen = answer.chosen
-            writer = await self._transports[chosen].connect(answer.handle, self._pool, self._hello.incarnation)
+            connecting = self._transports[chosen].connect(answer.handle, self._pool, self._hello.incarnation)
+            writer = await self._while_alive(session, connecting)
         except (StreamClosed, TimeoutError, TransferError) as error:
             link.unreached = chosen
             log.warning("no session with decode %s: %s", link.address, error or type(error).__name__)
@@ -168,6 +169,22 @@ class Links:
             link.ended_seconds = asyncio.get_running_loop().time()
             self._host.link_ended(link)
         return True
+
+    async def _while_alive(self, session: Session, connecting: Coroutine[Any, Any, Writer]) -> Writer:
+        """The connected writer. Heartbeats go out meanwhile: to register a pool of many GiB for RDMA takes longer than
+        the lease."""
+        task = asyncio.ensure_future(connecting)
+        try:
+            while not task.done():
+                if not (await asyncio.wait([task], timeout=self._rules.heartbeat_seconds))[0]:
+                    session.send(Heartbeat())
+        except asyncio.CancelledError:
+            task.cancel()
+            for late in await asyncio.gather(task, return_exceptions=True):
+                if not isinstance(late, BaseException):
+                    late.close()
+            raise
+        return task.result()
 
     async def aclose(self) -> None:
         tasks = list(self._tasks.values())

@@ -33,7 +33,10 @@ def chosen_fabric() -> RdmaFabric:
 
 def transport(fabric: RdmaFabric, write_seconds: float = 120.0) -> Rdma:
     """Its patience covers emulated machines."""
-    return Rdma(SystemRandom(), RdmaOptions(fabric=fabric, handshake_seconds=120.0, write_seconds=write_seconds))
+    return Rdma(
+        SystemRandom(),
+        RdmaOptions(fabric=fabric, handshake_seconds=120.0, join_seconds=120.0, write_seconds=write_seconds),
+    )
 
 
 def content(number: int) -> bytes:

@@ -37,7 +37,7 @@ class Insisting:
         while not over.is_set():
             try:
                 self.pool.buffer[:] = bytes([self.passes % 255 + 1]) * len(self.pool.buffer)
-                self.writer._end.send(whole, Event(), LATE_SECONDS)
+                self.writer._end.send(whole, Event().wait, LATE_SECONDS)
                 self.passes += 1
             except AgentError as error:
                 self.failures, self.error = self.failures + 1, str(error)

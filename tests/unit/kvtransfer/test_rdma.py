@@ -40,7 +40,7 @@ async def lands_late(pair):
     def insist():
         for _ in range(3):
             try:
-                pair.writer._end.send(WHOLE, Event(), 1.0)
+                pair.writer._end.send(WHOLE, Event().wait, 1.0)
             except AgentError:
                 pass
 

@@ -56,6 +56,7 @@ class ManualWriter:
     bytes_written = 0
 
     def __init__(self) -> None:
+        self.closed = False
         self.spans: list[Span] = []
         self.rounds: list[int] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -78,7 +79,7 @@ class ManualWriter:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 class OneLink:

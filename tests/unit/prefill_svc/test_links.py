@@ -13,7 +13,7 @@ from kvtransfer.transfer import Pool, TransferError
 from mesh.jobs import Ticket
 from mesh.kv_messages import KvHello, Later, Ready
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Message
+from mesh.messages import Heartbeat, Message
 from mesh.network import Channel, Stream
 from mesh.rules import RULES
 from prefill_svc.links import FORGET_SECONDS, REDIAL_SECONDS, DecodeLink, Links, secret_for, without
@@ -34,8 +34,10 @@ class ManualTransport:
         self.writers: list[ManualWriter] = []
         self.handles: list[bytes] = []
         self.broken = False
+        self.connect_seconds = 0.0
 
     async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> ManualWriter:
+        await asyncio.sleep(self.connect_seconds)
         if self.broken:
             raise TransferError("no way to the pool")
         self.handles.append(handle)
@@ -202,6 +204,31 @@ def test_after_the_end_of_a_session_the_next_one_has_a_new_writer() -> None:
         assert link.up and link.writer is transport.writers[1] and host.names() == ["wake", "ended", "wake"]
         transport.writers[1].bytes_written = 11
         assert links.bytes_written == 111
+
+    with_links(test, listen=True)
+
+
+def test_a_writer_that_takes_long_to_connect_keeps_its_session_alive() -> None:
+    async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
+        transport.connect_seconds = 20.0
+        link = links.to("decode")
+        await asyncio.sleep(19)
+        assert not link.up and decode.received.count(Heartbeat()) >= 19 / RULES.lease_seconds
+        await asyncio.sleep(2)
+        assert link.up and host.names() == ["wake"] and len(decode.streams) == 1
+
+    with_links(test, listen=True)
+
+
+@pytest.mark.parametrize("connect_seconds", [0.0, 20.0])
+def test_a_link_that_ends_while_its_writer_connects_leaves_no_writer(connect_seconds: float) -> None:
+    async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
+        transport.connect_seconds = connect_seconds
+        links.to("decode")
+        await asyncio.sleep(5)
+        await links.aclose()
+        assert all(writer.closed for writer in transport.writers)
+        assert len(transport.writers) == (not connect_seconds)
 
     with_links(test, listen=True)
 
