@@ -73,8 +73,6 @@ class Agent:
         """Learn the peer, whose metadata this is. An agent that failed here is of no more use."""
         peer = self._call("the receiver's metadata are refused", "add_remote_agent", metadata)
         self._peer = peer.decode(errors="replace") if isinstance(peer, bytes) else str(peer)
-        if self._peer in ("", self.name):
-            raise AgentError(f"the receiver calls itself {self._peer!r}")
 
     def write(self, source: Places, target: Places, sizes: Places) -> int:
         """Begin to write the bytes at these addresses into the peer's memory; returns the number of the transfer."""

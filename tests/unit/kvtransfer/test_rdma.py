@@ -4,6 +4,7 @@ over TCP here; `make rdma-check` repeats the core of it over a real device."""
 import asyncio
 import subprocess
 import sys
+import weakref
 from contextlib import asynccontextmanager
 from random import SystemRandom
 from threading import Event
@@ -59,7 +60,10 @@ async def test_after_silent_no_write_lands_whatever_the_writer_does(rdma, new_pa
     async with new_pair(rdma) as pair:
         await pair.writer.write(TICKET, [SPAN], 0)
         assert await lands_late(pair), "the writer works"
+        (gate,) = pair.receiver._gates[WRITER]
+        agent = weakref.ref(gate._agent._nixl.agent)
         assert await pair.receiver.silent(WRITER, 30)
+        assert agent() is None, "over a device, only its end destroys the key"
         assert not await lands_late(pair)
         assert await pair.receiver.silent(WRITER, 0)
 
