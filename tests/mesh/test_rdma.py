@@ -19,7 +19,7 @@ from kvtransfer import transports
 from kvtransfer.rdma import Rdma, RdmaOptions
 from kvtransfer.transfer import TransferError
 from tests.rdma.__main__ import problems
-from tests.rdma.fabric import IMITATED, need_nixl
+from tests.rdma.fabric import chosen_fabric, need_nixl
 
 pytestmark = pytest.mark.mesh
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,9 +29,11 @@ PROMPTS = [tuple(Random(seed).choices(range(2, 90), k=20 + 60 * seed)) for seed 
 
 @pytest.fixture
 def rdma(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of this process offer RDMA, imitated."""
+    """Workers of this process offer RDMA, imitated unless the environment chooses a device."""
     need_nixl()
-    monkeypatch.setattr(transports, "Rdma", lambda random, options: Rdma(random, replace(options, fabric=IMITATED)))
+    monkeypatch.setattr(
+        transports, "Rdma", lambda random, options: Rdma(random, replace(options, fabric=chosen_fabric()))
+    )
 
 
 async def answers(mesh: Any) -> list[list[int]]:
