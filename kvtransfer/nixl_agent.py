@@ -1,8 +1,8 @@
 """One NIXL agent: memory registered with the RDMA devices, and a peer that it writes to or that writes here.
 
-NIXL drives the devices through UCX. Every connection has an agent of its own at both ends, because the end of an agent
-is what destroys the keys of its memory: NIXL's `deregister_memory` alone does not do it on every way, and cancelling a
-write does not stop its bytes. One thread at a time uses an agent. Nothing is ever unpickled."""
+NIXL drives the devices through UCX. Every connection has an agent of its own at both ends, because only the end of an
+agent destroys the keys of its memory. NIXL's `deregister_memory` leaves them valid, because UCX keeps registrations for
+later use; and the bytes of a cancelled write still land. One thread at a time uses an agent. Nothing is unpickled."""
 
 import ctypes
 import gc

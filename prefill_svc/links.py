@@ -178,7 +178,7 @@ class Links:
             while not task.done():
                 if not (await asyncio.wait([task], timeout=self._rules.heartbeat_seconds))[0]:
                     session.send(Heartbeat())
-        except asyncio.CancelledError:
+        except BaseException:  # the session's end, or this worker's
             task.cancel()
             for late in await asyncio.gather(task, return_exceptions=True):
                 if not isinstance(late, BaseException):

@@ -53,13 +53,17 @@ async def run(fabric: RdmaFabric) -> dict[str, Any]:
     port = "" if fabric.imitated else active_ports()[0]
     device = port.partition(":")[0]
     say(f"pages between two processes over {port or fabric.ways}")
-    found = {"device": port or fabric.ways, "provider": provider(device) if device else "imitated"}
+    found: dict[str, Any] = {"device": port or fabric.ways, "provider": provider(device) if device else "imitated"}
     found |= await move_pages(fabric)
     say("a late writer")
     found["late"] = asdict(await late_writer(fabric))
     say("a late writer whose key stays (negative control)")
     with ExitStack() as patches:
-        without_key(lambda target, name, value: patches.enter_context(patch.object(target, name, value)))
+
+        def replace(target: object, name: str, value: object) -> None:
+            patches.enter_context(patch.object(target, name, value))
+
+        without_key(replace)
         found["control"] = asdict(await late_writer(fabric))
     return found
 
