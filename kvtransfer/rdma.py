@@ -25,6 +25,7 @@ from kvtransfer.rdma_host import missing_device, missing_package, missing_pinned
 from kvtransfer.rdma_writer import KIND, RdmaWriter, connect
 from kvtransfer.side_channel import notice_silence
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
+from mesh.config_checks import ConfigError
 
 log = logging.getLogger("baton.kvtransfer")
 
@@ -119,9 +120,14 @@ class RdmaReceiver:
         self._address = ""
 
     async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, bare(self._options.host), 0)
+        host = self._options.host
+        try:
+            self._server = await asyncio.start_server(self._accepted, bare(host), 0)
+        except OSError as error:
+            reason = f"transport_host: rdma cannot listen on {host} ({error.strerror})"
+            raise ConfigError(f"{reason}; take an address of this host") from error
         bound = self._server.sockets[0].getsockname()
-        self._address = dialled_address(self._options.host, self._options.advertise_host, bound)
+        self._address = dialled_address(host, self._options.advertise_host, bound)
 
     def handle(self, writer: int) -> bytes:
         """A handle serves for one connection; a later call replaces an unused one."""

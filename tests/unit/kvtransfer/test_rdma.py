@@ -15,11 +15,13 @@ from kvtransfer import rdma as rdma_module
 from kvtransfer import rdma_gate, rdma_writer
 from kvtransfer.frames import GREETING_BYTES, PoolHandle, Welcome
 from kvtransfer.nixl_agent import Agent, AgentError, RdmaFabric
+from kvtransfer.pool import SharedPool
 from kvtransfer.rdma import Rdma, RdmaOptions
 from kvtransfer.rdma_frames import JOINED, PageRegion, RdmaOffer, page_regions, read_offer
 from kvtransfer.rdma_writer import KIND
 from kvtransfer.side_channel import dial, greet, hung_up, take
-from kvtransfer.transfer import Span, TransferError
+from kvtransfer.transfer import PageShape, Span, TransferError
+from mesh.config_checks import ConfigError
 from tests.mutants.rdma import without_key
 from tests.rdma.fabric import IMITATED, transport
 
@@ -124,6 +126,23 @@ async def test_the_end_of_a_connection_destroys_its_key(rdma, new_pair):
         pair.writer.close()
         await pair.until(lambda: not pair.receiver._gates)
         assert await pair.receiver.silent(WRITER, 0)
+
+
+async def test_silence_ends_a_writer_that_is_still_connecting(rdma, new_pair):
+    async with new_pair(rdma) as pair:
+        connecting = asyncio.ensure_future(rdma.connect(pair.receiver.handle(7), pair.source, 7))
+        await pair.until(lambda: pair.receiver._gates.get(7))
+        assert await pair.receiver.silent(7, 30)
+        with pytest.raises(TransferError):
+            await connecting
+
+
+async def test_an_address_of_another_host_is_refused_by_its_setting(nixl):
+    elsewhere = Rdma(SystemRandom(), RdmaOptions(host="203.0.113.7", fabric=IMITATED))
+    pool = SharedPool(PageShape(((1, 64),), "test"), 1)
+    with pytest.raises(ConfigError, match="transport_host: rdma cannot listen on 203"):
+        await elsewhere.receive(pool, RECEIVER)
+    pool.close()
 
 
 async def test_a_write_that_does_not_end_is_given_up_once_the_key_is_gone(nixl, new_pair, monkeypatch):
