@@ -88,6 +88,10 @@ handoff: $(DEV) ## how much of the hand-off is hidden behind prefill
 transport: $(DEV) ## how fast pages move between two processes, beside memcpy
 	@$(BIN)/python -m bench.transport --json $(ARGS)
 
+.PHONY: rdma-check
+rdma-check: $(DEV) ## pages over this host's RDMA device (hardware or soft-RoCE): every byte, late writers, the suite
+	@$(BIN)/python -m tests.rdma --json $(ARGS)
+
 .PHONY: start
 start: $(DEV) ## how long a mesh takes to start, and how much memory its host gives
 	@$(BIN)/python -m bench.start --json $(ARGS)

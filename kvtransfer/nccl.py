@@ -25,8 +25,9 @@ from kvtransfer.device_pool import DevicePool, grouped
 from kvtransfer.frame_landings import FrameLandings
 from kvtransfer.frames import GREETING_BYTES, TOKEN_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.nccl_library import Broken, Communicator, Communicators, Nccl
-from kvtransfer.nccl_writer import NcclWriter, connect, notice_silence
+from kvtransfer.nccl_writer import NcclWriter, connect
 from kvtransfer.portions import COUNT_BYTES, Frame, as_spans, portion_bytes, unpack_portion
+from kvtransfer.side_channel import notice_silence
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, Span, every_frame
 from mesh.page_fit import transport_obstacle
 

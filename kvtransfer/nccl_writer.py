@@ -5,7 +5,6 @@ ends no earlier than what it began to send. A receiver that hangs up, while the 
 writer and aborts the call that waits for it."""
 
 import asyncio
-import select
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from kvtransfer.address import host_and_port
 from kvtransfer.blocking import attend, finish, finish_or_discard
 from kvtransfer.device_pool import DevicePool, check_spans, portions
-from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
+from kvtransfer.frames import TICKET_BYTES, Malformed, PoolHandle
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken, Communicator, Communicators
 from kvtransfer.portions import MOST_FRAMES, pack_portion
+from kvtransfer.side_channel import dial, greet, hung_up, take
 from kvtransfer.transfer import Span, TransferError
-from mesh.page_fit import transport_obstacle
-
-# After so long the kernel reports a host that vanished without closing its connections.
-_IDLE_SECONDS, _PROBES, _SILENT_MILLISECONDS = 4, 6, 10_000
 
 
 class NcclWriter:
@@ -91,30 +87,22 @@ class NcclWriter:
 async def connect(
     raw: bytes, kind: bytes, pool: DevicePool, incarnation: int, *, communicators: Communicators, seconds: float
 ) -> NcclWriter:
-    def dial() -> tuple[socket.socket, int, bytes]:
+    def join() -> tuple[socket.socket, int, bytes]:
         """Runs in a thread. The receiver begins to join as soon as it has sent its welcome."""
         handle = PoolHandle.unpack(raw)
         if handle.kind != kind:
             raise Malformed(f"a handle of {handle.kind!r}, not of nccl")
-        connection = socket.create_connection(host_and_port(handle.address), timeout=seconds)
+        connection = dial(host_and_port(handle.address), seconds)
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            notice_silence(connection)
-            connection.sendall(Greeting(handle.token, incarnation, handle.receiver, pool.shape).pack())
-            welcome = Welcome.unpack(_take(connection, WELCOME_BYTES))
-            if (why := transport_obstacle("nccl", pool.shape, welcome.shape)) or not welcome.accepted:
-                shapes = f"our pages are {pool.shape}, the receiver's {welcome.shape}"
-                raise Malformed(f"{shapes}: {why or 'it refuses them'}")
-            if welcome.receiver != handle.receiver:
-                raise Malformed("another process answers at the receiver's address")
-            return connection, welcome.pages, _take(connection, UNIQUE_BYTES)
+            welcome = greet(connection, handle, incarnation, pool.shape, name="nccl")
+            return connection, welcome.pages, take(connection, UNIQUE_BYTES)
         except BaseException:
             connection.close()
             raise
 
     sender = ThreadPoolExecutor(1, thread_name_prefix="baton-nccl")
     try:
-        connection, pages, unique = await finish_or_discard(sender, dial, lambda late: late[0].close())
+        connection, pages, unique = await finish_or_discard(sender, join, lambda late: late[0].close())
         pair = communicators.pair(unique, 1, pool.driver.device)
         try:
             await attend(sender, pair.join, look=lambda: _check_there(connection), end=pair.abort, seconds=seconds)
@@ -131,28 +119,7 @@ async def connect(
     return NcclWriter(connection, pair, pool, pages, sender)
 
 
-def notice_silence(connection: socket.socket) -> None:
-    """Let the kernel probe the connection: a dead process closes it, a dead host does not."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MILLISECONDS)
-
-
 def _check_there(connection: socket.socket) -> None:
-    """Broken when the receiver hung up. It sends nothing after its welcome, so a readable socket is a closed one."""
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    if poll.poll(0):
+    """Broken when the receiver hung up."""
+    if hung_up(connection):
         raise Broken("it hung up while the two were joining")
-
-
-def _take(connection: socket.socket, count: int) -> bytes:
-    raw = bytearray()
-    while len(raw) < count:
-        piece = connection.recv(count - len(raw))
-        if not piece:
-            raise Malformed("the receiver refused us: a stale handle, or another release")
-        raw += piece
-    return bytes(raw)

@@ -96,7 +96,8 @@ class Receiver(Protocol):
 
     async def silent(self, writer: int, seconds: float) -> bool:
         """True is proof that this writer can write no more. Waits for the proof at most `seconds`. A two-sided
-        receiver needs none and returns True."""
+        receiver needs none and returns True. A receiver whose writers hold a key (RDMA) destroys it when it may wait,
+        because its caller does so when the session is over; with 0 seconds it only looks."""
 
     def kill(self, writer: int) -> bool:
         """Kill the process of this writer. False where that is not possible or not permitted."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from kvtransfer.choose import host_identity
 from kvtransfer.pool import SharedPool
+from kvtransfer.rdma import Rdma, RdmaOptions
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Pool, TransferError, Transport
@@ -39,6 +40,7 @@ def make_pool(device: str, shape: PageShape, pages: int) -> OwnedPool:
 def make_transports(
     names: Sequence[str],
     *,
+    named: bool = True,
     device: str = "cpu",
     host: str = "127.0.0.1",
     advertise_host: str = "",
@@ -46,7 +48,8 @@ def make_transports(
     may_kill: bool = True,
     bytes_per_second: float | None = None,
 ) -> dict[str, Transport]:
-    """The transports of `names` that work here, in that order; TransferError when none does."""
+    """The transports of `names` that work here, in that order; TransferError when none does. `named`: an operator has
+    named them, and is warned of those that do not work."""
     every = every_transport(
         device,
         host=host,
@@ -61,7 +64,7 @@ def make_transports(
     if not usable:
         raise TransferError(f"transports: none can be used here ({left_out})")
     if left_out:
-        log.warning("transports left out: %s", left_out)
+        log.log(logging.WARNING if named else logging.INFO, "transports left out: %s", left_out)
     return usable
 
 
@@ -78,7 +81,11 @@ def every_transport(
     random = SystemRandom()
     if device == "cpu":
         options = TcpOptions(host=host, advertise_host=advertise_host, bytes_per_second=bytes_per_second)
-        return {"shm": SharedMemory(random, may_kill=may_kill), "tcp": Tcp(random, options, tls=tls)}
+        return {
+            "shm": SharedMemory(random, may_kill=may_kill),
+            "rdma": Rdma(random, RdmaOptions(host=host, advertise_host=advertise_host)),
+            "tcp": Tcp(random, options, tls=tls),
+        }
     from kvtransfer.cuda_ipc import CudaIpc  # imports torch
     from kvtransfer.nccl import NcclTransport
 

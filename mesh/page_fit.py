@@ -7,7 +7,11 @@ out."""
 from mesh.page_shape import KINDS, KV, OPAQUE, PageSegment, PageShape
 
 COMPARED = ("kind", "content", "layers", "dtype", "heads", "head_dim")  # fields that no conversion changes
-AS_THEY_ARE = ("cuda_ipc", "nccl")  # transports that convert nothing: no byte of a page passes through the processor
+AS_THEY_ARE = (
+    "cuda_ipc",
+    "nccl",
+    "rdma",
+)  # transports that convert nothing: no byte of a page passes through the processor
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}  # by dtype
 CONVERTED_TILES = {"fp32-v1": "fp32", "pairs-v1": "bf16", "gpu-v1": "bf16"}  # tile orders and the dtype they hold
 

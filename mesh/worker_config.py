@@ -22,8 +22,8 @@ from mesh.config_checks import (
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 PAGE_TOKENS = (16, 32, 64)
-TRANSPORTS = {"cpu": ("shm", "tcp"), "cuda": ("cuda_ipc", "nccl")}
-UNENCRYPTED = ("nccl",)  # transports between hosts that cannot use TLS
+TRANSPORTS = {"cpu": ("shm", "rdma", "tcp"), "cuda": ("cuda_ipc", "nccl")}
+UNENCRYPTED = ("rdma", "nccl")  # transports between hosts that cannot use TLS
 WILDCARDS = ("0.0.0.0", "::")
 
 
@@ -49,7 +49,7 @@ class WorkerConfig(CommonConfig):
     prefix_cache: bool = True
     speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
     transports: tuple[str, ...] | None = None  # allowed transports, best first; None: all of the device
-    transport_host: str = "127.0.0.1"  # where tcp and nccl listen; a wildcard: others dial `advertise_host`
+    transport_host: str = "127.0.0.1"  # where tcp, rdma and nccl listen; a wildcard: others dial `advertise_host`
     trace_steps: int = 100  # one of so many engine steps is recorded for traces; 0: none
     drain_seconds: float = 30.0  # longest time between SIGTERM and the end of its sessions
 

@@ -7,14 +7,14 @@ the old one complete or fail by themselves."""
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvtransfer.transfer import Pool, TransferError, Transport, Writer
 from mesh.kv_messages import KvHello
-from mesh.messages import Kv, Message
+from mesh.messages import Heartbeat, Kv, Message
 from mesh.network import Channel, Network, StreamClosed
 from mesh.reach_log import ReachLog
 from mesh.rules import Rules
@@ -34,10 +34,16 @@ class DecodeLink:
     incarnation: int = 0  # incarnation of the decode worker at the other end of the session
     ended_seconds: float = 0.0  # when the last session ended
     wanted_seconds: float = 0.0  # when a prompt last used the link
+    unreached: str = ""  # transport over which the last dial did not reach decode's pool; the next one does without it
 
     @property
     def up(self) -> bool:
         return self.session is not None and self.writer is not None and not self.session.ended
+
+    def broke(self, writer: Writer) -> None:
+        """This writer can write nothing more. Its session ends, because only the next one brings another writer."""
+        if self.writer is writer and self.session is not None:
+            self.session.close()
 
     def send(self, message: Kv) -> None:
         """Without a session the message is dropped: the end of a session already tells decode all it needs."""
@@ -132,7 +138,9 @@ class Links:
             return False
         self._reach_log.reached(f"decode {link.address}")
         session = Session(stream, rules=self._rules, name=f"decode {link.address}", on_activity=self._on_activity)
-        session.send(replace(self._hello, secret=secret_for(link.address, self._hello.secret)))
+        transports = without(link.unreached, self._hello.transports)
+        session.send(replace(self._hello, transports=transports, secret=secret_for(link.address, self._hello.secret)))
+        link.unreached, chosen = "", ""
         try:
             answer = await asyncio.wait_for(stream.receive(), self._rules.lease_seconds)
             if not isinstance(answer, KvHello):
@@ -140,11 +148,14 @@ class Links:
             if answer.chosen not in self._transports:
                 log.error("decode %s refuses this worker: %s", link.address, answer.why)
                 raise StreamClosed(answer.why)
-            writer = await self._transports[answer.chosen].connect(answer.handle, self._pool, self._hello.incarnation)
+            chosen = answer.chosen
+            connecting = self._transports[chosen].connect(answer.handle, self._pool, self._hello.incarnation)
+            writer = await self._while_alive(session, connecting)
             if answer.shape != writer.shape:
                 writer.close()
                 raise TransferError(f"decode describes {answer.shape}, and the pool it hands out has {writer.shape}")
         except (StreamClosed, TimeoutError, TransferError) as error:
+            link.unreached = chosen
             log.warning("no session with decode %s: %s", link.address, error or type(error).__name__)
             session.close()
             return False
@@ -162,11 +173,33 @@ class Links:
             self._host.link_ended(link)
         return True
 
+    async def _while_alive(self, session: Session, connecting: Coroutine[Any, Any, Writer]) -> Writer:
+        """The connected writer. Heartbeats go out meanwhile: to register a pool of many GiB for RDMA takes longer than
+        the lease."""
+        task = asyncio.ensure_future(connecting)
+        try:
+            while not task.done():
+                if not (await asyncio.wait([task], timeout=self._rules.heartbeat_seconds))[0]:
+                    session.send(Heartbeat())
+        except BaseException:  # the session's end, or this worker's
+            task.cancel()
+            for late in await asyncio.gather(task, return_exceptions=True):
+                if not isinstance(late, BaseException):
+                    late.close()
+            raise
+        return task.result()
+
     async def aclose(self) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def without(unreached: str, transports: Sequence[str]) -> tuple[str, ...]:
+    """The transports to offer after one has not reached decode, such as RDMA between two networks that are not joined:
+    the others, if there are any."""
+    return tuple(name for name in transports if name != unreached) or tuple(transports)
 
 
 def secret_for(address: str, drawn: bytes) -> bytes:

@@ -51,6 +51,7 @@ async def open_worker(
     tls = tls_files(config)
     transports = make_transports(
         config.allowed_transports,
+        named=config.transports is not None,
         device=config.device,
         host=config.transport_host,
         advertise_host=config.advertise_host,

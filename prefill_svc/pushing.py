@@ -101,11 +101,12 @@ class Pushing:
     async def _write(self, prompt: Prompt, spans: list[Span], first: int, layers: int, again: bool) -> None:
         link, round = self._links.to(prompt.decode_address), prompt.round
         size, measures = len(spans) * self._target(prompt).place(first, layers)[1], self._prompts.measures
+        writer = link.writer
         try:
-            if link.writer is None:
+            if writer is None:
                 raise TransferError("the session with decode has ended")
-            one_sided, began = link.writer.one_sided, self._loop.time()
-            checksums = await link.writer.write(prompt.ticket.pack(), spans, round)
+            began = self._loop.time()
+            checksums = await writer.write(prompt.ticket.pack(), spans, round)
         except Exception as error:  # of whatever kind: a write that never ends would keep its pages for ever
             ids = trace_fields(prompt.job.traceparent)
             log.warning("request %d: this worker cannot push its pages: %s", prompt.ticket.request, error, extra=ids)
@@ -113,12 +114,14 @@ class Pushing:
             measures.write_failed(prompt.transport, size)
             if prompt.phase is PromptPhase.PUSHING:
                 self._prompts.lose(prompt, "write_failed")
+            if writer is not None and isinstance(error, TransferError):
+                link.broke(writer)
         else:
             prompt.in_flight -= 1
             measures.wrote(prompt.transport, size, self._loop.time() - began)
             prompt.bytes_written += size
             self._bytes_resent += size if again else 0
-            if one_sided and prompt.phase is PromptPhase.PUSHING:
+            if writer.one_sided and prompt.phase is PromptPhase.PUSHING:
                 indexes = tuple(span.index for span in spans)
                 link.send(Written(prompt.ticket, first, layers, round, indexes, checksums))
             self.commit(prompt)

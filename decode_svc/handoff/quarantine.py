@@ -1,10 +1,10 @@
 """Quarantine: pages that a one-sided writer may still write wait here for proof, however long it takes.
 
 See "Page of the decode pool" in docs/protocol.md. Proof is Quiet of the writer's incarnation, Commit of the landing's
-round (decode_svc/handoff/landings.py), or the death of the writer's process by its pidfd. A writer that sends nothing
-at all for the lease and `PATIENCE_SECONDS`, though decode asks every heartbeat, is killed. Where that is not possible,
-or where the writer lives and only a write of it does not end, the pages stay quarantined, are counted and raise an
-alarm in the log. Timers start moves; none is proof."""
+round (decode_svc/handoff/landings.py), the death of the writer's process by its pidfd, or over RDMA the end of the
+session's key. A writer that sends nothing at all for the lease and `PATIENCE_SECONDS`, though decode asks every
+heartbeat, is killed. Where that is not possible, or where the writer lives and only a write of it does not end, the
+pages stay quarantined, are counted and raise an alarm in the log. Timers start moves; none is proof."""
 
 import asyncio
 import logging

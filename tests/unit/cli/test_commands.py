@@ -83,7 +83,7 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
         (["explain", "--url", "foo"], "'foo' is no base URL"),
         (["up", "--model", "/nonexistent"], "is not a Hugging Face model folder"),
         (["up", "--prefill", "0", "--set", "gateway.local=never"], "leaves no worker to prefill"),
-        (["doctor", "--set", "decode.transports=rdma"], "'rdma' is not one of shm, tcp"),
+        (["doctor", "--set", "decode.transports=pigeons"], "'pigeons' is not one of shm, rdma, tcp"),
         (["model", "inspect", "/nonexistent"], "is not a Hugging Face model folder"),
         (["serve", "decode", "--set", "worker.device=cuda", "--set", "worker.product_path=pairs"], "one of auto, fast"),
     ],

@@ -28,7 +28,7 @@ def test_a_program_finds_every_key(gateway: GatewayConfig, tmp_path: Path) -> No
     report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path))
     assert set(report) >= KEYS
     assert json.loads(json.dumps(report)) == report
-    assert [transport["name"] for transport in report["transports"]] == ["shm", "tcp"]
+    assert [transport["name"] for transport in report["transports"]] == ["shm", "rdma", "tcp"]
     assert all(transport["reason"] for transport in report["transports"])
 
 

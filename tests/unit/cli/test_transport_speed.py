@@ -64,9 +64,13 @@ def test_the_doctor_says_how_fast_each_transport_is_and_which_is_used(tmp_path: 
     gateway = GatewayConfig(http_address=free_address(), grpc_address=free_address(), worker_address=free_address())
     report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path), speed_bytes=1 << 18)
     assert report["problems"] == [] and report["memcpy_gb_per_second"] > 0
+    chosen = {entry["name"]: entry["chosen"] for entry in report["transports"]}
+    assert chosen == {"shm": True, "rdma": False, "tcp": False}
     for entry in report["transports"]:
-        assert entry["gb_per_second"] > 0 and entry["memcpy_share"] > 0
-    assert [(entry["name"], entry["chosen"]) for entry in report["transports"]] == [("shm", True), ("tcp", False)]
+        if entry["usable"]:
+            assert entry["gb_per_second"] > 0 and entry["memcpy_share"] > 0
+        else:
+            assert entry["name"] == "rdma" and len(entry["reason"]) > 20 and entry["gb_per_second"] is None
     assert report["transports"][0]["reason"] == "same host and user"
     assert set(report["library"]) == {"version", "sources", "digest"} and report["product_path"] == "pairs"
     assert f"kernels={report['library']['version']}-{report['library']['sources'][:12]}" in report["class"]
@@ -76,7 +80,7 @@ def test_the_doctor_says_how_fast_each_transport_is_and_which_is_used(tmp_path: 
 def test_a_transport_that_is_not_allowed_is_neither_measured_nor_used(tmp_path: Path) -> None:
     worker = DecodeConfig(cache_folder=tmp_path, transports=("tcp",))
     report = doctor.examine(GatewayConfig(), worker, speed_bytes=1 << 18)
-    shm, tcp = report["transports"]
+    shm, _, tcp = report["transports"]
     assert shm["gb_per_second"] is None and not shm["chosen"]
     assert tcp["gb_per_second"] > 0 and tcp["chosen"] and tcp["reason"] == "prefill's first choice"
 
@@ -102,6 +106,8 @@ def test_the_benchmark_ends_with_one_json_object() -> None:
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
-    assert set(said["ratio_to_memcpy"]) == set(said["cpu_seconds_per_gb"]) == {"shm", "tcp"}
+    measured = {"shm", "rdma", "tcp"} - set(said["left_out"])
+    assert set(said["ratio_to_memcpy"]) == set(said["cpu_seconds_per_gb"]) == measured
+    assert measured >= {"shm", "tcp"} and all(said["left_out"].values())
     assert [row["span_bytes"] for row in said["spans"]] == [16 << 10, 64 << 10]
     assert set(said["spans"][0]["transports"]["tcp"]["ratio_to_memcpy"]) == {"median", "low", "high"}

@@ -27,6 +27,8 @@ from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Arrived, Receiver, Span, Transport, Writer
 from mesh.page_shape import PageShape, opaque_pages
+from tests.rdma.fabric import chosen_fabric, need_nixl
+from tests.rdma.fabric import transport as transport_over
 from tests.unit.certificates import Authority, files_in
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
@@ -59,6 +61,11 @@ def _nccl(folder: Path) -> Transport:
     return NcclTransport(random.SystemRandom(), communicators=FakeCommunicators())
 
 
+def _rdma(folder: Path) -> Transport:
+    need_nixl()
+    return transport_over(chosen_fabric())
+
+
 def _tcp(folder: Path) -> Transport:
     return Tcp(random.SystemRandom())
 
@@ -86,13 +93,14 @@ def _content(size: int) -> bytes:
 
 TRANSPORTS: dict[str, Callable[[Path], Transport]] = {
     "shm": _shm,
+    "rdma": _rdma,
     "tcp": _tcp,
     "tcp-narrow": _tcp_one_connection,
     "tcp-tls": _tcp_tls,
     "cuda_ipc": _cuda_ipc,
     "nccl": _nccl,
 }
-ONE_SIDED = ("shm", "cuda_ipc")
+ONE_SIDED = ("shm", "rdma", "cuda_ipc")
 FAKES: dict[str, Callable[[Path], Transport]] = {
     "memory, one-sided": lambda folder: MemoryTransport(Fabric(random.Random(1)), "memory", True),
     "memory, two-sided": lambda folder: MemoryTransport(Fabric(random.Random(1)), "memory", False),
@@ -152,6 +160,11 @@ async def _pool_pair(transport: Transport, *, shape: PageShape = SHAPE, pages: i
         await receiver.aclose()
         source.close()
         target.close()
+
+
+@pytest.fixture
+def nixl() -> None:
+    need_nixl()
 
 
 @pytest.fixture

@@ -36,6 +36,15 @@ def test_another_host_or_user_gets_tcp_and_the_reason(change, word):
         assert choice.transport == "tcp" and word in choice.why
 
 
+def test_two_hosts_use_rdma_where_both_offer_it():
+    both = replace(BOTH, transports=("shm", "rdma", "tcp"))
+    assert choose(both, both).transport == "shm"
+    elsewhere = replace(both, host="host b")
+    assert choose(both, elsewhere).transport == "rdma" and "shm: another host" in choose(both, elsewhere).why
+    assert choose(both, replace(elsewhere, transports=("shm", "tcp"))).transport == "tcp"
+    assert choose(replace(both, transports=("shm", "tcp")), elsewhere).transport == "tcp"
+
+
 def test_two_unknown_hosts_are_not_one_host():
     nowhere = replace(BOTH, host="")
     assert choose(nowhere, nowhere).transport == "tcp"

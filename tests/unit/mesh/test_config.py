@@ -45,7 +45,7 @@ def test_values_become_the_types_of_their_fields(tmp_path: Path) -> None:
 
 def test_what_a_worker_allows_follows_its_device() -> None:
     cpu, cuda = DecodeConfig(), DecodeConfig(device="cuda")
-    assert (cpu.allowed_transports, cuda.allowed_transports) == (("shm", "tcp"), ("cuda_ipc", "nccl"))
+    assert (cpu.allowed_transports, cuda.allowed_transports) == (("shm", "rdma", "tcp"), ("cuda_ipc", "nccl"))
     assert DecodeConfig(transports=("tcp",)).allowed_transports == ("tcp",)
 
 
@@ -80,12 +80,12 @@ def test_a_relative_model_folder_starts_at_the_file(tmp_path: Path) -> None:
         ("[worker]\ndrain_seconds = true", r"\[worker\] drain_seconds: expected a number, got True"),
         ("[worker]\nprefix_cache = 1", "expected true or false, got 1"),
         ("[worker]\ntransports = 'tcp'", "expected a list of strings, got 'tcp'"),
-        ("[worker]\ntransports = ['rdma']", "'rdma' is not one of shm, tcp"),
+        ("[worker]\ntransports = ['pigeons']", "'pigeons' is not one of shm, rdma, tcp"),
         (
             "[worker]\ntransports = ['cuda_ipc']",
-            '\'cuda_ipc\' goes with device = "cuda"; on "cpu" take one of shm, tcp',
+            '\'cuda_ipc\' goes with device = "cuda"; on "cpu" take one of shm, rdma, tcp',
         ),
-        ("[worker]\ntransports = []", "transports: allow at least one of shm, tcp"),
+        ("[worker]\ntransports = []", "transports: allow at least one of shm, rdma, tcp"),
         ("[worker]\ndevice = 'gpu'", "'gpu' is not one of cpu, cuda"),
         ("[worker]\ndevice = 'cuda'\nproduct_path = 'amx'", "'amx' goes with device = \"cpu\"; .* one of auto, fast"),
         ("[worker]\nproduct_path = 'fast'", "product_path: 'fast' goes with device = \"cuda\""),
@@ -218,13 +218,14 @@ def test_tls_files_are_set_once_for_all_services_and_a_section_may_name_others(t
         assert config.tls_ca == tmp_path / "ca.pem"
 
 
-def test_with_tls_nccl_moves_pages_only_where_the_settings_name_it(tmp_path: Path) -> None:
+def test_with_tls_nccl_and_rdma_move_pages_only_where_the_settings_name_them(tmp_path: Path) -> None:
     file = tmp_path / "any.pem"
     file.write_text("")
     tls = {"tls_certificate": file, "tls_key": file, "tls_ca": file}
     assert DecodeConfig(device="cuda", **tls).allowed_transports == ("cuda_ipc",)
     assert DecodeConfig(device="cuda", transports=("nccl",), **tls).allowed_transports == ("nccl",)
     assert DecodeConfig(**tls).allowed_transports == ("shm", "tcp")
+    assert DecodeConfig(transports=("rdma",), **tls).allowed_transports == ("rdma",)
 
 
 def test_a_tls_file_that_this_user_may_not_look_at_is_refused_by_its_key(

@@ -36,10 +36,14 @@ class SentMessages:
     ended = False
 
     def __init__(self) -> None:
+        self.closed = 0
         self.sent: list[Message] = []
 
     def send(self, message: Message) -> None:
         self.sent.append(message)
+
+    def close(self) -> None:
+        self.closed += 1
 
     def taken(self) -> list[Message]:
         """The messages sent since the last call, without Begun, which says that a prompt's turn has come."""
@@ -55,7 +59,7 @@ class ManualWriter:
     bytes_written = 0
 
     def __init__(self, shape: PageShape = SHAPE) -> None:
-        self.shape = shape
+        self.shape, self.closed = shape, False
         self.spans: list[Span] = []
         self.rounds: list[int] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -78,7 +82,7 @@ class ManualWriter:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 def of_size(page_tokens: int) -> PageShape:

@@ -13,10 +13,10 @@ from kvtransfer.transfer import Pool, TransferError
 from mesh.jobs import Ticket
 from mesh.kv_messages import KvHello, Later, Ready
 from mesh.memory_network import MemoryNetwork
-from mesh.messages import Message
+from mesh.messages import Heartbeat, Message
 from mesh.network import Channel, Stream
 from mesh.rules import RULES
-from prefill_svc.links import FORGET_SECONDS, REDIAL_SECONDS, DecodeLink, Links, secret_for
+from prefill_svc.links import FORGET_SECONDS, REDIAL_SECONDS, DecodeLink, Links, secret_for, without
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import SHAPE, ManualWriter, of_size
 
@@ -34,8 +34,10 @@ class ManualTransport:
         self.writers: list[ManualWriter] = []
         self.handles: list[bytes] = []
         self.broken = False
+        self.connect_seconds = 0.0
 
     async def connect(self, handle: bytes, pool: Pool, incarnation: int) -> ManualWriter:
+        await asyncio.sleep(self.connect_seconds)
         if self.broken:
             raise TransferError("no way to the pool")
         self.handles.append(handle)
@@ -79,13 +81,18 @@ class DecodeEnd:
 
     async def accept(self, stream: Stream) -> None:
         self.streams.append(stream)
-        self.received.append(await stream.receive())
-        stream.send(self.answer)
+        self.received.append(hello := await stream.receive())
+        assert isinstance(hello, KvHello)
+        stream.send(replace(self.answer, chosen=hello.transports[0]) if self.answer.chosen else self.answer)
         while True:
             self.received.append(await stream.receive())
 
 
-def with_links(test: Callable[[Links, LinkEvents, ManualTransport, DecodeEnd], Awaitable[None]], listen: bool) -> None:
+def with_links(
+    test: Callable[[Links, LinkEvents, ManualTransport, DecodeEnd], Awaitable[None]],
+    listen: bool,
+    mine: KvHello = MINE,
+) -> None:
     async def main() -> None:
         network, host, transport, decode = MemoryNetwork(Random(1)), LinkEvents(), ManualTransport(), DecodeEnd()
         if listen:
@@ -93,8 +100,8 @@ def with_links(test: Callable[[Links, LinkEvents, ManualTransport, DecodeEnd], A
         links = Links(
             host,
             network.host("prefill"),
-            hello=MINE,
-            transports={"manual": cast(Any, transport)},
+            hello=mine,
+            transports={"manual": cast(Any, transport), "slow": cast(Any, transport)},
             pool=cast(Any, None),
             rules=RULES,
         )
@@ -159,6 +166,31 @@ def test_a_writer_that_cannot_connect_makes_no_session() -> None:
     with_links(test, listen=True)
 
 
+def test_after_a_transport_that_reaches_no_pool_the_next_dial_offers_the_others() -> None:
+    async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
+        def offers() -> list[tuple[str, ...]]:
+            return [each.transports for each in decode.received if isinstance(each, KvHello)]
+
+        transport.broken = True
+        links.to("decode")
+        await asyncio.sleep(0.3)
+        assert offers()[:3] == [("manual", "slow"), ("slow",), ("manual",)]
+        transport.broken = False
+        await asyncio.sleep(2)
+        assert links.to("decode").up
+        decode.streams[-1].close()
+        await asyncio.sleep(2)
+        assert offers()[-1] == ("manual", "slow"), "a session that ended says nothing about its transport"
+
+    mine = replace(MINE, transports=("manual", "slow"))
+    with_links(test, listen=True, mine=mine)
+
+
+def test_the_only_transport_is_offered_again_and_again() -> None:
+    assert without("rdma", ("rdma",)) == ("rdma",)
+    assert without("", ("shm", "tcp")) == ("shm", "tcp")
+
+
 def test_after_the_end_of_a_session_the_next_one_has_a_new_writer() -> None:
     async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
         link = links.to("decode")
@@ -172,6 +204,46 @@ def test_after_the_end_of_a_session_the_next_one_has_a_new_writer() -> None:
         assert link.up and link.writer is transport.writers[1] and host.names() == ["wake", "ended", "wake"]
         transport.writers[1].bytes_written = 11
         assert links.bytes_written == 111
+
+    with_links(test, listen=True)
+
+
+def test_a_writer_that_takes_long_to_connect_keeps_its_session_alive() -> None:
+    async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
+        transport.connect_seconds = 20.0
+        link = links.to("decode")
+        await asyncio.sleep(19)
+        assert not link.up and decode.received.count(Heartbeat()) >= 19 / RULES.lease_seconds
+        await asyncio.sleep(2)
+        assert link.up and host.names() == ["wake"] and len(decode.streams) == 1
+
+    with_links(test, listen=True)
+
+
+@pytest.mark.parametrize("connect_seconds", [0.0, 20.0])
+def test_a_link_that_ends_while_its_writer_connects_leaves_no_writer(connect_seconds: float) -> None:
+    async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
+        transport.connect_seconds = connect_seconds
+        links.to("decode")
+        await asyncio.sleep(5)
+        await links.aclose()
+        assert all(writer.closed for writer in transport.writers)
+        assert len(transport.writers) == (not connect_seconds)
+
+    with_links(test, listen=True)
+
+
+def test_a_writer_that_broke_ends_its_session_and_the_next_one_brings_another() -> None:
+    async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
+        link = links.to("decode")
+        await asyncio.sleep(0.1)
+        broken = transport.writers[0]
+        link.broke(broken)
+        await asyncio.sleep(0.3)
+        assert host.names() == ["wake", "ended", "wake"] and link.writer is transport.writers[1]
+        link.broke(broken)  # a second write of the old one fails later
+        await asyncio.sleep(0.3)
+        assert host.names() == ["wake", "ended", "wake"]
 
     with_links(test, listen=True)
 

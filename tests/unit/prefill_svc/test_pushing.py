@@ -131,6 +131,7 @@ def test_a_write_that_fails_loses_the_prompt_once() -> None:
         parts.pushing.computed(parts.plan(prompt), 1, 1)
         await parts.writer.complete(1, TransferError("broken"))
         assert parts.gateway.taken() == [Lost(prompt.ticket, Reason.CANNOT_PUSH)] and parts.pool.counts().in_use == 2
+        assert parts.decode.closed == 1, "only another session brings another writer"
         await parts.writer.complete(1, TransferError("broken"))
         assert parts.gateway.taken() == [] and parts.decode.taken() == [] and parts.pool.counts().in_use == 0
 
