@@ -3,8 +3,11 @@
 `make protos` runs it; what it writes is committed, and a test holds the committed files equal to a fresh run. Use the
 oldest grpcio-tools that is supported: newer generated code refuses older protobuf runtimes, the reverse works."""
 
+import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -17,20 +20,19 @@ def sources(root: Path = ROOT) -> list[str]:
 
 
 def generate(out: Path, root: Path = ROOT) -> None:
-    """Write code, stubs and the descriptor set of all contracts under `out`."""
-    from importlib.metadata import version
-
-    import grpc_tools
-    from grpc_tools import protoc
-
+    """Write code, stubs and the descriptor set of all contracts under `out`. The compiler runs in a process of its own:
+    it brings a copy of protobuf's C++ library, as NIXL does, and two of them in one process abort it."""
+    tools = find_spec("grpc_tools")
+    if tools is None or tools.origin is None:
+        raise SystemExit("protos: grpcio-tools is not installed")
     if not version("grpcio-tools").startswith(TOOLS_VERSION):
         raise SystemExit(f"protos: grpcio-tools {TOOLS_VERSION} is needed, found {version('grpcio-tools')}")
     out.mkdir(parents=True, exist_ok=True)
-    status = protoc.main(
+    status = subprocess.call(
         [
-            "protoc",
+            *(sys.executable, "-m", "grpc_tools.protoc"),
             f"-I{root}",
-            f"-I{Path(grpc_tools.__file__).parent / '_proto'}",
+            f"-I{Path(tools.origin).parent / '_proto'}",
             f"--python_out={out}",
             f"--pyi_out={out}",
             f"--grpc_python_out={out}",

@@ -46,6 +46,7 @@ IMPORTED_FOR_US = {
     "ruff": "a command",
     "import-linter": "a command",
     "pre-commit": "a command",
+    "grpcio-tools": "protos/generate.py runs it",
     "nixl-cu12": "kvtransfer/nixl_agent.py imports it where it is installed",
     "pytest-timeout": "a plugin of pytest",
     "pytest-xdist": "a plugin of pytest",
