@@ -13,7 +13,7 @@ GUESSED_PAGE_SECONDS = 0.0002  # a page on its way, until a worker has measured 
 JOIN_BATCH_SECONDS = 0.002  # cost of one more request in a decode batch
 NO_ROOM_SECONDS = 5.0  # cost of a decode worker without enough free pages, or with requests that wait for some
 SPARE_DECODE = 0.25  # a prompt costs so much more at an idle decode worker: batches come that it would slow down
-SLOWED_REQUEST = 0.02  # ... and so much more for each request that decodes there
+SLOWED_REQUEST = 0.2  # ... and so much more for each request that decodes there
 
 
 class WorkerFigures(NamedTuple):
