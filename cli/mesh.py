@@ -18,6 +18,8 @@ from mesh.model_config import BUILTIN_NAME
 
 Config = TypeVar("Config", bound=CommonConfig)
 
+# Workers take all cores that they get. The gateway takes little, and every client waits for it: it goes first.
+WORKER_NICENESS = 5
 CLOSE_SECONDS = 5.0  # what a gateway needs behind its drain to close its doors
 
 
@@ -63,7 +65,8 @@ def services_of(
             if mesh.further:
                 short = worker.model_name.rpartition("/")[2]
                 own |= {"model": worker.model_name, f"{tier}.name": f"{worker.name}-{short}-{number}"}
-            services.append(Service(own[f"{tier}.name"], serve_arguments(tier, common | own, config)))
+            arguments = serve_arguments(tier, common | own, config)
+            services.append(Service(own[f"{tier}.name"], arguments, niceness=WORKER_NICENESS))
     return services
 
 

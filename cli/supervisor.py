@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from cli.priority import stand_back
+
 WRONG_SETTINGS = 2  # exit status of `baton serve`
 READY = " ready at "  # in the one line that a service logs when it serves
 UP = " is up, class "  # in the gateway's line about a worker with which it has a session
@@ -45,6 +47,7 @@ class Service:
     arguments: tuple[str, ...]  # arguments of the Python interpreter
     environment: tuple[tuple[str, str], ...] = ()  # variables added to this process's own
     drain_seconds: float = 0.0  # what the service itself takes to leave, at most
+    niceness: int = 0  # how far it stands back for other services when the processor's cores are all busy
 
 
 @dataclass(slots=True)
@@ -143,6 +146,7 @@ class Supervisor:
             limit=1 << 20,
         )
         running.process = process
+        stand_back(process.pid, running.service.niceness)
         try:
             async for line in _lines(process):
                 running.lines.append(line)

@@ -43,6 +43,7 @@ def test_every_service_gets_a_name_a_port_and_the_gateway(model: Path) -> None:
     }
     mesh = read_settings(overrides=overrides).mesh()
     services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint="http://127.0.0.1:4317")
+    assert [service.niceness > 0 for service in services] == ["gateway" not in service.name for service in services]
     assert [service.name for service in services] == ["gateway", "prefill-0", "decode-0", "decode-1"]
     decode = read_settings(overrides=settings_in(services[3].arguments)).decode()
     assert (decode.name, decode.address, decode.workers_on_host) == ("decode-1", "127.0.0.1:0", 3)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli import supervisor
+from cli.priority import stand_back
 from cli.supervisor import MeshFailed, ProcessState, Service, Supervisor, brief
 from mesh.rules import RULES
 
@@ -75,6 +76,31 @@ async def test_a_mesh_is_ready_when_every_service_said_so_and_nothing_is_left_af
     await mesh.stop()
     assert sorted(lines) == [("a", "x ready at 127.0.0.1:1"), ("b", "x ready at 127.0.0.1:1")]
     assert [process.returncode for process in processes if process] == [-signal.SIGTERM] * 2
+
+
+@pytest.mark.parametrize("niceness", [0, 5])
+async def test_a_service_stands_back_for_the_others_as_far_as_it_should(niceness: int) -> None:
+    mesh = Supervisor([Service("decode-0", ("-c", READY), niceness=niceness)], quiet)
+    mesh.start()
+    await mesh.all_ready(PATIENCE_SECONDS)
+    process = mesh.running[0].process
+    assert process is not None
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + niceness
+    group = Path(f"/proc/{process.pid}/autogroup")
+    if group.exists():  # Linux weighs whole sessions where it can
+        assert group.read_text().split()[-1] == str(niceness)
+    await mesh.stop()
+
+
+def test_a_process_that_has_ended_or_a_kernel_that_refuses_is_no_failure(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    stand_back(ended.pid, 5)
+    with subprocess.Popen(["sleep", "60"]) as sleeping:
+        (tmp_path / str(sleeping.pid) / "autogroup").mkdir(parents=True)  # a folder: writing fails
+        stand_back(sleeping.pid, 5, tmp_path)
+        assert os.getpriority(os.PRIO_PROCESS, sleeping.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 5
+        sleeping.kill()
 
 
 async def test_a_dead_service_starts_again() -> None:
