@@ -165,7 +165,7 @@ async def test_a_writer_that_does_not_write_its_probe_gets_no_further(rdma, new_
 
         def join():
             with dial((host, int(port)), 30.0) as connection:
-                welcome = greet(connection, handle, 7, pair.source.shape)
+                welcome = greet(connection, handle, 7, pair.source.shape, name="rdma")
                 read_offer(lambda count: take(connection, count), welcome.pages, pair.source.shape.page_bytes)
                 connection.sendall(JOINED)
                 return connection.recv(100) == b"" and hung_up(connection, 30.0)
