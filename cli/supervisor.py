@@ -146,7 +146,7 @@ class Supervisor:
             limit=1 << 20,
         )
         running.process = process
-        stand_back(process.pid, running.service.niceness)
+        standing = asyncio.create_task(stand_back(process.pid, running.service.niceness))
         try:
             async for line in _lines(process):
                 running.lines.append(line)
@@ -156,6 +156,7 @@ class Supervisor:
                 self._on_line(running.service.name, line)
             status = await process.wait()
         finally:
+            standing.cancel()
             if process.returncode is None:  # only when this task was cancelled
                 process.kill()
         running.state = ProcessState.DEAD

@@ -66,7 +66,7 @@ class Agent:
         self._call(problem, "register_memory", [(*region, 0, "") for region in regions], MEMORY)
 
     def metadata(self) -> bytes:
-        """What a peer needs to reach this agent and the memory registered so far: a secret between the two."""
+        """A secret of two: a peer needs it to reach this agent and the memory registered so far."""
         return bytes(self._call("no metadata", "get_agent_metadata"))
 
     def join(self, metadata: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a connection of TCP does with the bytes that come: portion after portion, each its frames and then their bytes.
+"""A connection of TCP receives portion after portion: the frames of each, and then their bytes.
 
 Step 4 of a request's life. `buffers` names the memory that the next bytes go into: room for a portion's frames, then
 the pages of its spans in their order, or the sink where a frame has no page. Whoever reads fills them from the first on

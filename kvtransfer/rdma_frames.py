@@ -1,4 +1,4 @@
-"""What a receiver offers a writer over RDMA, behind its welcome: where its pages lie, and NIXL's metadata with the key.
+"""A receiver's offer to a writer over RDMA, behind its welcome: where its pages lie, and NIXL's metadata with the key.
 
 Nothing here is trusted. The writer turns the offer's addresses into those of pages, so an offer counts only if its
 regions hold exactly the pages that the welcome names; sizes are bounded before anything is read. NIXL's metadata have a

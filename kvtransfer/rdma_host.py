@@ -1,4 +1,4 @@
-"""What RDMA needs of this host: the package, a device with an active port that this user may open, and pinned memory.
+"""RDMA needs of this host the package, a device with an active port that this user may open, and pinned memory.
 
 Each obstacle is one line that says what to do."""
 

@@ -1,4 +1,4 @@
-"""What a receiver offers over RDMA is checked before it becomes addresses; spans are joined only where they may be."""
+"""The receiver's offer over RDMA is checked before it becomes addresses; spans are joined only where they may be."""
 
 import random
 import struct
