@@ -5,7 +5,6 @@ join the columns of gateway/table.py: one for all decode workers, one for all pr
 them."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.attached import AttachedWorker
@@ -21,8 +20,7 @@ from gateway.figures import (
 from gateway.table import Cached, Column, Group, Lacking
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     tokens: int  # tokens that must be in the pages before decode can go on
     numerics: str = ""  # numerics class of the tokens that the client has; empty: any class
     adjusts: bool = False  # it adjusts logits, which not every worker can

@@ -9,11 +9,10 @@ more than it has: the answer is a hint, and the worker computes what it lacks.""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Leading:
+class Leading(NamedTuple):
     """Workers that hold exactly so many leading blocks of a prompt."""
 
     blocks: int
@@ -50,9 +49,19 @@ class PrefixIndex:
         """Every worker that holds the first of these blocks, with the number of blocks until the first that it lacks;
         the fewest blocks first."""
         found, start, get = list[Leading](), 0, self._holders.get
+        last = len(hashes) - 1
+        if (
+            last > 0 and hashes[last] not in self._holders
+        ):  # as `held` leaves it: no worker has more
+            last -= 1
         workers = get(hashes[0], 0) if hashes else 0
         while workers:
-            start = bisect_left(hashes, True, lo=start + 1, key=lambda block: get(block, 0) & workers != workers)
+            if get(hashes[last], 0) & workers == workers:
+                start = last + 1
+            else:
+                start = bisect_left(
+                    hashes, True, lo=start + 1, hi=last, key=lambda block: get(block, 0) & workers != workers
+                )
             stay = get(hashes[start], 0) & workers if start < len(hashes) else 0
             found.append(Leading(start, workers & ~stay))
             workers = stay

@@ -115,15 +115,14 @@ class Stand(NamedTuple):
 
     def beside(self, below: float) -> FoundRoute | None:
         """The same where it takes the prompt from prefill; it may be missing where it costs more than `below`."""
-        least = min([self.lacking.most, *(lacking for lacking, _ in self.lacking.hits)])
-        if max(1, least) * self.group.least_beside > below + PREFERRED_SECONDS:
+        if max(1, self.lacking.least) * self.group.least_beside > below + PREFERRED_SECONDS:
             return None
         return self._found(self.base + beside_seconds(self.group, self.lacking))
 
     def nearly_cached(self) -> FoundRoute | None:
         """The cheapest of those that lack at most a page of the prompt."""
         page = self.group.page_tokens
-        if self.lacking.most > page and all(lacking > page for lacking, _ in self.lacking.hits):
+        if self.lacking.least > page:
             return None
         short = [(float(self.base[row]), row, lacking) for lacking, row in self._cheapest() if lacking <= page]
         cost, row, lacking = min(short, default=(inf, 0, 0))
@@ -136,7 +135,7 @@ class Stand(NamedTuple):
 
     def _cheapest(self) -> Iterator[tuple[int, int]]:
         """For each number of tokens that workers lack: the number, and the row of the cheapest that lacks so many."""
-        most, hits = self.lacking
+        hits = self.lacking.hits
         rest = self.base.copy() if hits else self.base
         for lacking, rows in hits:
             rest[rows] = inf
@@ -145,7 +144,7 @@ class Stand(NamedTuple):
                 yield lacking, row
         row = int(rest.argmin())
         if rest[row] < inf:
-            yield most, row
+            yield self.lacking.most, row
 
 
 def stands_of(
@@ -154,20 +153,24 @@ def stands_of(
     """Every usable decode worker, together with the prefill workers that are left for it."""
     able = [d for d in table.decodes if need.numerics in ("", d.numerics) and (d.adjusts or not need.adjusts)]
     waits, found = dict[Group, Partner | None](), list[Stand]()
-    changes = dict.fromkeys(preferred, -PREFERRED_SECONDS) | dict.fromkeys(refused, inf)
+    changes = dict[int, float]()
+    if preferred or refused:
+        changes = dict.fromkeys(preferred, -PREFERRED_SECONDS) | dict.fromkeys(refused, inf)
     for group in able:
         for other in group.partners:
             if other not in waits and (other.adjusts or not need.adjusts):
                 lacking = other.lacking(need.tokens, need.cached)
                 wait = prompt_seconds(other, lacking)
-                add(wait, other, changes)
+                if changes:
+                    add(wait, other, changes)
                 waits[other] = Partner.of(other, wait, lacking, _left(other, refused))
         lacking = group.lacking(need.tokens, need.cached)
         base = decode_seconds(group, lacking)
-        add(base, group, changes)
+        if changes:
+            add(base, group, changes)
         partners = [partner for each in group.partners if (partner := waits.get(each)) is not None]
         stand = Stand(group, base, lacking, partners, _left(group, refused))
-        for decode in {decode for _, decode in failed}:
+        for decode in {decode for _, decode in failed} if failed else ():
             if stand.has(decode):  # failed pushes make other partners of its own
                 more = {p: _failed_seconds(times) for (p, to), times in failed.items() if to == decode}
                 left = [each for partner in stand.partners if (each := partner.changed(more)) is not None]

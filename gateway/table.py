@@ -44,11 +44,8 @@ class Lacking(NamedTuple):
 
     most: int  # that most workers lack
     hits: list[Hit]  # the others
-
-    @property
-    def largest(self) -> int:
-        """The tokens that the worker with the fewest lacks."""
-        return max([self.most, *(lacking for lacking, _ in self.hits)])
+    least: int  # that the worker with most of it lacks
+    largest: int
 
     def of(self, row: int) -> int:
         """The tokens that the worker of this row lacks."""
@@ -120,26 +117,30 @@ class Group:
 
     def lacking(self, tokens: int, cached: Collection[Cached]) -> Lacking:
         """The tokens that each worker lacks of a prompt with so many."""
-        if not cached:
-            return Lacking(tokens, [])
         levels, left = list[tuple[int, int]](), self._bits
         for held, workers in cached:
-            if mine := workers & self._bits:
+            if mine := workers & left:
                 levels.append((max(0, tokens - held), mine))
                 left ^= mine
-        levels.append((tokens, left))
+        if left:
+            levels.append((tokens, left))
+        if len(levels) == 1:
+            most = levels[0][0]
+            return Lacking(most, [], most, most)
         sizes = [workers.bit_count() for _, workers in levels]
-        at = sizes.index(max(sizes))
-        most = levels[at][0]  # of most workers: a system prompt may be everywhere
+        most, _ = common = levels[sizes.index(max(sizes))]  # a system prompt may be everywhere
         found = list[Hit]()
-        for i, (lacking, workers) in enumerate(levels):
-            if i == at or not workers:
+        for level in levels:
+            if level is common:
                 continue
-            if sizes[i] <= FEW:
+            lacking, workers = level
+            if not workers & (workers - 1):
+                found.append(Hit(lacking, self._row_at[workers.bit_length() - 1]))
+            elif workers.bit_count() <= FEW:
                 found += [Hit(lacking, self._row_at[slot]) for slot in slots_of(workers)]
             else:
                 found.append(Hit(lacking, self._at[many_slots_of(workers)]))
-        return Lacking(most, found)
+        return Lacking(most, found, min(levels)[0], max(levels)[0])
 
 
 class WorkerTable:
@@ -240,4 +241,4 @@ def slots_of(workers: int) -> Iterator[int]:
 def many_slots_of(workers: int) -> Rows:
     """The same for many bits."""
     packed = np.frombuffer(workers.to_bytes((workers.bit_length() + 7) // 8, "little"), np.uint8)
-    return np.flatnonzero(np.unpackbits(packed, bitorder="little"))
+    return np.unpackbits(packed, bitorder="little").view(bool).nonzero()[0]
