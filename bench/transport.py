@@ -55,7 +55,7 @@ def main() -> None:
 async def bench(names: Sequence[str], spans_kib: Sequence[int], pass_bytes: int, passes: int) -> list[SpeedFigures]:
     say(f"{processor()}; each figure: median   (lowest to highest)")
     found: list[SpeedFigures] = []
-    with Progress(console=Console(stderr=True)) as progress:
+    with Progress(console=Console(stderr=True), auto_refresh=False) as progress:  # its thread would share our core
         bar = progress.add_task("transports", total=len(spans_kib) * passes)
         async with receiving_process() as peer:
             for kib in spans_kib:
@@ -66,7 +66,7 @@ async def bench(names: Sequence[str], spans_kib: Sequence[int], pass_bytes: int,
                     span_bytes=kib * 1024,
                     pass_bytes=pass_bytes,
                     passes=passes,
-                    each=lambda: progress.advance(bar),
+                    each=lambda: progress.update(bar, advance=1, refresh=True),
                 )
                 found.append(figures)
     for figures in found:

@@ -50,7 +50,7 @@ class ReceivingPeer:
         missing = set(range(len(targets)))
 
         def arrived(span: Arrived) -> None:
-            missing.discard(span.index)
+            missing.discard(span.page)
             if not missing:
                 answer({"cpu_seconds": time.process_time()})
 

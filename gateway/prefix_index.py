@@ -50,9 +50,7 @@ class PrefixIndex:
         the fewest blocks first."""
         found, start, get = list[Leading](), 0, self._holders.get
         last = len(hashes) - 1
-        if (
-            last > 0 and hashes[last] not in self._holders
-        ):  # as `held` leaves it: no worker has more
+        if last > 0 and hashes[last] not in self._holders:  # as `held` leaves it: no worker has more
             last -= 1
         workers = get(hashes[0], 0) if hashes else 0
         while workers:

@@ -43,6 +43,9 @@ class DevicePool:
     def view(self, page: int, first_layer: int, layers: int) -> memoryview:
         raise TypeError("pages on a GPU have no host memory: only cuda_ipc and nccl move them")
 
+    def views(self, pages: Sequence[int], first_layer: int, layers: int) -> list[memoryview]:
+        return [self.view(page, first_layer, layers) for page in pages]
+
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
         return self.checksums([page], first_layer, layers)[0]
 

@@ -3,13 +3,15 @@
 Step 4 of a request's life. A frame names a ticket and a page of its prompt; only while the landing of that ticket is
 open is there a page for it. Bytes of all other frames are read and thrown away."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from kvtransfer.portions import Frame
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
 
 _SINK_BYTES = 256 * 1024
+_NOWHERE = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,12 +55,14 @@ class FrameLandings:
         takes = landing is not None and landing.begins(frame.page, frame.first_layer, frame.layers)
         return landing if takes else None
 
-    def find(self, frame: Frame) -> tuple[FrameLanding, memoryview] | None:
-        """Where the bytes of this frame go, which begins now; None: into the sink."""
-        landing = self.begin(frame)
-        if landing is None:
-            return None
-        return landing, self.pool.view(landing.pages[frame.page], frame.first_layer, frame.layers)
+    def find(self, frames: Sequence[Frame]) -> Iterator[tuple[Frame, FrameLanding | None, memoryview]]:
+        """Where the bytes of these frames go, which begin now; without a landing: into the sink."""
+        for layers, same in groupby(((frame, self.begin(frame)) for frame in frames), _layers):
+            found = list(same)
+            pages = [landing.pages[frame.page] for frame, landing in found if landing is not None]
+            views = iter(self.pool.views(pages, *layers))
+            for frame, landing in found:
+                yield frame, landing, _NOWHERE if landing is None else next(views)
 
     def complete(self, frame: Frame, landing: FrameLanding) -> None:
         """All bytes of a frame are in its page. Reports it if that very landing is still open."""
@@ -66,3 +70,7 @@ class FrameLandings:
             landing.arrived(
                 Arrived(frame.ticket, frame.page, frame.first_layer, frame.layers, frame.round, frame.checksum)
             )
+
+
+def _layers(found: tuple[Frame, FrameLanding | None]) -> tuple[int, int]:
+    return found[0].first_layer, found[0].layers

@@ -34,6 +34,9 @@ class MemoryPool:
         begin = page * self._page_bytes + place[0]
         return memoryview(self.memory)[begin : begin + place[1]]
 
+    def views(self, pages: Sequence[int], first_layer: int, layers: int) -> list[memoryview]:
+        return [self.view(page, first_layer, layers) for page in pages]
+
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
         return _checksum(self.view(page, first_layer, layers), self.shape.before(first_layer))
 

@@ -48,16 +48,19 @@ class SharedPool:
         self.address = int(np.frombuffer(self._memory, np.uint8).ctypes.data)
 
     def view(self, page: int, first_layer: int, layers: int) -> memoryview:
-        start, length = self._place(page, first_layer, layers)
-        return self.buffer[start : start + length]
+        return self.views((page,), first_layer, layers)[0]
+
+    def views(self, pages: Sequence[int], first_layer: int, layers: int) -> list[memoryview]:
+        starts, length = self._places(pages, first_layer, layers)
+        return [self.buffer[start : start + length] for start in starts]
 
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
-        start, length = self._place(page, first_layer, layers)
-        key = (start - page * self.shape.page_bytes) // KEY_BYTES
-        return int(baton_kernels.checksum(self.address + start, length, key))
+        return self.checksums((page,), first_layer, layers)[0]
 
     def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
-        return tuple(self.checksum(page, first_layer, layers) for page in pages)
+        starts, length = self._places(pages, first_layer, layers)
+        key = self.shape.place(first_layer, layers)[0] // KEY_BYTES
+        return tuple(baton_kernels.checksums(np.array(starts, np.int64) + self.address, length, key).tolist())
 
     def close(self) -> None:
         """Idempotent. The mapping goes with the last view of it."""
@@ -67,15 +70,18 @@ class SharedPool:
             self.buffer = memoryview(b"")
             del self._memory
 
-    def _place(self, page: int, first_layer: int, layers: int) -> tuple[int, int]:
-        """Byte offset of a span inside the pool, and its length."""
+    def _places(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[list[int], int]:
+        """Byte offsets of spans inside the pool, and their length."""
         shape = self.shape
         if self.fd < 0:
             raise ValueError("this page pool was closed")
-        if not (0 <= page < self.pages and 0 <= first_layer < first_layer + layers <= shape.layers):
-            raise IndexError(f"page {page}, layers {first_layer}+{layers} of a pool of {self.pages} x {shape.layers}")
-        offset, length = shape.place(first_layer, layers)
-        return page * shape.page_bytes + offset, length
+        for page in pages:
+            if not 0 <= page < self.pages:
+                raise IndexError(f"page {page} of a pool of {self.pages}")
+        if not 0 <= first_layer < first_layer + layers <= shape.layers:
+            raise IndexError(f"layers {first_layer}+{layers} of a pool of {shape.layers}")
+        (offset, length), page_bytes = shape.place(first_layer, layers), shape.page_bytes
+        return [page * page_bytes + offset for page in pages], length
 
 
 def attach(fd: int, shape: PageShape, pages: int) -> SharedPool:
@@ -108,7 +114,9 @@ def span_table(spans: Sequence[Span], source: Pool, target_pages: int) -> npt.ND
     page, target, first, layers = table.T
     inside = (0 <= page) & (page < source.pages) & (0 <= target) & (target < target_pages)
     inside &= (0 <= first) & (0 < layers) & (first + layers <= source.shape.layers)
-    inside &= np.array([all(0 <= page < source.pages for page in span.behind) for span in spans], bool)
+    for place, span in enumerate(spans):
+        if span.behind and not all(0 <= page < source.pages for page in span.behind):
+            inside[place] = False
     if not inside.all():
         raise IndexError(f"{spans[int(np.argmin(inside))]} is outside pools of {source.pages} and {target_pages} pages")
     return table

@@ -5,6 +5,7 @@ the pages of its spans in their order, or the sink where a frame has no page. Wh
 and says in `took` how many bytes came. `sink` revokes the pages when the ticket's landing ends before the bytes."""
 
 from collections import deque
+from itertools import starmap
 
 from kvtransfer.frame_landings import FrameLanding, FrameLandings
 from kvtransfer.portions import COUNT_BYTES, FRAME_BYTES, Frame, portion_bytes, unpack_portion
@@ -82,7 +83,6 @@ class PortionReader:
         if self._wanted == COUNT_BYTES:
             self._wanted += portion_bytes(bytes(self._head[:COUNT_BYTES]), MOST_TCP_FRAMES)
             return
-        for frame in unpack_portion(bytes(self._head[COUNT_BYTES : self._wanted]), self._landings.pool.shape):
-            landing, page = self._landings.find(frame) or (None, self._none)
-            self._coming.append(FrameBytes(frame, landing, page))
+        frames = unpack_portion(bytes(self._head[COUNT_BYTES : self._wanted]), self._landings.pool.shape)
+        self._coming.extend(starmap(FrameBytes, self._landings.find(frames)))
         self._have, self._wanted = 0, COUNT_BYTES

@@ -5,7 +5,11 @@ they follow on the same connection; over NCCL they go over NCCL. Parsing raises 
 
 import struct
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
+
+import numpy as np
 
 from kvtransfer.frames import VERSION, Malformed
 from kvtransfer.transfer import Span
@@ -14,6 +18,16 @@ from mesh.page_shape import PageShape
 _COUNT = struct.Struct("<4sI")
 _MAGIC, _FRAME_MAGIC = b"BPOR", b"BPAG"
 _FRAME = struct.Struct("<4sHxx32sIIIIQQ")
+_COLUMNS = ("magic", "version", "ticket", "page", "first_layer", "layers", "round", "length")
+_FRAMES = np.dtype(  # the same for many
+    {
+        "names": [*_COLUMNS, "checksum"],
+        "formats": ["S4", "<u2", "S32", "<u4", "<u4", "<u4", "<u4", "<u8", "<u8"],
+        "offsets": [0, 4, 8, 40, 44, 48, 52, 64, 56],
+        "itemsize": _FRAME.size,
+    }
+)
+_PLACE = attrgetter("index", "first_layer", "layers")
 COUNT_BYTES, FRAME_BYTES = _COUNT.size, _FRAME.size
 MOST_FRAMES = 1 << 16
 
@@ -30,14 +44,25 @@ class Frame(NamedTuple):
     length: int  # bytes
 
 
+class PackedFrames:
+    """The frames of one write. A portion is some of them in a row, with their checksums."""
+
+    def __init__(self, ticket: bytes, spans: Sequence[Span], round: int, shape: PageShape) -> None:
+        index, first, layers = np.fromiter(chain.from_iterable(map(_PLACE, spans)), np.int64).reshape(-1, 3).T
+        lengths = [shape.place(span.first_layer, span.layers)[1] for span in spans]
+        self.lengths = lengths
+        self._rows = np.zeros(len(spans), _FRAMES)
+        values = _FRAME_MAGIC, VERSION, ticket, index, first, layers, round, lengths
+        for name, value in zip(_COLUMNS, values, strict=True):
+            self._rows[name] = value
+
+    def portion(self, begin: int, end: int, sums: Sequence[int]) -> bytes:
+        self._rows["checksum"][begin:end] = sums
+        return _COUNT.pack(_MAGIC, end - begin) + self._rows[begin:end].tobytes()
+
+
 def pack_portion(ticket: bytes, spans: Sequence[Span], round: int, sums: Sequence[int], shape: PageShape) -> bytes:
-    pack, raw = _FRAME.pack, [_COUNT.pack(_MAGIC, len(spans))]
-    lengths = {each: shape.place(*each)[1] for each in {(span.first_layer, span.layers) for span in spans}}
-    for span, checksum in zip(spans, sums, strict=True):
-        first, layers = span.first_layer, span.layers
-        place = span.index, first, layers, round
-        raw.append(pack(_FRAME_MAGIC, VERSION, ticket, *place, checksum, lengths[first, layers]))
-    return b"".join(raw)
+    return PackedFrames(ticket, spans, round, shape).portion(0, len(spans), sums)
 
 
 def portion_bytes(head: bytes, most: int = MOST_FRAMES) -> int:

@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kvtransfer.address import host_and_port
@@ -17,7 +17,7 @@ from kvtransfer.blocking import finish_or_discard, settled
 from kvtransfer.frames import TICKET_BYTES, WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.pool import span_table
 from kvtransfer.portion_reader import MOST_TCP_FRAMES
-from kvtransfer.portions import pack_portion
+from kvtransfer.portions import PackedFrames
 from kvtransfer.span_reader import span_reader
 from kvtransfer.tcp_socket import TcpSocket
 from kvtransfer.transfer import Pool, Span, TransferError
@@ -60,11 +60,11 @@ class TcpWriter:
         if len(ticket) != TICKET_BYTES:
             raise ValueError(f"a ticket has {TICKET_BYTES} bytes, not {len(ticket)}")
         span_table(spans, self._source, self._target_pages)  # refuse before anything is sent
-        sums = [0] * len(spans)
-        todo = deque(range(len(spans)))
+        frames, sums = PackedFrames(ticket, spans, round, self.shape), [0] * len(spans)
+        todo = deque(batches(frames.lengths))
         pumps = [
-            asyncio.ensure_future(self._pump(connection, ticket, spans, round, todo, sums))
-            for connection in self._choose(spans)
+            asyncio.ensure_future(self._pump(connection, spans, frames, todo, sums))
+            for connection in self._choose(len(todo))
         ]
         try:
             if pumps:
@@ -84,42 +84,29 @@ class TcpWriter:
     async def _pump(
         self,
         connection: TcpSocket,
-        ticket: bytes,
         spans: Sequence[Span],
-        round: int,
-        todo: deque[int],
+        frames: PackedFrames,
+        todo: deque[tuple[int, int]],
         sums: list[int],
     ) -> None:
         """One connection's share of a write, batch by batch: writes of other tickets take their turns in between."""
         while todo:
             async with connection.turn:
-                places, size = list[int](), 0
-                while todo and size < _BATCH_BYTES and len(places) < MOST_TCP_FRAMES:
-                    places.append(todo[0])
-                    span = spans[todo.popleft()]
-                    size += self.shape.place(span.first_layer, span.layers)[1]
-                buffers = self._portion(ticket, [spans[place] for place in places], round, places, sums)
+                if not todo:
+                    return
+                begin, end = todo.popleft()
+                views, sums[begin:end] = self._spans.read_all(spans[begin:end])
+                buffers = [memoryview(frames.portion(begin, end, sums[begin:end])), *views]
+                size = sum(frames.lengths[begin:end])
                 if self.throttle:
                     await self.throttle.take(size + len(buffers[0]))
                 await connection.send(buffers)
                 self.bytes_written += size
             await asyncio.sleep(0)
 
-    def _portion(
-        self, ticket: bytes, spans: Sequence[Span], round: int, places: Sequence[int], sums: list[int]
-    ) -> list[memoryview]:
-        """Frames and bytes of these spans; notes their checksums at their places in `sums`."""
-        views = list[memoryview]()
-        for place, span in zip(places, spans, strict=True):
-            view, sums[place] = self._spans.read(span)
-            views.append(view)
-        frames = pack_portion(ticket, spans, round, [sums[place] for place in places], self.shape)
-        return [memoryview(frames), *views]
-
-    def _choose(self, spans: Sequence[Span]) -> list[TcpSocket]:
+    def _choose(self, batches: int) -> list[TcpSocket]:
         """Picks as many connections as the write has batches; successive writes begin at different ones."""
-        size = sum(self.shape.place(span.first_layer, span.layers)[1] for span in spans)
-        count = min(len(self._sockets), len(spans), -(-size // _BATCH_BYTES))
+        count = min(len(self._sockets), batches)
         self._turn += count
         return [self._sockets[(self._turn + step) % len(self._sockets)] for step in range(count)]
 
@@ -129,6 +116,16 @@ class TcpWriter:
             self._broken = reason
             for connection in self._sockets:
                 connection.close(reason)
+
+
+def batches(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Spans of these lengths, in their order, in groups that are sent as one portion each: from and up to a span."""
+    begin = size = 0
+    for end, length in enumerate(lengths, 1):
+        size += length
+        if size >= _BATCH_BYTES or end - begin == MOST_TCP_FRAMES or end == len(lengths):
+            yield begin, end
+            begin, size = end, 0
 
 
 class Throttle:

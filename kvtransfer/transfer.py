@@ -11,7 +11,7 @@ pages in quarantine until `silent` proves that the writer can write no more."""
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mesh.page_shape import PageShape
 
@@ -32,12 +32,11 @@ class Span:
     behind: tuple[int, ...] = ()  # page ids in the writer's pool of the further pages that it takes, where sizes differ
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(NamedTuple):
     """Two-sided transports: all bytes of one span are in the page of an open landing."""
 
     ticket: bytes
-    index: int
+    page: int  # index of the prompt's page
     first_layer: int
     layers: int
     round: int
@@ -115,11 +114,14 @@ class Pool(Protocol):
     def view(self, page: int, first_layer: int, layers: int) -> memoryview:
         """Writable bytes of a span."""
 
+    def views(self, pages: Sequence[int], first_layer: int, layers: int) -> list[memoryview]:
+        """`view` of the same layers of several pages."""
+
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
         """Position-keyed 64-bit multiply sum. The sums of a page's layer groups add up to the sum of the page."""
 
     def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
-        """`checksum` of the same layers of several pages: a GPU computes them in one call."""
+        """`checksum` of the same layers of several pages, in one call."""
 
 
 class Transport(Protocol):

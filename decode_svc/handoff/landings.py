@@ -123,8 +123,8 @@ class Landings:
     def _frame_arrived(self, frame: Arrived) -> None:
         """Two-sided: a whole frame is in its page."""
         if found := self._find(Ticket.unpack(frame.ticket)):
-            found[1].frame_ends(frame.index, frame.first_layer, frame.layers)
-            self.spans.arrived(*found, [frame.index], frame.first_layer, frame.layers, [frame.checksum])
+            found[1].frame_ends(frame.page, frame.first_layer, frame.layers)
+            self.spans.arrived(*found, [frame.page], frame.first_layer, frame.layers, [frame.checksum])
 
     def _watch(self, request: DecodeRequest, landing: OpenLanding) -> None:
         due = self._loop.time() + self._rules.progress_seconds / 4

@@ -8,7 +8,7 @@ from baton_kernels.arrays import PATHS
 from baton_kernels.library import KERNEL_VERSION, KernelError, available
 from baton_kernels.machine import bodies, choose, chosen, has_tiles, not_built, set_threads, threads
 from baton_kernels.paged import attention, layer_bytes, rmsnorm, rotate_write, tiles
-from baton_kernels.pages import checksum, copy_page, scatter
+from baton_kernels.pages import checksum, checksums, copy_page, scatter
 from baton_kernels.products import embed, gated, pack, pack_bytes, product
 from baton_kernels.sampling import Drawn, sample
 from baton_kernels.selftest import self_test
@@ -22,6 +22,7 @@ __all__ = [
     "available",
     "bodies",
     "checksum",
+    "checksums",
     "choose",
     "chosen",
     "copy_page",

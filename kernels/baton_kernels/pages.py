@@ -3,6 +3,8 @@
 The checksum is the sum over 64-bit words of word * key(i) modulo 2^64, i counted from the page's first word, so the
 sums of a page's spans add up to the page's. All of this runs on the caller's thread and never waits for a step."""
 
+import numpy as np
+
 from baton_kernels.arrays import I64, U64, Array, buffer, pointer, rank, writable
 from baton_kernels.library import KernelError, load
 
@@ -22,6 +24,22 @@ def scatter(dst_addresses: Array, src_addresses: Array, nbytes: int, key_words: 
         pointer("key_words", key_words, I64, (n,)),
         writable("sums", sums, U64, (n,)),
     )
+
+
+def checksums(addresses: Array, nbytes: int, key_word: int) -> Array:
+    """`checksum` of n spans of one length at these addresses (int64 [n]): uint64 [n]."""
+    (n,) = rank("addresses", addresses, 1)
+    _whole_words(nbytes)
+    sums, key_words = np.empty(n, U64), np.full(n, key_word, I64)
+    load().scatter(
+        None,
+        pointer("addresses", addresses, I64, (n,)),
+        n,
+        nbytes,
+        pointer("key_words", key_words, I64, (n,)),
+        pointer("sums", sums, U64, (n,)),
+    )
+    return sums
 
 
 def checksum(address: int, nbytes: int, key_word: int) -> int:

@@ -29,8 +29,10 @@ void baton_set_threads(int threads, const int32_t* cores) { pool_set_threads(thr
 
 void baton_scatter(const int64_t* to, const int64_t* from, long spans, int64_t bytes, const int64_t* words, uint64_t* sums) {
     const Body& body = body_for(kCopy);
-    for (long i = 0; i < spans; ++i)
-        sums[i] = body.copy(reinterpret_cast<char*>(to[i]), reinterpret_cast<const char*>(from[i]), bytes, static_cast<uint64_t>(words[i]));
+    for (long i = 0; i < spans; ++i) {
+        char* page = to ? reinterpret_cast<char*>(to[i]) : nullptr;
+        sums[i] = body.copy(page, reinterpret_cast<const char*>(from[i]), bytes, static_cast<uint64_t>(words[i]));
+    }
 }
 
 uint64_t baton_checksum(int64_t address, int64_t bytes, int64_t word) {

@@ -86,6 +86,7 @@ const char* baton_sample_adjusted(const float* logits, long rows, long vocab, co
                                   float* top_logprobs, const float* adjusted, const int32_t* adjusted_rows, long adjusted_count);
 void baton_log_exp(const float* x, float* logs, float* exps, long n);
 
+// If `to` is null, it only computes the checksums.
 void baton_scatter(const int64_t* to, const int64_t* from, long spans, int64_t bytes, const int64_t* words, uint64_t* sums);
 uint64_t baton_checksum(int64_t address, int64_t bytes, int64_t word);
 const char* baton_layer(const BatonStep*, const BatonLayer* rest, int64_t rest_offset, const BatonLayer* next, int64_t next_offset);

@@ -46,6 +46,17 @@ def test_checksums_of_spans_add_up_to_the_page(rng):
     assert sum(parts) % 2**64 == whole
 
 
+def test_checksums_of_many_spans_are_those_of_each(rng, bits):
+    nbytes, word = 4096 + 8, 7
+    source = rng.integers(0, 256, 64 * nbytes).astype(np.uint8)
+    starts = rng.permutation(64) * nbytes
+    found = bits.same(lambda: bk.checksums(source.ctypes.data + starts, nbytes, word))
+    assert found.tolist() == [reference.checksum(source[at : at + nbytes].tobytes(), word) for at in starts]
+    assert bk.checksums(starts[:0], nbytes, word).tolist() == []
+    with pytest.raises(bk.KernelError, match="nbytes"):
+        bk.checksums(source.ctypes.data + starts, 12, word)
+
+
 def test_any_changed_bit_and_any_moved_word_changes_the_checksum(rng):
     page = rng.integers(0, 2**63, 64).astype(np.uint64)
     whole = bk.checksum(page.ctypes.data, page.nbytes, 3)

@@ -278,7 +278,7 @@ async def test_arrivals_tell_ticket_place_round_and_checksum(two_sided_pair):
     sums = await pair.writer.write(TICKET, spans, 3)
     await pair.landed(1)
     told = pair.arrived[0]
-    assert (told.ticket, told.index, told.first_layer, told.layers, told.round) == (TICKET, 7, 1, 4, 3)
+    assert (told.ticket, told.page, told.first_layer, told.layers, told.round) == (TICKET, 7, 1, 4, 3)
     assert (told.checksum,) == sums
 
 

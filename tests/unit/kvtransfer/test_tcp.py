@@ -265,7 +265,7 @@ async def test_a_cancelled_write_leaves_whole_frames_behind(new_pair):
         written = pair.writer.bytes_written
         assert 0 < written < 10 * 64 * len(FULL)
         await pair.landed(written // len(FULL))
-        assert pair.receiver.refused.total() == 0 and all(pair.same(spans[told.index]) for told in pair.arrived)
+        assert pair.receiver.refused.total() == 0 and all(pair.same(spans[told.page]) for told in pair.arrived)
 
 
 async def test_a_throttled_writer_is_never_faster_than_its_rate(new_pair):
