@@ -2,7 +2,8 @@
 request may have ended its workers.
 
 A worker dies for others when its process is killed, or replaced at its address while it is stopped; and for one gateway
-when it hears nothing of that gateway for a lease and ends their session. A draining worker does not die for a gateway,
+when it hears nothing of that gateway for a lease and ends their session, or when their stream breaks and the worker
+does not attach there again. A draining worker does not die for a gateway,
 which learns late or never of one that it cannot hear: docs/protocol.md, "Request at the gateway"."""
 
 from dataclasses import dataclass
@@ -16,18 +17,22 @@ if TYPE_CHECKING:
     from tests.sim.seeds.fleet import Fleet
 
 
+KNOWN_LATE_SECONDS = 0.5  # so long after a worker has left a request a gateway may not know it yet
+
+
 @dataclass(frozen=True, slots=True)
 class DeathOfWorker:
     seconds: float
     noticed_by: frozenset[str]  # names of gateways
     noticed_late: frozenset[str]  # gateways that hear of it when a cut is mended, if their lease lasts so long
-    suspects: set[int]  # requests that it computed, or whose turn was next at it, as far as gateways know
+    suspects: set[int]  # requests that it computed just now, or whose turn was next at it, as far as gateways know
 
 
 class DeathsOfWorkers:
     def __init__(self, fleet: "Fleet") -> None:
         self._fleet = fleet
         self._all = list[DeathOfWorker]()
+        self._broken = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # its stream is; it may come back
         self._unnoticed = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # the notice is on its way
 
     def add(self, process: WorkerProcess) -> None:
@@ -42,23 +47,39 @@ class DeathsOfWorkers:
                 gateways = self._fleet.gateways.values()
                 self._add(process, [each for each in gateways if each.name == session.stream.peer and each.alive])
 
+    def broken(self, one: str, other: str) -> None:
+        """The stream between these two breaks."""
+        process, gateway = self._fleet.workers.get(one), self._fleet.gateways.get(other)
+        if process is not None and gateway is not None and self._notices(gateway, process):
+            self._broken.append((self._death(process, [gateway]), process, gateway))
+
     def _add(self, process: WorkerProcess, noticing: list[GatewayProcess]) -> None:
-        computed = process.computing()
-        suspects = set(computed)
-        for gateway in noticing:
-            suspects |= _next(gateway, process, computed, self._fleet.options.rules.priority_seconds)
-        cuts = self._fleet.network.cuts
-        late = frozenset(gateway.name for gateway in noticing if (process.name, gateway.name) in cuts)
-        names = frozenset(gateway.name for gateway in noticing) - late
-        self._all.append(death := DeathOfWorker(self._fleet.loop.world, names, late, suspects))
+        self._all.append(death := self._death(process, noticing))
         for gateway in noticing:
             if not any(_known(request, process) for request in gateway.core.sequencer.requests.values()):
                 self._unnoticed.append((death, process, gateway))
                 self.wait(gateway)
 
+    def _death(self, process: WorkerProcess, noticing: list[GatewayProcess]) -> DeathOfWorker:
+        computed = process.computed_lately(KNOWN_LATE_SECONDS)
+        suspects = set(computed)
+        for gateway in noticing:
+            requests = gateway.core.sequencer.requests.values()
+            suspects |= {request.id for request in requests if request.begun == process.incarnation}
+            suspects |= _next(gateway, process, computed, self._fleet.options.rules.priority_seconds)
+        cuts = self._fleet.network.cuts
+        late = frozenset(gateway.name for gateway in noticing if (process.name, gateway.name) in cuts)
+        names = frozenset(gateway.name for gateway in noticing) - late
+        return DeathOfWorker(self._fleet.loop.world, names, late, suspects)
+
     def wait(self, gateway: GatewayProcess) -> None:
         """After each event of a gateway: it has to suspect also what it has sent to a dead worker and what never got
         there, as long as it does not know of the death. The oldest of these requests is the first one."""
+        workers, now = gateway.core.workers, self._fleet.loop.world
+        back = [each for each in self._broken if each[2] is gateway and workers.get(each[1].incarnation) is not None]
+        for each in back:
+            if now - each[0].seconds > self._fleet.world.latency_seconds * 2:  # the break has come to this gateway
+                self._broken.remove(each)
         for each in [each for each in self._unnoticed if each[2] is gateway]:
             death, process, _ = each
             if gateway.core.workers.get(process.incarnation) is None:
@@ -79,7 +100,8 @@ class DeathsOfWorkers:
         """How many workers died under this request, as its gateway could notice: without those beside which other
         workers died that had nothing to do with it; and all."""
         world, rules = self._fleet.world, self._fleet.options.rules
-        mine = [each for each in self._all if request in each.suspects]
+        known = [*self._all, *(death for death, _, _ in self._broken)]
+        mine = [each for each in known if request in each.suspects]
         own = [each for each in mine if gateway in each.noticed_by]
         late = [each for each in mine if gateway in each.noticed_late]
         others = [each for each in self._all if request not in each.suspects and gateway in each.noticed_by]
@@ -90,14 +112,12 @@ class DeathsOfWorkers:
 
 
 def _next(gateway: GatewayProcess, process: WorkerProcess, computed: set[int], priority_seconds: float) -> set[int]:
-    """The request that the gateway has to suspect because it knows of none that the worker computes: the oldest that
-    waits there for its first step. The notice of that step may have died with the worker, and no notice tells that a
-    request lands."""
-    requests = gateway.core.sequencer.requests
-    if any(_known(requests[each], process) for each in computed & requests.keys()):
-        return set()
-    waiting = [requests[each] for each in _queued(process) & requests.keys()]
+    """The request that the gateway has to suspect if it knows of none that the worker computes: the oldest that waits
+    there for its first step. The notice of that step may have died with the worker, and no notice tells that a request
+    lands. Those of which it knows may end before it hears of the death."""
+    waiting = [each for each in gateway.core.sequencer.requests.values() if each.id not in computed]
     waiting = [each for each in waiting if each.phase is RequestPhase.OPEN and _needs(each, process)]
+    waiting = [each for each in waiting if each.prefill in (None, process.incarnation)]
     return {each.id for each in sorted(waiting, key=lambda each: each.seniority(priority_seconds))[:1]}
 
 
@@ -105,14 +125,6 @@ def _known(request: GatewayRequest, process: WorkerProcess) -> bool:
     """Does the gateway know that the worker computes it?"""
     mine = process.incarnation
     return request.begun == mine or (request.handed and request.decode == mine)
-
-
-def _queued(process: WorkerProcess) -> set[int]:
-    """Requests whose prompts this worker is to compute, and has not begun."""
-    worker = process.worker
-    if isinstance(worker, DecodeWorker):
-        return {r.key for r in worker.requests.values() if r.phase.value == "local"}
-    return {p.ticket.request for p in worker.prompts if p.phase.value in ("queued", "asked")}
 
 
 def _needs(request: GatewayRequest, process: WorkerProcess) -> bool:

@@ -47,6 +47,7 @@ class Fleet:
         self.snaps: list[tuple[float, str, str]] = []  # when the streams between two hosts broke
         self.lasting_cuts: set[tuple[str, str]] = set()  # ways that stay cut
         self._works: list[asyncio.Task[Any]] = []
+        self._beginning = set[str]()  # names of processes that start now
         self.looked: Callable[[str], None] = lambda name: None  # called after each event of a process
         latency = world.latency_seconds
         self.network = NodeNetwork(
@@ -183,11 +184,18 @@ class Fleet:
     async def restart(self, name: str, seconds: float) -> None:
         """A supervisor starts the process again after a while, if nobody has it done before."""
         await asyncio.sleep(seconds)
-        if not self.process(name).alive:
-            await self.begin(name)
+        await self.begin(name)
 
     async def begin(self, name: str) -> None:
-        await (self.start_gateway(name) if name in self.gateways else self.start_worker(name))
+        """Start another process of this name, unless one is there or starts already: a host has one supervisor."""
+        process = self.process(name)
+        if name in self._beginning or (process.alive and not process.replaced):
+            return
+        self._beginning.add(name)
+        try:
+            await (self.start_gateway(name) if name in self.gateways else self.start_worker(name))
+        finally:
+            self._beginning.discard(name)
 
     def trouble(self, name: str, kind: str, seconds: float) -> None:
         self.troubles.append(Trouble(name, kind, self.loop.world, self.loop.world + seconds))
@@ -198,6 +206,8 @@ class Fleet:
 
     def snap(self, one: str, other: str) -> None:
         self.snaps += [(self.loop.world, one, other), (self.loop.world, other, one)]
+        self.deaths.broken(one, other)
+        self.deaths.broken(other, one)
         self.network.snap(one, other)
 
     async def heal(self) -> None:
@@ -214,8 +224,7 @@ class Fleet:
             if process.alive and process.node.frozen and not getattr(process, "lasting", False):
                 process.node.thaw()
         for name in (*self.gateways, *self.workers):
-            if not self.process(name).alive:
-                await self.begin(name)
+            await self.begin(name)
 
     # ---- what is watched
 

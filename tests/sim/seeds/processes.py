@@ -40,6 +40,8 @@ class WorkerProcess(FleetProcess):
     expired: list[Session] = field(default_factory=list)  # its sessions with gateways that were silent
     busy_seconds: float = -inf  # when it had a request, or a step under way, for the last time; as the world counts
     was_busy: bool = False
+    ran_seconds: float = -inf  # when it had its last event
+    computed_seconds: dict[int, float] = field(default_factory=dict)  # when it computed each request for the last time
     made: SimWorker | None = None
 
     @property
@@ -76,9 +78,17 @@ class WorkerProcess(FleetProcess):
 
     def note_busy(self, now: float) -> None:
         """After each of its events."""
+        self.ran_seconds = now
+        for request in self.computing():
+            self.computed_seconds[request] = now
         if (busy := self.busy) or self.was_busy:
             self.busy_seconds = now
         self.was_busy = busy
+
+    def computed_lately(self, seconds: float) -> set[int]:
+        """The requests that it computed in the last seconds in which it ran."""
+        since = self.ran_seconds - seconds
+        return self.computing() | {key for key, last in self.computed_seconds.items() if last >= since}
 
     def computing(self) -> set[int]:
         """The requests that it computes, or has computed pages of."""
