@@ -9,6 +9,7 @@ from mesh.kv_messages import Abort, Landed, Landing, Later, Quiet, Ready, Resend
 from mesh.orders import Open
 from mesh.reports import Lost
 from mesh.rules import RULES
+from mesh.session import BadMessage
 from prefill_svc.prompts import Prompt, PromptPhase
 from tests.mutants.prefill import MUTANTS
 from tests.sim.loop import run_virtual
@@ -242,7 +243,7 @@ async def test_later_and_landed_for_an_unknown_ticket_need_no_answer() -> None:
 
 async def test_a_message_that_decode_never_sends_is_an_error() -> None:
     parts = PrefillParts()
-    with pytest.raises(TypeError, match="a decode worker does not send Open"):
+    with pytest.raises(BadMessage, match="a decode worker does not send Open"):
         parts.handoff.on_message(parts.link, Open(parts.queued().job, None))
 
 

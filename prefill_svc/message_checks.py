@@ -1,0 +1,28 @@
+"""Checks what a decode worker states about its landing, before prefill computes with it.
+
+A problem ends the session with that decode worker. Without these checks a Landing that is too short would fail the step
+that pushes into it, and so the requests beside it."""
+
+from engine.batch import pages_needed
+from mesh.kv_messages import Landing, Resend
+from mesh.page_shape import PageShape
+
+
+def landing_problem(landing: Landing, tokens: int, shape: PageShape) -> str:
+    """Why these cannot be the pages of a prompt with so many tokens in a pool of this form; empty: they can."""
+    needed, first = pages_needed(tokens, shape.page_tokens), landing.first_page
+    if first + len(landing.pages) != needed:
+        return f"Landing.pages: are {len(landing.pages)} from page {first} on, a prompt of {tokens} tokens has {needed}"
+    return "" if len(set(landing.pages)) == len(landing.pages) else "Landing.pages: names a page twice"
+
+
+def resend_problem(resend: Resend, landing: Landing, layers: int) -> str:
+    """Why this landing, of pages with so many layers, has no such spans; empty: it has."""
+    first, count, pages = resend.first_layer, resend.layers, resend.pages
+    if not 0 <= first < first + count <= layers:
+        return f"Resend.first_layer, layers: {first}+{count} are no layers of pages with {layers}"
+    if not pages or len(set(pages)) < len(pages):
+        return "Resend.pages: names no page, or one twice"
+    stop = landing.first_page + len(landing.pages)
+    odd = next((page for page in pages if not landing.first_page <= page < stop), None)
+    return "" if odd is None else f"Resend.pages: page {odd} is not in the landing of {landing.first_page} to {stop}"
