@@ -263,14 +263,16 @@ async def test_written_that_no_writer_sends_is_refused_by_its_field(more: dict[s
 
 
 @pytest.mark.parametrize("first", [Token(1, 5), Token(0, 300), Token(0, (1 << 32) - 1)])
-async def test_a_first_token_that_does_not_continue_the_text_is_refused_and_the_request_does_not_run(first: Token) -> None:
-    """It would become part of the text: a later Open of the gateway, or a step with other requests, would fail by it."""
+async def test_a_first_token_that_does_not_continue_the_text_is_refused_and_the_request_does_not_run(
+    first: Token,
+) -> None:
+    """It would become part of the text: a later Open of the gateway, or a step with others, would fail by it."""
     around = Surroundings()
     mine = landings(around, vocabulary=300)
     one = landed(around, mine)
     assert one.landing is not None
     mine.on_message(around.peer, written(around, one.ticket, (0, 1), one.landing.pages))
-    with pytest.raises(BadMessage, match="Commit.first"):
+    with pytest.raises(BadMessage, match=r"Commit\.first"):
         mine.on_message(around.peer, Commit(one.ticket, 0, first))
     assert one.phase is DecodePhase.LANDING and one.produced == {}
     mine.on_message(around.peer, Commit(one.ticket, 0, Token(0, 299)))
