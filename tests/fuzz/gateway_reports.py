@@ -31,6 +31,7 @@ from tests.fuzz.drawn_messages import drawn, odd, over_the_wire
 from tests.unit.gateway.fake_mesh import RecordingSession
 
 KINDS = get_args(Up)
+WALL_SECONDS = 1.7e9  # of the moment at which the gateway's clock began
 BAD = 9  # incarnation of the worker that is not sound
 
 
@@ -98,8 +99,8 @@ class Serving:
                 return cast(Up, odd(rng, message) if chance(rng, 0.2) else message)
 
     def _requests(self, *, mine: bool) -> list[Any]:
-        every = self.gateway.sequencer.requests.values()
-        return [each for each in every if (BAD in (each.prefill, each.decode)) == mine]
+        every, bad = self.gateway.sequencer.requests.values(), self.bad.incarnation if self.bad is not None else BAD
+        return [each for each in every if (bad in (each.prefill, each.decode)) == mine]
 
     def report(self) -> bool:
         """One report; False: its worker is expelled."""
@@ -126,7 +127,7 @@ class Serving:
         self.gateway.refused_workers()
         state_of(self.gateway)
         maps_of(self.gateway)
-        batch = Batch(0.0)
+        batch = Batch(WALL_SECONDS)
         for span in self.telemetry.spans:
             batch.add(span)
         batch.encoded()

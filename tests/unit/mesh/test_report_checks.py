@@ -34,6 +34,8 @@ WRONG: list[tuple[Message, str]] = [
     (ClockReading(1, nan), "clock_reading: nan"),
     (ClockReading(1, 1e300), "clock_reading: 1e"),
     (Prefilled(TICKET, 0, -inf, 0.0), "prefilled: -inf"),
+    (Phases((), (Phase("step", -1.0, 0.0),)), "phases: -1.0 is no time"),
+    (Phases((), (Phase("step", 0.0, 2e9),)), "phases: 2000000000.0 is no time"),
     (Phases((), (Phase("step", 0.0, nan),)), "phases: nan"),
     (Phases((Leg(TICKET, nan, 1.0, ()),)), "phases: nan"),
     (Phases((Leg(TICKET, 0.0, 1.0, (Phase("x", 0.0, 1.0, events=(PhaseEvent("e", inf),)),)),)), "phases: inf"),
