@@ -122,13 +122,11 @@ class Intake:
 
     def _take_over(self, request: DecodeRequest, gateway: Session, message: Open) -> bool:
         """Continue a running request under the new attempt: it keeps its pages and emits again from the attempt's base.
-        False: its text differs from the tokens that the gateway names, or the gateway wants tokens once more that were
-        emitted before this worker had the request."""
+        False: its text differs from the tokens that the gateway names, or it has not emitted those that are wanted."""
         job = message.job
         known = min(len(job.tokens), len(request.tokens))
-        if len(job.prompt) != len(request.job.prompt) or tuple(request.tokens[:known]) != job.tokens[:known]:
-            return False
-        if any(position not in request.produced for position in range(job.base, request.next_position)):
+        same = len(job.prompt) == len(request.job.prompt) and tuple(request.tokens[:known]) == job.tokens[:known]
+        if not same or any(each not in request.produced for each in range(job.base, request.next_position)):
             return False
         request.record.ended(self._loop.time(), request.steps, request.drafts)
         request.record = self._record(gateway, job)

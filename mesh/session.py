@@ -21,6 +21,12 @@ class BadMessage(ValueError):
     """The other end sent what no service of this version sends; its session ends, and nothing else is harmed."""
 
 
+def refuse(problem: str) -> None:
+    """End the session with a peer that sends what no service of this version sends; empty: nothing is wrong."""
+    if problem:
+        raise BadMessage(problem)
+
+
 class Session:
     def __init__(
         self, stream: Stream, *, rules: Rules, name: str, on_activity: Callable[[], None] = lambda: None

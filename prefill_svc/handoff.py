@@ -11,7 +11,7 @@ from mesh.jobs import Ticket
 from mesh.kv_messages import Abort, Landed, Landing, Later, Quiet, Ready, Resend
 from mesh.messages import Message
 from mesh.rules import Rules
-from mesh.session import BadMessage
+from mesh.session import refuse
 from prefill_svc.links import DecodeLink, Links, PrefillHost
 from prefill_svc.message_checks import landing_problem, resend_problem
 from prefill_svc.pages import PrefillPages
@@ -35,12 +35,6 @@ def answer_unknown(link: DecodeLink, ticket: Ticket, incarnation: int) -> None:
     """Rule [requiet]: a message for an unknown ticket is answered Quiet, since no write of it is in flight. Without the
     answer decode would keep its pages for a ticket whose first Quiet was lost with a session."""
     link.send(Quiet(ticket, incarnation))
-
-
-def _refuse(problem: str) -> None:
-    """End the session with a decode worker that sends what none sends."""
-    if problem:
-        raise BadMessage(problem)
 
 
 class HandOff:
@@ -106,7 +100,7 @@ class HandOff:
                 else:
                     answer_unknown(link, ticket, self._incarnation)
             case _:
-                raise BadMessage(f"a decode worker does not send {type(message).__name__}")
+                refuse(f"a decode worker does not send {type(message).__name__}")
         self._host.wake()
 
     def _land(self, link: DecodeLink, landing: Landing) -> None:
@@ -116,8 +110,7 @@ class HandOff:
         elif prompt.phase is PromptPhase.STOPPING:
             self._prompts.stop(prompt, quiet=True)
         elif expects_landing(prompt):
-            if link.writer is not None:
-                _refuse(landing_problem(landing, prompt.total, link.writer.shape))
+            refuse(landing_problem(landing, prompt.total, link.writer))
             if own := self._pages.take(prompt.job.tokens, prompt.job.salt):
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
@@ -141,8 +134,7 @@ class HandOff:
         if prompt is None:
             answer_unknown(link, resend.ticket, self._incarnation)
         elif prompt.phase in (PromptPhase.PUSHING, PromptPhase.HELD):
-            if prompt.landing is not None and prompt.shape is not None:
-                _refuse(resend_problem(resend, prompt.landing, prompt.shape.layers))
+            refuse(resend_problem(resend, prompt.landing, prompt.shape))
             if prompt.phase is PromptPhase.HELD:
                 prompt.enter(PromptPhase.PUSHING)
             prompt.round = resend.round

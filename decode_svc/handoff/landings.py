@@ -21,7 +21,7 @@ from mesh.jobs import Reason, Ticket
 from mesh.kv_messages import Abort, Commit, Computing, Landed, Landing, Later, Quiet, Ready, Written
 from mesh.messages import Message
 from mesh.rules import Rules
-from mesh.session import BadMessage
+from mesh.session import refuse
 
 log = logging.getLogger("baton.decode")
 
@@ -37,11 +37,9 @@ class Landings:
         *,
         host: DecodeHost,
         rules: Rules,
-        vocabulary: int = 0,  # token ids of the model; 0: not known
     ) -> None:
-        self._vocabulary = vocabulary
         self._requests, self._pages, self.pool, self._sessions, self._room = requests, pages, pool, sessions, room
-        self._host, self._rules = host, rules
+        self._host, self._rules, self.vocabulary = host, rules, 0  # token ids of the model; 0: not known
         self._loop = asyncio.get_running_loop()
         self.quarantine = Quarantine(pages, sessions, host=host, rules=rules)
         self.spans = Spans(pages, pool, sessions, page_tokens=room.page_tokens, host=host, rules=rules)
@@ -57,7 +55,7 @@ class Landings:
             case Ready():
                 self._ready(peer, message.ticket)
             case Written(ticket, first_layer, layers, _, pages, checksums):
-                _refuse(written_problem(message, self.pool.shape.layers))
+                refuse(written_problem(message, self.pool.shape.layers))
                 if found := self._find(ticket, peer):
                     self.spans.arrived(*found, pages, first_layer, layers, checksums)
             case Computing():
@@ -66,14 +64,14 @@ class Landings:
                     landing.progress_seconds, landing.longest_step_ms = self._loop.time(), message.longest_step_ms
             case Commit():
                 if found := self._find(message.ticket, peer):
-                    _refuse(commit_problem(message, found[0].next_position, self._vocabulary))
+                    refuse(commit_problem(message, found[0].next_position, self.vocabulary))
                     self.spans.committed(*found, message)
                 else:
                     self.quarantine.prove(lambda own: own.writer == peer.incarnation and own.committed_by(message))
             case Quiet():
                 self._quiet(peer, message)
             case _:
-                raise BadMessage(f"prefill workers do not send {type(message).__name__}")
+                refuse(f"prefill workers do not send {type(message).__name__}")
 
     # ---- a landing begins
 
@@ -243,12 +241,6 @@ class Landings:
         if request is None or request.landing is None or not request.holds(ticket):
             return None
         return None if sender and request.lands_from_another(sender.incarnation) else (request, request.landing)
-
-
-def _refuse(problem: str) -> None:
-    """End the session of a prefill worker that sends what none sends."""
-    if problem:
-        raise BadMessage(problem)
 
 
 def is_early(request: DecodeRequest | None, ticket: Ticket) -> bool:

@@ -34,12 +34,12 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SliceOutcome:
     failures: list[str]
     reached: int  # cases that got behind the first check
 
 
-def run(part: Slice) -> Outcome:
+def run(part: Slice) -> SliceOutcome:
     """Run a slice. A slow case runs again, because the machine may have paused."""
     failures, reached = list[str](), 0
     target = TARGETS[part.target]
@@ -56,7 +56,7 @@ def run(part: Slice) -> Outcome:
                 reached += deep
             except Exception as error:
                 failures.append(f"--target {part.target} --seed {seed}: {type(error).__name__}: {error}"[:500])
-    return Outcome(failures, reached)
+    return SliceOutcome(failures, reached)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def fuzz(parts: list[Slice], workers: int) -> Iterator[tuple[Slice, Outcome]]:
+def fuzz(parts: list[Slice], workers: int) -> Iterator[tuple[Slice, SliceOutcome]]:
     if workers == 1:
         yield from ((part, run(part)) for part in parts)
         return

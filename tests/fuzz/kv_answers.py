@@ -22,7 +22,7 @@ from tests.unit.prefill_svc.parts import LAYERS, PAGE_TOKENS, PrefillParts
 PAGES = 16
 
 
-class Prefill:
+class FuzzedPrefill:
     """The parts of a prefill worker with three prompts."""
 
     def __init__(self, rng: Random, loop: CaseLoop) -> None:
@@ -119,7 +119,7 @@ class Prefill:
 def kv_answers(rng: Random) -> bool:
     """A case reaches deep states when spans of a landing were written."""
     with case_loop() as loop:
-        case = Prefill(rng, loop)
+        case = FuzzedPrefill(rng, loop)
         for _ in range(rng.randint(4, 12)):
             if chance(rng, 0.6):
                 case.receive()

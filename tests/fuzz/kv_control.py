@@ -26,7 +26,7 @@ PAGES, OTHER = 8, 78
 _POOL: list[GuardedPool] = []
 
 
-class Decode:
+class FuzzedDecode:
     """Decode's landings with three open requests and two prefill workers."""
 
     def __init__(self, rng: Random) -> None:
@@ -152,7 +152,7 @@ class Decode:
 def kv_control(rng: Random) -> bool:
     """A case reaches deep states when a request was admitted from a landing."""
     with case_loop() as loop:
-        case = Decode(rng)
+        case = FuzzedDecode(rng)
         for _ in range(rng.randint(4, 12)):
             peer = case.peers[0] if chance(rng, 0.85) else case.peers[1]
             case.send(peer)
@@ -163,7 +163,7 @@ def kv_control(rng: Random) -> bool:
         return bool(case.judged)
 
 
-def _end(rng: Random, case: Decode, peer: Peer, loop: CaseLoop) -> None:
+def _end(rng: Random, case: FuzzedDecode, peer: Peer, loop: CaseLoop) -> None:
     """The session ends, or a gateway cancels a request."""
     if chance(rng, 0.5):
         loop.run(case.landings.session_ended(peer))

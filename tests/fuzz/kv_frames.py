@@ -31,7 +31,7 @@ TICKETS = tuple(Ticket(request, 1, bytes([request]) * 16) for request in (1, 2, 
 _POOL: list[GuardedPool] = []
 
 
-class Landing:
+class GuardedLanding:
     """A landing of decode with the receiver's callbacks, and the guards that follow from its state."""
 
     def __init__(self, ticket: Ticket, pages: tuple[int, ...], pool: GuardedPool) -> None:
@@ -79,8 +79,8 @@ class Receiving:
         self.rng, self.pool, self.loop = rng, pool, loop
         self.receiver = TcpReceiver(pool, RECEIVER, cast(Any, rng), TcpOptions(), tls=None)
         self.token = PoolHandle.unpack(self.receiver.handle(WRITER) + b":1").token
-        self.landings: dict[Ticket, Landing] = {}
-        self.ended: list[Landing] = []
+        self.landings: dict[Ticket, GuardedLanding] = {}
+        self.ended: list[GuardedLanding] = []
         self._free = list(range(PAGES))
         rng.shuffle(self._free)
         for ticket in TICKETS[:2]:
@@ -91,7 +91,7 @@ class Receiving:
         count = self.rng.randint(1, 2)
         pages = tuple(self._free.pop() for _ in range(min(count, len(self._free))))
         if pages:
-            landing = self.landings[ticket] = Landing(ticket, pages, self.pool)
+            landing = self.landings[ticket] = GuardedLanding(ticket, pages, self.pool)
             self.receiver.open(ticket.pack(), landing.places, landing.arrived, landing.begins)
 
     def close(self, ticket: Ticket) -> None:

@@ -43,7 +43,7 @@ def kv_welcomes(rng: Random) -> bool:
 
 
 def _handle(rng: Random) -> bool:
-    """What a writer does with a handle until it dials."""
+    """A writer reads a handle, and then its address."""
     kind = rng.choice((PLAIN, PLAIN, TLS, b"SHM1", b"\0\0\0\0"))
     address = f"{rng.choice(_HOSTS)}:{rng.choice(_PORTS)}"
     raw = PoolHandle(kind, rng.randbytes(16), rng.choice(ODD_INTS), address).pack()

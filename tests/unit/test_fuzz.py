@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.fuzz.__main__ import CASE_BYTES, Outcome, Slice, run, slices
+from tests.fuzz.__main__ import CASE_BYTES, Slice, SliceOutcome, run, slices
 from tests.fuzz.cases import Wrong
 from tests.fuzz.targets import NATIVE, SHARES, TARGETS, WIRES
 
@@ -50,7 +50,7 @@ def test_a_case_that_fails_is_named_with_its_seed(monkeypatch: pytest.MonkeyPatc
         return drawn == Random(8).random()
 
     monkeypatch.setitem(TARGETS, "broken", broken)
-    assert run(Slice("broken", 5, 4)) == Outcome(["--target broken --seed 7: Wrong: seven"], 1)
+    assert run(Slice("broken", 5, 4)) == SliceOutcome(["--target broken --seed 7: Wrong: seven"], 1)
     assert logging.root.manager.disable == 0, "the code logs again"
 
 

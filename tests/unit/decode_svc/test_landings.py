@@ -18,7 +18,7 @@ from tests.unit.decode_svc.fakes import WRITER, Surroundings
 FIRST = Token(0, 5)
 
 
-def landings(around: Surroundings, vocabulary: int = 0) -> Landings:
+def landings(around: Surroundings) -> Landings:
     return Landings(
         around.requests,
         around.pages,
@@ -27,7 +27,6 @@ def landings(around: Surroundings, vocabulary: int = 0) -> Landings:
         around.room,
         host=around.host,
         rules=around.rules,
-        vocabulary=vocabulary,
     )
 
 
@@ -268,7 +267,8 @@ async def test_a_first_token_that_does_not_continue_the_text_is_refused_and_the_
 ) -> None:
     """It would become part of the text: a later Open of the gateway, or a step with others, would fail by it."""
     around = Surroundings()
-    mine = landings(around, vocabulary=300)
+    mine = landings(around)
+    mine.vocabulary = 300
     one = landed(around, mine)
     assert one.landing is not None
     mine.on_message(around.peer, written(around, one.ticket, (0, 1), one.landing.pages))
