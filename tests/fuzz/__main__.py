@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from random import Random
@@ -77,7 +78,12 @@ def fuzz(parts: list[Slice], workers: int) -> Iterator[tuple[Slice, SliceOutcome
     with ProcessPoolExecutor(workers) as pool:
         running = {pool.submit(run, part): part for part in parts}
         for done in as_completed(running):
-            yield running[done], done.result()
+            part = running[done]
+            try:
+                yield part, done.result()
+            except BrokenProcessPool:  # native code has ended a process, and with it all slices that were left
+                again = f"--target {part.target} --seed {part.seed} --cases {part.cases} --workers 1"
+                yield part, SliceOutcome([f"{again}: a process died in this slice or before it"], 0)
 
 
 def slices(cases: int, seed: int, targets: list[str]) -> list[Slice]:

@@ -1,12 +1,13 @@
 """A slice of `make fuzz`; a broken target is reported with the seed that repeats it."""
 
 import logging
+import os
 from random import Random
 
 import numpy as np
 import pytest
 
-from tests.fuzz.__main__ import CASE_BYTES, Slice, SliceOutcome, run, slices
+from tests.fuzz.__main__ import CASE_BYTES, Slice, SliceOutcome, fuzz, run, slices
 from tests.fuzz.cases import Wrong
 from tests.fuzz.targets import NATIVE, SHARES, TARGETS, WIRES
 
@@ -62,3 +63,12 @@ def test_a_case_that_takes_too_much_memory_fails(monkeypatch: pytest.MonkeyPatch
     (failure,) = run(Slice("greedy", 1, 1)).failures
     assert failure.startswith("--target greedy --seed 1: ") and "MemoryError" in failure
     assert len(np.empty(2 * CASE_BYTES, np.uint8)) > 0, "behind the slice there is no bound"
+
+
+def test_a_process_that_dies_is_a_failure_of_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TARGETS, "deadly", lambda rng: os._exit(1))
+    ((part, outcome),) = fuzz([Slice("deadly", 3, 4)], workers=2)
+    assert part.seed == 3
+    assert outcome.failures == [
+        "--target deadly --seed 3 --cases 4 --workers 1: a process died in this slice or before it"
+    ]
