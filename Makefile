@@ -59,8 +59,12 @@ check: $(DEV) ## lint, format, types, layers, generated code
 # ---- what Baton promises, measured
 
 .PHONY: fuzz
-fuzz: $(DEV) ## a million random cases for frames, tool parsers and templates
+fuzz: $(DEV) ## a million random cases for all parsers, wires and handshakes; ARGS="--cases 10000000"
 	@$(BIN)/python -m tests.fuzz --json $(ARGS)
+
+.PHONY: fuzz-asan
+fuzz-asan: $(DEV) ## the same for what reaches native code, under AddressSanitizer
+	@$(BIN)/python -m tests.fuzz --asan --json --cases 100000 $(ARGS)
 
 .PHONY: schemathesis
 schemathesis: $(DEV) ## ten thousand requests made of /openapi.json, against a mesh; ARGS="--cases 4000 --seed 2"

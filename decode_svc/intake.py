@@ -24,7 +24,7 @@ from mesh.messages import Message
 from mesh.orders import Cancel, Examine, Open
 from mesh.reports import Full, Lost
 from mesh.rules import Rules
-from mesh.session import Session
+from mesh.session import BadMessage, Session
 
 log = logging.getLogger("baton.decode")
 
@@ -64,7 +64,7 @@ class Intake:
                 if request and request.ticket.attempt <= message.attempt:
                     self._cancel(request)
             case _:
-                raise TypeError(f"gateways do not send {type(message).__name__} to a decode worker")
+                raise BadMessage(f"gateways do not send {type(message).__name__} to a decode worker")
         self._host.wake()
 
     def gateway_ended(self, gateway: Session) -> None:
@@ -122,10 +122,11 @@ class Intake:
 
     def _take_over(self, request: DecodeRequest, gateway: Session, message: Open) -> bool:
         """Continue a running request under the new attempt: it keeps its pages and emits again from the attempt's base.
-        False: its text differs from the tokens that the gateway names."""
+        False: its text differs from the tokens that the gateway names, or it has not emitted those that are wanted."""
         job = message.job
         known = min(len(job.tokens), len(request.tokens))
-        if tuple(request.tokens[:known]) != job.tokens[:known]:
+        same = len(job.prompt) == len(request.job.prompt) and tuple(request.tokens[:known]) == job.tokens[:known]
+        if not same or any(each not in request.produced for each in range(job.base, request.next_position)):
             return False
         request.record.ended(self._loop.time(), request.steps, request.drafts)
         request.record = self._record(gateway, job)

@@ -97,6 +97,7 @@ class DecodeWorker:
         )
         self.sessions = Sessions(kv_hello, receivers, choose, rules=rules, on_activity=self._monitor.active)
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
+        self.landings.vocabulary = hello.vocabulary
         parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
         self._intake = Intake(*parts, floor=floor, masker=masker, host=self, rules=rules)
         self.ledger = Ledger(pages, lambda: holders(requests, self._flights, self.landings, self._examinations))

@@ -21,13 +21,14 @@ from gateway.sequencer import Sequencer
 from gateway.served import ServedModels
 from gateway.workers import Workers
 from mesh.field_checks import text_problem
-from mesh.hello_checks import hello_problem, load_problem
+from mesh.hello_checks import hello_problem
 from mesh.jobs import Tier
 from mesh.messages import Drain, Message
 from mesh.network import Channel, Listening, Network, StreamClosed
 from mesh.orders import Refused
 from mesh.packed_tokens import PackedTokens
 from mesh.reach_log import ReachLog
+from mesh.report_checks import report_problem
 from mesh.reports import (
     ClockReading,
     Embedded,
@@ -46,7 +47,7 @@ from mesh.reports import (
     Tokens,
 )
 from mesh.rules import Rules
-from mesh.session import Session
+from mesh.session import BadMessage, Session
 
 log = logging.getLogger("baton.gateway")
 
@@ -235,7 +236,7 @@ class Attaching:
             case PageReport():
                 self.page_queries.on_report(worker, message)
             case _:
-                raise TypeError(f"{type(message).__name__} is no message of a worker")
+                raise BadMessage(f"{type(message).__name__} is no message of a worker")
 
     def _on_free_pages(self, worker: AttachedWorker) -> None:
         if worker.load.free_pages:
@@ -282,10 +283,3 @@ class Attaching:
 
 def living_elsewhere(living: AttachedWorker) -> str:
     return f"incarnation: belongs to {living.name} at {living.hello.address}, which is attached"
-
-
-def report_problem(message: Message) -> str:
-    """Why an attached worker may not send this; empty: it may."""
-    if isinstance(message, Hello):
-        return "hello: comes once, at the beginning"
-    return load_problem(message) if isinstance(message, Load) else ""

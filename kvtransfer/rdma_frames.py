@@ -70,15 +70,26 @@ def page_regions(address: int, pages: int, page_bytes: int, most_bytes: int = RE
 
 @dataclass(frozen=True, slots=True)
 class RegionPages:
-    """Address and region of each page of a pool."""
+    """Address and region of each page of a pool. A peer states how many pages there are, so nothing here grows with
+    their number."""
 
-    addresses: Places
-    regions: Places
+    pages: int  # of all regions
+    _first: Places  # of each region: its first page
+    _address: Places  # of each region
+    _page_bytes: int
 
     @classmethod
     def of(cls, regions: Sequence[PageRegion], page_bytes: int) -> "RegionPages":
-        places = [at.address + np.arange(at.pages, dtype=np.int64) * page_bytes for at in regions]
-        return cls(np.concatenate(places), np.repeat(np.arange(len(regions)), [at.pages for at in regions]))
+        ends = np.cumsum([at.pages for at in regions], dtype=np.int64)
+        first = ends - np.array([at.pages for at in regions], np.int64)
+        return cls(int(ends[-1]), first, np.array([at.address for at in regions], np.int64), page_bytes)
+
+    def regions(self, pages: Places) -> Places:
+        return np.searchsorted(self._first, pages, side="right") - 1
+
+    def addresses(self, pages: Places) -> Places:
+        regions = self.regions(pages)
+        return self._address[regions] + (pages - self._first[regions]) * self._page_bytes
 
 
 def joined_runs(

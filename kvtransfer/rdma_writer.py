@@ -69,12 +69,12 @@ class RdmaEnd:
 
     def send(self, spans: Sequence[Span], ended: Ended, seconds: float) -> tuple[int, ...]:
         """Write the spans and return their checksums. IndexError when one leaves its pool."""
-        page, target, first, layers = span_table(spans, self._source, len(self._to.addresses)).T
+        page, target, first, layers = span_table(spans, self._source, self._to.pages).T
         offset = self._starts[first]
-        regions = np.stack([self._from.regions[page], self._to.regions[target]])
+        regions = np.stack([self._from.regions(page), self._to.regions(target)])
         apart = (regions[:, 1:] != regions[:, :-1]).any(axis=0)
-        source, sizes = self._from.addresses[page] + offset, self._starts[first + layers] - offset
-        pieces = joined_runs(source, self._to.addresses[target] + offset, sizes, apart)
+        source, sizes = self._from.addresses(page) + offset, self._starts[first + layers] - offset
+        pieces = joined_runs(source, self._to.addresses(target) + offset, sizes, apart)
         begun = self._clock()
         transfer = self._agent.write(*pieces)
         sums = tuple(self._source.checksum(span.source, span.first_layer, span.layers) for span in spans)

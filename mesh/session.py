@@ -17,6 +17,16 @@ log = logging.getLogger("baton.session")
 TURN_SECONDS = 0.0002  # of messages that are handled before others have a turn on the loop
 
 
+class BadMessage(ValueError):
+    """The other end sent what no service of this version sends; its session ends, and nothing else is harmed."""
+
+
+def refuse(problem: str) -> None:
+    """End the session with a peer that sends what no service of this version sends; empty: nothing is wrong."""
+    if problem:
+        raise BadMessage(problem)
+
+
 class Session:
     def __init__(
         self, stream: Stream, *, rules: Rules, name: str, on_activity: Callable[[], None] = lambda: None
@@ -38,7 +48,7 @@ class Session:
             self.stream.send(message)
 
     async def run(self, on_message: Callable[[Message], None]) -> None:
-        """Hand messages over until the session ends: either end closes it, a message fails, or the lease expires."""
+        """Hand messages over until the session ends: either end closes it, a message is bad, or the lease expires."""
         self.heard_seconds, clock, busy_seconds = self._loop.time(), self._loop.time, 0.0
         self._schedule()
         try:
@@ -56,6 +66,8 @@ class Session:
                         await asyncio.sleep(0)
         except StreamClosed:
             self.ended_there = not self.ended
+        except BadMessage as fault:
+            log.error("session with %s ends: %s", self.name, fault)
         except Exception:
             log.exception("session with %s ends: this worker cannot handle a message", self.name)
         finally:

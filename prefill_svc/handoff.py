@@ -11,7 +11,9 @@ from mesh.jobs import Ticket
 from mesh.kv_messages import Abort, Landed, Landing, Later, Quiet, Ready, Resend
 from mesh.messages import Message
 from mesh.rules import Rules
+from mesh.session import refuse
 from prefill_svc.links import DecodeLink, Links, PrefillHost
+from prefill_svc.message_checks import landing_problem, resend_problem
 from prefill_svc.pages import PrefillPages
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
 from prefill_svc.pushing import Pushing
@@ -98,7 +100,7 @@ class HandOff:
                 else:
                     answer_unknown(link, ticket, self._incarnation)
             case _:
-                raise TypeError(f"a decode worker does not send {type(message).__name__}")
+                refuse(f"a decode worker does not send {type(message).__name__}")
         self._host.wake()
 
     def _land(self, link: DecodeLink, landing: Landing) -> None:
@@ -108,6 +110,7 @@ class HandOff:
         elif prompt.phase is PromptPhase.STOPPING:
             self._prompts.stop(prompt, quiet=True)
         elif expects_landing(prompt):
+            refuse(landing_problem(landing, prompt.total, link.writer))
             if own := self._pages.take(prompt.job.tokens, prompt.job.salt):
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
@@ -131,6 +134,7 @@ class HandOff:
         if prompt is None:
             answer_unknown(link, resend.ticket, self._incarnation)
         elif prompt.phase in (PromptPhase.PUSHING, PromptPhase.HELD):
+            refuse(resend_problem(resend, prompt.landing, prompt.shape))
             if prompt.phase is PromptPhase.HELD:
                 prompt.enter(PromptPhase.PUSHING)
             prompt.round = resend.round

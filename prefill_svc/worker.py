@@ -28,7 +28,7 @@ from mesh.network import Network
 from mesh.orders import Cancel, Examine, Prefill
 from mesh.reports import Hello, Load, Lost
 from mesh.rules import RULES, Rules
-from mesh.session import Session
+from mesh.session import BadMessage, Session
 from mesh.speed import Speed
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import DecodeLink, Links
@@ -165,7 +165,7 @@ class PrefillWorker:
                 self.prompts.cancel(message.request, message.attempt)
                 self._examinations.cancel(message.request, message.attempt)
             case _:
-                raise TypeError(f"a gateway does not send {type(message).__name__} to a prefill worker")
+                raise BadMessage(f"a gateway does not send {type(message).__name__} to a prefill worker")
         self.wake()
 
     def _queue(self, gateway: Session, message: Prefill) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from decode_svc.handoff.message_checks import commit_problem, written_problem
 from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Peer, Sessions
@@ -20,6 +21,7 @@ from mesh.jobs import Reason, Ticket
 from mesh.kv_messages import Abort, Commit, Computing, Landed, Landing, Later, Quiet, Ready, Written
 from mesh.messages import Message
 from mesh.rules import Rules
+from mesh.session import refuse
 
 log = logging.getLogger("baton.decode")
 
@@ -37,7 +39,7 @@ class Landings:
         rules: Rules,
     ) -> None:
         self._requests, self._pages, self.pool, self._sessions, self._room = requests, pages, pool, sessions, room
-        self._host, self._rules = host, rules
+        self._host, self._rules, self.vocabulary = host, rules, 0  # token ids of the model; 0: not known
         self._loop = asyncio.get_running_loop()
         self.quarantine = Quarantine(pages, sessions, host=host, rules=rules)
         self.spans = Spans(pages, pool, sessions, page_tokens=room.page_tokens, host=host, rules=rules)
@@ -53,6 +55,7 @@ class Landings:
             case Ready():
                 self._ready(peer, message.ticket)
             case Written(ticket, first_layer, layers, _, pages, checksums):
+                refuse(written_problem(message, self.pool.shape.layers))
                 if found := self._find(ticket, peer):
                     self.spans.arrived(*found, pages, first_layer, layers, checksums)
             case Computing():
@@ -61,13 +64,14 @@ class Landings:
                     landing.progress_seconds, landing.longest_step_ms = self._loop.time(), message.longest_step_ms
             case Commit():
                 if found := self._find(message.ticket, peer):
+                    refuse(commit_problem(message, found[0].next_position, self.vocabulary))
                     self.spans.committed(*found, message)
                 else:
                     self.quarantine.prove(lambda own: own.writer == peer.incarnation and own.committed_by(message))
             case Quiet():
                 self._quiet(peer, message)
             case _:
-                raise TypeError(f"prefill workers do not send {type(message).__name__}")
+                refuse(f"prefill workers do not send {type(message).__name__}")
 
     # ---- a landing begins
 

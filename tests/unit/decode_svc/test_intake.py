@@ -193,3 +193,22 @@ def test_a_later_attempt_of_a_running_request_brings_its_own_deadline() -> None:
         assert not door.around.requests
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        replace(job(1, attempt=2), prompt=job(1).prompt, emitted=()),  # wants a token that came before this worker
+        replace(job(1, attempt=2), prompt=(*job(1).prompt, 50), emitted=(51,)),  # an answer became prompt
+    ],
+)
+async def test_a_running_request_starts_again_where_it_lacks_the_tokens_that_the_gateway_wants(again: Job) -> None:
+    """Otherwise Open fails here, and with it the session of that gateway, which all its requests share."""
+    door = Door()
+    door.open(replace(job(1), emitted=(50,)), None)
+    door.intake.admit_local()
+    old = door.around.requests[1]
+    old.tokens.append(51)
+    old.produced[1] = Token(1, 51)
+    door.open(again)
+    assert door.around.host.dropped == [old] and door.around.requests[1].job is again

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from decode_svc.requests import DecodePhase, DecodeRequest
 from kvtransfer.transfer import Arrived
 from mesh.jobs import Reason, Ticket, Token
 from mesh.kv_messages import Commit, Computing, Landing, Quiet, Ready, Written
+from mesh.session import BadMessage
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import WRITER, Surroundings
 
@@ -236,3 +238,42 @@ async def test_a_landing_that_ends_leaves_a_structured_event(caplog: pytest.LogC
     (record,) = caplog.records
     facts = {name: getattr(record, name) for name in ("event", "request", "spans_valid", "spans_total", "proof")}
     assert facts == {"event": "landing_ended", "request": 1, "spans_valid": 0, "spans_total": 4, "proof": True}
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"checksums": (1,)}, "Written.checksums: are 1, for 2 pages"),
+        ({"layers": 1 << 31}, "Written.first_layer, layers: 0[+]2147483648 are no layers"),
+        ({"layers": 0}, "Written.first_layer, layers"),
+        ({"pages": (0, 0)}, "Written.pages: names a page twice"),
+    ],
+)
+async def test_written_that_no_writer_sends_is_refused_by_its_field(more: dict[str, Any], why: str) -> None:
+    around = Surroundings()
+    mine = landings(around)
+    one = landed(around, mine)
+    assert one.landing is not None
+    right = written(around, one.ticket, (0, 1), one.landing.pages)
+    with pytest.raises(BadMessage, match=why):
+        mine.on_message(around.peer, replace(right, **more))
+    mine.on_message(around.peer, right)
+    assert one.landing.complete, "the right one counts"
+
+
+@pytest.mark.parametrize("first", [Token(1, 5), Token(0, 300), Token(0, (1 << 32) - 1)])
+async def test_a_first_token_that_does_not_continue_the_text_is_refused_and_the_request_does_not_run(
+    first: Token,
+) -> None:
+    """It would become part of the text: a later Open of the gateway, or a step with others, would fail by it."""
+    around = Surroundings()
+    mine = landings(around)
+    mine.vocabulary = 300
+    one = landed(around, mine)
+    assert one.landing is not None
+    mine.on_message(around.peer, written(around, one.ticket, (0, 1), one.landing.pages))
+    with pytest.raises(BadMessage, match=r"Commit\.first"):
+        mine.on_message(around.peer, Commit(one.ticket, 0, first))
+    assert one.phase is DecodePhase.LANDING and one.produced == {}
+    mine.on_message(around.peer, Commit(one.ticket, 0, Token(0, 299)))
+    assert one.phase is DecodePhase.RUNNING

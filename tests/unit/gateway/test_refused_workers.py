@@ -20,7 +20,7 @@ from mesh.memory_network import MemoryNetwork
 from mesh.messages import Message
 from mesh.network import Channel, Stream
 from mesh.orders import Open
-from mesh.reports import Hello, Load, PrefixChange, Register, TokenOf, Tokens
+from mesh.reports import Hello, Load, Measure, Measures, PrefixChange, Register, TokenOf, Tokens
 from mesh.rules import RULES
 from mesh.session import Session
 from tests.sim.loop import run_virtual
@@ -151,6 +151,28 @@ def test_an_attached_worker_whose_load_turns_bad_leaves_and_stays_out(speed: flo
         assert await world.ask() == [5] and len(good.opened) == 1
         await asyncio.sleep(FORGET_SECONDS + 1.0)
         assert world.gateway.refused_workers() == ()
+
+    in_world(story)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_attached_worker_that_reports_a_number_that_is_none_leaves_and_alarms_can_still_be_made(
+    value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: without the check nobody gets the alarms of any worker."""
+
+    async def story(world: GatewayWorld) -> None:
+        await world.worker("good", incarnation=1).join()
+        for incarnation, name in enumerate(("bad", "unchecked"), 2):
+            bad = world.worker(name, incarnation=incarnation)
+            await bad.join()
+            bad.send(Measures((Measure("stuck", value),), ()))
+            await asyncio.sleep(1.0)
+            if name == "bad":
+                assert world.gateway.alarms() == () and len(world.gateway.workers) == 1
+                monkeypatch.setattr(attaching, "report_problem", lambda message: "")
+        with pytest.raises((ValueError, OverflowError), match="cannot convert float"):
+            world.gateway.alarms()
 
     in_world(story)
 

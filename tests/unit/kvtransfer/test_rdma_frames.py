@@ -90,8 +90,19 @@ def test_a_pool_is_registered_in_regions_of_whole_pages():
     )
     assert page_regions(0, 2, 1000, most_bytes=10) == (PageRegion(0, 1), PageRegion(1000, 1))
     pages = RegionPages.of(page_regions(1000, 7, 100, most_bytes=350), 100)
-    assert pages.addresses.tolist() == list(range(1000, 1700, 100))
-    assert pages.regions.tolist() == [0, 0, 0, 1, 1, 1, 2]
+    every = np.arange(7, dtype=np.int64)
+    assert pages.pages == 7
+    assert pages.addresses(every).tolist() == list(range(1000, 1700, 100))
+    assert pages.regions(every).tolist() == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_an_offer_of_very_many_pages_takes_no_memory():
+    """A peer states the number of pages; a table with an entry for each would take terabytes here."""
+    many = (1 << 56) - 1
+    offer = RdmaOffer((PageRegion(1 << 20, many), PageRegion(1 << 62, 1)), 1 << 30, b"metadata")
+    pages = RegionPages.of(read_offer(reading(offer.pack()), many + 1, 64).regions, 64)
+    assert pages.pages == 1 << 56
+    assert pages.addresses(np.array([many - 1, many], np.int64)).tolist() == [(1 << 20) + 64 * (many - 1), 1 << 62]
 
 
 def test_joined_pieces_copy_the_same_bytes_and_none_lies_in_two_regions():

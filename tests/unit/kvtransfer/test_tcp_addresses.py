@@ -1,12 +1,13 @@
 """Where a TCP receiver listens, and which address it hands to writers."""
 
 import socket
+from dataclasses import replace
 
 import pytest
 
 from kvtransfer.address import bare, dialled_address, host_and_port
 from kvtransfer.frames import PoolHandle
-from kvtransfer.transfer import Span
+from kvtransfer.transfer import Span, TransferError
 from mesh.config_checks import ConfigError
 from tests.unit.kvtransfer.tcp_transport import TICKET, tcp
 
@@ -65,3 +66,14 @@ async def test_a_wildcard_receiver_hands_out_the_advertised_host_and_others_thei
     for host, wanted in (("0.0.0.0", "localhost"), ("127.0.0.1", "127.0.0.1")):
         async with new_pair(tcp(host=host, advertise_host="localhost")) as pair:
             assert PoolHandle.unpack(pair.receiver.handle(7)).address.split(":")[0] == wanted
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:" + "9" * 30, "127.0.0.1:65536", "127.0.0.1:0", ":7001", "a\0b:7001", "x"]
+)
+async def test_a_handle_with_an_address_that_no_socket_takes_is_refused(new_pair, address):
+    """Any other error than TransferError ends the task that dials decode workers."""
+    async with new_pair(tcp()) as pair:
+        handle = replace(PoolHandle.unpack(pair.receiver.handle(8)), address=address).pack()
+        with pytest.raises(TransferError, match="in the address"):
+            await tcp().connect(handle, pair.source, 8)

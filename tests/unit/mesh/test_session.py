@@ -2,11 +2,13 @@
 
 import asyncio
 
+import pytest
+
 from mesh.messages import Heartbeat, Message
 from mesh.network import StreamClosed
 from mesh.orders import Snapshot
 from mesh.rules import RULES
-from mesh.session import TURN_SECONDS, Session
+from mesh.session import TURN_SECONDS, BadMessage, Session
 from tests.sim.loop import VirtualLoop, run_virtual
 
 
@@ -121,6 +123,25 @@ def test_a_message_that_cannot_be_handled_ends_the_session_and_nothing_else() ->
         pipe.inbox.put_nowait(Snapshot())
         await session.run(fail)
         assert session.ended and pipe.closed
+
+    run_virtual(main())
+
+
+def test_a_bad_message_ends_the_session_with_one_line_that_names_it(caplog: pytest.LogCaptureFixture) -> None:
+    """A traceback would be this worker's fault, and a peer could fill the log with them."""
+
+    async def main() -> None:
+        pipe = Pipe()
+        session = Session(pipe, rules=RULES, name="test")
+
+        def refuse(message: Message) -> None:
+            raise BadMessage("Snapshot.field: is odd")
+
+        pipe.inbox.put_nowait(Snapshot())
+        await session.run(refuse)
+        assert session.ended and pipe.closed
+        (record,) = caplog.records
+        assert record.getMessage() == "session with test ends: Snapshot.field: is odd" and record.exc_info is None
 
     run_virtual(main())
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from engine.batch import pages_needed
 from engine.pages import PagePool
 from engine.plan import OnLayers, Plan, Result, Sampled
 from kvtransfer.memory import MemoryPool
@@ -14,6 +15,7 @@ from mesh.kv_messages import KvHello, Landing, Ready
 from mesh.memory_network import MemoryNetwork
 from mesh.orders import Cancel, Open, Prefill
 from mesh.reports import Hello, Load, Lost, Prefilled, PrefixChange, TokenOf, Tokens
+from mesh.session import BadMessage
 from prefill_svc.worker import PrefillWorker
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import DECODE_INCARNATION, PAGE_TOKENS, SHAPE, ManualWriter, SentMessages
@@ -70,7 +72,10 @@ def land_all(worker: PrefillWorker, decode: SentMessages) -> None:
     for message in decode.taken():
         if isinstance(message, Ready):
             link = worker.links.to("decode")
-            worker.from_decode(link, Landing(message.ticket, 0, tuple(range(40, 60))))
+            prompt = worker.prompts.find(message.ticket)
+            assert prompt is not None
+            pages = pages_needed(prompt.total, PAGE_TOKENS)
+            worker.from_decode(link, Landing(message.ticket, 0, tuple(range(40, 40 + pages))))
 
 
 def in_virtual_time(test: Any) -> None:
@@ -121,7 +126,7 @@ def test_the_end_of_a_gateway_drops_its_prompts_and_no_others() -> None:
 def test_a_message_that_a_gateway_never_sends_here_is_an_error() -> None:
     async def test(worker: PrefillWorker) -> None:
         job = Job(Ticket(1, 1, bytes(16)), (1,), (), Sampling())
-        with pytest.raises(TypeError, match="a gateway does not send Open to a prefill worker"):
+        with pytest.raises(BadMessage, match="a gateway does not send Open to a prefill worker"):
             worker._from_gateway(cast(Any, SentMessages()), Open(job, None))
 
     in_virtual_time(test)
