@@ -88,6 +88,10 @@ handoff: $(DEV) ## how much of the hand-off is hidden behind prefill
 transport: $(DEV) ## how fast pages move between two processes, beside memcpy
 	@$(BIN)/python -m bench.transport --json $(ARGS)
 
+.PHONY: clearing
+clearing: $(DEV) ## what it costs to clear pages that change their tenant, beside the steps that fill them
+	@$(BIN)/python -m bench.clearing --json $(ARGS)
+
 .PHONY: rdma-check
 rdma-check: $(DEV) ## pages over this host's RDMA device (hardware or soft-RoCE): every byte, late writers, the suite
 	@$(BIN)/python -m tests.rdma --json $(ARGS)

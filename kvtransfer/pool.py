@@ -4,6 +4,7 @@ Decode's pool is mapped a second time by the prefill workers of the same host (`
 with TCP, bytes are received into the same views. The seals guarantee every process that maps it that it never shrinks
 (a write beyond the end of a file is a SIGBUS) and never grows. The descriptor travels over a socket, never by name."""
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -58,6 +59,11 @@ class SharedPool:
 
     def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
         return tuple(self.checksum(page, first_layer, layers) for page in pages)
+
+    def clear(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            start, length = self._place(page, 0, self.shape.layers)
+            ctypes.memset(self.address + start, 0, length)  # other threads go on meanwhile
 
     def close(self) -> None:
         """Idempotent. The mapping goes with the last view of it."""

@@ -240,6 +240,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "references": Removal("shared pages are not counted", _off(PagePool, "share", _share_without_reference)),
     "copy on write": Removal("a step writes a page that others read", _off(PagePool, "writable", lambda *a: True)),
+    "tenants": Removal("a tenant gets pages as another one left them", _off(PagePool, "_hand_over")),
     "class": Removal("an answer goes on in any numerics class", _off(candidates, "Need", _any_partner)),
     "verification": Removal("drafts count unverified", _off(Speculation, "verified", _accept_all)),
 }
