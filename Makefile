@@ -120,6 +120,10 @@ cancel: $(DEV) ## a thousand random cancels; no page may leak
 chaos: $(DEV) ## MINUTES=30: kill, stop and cut off processes of every role under load; clients notice nothing
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),30) --json $(ARGS)
 
+.PHONY: network-faults
+network-faults: $(DEV) ## what each fault of the kernel in `make chaos` does to a network; needs root and nftables
+	@$(BIN)/python -m tests.chaos.namespace_check
+
 .PHONY: corruption
 corruption: $(DEV) ## a thousand damaged pages and late senders; no token may be wrong
 	@$(BIN)/python -m tests.chaos.corruption --count 1000 --json $(ARGS)
