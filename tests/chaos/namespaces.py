@@ -6,12 +6,15 @@ it goes when this process ends, however it ends: a shell waits for the end of a 
 
 import os
 import re
+import secrets
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 PACKAGES = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables"}  # program -> the package that has it
@@ -77,6 +80,7 @@ class NamespaceSet:
     host: str  # address of this host for them
     spaces: dict[str, StormNamespace]  # by the name that the caller gave; empty: the host has none
     unavailable: dict[str, str]  # kind of fault -> why it is left out
+    token: Path | None = None  # file with the token of a mesh that they reach; None: no other host reaches it
 
 
 @contextmanager
@@ -94,15 +98,17 @@ def namespaces(names: Sequence[str]) -> Iterator[NamespaceSet]:
         )
         for place, name in enumerate(names, 11)
     }
+    folder = Path(tempfile.mkdtemp(prefix="baton-storm-"))
     undo = [f"ip netns del {each.name}; ip link del {each.outside}" for each in spaces.values()]
-    with removed_at_end([*undo, f"ip link del {bridge}"]):
+    with removed_at_end([*undo, f"ip link del {bridge}", f"rm -r {folder}"]):
         try:
             run("ip", "link", "add", bridge, "type", "bridge")
             run("ip", "addr", "add", f"{subnet}.1/24", "dev", bridge)
             run("ip", "link", "set", bridge, "up")
             for space in spaces.values():
                 _join(space, bridge)
-            made.host, made.spaces = f"{subnet}.1", spaces
+            made.host, made.spaces, made.token = f"{subnet}.1", spaces, folder / "token"
+            made.token.write_text(secrets.token_hex(32) + "\n")
             unavailable |= _refused(next(iter(spaces.values())))
         except CommandRefused as error:
             unavailable |= dict.fromkeys(KERNEL, str(error))

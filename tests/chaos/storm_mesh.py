@@ -7,13 +7,10 @@ network. A process that ended is started again, as a supervisor does."""
 
 import asyncio
 import os
-import secrets
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from cli.health import health
 from cli.ports import free_address
@@ -98,11 +95,8 @@ async def storm_mesh(
     folder = await asyncio.to_thread(ensure_random, default_cache_folder())
     common = settings | {"model": str(folder), "served_name": "random"}
     common |= {"worker.gateways": ",".join(each["worker"] for each in ports)}
-    secret = tempfile.TemporaryDirectory(prefix="baton-storm-")
-    if spaces:  # other hosts reach the mesh, so it has a token
-        token = Path(secret.name) / "token"
-        token.write_text(secrets.token_hex(32) + "\n")
-        common |= {"mesh_token_file": str(token), "worker.transport_host": host}
+    if network is not None and network.token is not None:
+        common |= {"mesh_token_file": str(network.token), "worker.transport_host": host}
 
     def service(tier: str, name: str, own: Mapping[str, str], within: Sequence[str] = ()) -> ServiceProcess:
         orders = Orders(tier=tier, settings={**common, **own, f"{tier}.name": name}, parent=os.getpid(), drains=drains)
@@ -130,7 +124,6 @@ async def storm_mesh(
     finally:
         await asyncio.gather(*(process.stop() for process in mesh.processes))
         await asyncio.gather(*(proxy.stop() for proxy in mesh.proxies.values()))
-        secret.cleanup()
 
 
 def on(host: str) -> str:
