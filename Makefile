@@ -92,6 +92,10 @@ handoff: $(DEV) ## how much of the hand-off is hidden behind prefill
 transport: $(DEV) ## how fast pages move between two processes, beside memcpy
 	@$(BIN)/python -m bench.transport --json $(ARGS)
 
+.PHONY: clearing
+clearing: $(DEV) ## what it costs to clear pages that change their tenant, beside the steps that fill them
+	@$(BIN)/python -m bench.clearing --json $(ARGS)
+
 .PHONY: rdma-check
 rdma-check: $(DEV) ## pages over this host's RDMA device (hardware or soft-RoCE): every byte, late writers, the suite
 	@$(BIN)/python -m tests.rdma --json $(ARGS)
@@ -119,6 +123,10 @@ cancel: $(DEV) ## a thousand random cancels; no page may leak
 .PHONY: chaos
 chaos: $(DEV) ## MINUTES=30: kill, stop and cut off processes of every role under load; clients notice nothing
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),30) --json $(ARGS)
+
+.PHONY: network-faults
+network-faults: $(DEV) ## what each fault of the kernel in `make chaos` does to a network; needs root and nftables
+	@$(BIN)/python -m tests.chaos.namespace_check
 
 .PHONY: corruption
 corruption: $(DEV) ## a thousand damaged pages and late senders; no token may be wrong

@@ -56,7 +56,7 @@ class EngineAlone:
     async def compute(self, tokens: list[int]) -> float:
         """Seconds until the first token."""
         config, done, step, began = self._config, 0, 0, self._loop.time()
-        pages = self._pages.take(pages_needed(len(tokens), config.page_tokens))
+        pages = self._pages.take(pages_needed(len(tokens), config.page_tokens), b"")
         if pages is None:
             raise MemoryError("no pages are left for a prompt of the engine alone: raise pool_bytes")
         while done < len(tokens):

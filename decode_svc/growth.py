@@ -50,7 +50,7 @@ class Growth:
         is preempted for them."""
         lacking = pages_needed(slots, self._page_tokens) - len(request.pages)
         for _ in range(lacking):
-            taken = self._pages.take(1)
+            taken = self._pages.take(1, request.job.salt)
             if taken is None:
                 break
             request.pages.extend(taken)
@@ -69,7 +69,7 @@ class Growth:
         return range(known, full)
 
     def _take_one(self, request: DecodeRequest) -> int | None:
-        while (taken := self._pages.take(1)) is None:
+        while (taken := self._pages.take(1, request.job.salt)) is None:
             if self._reclaim():
                 continue
             younger = victim(request, self._requests.values())

@@ -167,7 +167,7 @@ class Intake:
             self._pages.release(shared)
             return False
         self._room.pass_over(request)
-        pages = self._pages.take(lacking)
+        pages = self._pages.take(lacking, request.job.salt)
         assert pages is not None, "room was checked"
         request.pages = [*shared, *pages]
         request.filled = request.cached = min(len(shared) * self._room.page_tokens, len(request.tokens) - 1)

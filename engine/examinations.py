@@ -114,7 +114,7 @@ class Examinations:
         exam.hashes = block_hashes(tokens, page_tokens=size, numerics=self._numerics, salt=exam.job.salt)
         # The last row is always computed, and never into a shared page.
         shared = () if exam.needs_every_row else self._pages.match(exam.hashes[: (len(tokens) - 1) // size])
-        fresh = self._pages.take(self._needed(exam) - len(shared))
+        fresh = self._pages.take(self._needed(exam) - len(shared), exam.job.salt)
         assert fresh is not None, "room was checked"
         exam.pages, exam.cached = (*shared, *fresh), len(shared) * size
         exam.done = exam.cached

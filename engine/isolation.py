@@ -100,7 +100,7 @@ class Isolation:
     async def _prove_itself(self, error: Exception, *, alone: bool) -> None:
         """Raise the exception unless this worker can still compute anything: one token in a page of its own. `alone`:
         one piece has failed; without a page it gets the blame, and of several pieces not all can be to blame."""
-        page = self._pages.take(1)
+        page = self._pages.take(1, salt=b"")
         if page is None:
             if alone:
                 return

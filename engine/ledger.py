@@ -106,5 +106,5 @@ class Ledger:
         return tuple(self._known[:MOST_NAMED])
 
     def counts(self) -> dict[str, int]:
-        """How often pages did not add up, each time in another way."""
-        return {"ledger_broken": self._broken}
+        """How often pages did not add up, each time in another way, and pages that were cleared for another tenant."""
+        return {"ledger_broken": self._broken, "cleared": self._pool.cleared}

@@ -3,7 +3,9 @@ pool"), and the counts of the five states add up to the pool.
 
 Both tiers allocate, share and release pages here (steps 3, 6 and 9 of a request's life). The prefix cache is an index
 over the same pages: a full page whose tokens are all accepted may be published under its chained hash. Requests share
-such a page by reference. Without references it stays cached, and the least recently used page is evicted first."""
+such a page by reference. Without references it stays cached, and the least recently used page is evicted first.
+
+A page that has belonged to another tenant is cleared before it is handed out (`docs/security.md`, "Tenants")."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -32,10 +34,22 @@ class Counts:
         return self.free + self.cached + self.in_use + self.landing + self.quarantined
 
 
+Clear = Callable[[Sequence[int]], None]  # makes every byte of these pages zero, and returns when that is done
+
+
+def no_memory(pages: Sequence[int]) -> None:
+    """Nothing is to be cleared: the pool counts pages that have no memory, as in tests of its counts."""
+
+
 class PagePool:
-    def __init__(self, pages: int, *, cache: bool = True) -> None:
+    """`clear` reaches the memory under the pages, which is zero when the pool is made."""
+
+    def __init__(self, pages: int, *, cache: bool = True, clear: Clear = no_memory) -> None:
         self.pages = pages
         self.cache = cache
+        self.cleared = 0  # pages that were cleared since the start, because they changed their tenant
+        self._clear = clear
+        self._salt_of: dict[int, bytes] = {}  # page -> salt of the tenant that had it last; no request had the others
         self._state = [PageState.FREE] * pages
         self._refs = [0] * pages
         self._free = list(range(pages - 1, -1, -1))
@@ -78,9 +92,10 @@ class PagePool:
 
     # ---- pages of requests
 
-    def take(self, count: int) -> tuple[int, ...] | None:
-        """Free or cached to in use: that many pages with one reference each, or None when there are too few."""
-        return self._allocate(count, PageState.IN_USE)
+    def take(self, count: int, salt: bytes) -> tuple[int, ...] | None:
+        """Free or cached to in use: that many pages with one reference each, or None when there are too few. `salt` is
+        that of the request's tenant."""
+        return self._allocate(count, PageState.IN_USE, salt)
 
     def share(self, pages: Iterable[int]) -> None:
         """Adds a reference to each of these pages, which are cached or in use."""
@@ -113,9 +128,10 @@ class PagePool:
 
     # ---- landings and quarantine
 
-    def land(self, count: int, owner: Hashable) -> tuple[int, ...] | None:
-        """Free or cached to landing: that many pages, which `owner` may write, or None when there are too few."""
-        pages = self._allocate(count, PageState.LANDING)
+    def land(self, count: int, owner: Hashable, salt: bytes) -> tuple[int, ...] | None:
+        """Free or cached to landing: that many pages, which `owner` may write for the tenant of this salt, or None when
+        there are too few."""
+        pages = self._allocate(count, PageState.LANDING, salt)
         for page in pages or ():
             self._owner[page] = owner
         return pages
@@ -206,7 +222,7 @@ class PagePool:
     def _quarantined(self, matching: Callable[[Hashable], bool]) -> list[int]:
         return [p for p, o in self._owner.items() if self._state[p] is PageState.QUARANTINED and matching(o)]
 
-    def _allocate(self, count: int, state: PageState) -> tuple[int, ...] | None:
+    def _allocate(self, count: int, state: PageState, salt: bytes) -> tuple[int, ...] | None:
         if count > self.available:
             return None
         pages = []
@@ -217,7 +233,17 @@ class PagePool:
             self._state[page], self._refs[page] = state, 1 if state is PageState.IN_USE else 0
             self.references += self._refs[page]
             pages.append(page)
+        self._hand_over(pages, salt)
         return tuple(pages)
+
+    def _hand_over(self, pages: Sequence[int], salt: bytes) -> None:
+        """The pages belong to the tenant of this salt from now on. Those of another tenant are cleared first; otherwise
+        slots that the request does not write, and a landing that stays incomplete, keep the other tenant's text."""
+        foreign = [page for page in pages if self._salt_of.get(page, salt) != salt]
+        if foreign:
+            self._clear(foreign)
+            self.cleared += len(foreign)
+        self._salt_of.update(dict.fromkeys(pages, salt))
 
     def _evict(self) -> None:
         page, _ = self._cached.popitem(last=False)

@@ -55,6 +55,15 @@ class DevicePool:
         with self.driver.beside():
             return tuple(value for part in portions(spans, self.shape) for value in self.blocks.gather(part)[1])
 
+    def clear(self, pages: Sequence[int]) -> None:
+        """Waits for the device, once. The steps that used the pages are over, so their stream need not wait."""
+        rows = self.memory.view(self.pages, self.shape.page_bytes)
+        with self.driver.beside():
+            for page in pages:
+                rows[page].zero_()
+            for page in pages[-1:]:
+                rows[page, 0].item()
+
     def close(self) -> None:
         """Idempotent."""
         if self.fd >= 0:

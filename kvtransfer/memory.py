@@ -43,6 +43,10 @@ class MemoryPool:
     def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
         return tuple(self.checksum(page, first_layer, layers) for page in pages)
 
+    def clear(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            self.view(page, 0, self.shape.layers)[:] = bytes(self._page_bytes)
+
 
 def _checksum(data: memoryview, first_byte: int) -> int:
     begin = first_byte // 8

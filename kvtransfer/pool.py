@@ -4,6 +4,7 @@ Decode's pool is mapped a second time by the prefill workers of the same host (`
 with TCP, bytes are received into the same views. The seals guarantee every process that maps it that it never shrinks
 (a write beyond the end of a file is a SIGBUS) and never grows. The descriptor travels over a socket, never by name."""
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -61,6 +62,11 @@ class SharedPool:
         starts, length = self._places(pages, first_layer, layers)
         key = self.shape.place(first_layer, layers)[0] // KEY_BYTES
         return tuple(baton_kernels.checksums(np.array(starts, np.int64) + self.address, length, key).tolist())
+
+    def clear(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            start, length = self._place(page, 0, self.shape.layers)
+            ctypes.memset(self.address + start, 0, length)  # other threads go on meanwhile
 
     def close(self) -> None:
         """Idempotent. The mapping goes with the last view of it."""

@@ -123,6 +123,9 @@ class Pool(Protocol):
     def checksums(self, pages: Sequence[int], first_layer: int, layers: int) -> tuple[int, ...]:
         """`checksum` of the same layers of several pages, in one call."""
 
+    def clear(self, pages: Sequence[int]) -> None:
+        """Make every byte of these pages zero. When it returns that is done, on a GPU too."""
+
 
 class Transport(Protocol):
     """One way to move pages. Both tiers hold one object per transport that works on their host."""

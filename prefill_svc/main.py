@@ -75,7 +75,7 @@ async def open_worker(
             also=stats_service(lambda: worker.counts()),
         ),
         TimedRunner(runner, steps),
-        PagePool(pool.pages, cache=config.prefix_cache),
+        PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear),
         pool,
         hello=worker_hello(Tier.PREFILL, incarnation, config, model, PageReach.of(kv_hello)),
         kv_hello=kv_hello,

@@ -55,7 +55,7 @@ class PrefillPages:
         if whole and not self._pool.available:  # no page is left for the copy: compute that whole page again in place
             self._pool.release(shared[-1:])
             shared, whole = shared[:-1], False
-        fresh = self._pool.take(self.needed(len(tokens)) - len(shared) + whole)
+        fresh = self._pool.take(self.needed(len(tokens)) - len(shared) + whole, salt)
         if fresh is None:
             self._pool.release(shared)
             return None

@@ -98,7 +98,8 @@ class Landings:
             peer.send(Later(request.ticket))
             return
         self._room.pass_over(request)
-        pages = self._pages.land(lacking, PageOwner(request.ticket, peer.incarnation, peer.transport, round=0))
+        owner = PageOwner(request.ticket, peer.incarnation, peer.transport, round=0)
+        pages = self._pages.land(lacking, owner, request.job.salt)
         assert pages is not None, "room was checked"
         request.enter(DecodePhase.LANDING)
         request.pages = list(shared)

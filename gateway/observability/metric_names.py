@@ -116,6 +116,7 @@ BATON = (
         WORKER,
     ),
     counter("baton_pages_quarantined_total", "Pages that went into quarantine", WORKER),
+    counter("baton_pages_cleared_total", "Pages that were cleared because their tenant changed", WORKER),
     counter("baton_ledger_broken_total", "Times that pages of the worker did not add up, each in another way", WORKER),
     counter("baton_requests_failed_alone_total", "Requests that ended because a step with them alone failed", WORKER),
     gauge("baton_sessions", "Sessions that are up. peer: gateway, prefill, decode", (*WORKER, "peer")),

@@ -20,6 +20,7 @@ COUNTS: dict[str, tuple[str, ...]] = {
     **{f"admitted_{kind}": ("baton_admissions_total", kind) for kind in ("remote", "patched", "local")},
     "stuck": ("baton_pages_stuck",),
     "quarantined": ("baton_pages_quarantined_total",),
+    "cleared": ("baton_pages_cleared_total",),
     "ledger_broken": ("baton_ledger_broken_total",),
     "failed": ("baton_requests_failed_alone_total",),
     "bytes_resent": ("baton_kv_resent_bytes_total",),

@@ -1,17 +1,21 @@
 """A storm: every few seconds one process of a mesh is killed or stopped, or its network is disturbed, under load.
 
 Clients must notice nothing but time: no request fails, no token is wrong, and in the end every page is back. Strikes
-draw the role first, then the process, so that gateways are hit as often as decode workers."""
+draw the role first, then the process, so that gateways are hit as often as decode workers; of the kinds that fit the
+process they take one that has struck its role least. One worker of each tier has a network namespace of its own, where
+the host permits it: the kernel disturbs its network, and a proxy that of the others."""
 
 import asyncio
 import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.chaos.namespaces import KERNEL, NamespaceSet, namespaces
 from tests.chaos.storm_load import StormLoad
 from tests.chaos.storm_mesh import StormMesh, storm_mesh
 from tests.harness.process import START_SECONDS, ServiceProcess, pages_held
@@ -27,13 +31,14 @@ SETTINGS = {
     "worker.threads": "1",
 }
 PROCESS, NETWORK = ("kill", "stop"), ("delay", "hold", "cut")
+APART = ("prefill-0", "decode-0")  # they live in namespaces of their own
 
 
 @dataclass
 class StormStrikes:
     mesh: StormMesh
     random: Random
-    network: bool
+    network: NamespaceSet | None  # None: the network is left alone
     done: list[tuple[float, str, str]] = field(default_factory=list)  # when, kind, name of the process
     _ends: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -51,10 +56,9 @@ class StormStrikes:
     def strike(self) -> None:
         role = self.random.choice((self.mesh.gateways, self.mesh.prefills, self.mesh.decodes))
         target = self.random.choice(role)
-        kinds = PROCESS + (NETWORK if self.network and target.name in self.mesh.proxies else ())
-        kind, seconds = self.random.choice(kinds), self.random.uniform(0.3, LONGEST_STOP_SECONDS)
         if not target.alive:
             return  # it starts again just now
+        kind, seconds = self.kind_for(target.name), self.random.uniform(0.3, LONGEST_STOP_SECONDS)
         self.done.append((asyncio.get_running_loop().time(), kind, target.name))
         proxy = self.mesh.proxies.get(target.name)
         match kind:
@@ -72,6 +76,21 @@ class StormStrikes:
                 self._later(seconds, proxy.release)
             case "cut" if proxy is not None:
                 proxy.cut()
+            case _ if self.network is not None:
+                space = self.network.spaces[target.name]
+                space.begin(kind, self.random)
+                self._later(seconds, lambda: space.end(kind))
+
+    def kind_for(self, name: str) -> str:
+        """A kind that fits this process, and that has struck its role least."""
+        kinds = list(PROCESS)
+        if self.network is not None and (space := self.network.spaces.get(name)) is not None:
+            kinds += [kind for kind in KERNEL if kind not in space.active and kind not in self.network.unavailable]
+        elif self.network is not None and name in self.mesh.proxies:
+            kinds += NETWORK
+        struck = Counter(kind for _, kind, other in self.done if role_of(other) == role_of(name))
+        least = min(struck[kind] for kind in kinds)
+        return self.random.choice([kind for kind in kinds if struck[kind] == least])
 
     def _go_on(self, target: ServiceProcess, pid: int) -> None:
         if target.alive and target.pid == pid:  # it may have been killed, and started again
@@ -94,8 +113,16 @@ async def storm(
     network: bool = True,
     on_second: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
+    with ExitStack() as stack:
+        apart = stack.enter_context(namespaces(APART)) if network else None
+        return await _storm(seconds, random, apart, on_second)
+
+
+async def _storm(
+    seconds: float, random: Random, network: NamespaceSet | None, on_second: Callable[[], None]
+) -> dict[str, Any]:
     loop, over = asyncio.get_running_loop(), asyncio.Event()
-    async with storm_mesh(settings=SETTINGS) as mesh:
+    async with storm_mesh(settings=SETTINGS, network=network) as mesh:
         load = StormLoad(mesh.addresses, random)
         await load.learn()
         keeping = asyncio.create_task(mesh.keep_running())
@@ -121,7 +148,8 @@ async def storm(
         problems += [f"{name}: {each}" for name, each in pages.items() if pages_held(each) or not each["agree"]]
         if problems or load.wrong_tokens:
             print(mesh.last_lines(), file=sys.stderr)
-    kinds = Counter(f"{kind} {name.partition('-')[0]}" for _, kind, name in strikes.done)
+    kinds = Counter(f"{kind} {role_of(name)}" for _, kind, name in strikes.done)
+    spaces = network.spaces.values() if network is not None else ()
     return {
         "requests": load.requests,
         "kills": sum(kind in PROCESS for _, kind, _ in strikes.done),
@@ -130,10 +158,17 @@ async def storm(
         "leaked_pages": leaked,
         "resume_seconds": resume_seconds(strikes, load.waits),
         "strikes": dict(sorted(kinds.items())),
+        "by_kind": dict(Counter(kind for _, kind, _ in strikes.done)),
+        "packets_affected": dict(sum((space.affected for space in spaces), Counter[str]())),
+        "unavailable": network.unavailable if network is not None else {},
         "restarts": mesh.restarts,
         "minutes": round(seconds / 60, 2),
         "problems": problems,
     }
+
+
+def role_of(name: str) -> str:
+    return name.partition("-")[0]
 
 
 def resume_seconds(strikes: StormStrikes, waits: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
@@ -143,7 +178,7 @@ def resume_seconds(strikes: StormStrikes, waits: list[tuple[float, float]]) -> d
     for at, kind, name in strikes.done:
         behind = [came - at for came, wait in waits if came - wait <= at < came]
         if behind:
-            found.setdefault(f"{kind} {name.partition('-')[0]}", []).append(max(behind))
+            found.setdefault(f"{kind} {role_of(name)}", []).append(max(behind))
     return {
         kind: {"median": round(sorted(times)[len(times) // 2], 2), "longest": round(max(times), 2)}
         for kind, times in sorted(found.items())

@@ -1,12 +1,14 @@
 """A mesh of real processes for faults of every role: prefill and decode workers, and two gateways.
 
 Gateways and prefill workers reach each worker through a proxy of its own (tests/harness/proxy.py), so that a test can
-disturb its network as well as its process. A process that ended is started again, as a supervisor does."""
+disturb its network as well as its process. Workers with a network namespace of their own have no proxy: the kernel
+disturbs their network (tests/chaos/namespaces.py), and their pages travel over TCP, because shared memory knows no
+network. A process that ended is started again, as a supervisor does."""
 
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -14,6 +16,7 @@ from cli.health import health
 from cli.ports import free_address
 from engine.builtin import ensure_random
 from mesh.common_config import default_cache_folder
+from tests.chaos.namespaces import NamespaceSet
 from tests.harness.orders import Orders
 from tests.harness.process import START_SECONDS, ServiceProcess
 from tests.harness.proxy import DelayingProxy
@@ -28,7 +31,7 @@ class StormMesh:
     gateways: list[ServiceProcess] = field(default_factory=list)
     prefills: list[ServiceProcess] = field(default_factory=list)
     decodes: list[ServiceProcess] = field(default_factory=list)
-    proxies: dict[str, DelayingProxy] = field(default_factory=dict)  # by the worker's name
+    proxies: dict[str, DelayingProxy] = field(default_factory=dict)  # by the worker's name, of those without namespace
     restarts: int = 0
 
     @property
@@ -78,21 +81,32 @@ class StormMesh:
 
 @asynccontextmanager
 async def storm_mesh(
-    *, prefills: int = 2, decodes: int = 3, settings: Mapping[str, str], drains: bool = False
+    *,
+    prefills: int = 2,
+    decodes: int = 3,
+    settings: Mapping[str, str],
+    drains: bool = False,
+    network: NamespaceSet | None = None,  # namespaces of some workers, by name; None: no worker has one
 ) -> AsyncIterator[StormMesh]:
     """`drains`: SIGTERM makes a worker drain, as the product does; else it ends at once."""
-    ports = [{name: free_address() for name in ("http", "grpc", "worker")} for _ in range(2)]
+    host, spaces = (network.host, network.spaces) if network is not None else ("127.0.0.1", {})
+    ports = [{"http": free_address(), "grpc": free_address(), "worker": on(host)} for _ in range(2)]
     mesh = StormMesh([each["grpc"] for each in ports], [each["http"] for each in ports])
     folder = await asyncio.to_thread(ensure_random, default_cache_folder())
     common = settings | {"model": str(folder), "served_name": "random"}
     common |= {"worker.gateways": ",".join(each["worker"] for each in ports)}
+    if network is not None and network.token is not None:
+        common |= {"mesh_token_file": str(network.token), "worker.transport_host": host}
 
-    def service(tier: str, name: str, own: Mapping[str, str]) -> ServiceProcess:
+    def service(tier: str, name: str, own: Mapping[str, str], within: Sequence[str] = ()) -> ServiceProcess:
         orders = Orders(tier=tier, settings={**common, **own, f"{tier}.name": name}, parent=os.getpid(), drains=drains)
-        return ServiceProcess(name, orders)
+        return ServiceProcess(name, orders, within=within)
 
     def worker(tier: str, name: str) -> ServiceProcess:
-        address, public = free_address(), free_address()
+        if (space := spaces.get(name)) is not None:
+            own = {"address": on(space.address), "transport_host": space.address, "transports": "tcp"}
+            return service(tier, name, {f"{tier}.{key}": value for key, value in own.items()}, space.command)
+        address, public = on(host), on(host)
         mesh.proxies[name] = DelayingProxy(public, address)
         return service(tier, name, {f"{tier}.address": address, f"{tier}.advertise_port": public.rpartition(":")[2]})
 
@@ -110,3 +124,8 @@ async def storm_mesh(
     finally:
         await asyncio.gather(*(process.stop() for process in mesh.processes))
         await asyncio.gather(*(proxy.stop() for proxy in mesh.proxies.values()))
+
+
+def on(host: str) -> str:
+    """A free address of this host. Its port is free on every address of this machine, and in new namespaces too."""
+    return f"{host}:{free_address().rpartition(':')[2]}"

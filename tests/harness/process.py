@@ -12,7 +12,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,11 @@ OnEvent = Callable[[Mapping[str, Any]], None]  # name and fields of one structur
 class ServiceProcess:
     """One service; `start` may be called again after its end."""
 
-    def __init__(self, name: str, orders: Orders, on_event: OnEvent | None = None) -> None:
-        self.name, self.orders = name, orders
+    def __init__(
+        self, name: str, orders: Orders, on_event: OnEvent | None = None, *, within: Sequence[str] = ()
+    ) -> None:
+        """`within`: a command that begins the process's own command line and becomes it, such as `ip netns exec`."""
+        self.name, self.orders, self._within = name, orders, within
         self.incarnation = 0
         self.address = ""
         self.lines: deque[str] = deque(maxlen=400)
@@ -60,8 +63,7 @@ class ServiceProcess:
         self._ready.clear()
         paths = [str(ROOT), str(ROOT / "kernels"), str(ROOT / "protos")]
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "tests.harness.worker", self.orders.pack()),
+            *(*self._within, sys.executable, "-m", "tests.harness.worker", self.orders.pack()),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=PIPE,
             stdout=PIPE,

@@ -20,7 +20,7 @@ from gateway.observability.traces import RecentTraces
 from gateway.router import Local
 from gateway.served import ServedModel, ServedModels
 from gateway.service import Gateway
-from kvtransfer.memory import Fabric, MemoryTransport
+from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport
 from mesh.door_config import DoorConfig
 from mesh.jobs import Sampling, Ticket, Tier
 from mesh.kv_messages import KvHello
@@ -144,7 +144,8 @@ class Cluster:
     async def add(self, tier: Tier, name: str, pages: int | None = None) -> SimProcess:
         incarnation = self.random.getrandbits(63)
         count = pages or (self.prefill_pages if tier is Tier.PREFILL else None) or self.pages
-        transport, pool = self._transport(), PagePool(count, cache=self.options.cache)
+        transport, memory = self._transport(), MemoryPool(self.options.shape(tier), count)
+        pool = PagePool(count, cache=self.options.cache, clear=memory.clear)
         made = await start_worker(
             self.options,
             self.network.host(name),
@@ -152,6 +153,7 @@ class Cluster:
             tier=tier,
             name=name,
             incarnation=incarnation,
+            pool=memory,
             pages=pool,
             numerics=self.numerics.get(name, "class-a"),
             model=self.models.get(name, "sim"),
@@ -251,13 +253,14 @@ class Cluster:
         allow_class_change: bool = False,
         numerics: str = "",
         model: str = "sim",
+        salt: bytes = b"",
         reads: Callable[[], Awaitable[None]] | None = None,  # the client waits for this before it takes a token
     ) -> SimClient:
         name = f"r{len(self.clients)}"
         trace = self.gateway.traces.begin("sim", "", {}, operation="chat")
         trace.request_id, trace.model = name, model
         spec = ChoiceRequest(
-            name, model, prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics, trace
+            name, model, prompt, emitted, sampling, deadline_seconds, allow_class_change, numerics, trace, salt
         )
         client = SimClient(spec, self.gateway.submit(spec), reads=reads)
         client.task = asyncio.ensure_future(client.listen())

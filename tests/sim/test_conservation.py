@@ -112,13 +112,13 @@ def test_pages_add_up_after_every_event_under_overload(seed: int) -> None:
 
 def test_a_page_that_a_request_forgot_is_found_and_named(caplog: pytest.LogCaptureFixture) -> None:
     pool = PagePool(8)
-    taken = pool.take(3)
+    taken = pool.take(3, b"")
     assert taken is not None
     held = [Holder("running", taken[:2], request=7)]
     ledger = Ledger(pool, lambda: held)
     for _ in range(3):
         ledger.check()
-    assert ledger.counts() == {"ledger_broken": 1}, "the same fault counts once"
+    assert ledger.counts() == {"ledger_broken": 1, "cleared": 0}, "the same fault counts once"
     (record,) = caplog.records
     assert f"page {taken[2]} is in_use with 1 references, held by nobody" in record.message
     held.append(Holder("running", taken[2:], request=8))
@@ -126,7 +126,7 @@ def test_a_page_that_a_request_forgot_is_found_and_named(caplog: pytest.LogCaptu
     assert ledger.violations() == []
     held.append(Holder("running", (7,), request=9))
     ledger.check()
-    assert ledger.counts() == {"ledger_broken": 2} and ledger.violations() == [
+    assert ledger.counts() == {"ledger_broken": 2, "cleared": 0} and ledger.violations() == [
         "page 7 is free with 0 references, held by request 9, running"
     ]
 
@@ -134,7 +134,7 @@ def test_a_page_that_a_request_forgot_is_found_and_named(caplog: pytest.LogCaptu
 @pytest.mark.parametrize("state", [PageState.LANDING, PageState.QUARANTINED])
 def test_a_landing_or_quarantined_page_has_one_writer(state: PageState) -> None:
     pool = PagePool(4)
-    pages = pool.land(2, "owner")
+    pages = pool.land(2, "owner", b"")
     assert pages is not None
     if state is PageState.QUARANTINED:
         pool.quarantine(pages)

@@ -81,7 +81,8 @@ async def start_worker(
     tier: Tier,
     name: str,
     incarnation: int,
-    pages: PagePool,
+    pool: MemoryPool,
+    pages: PagePool,  # of that memory
     numerics: str = "class-a",
     model: str = "sim",
     choose: Choose,
@@ -89,7 +90,6 @@ async def start_worker(
 ) -> SimWorker:
     """A worker that listens at its name; its caller runs its loop and lets it register."""
     shape, rules = options.shape(tier), options.rules
-    pool = MemoryPool(shape, pages.pages)
     hello = Hello(
         tier,
         incarnation,

@@ -27,6 +27,7 @@ def draw(seed: int, *, faults: bool = True, requests: int | None = None) -> Stor
     world = replace(world, prefill_tokens=prefill_tokens, decode_tokens=decode_tokens)
     load_seconds = random.uniform(*LOAD_SECONDS)
     demands = _demands(random, world, load_seconds, requests or random.randint(20, 45))
+    demands = _of_tenants(Random(seed * 7919 + 16), demands)
     return Story(world, demands, _faults(random, world, load_seconds) if faults else (), load_seconds)
 
 
@@ -104,6 +105,13 @@ def _demands(random: Random, world: SimWorld, load_seconds: float, count: int) -
             )
         )
     return tuple(demands)
+
+
+def _of_tenants(random: Random, demands: tuple[Demand, ...]) -> tuple[Demand, ...]:
+    """In a quarter of the worlds there are two tenants; in the others all requests may share their pages."""
+    if random.random() < 3 / 4:
+        return demands
+    return tuple(replace(each, salt=random.choice((b"alice", b"bob"))) for each in demands)
 
 
 def _tokens(random: Random, count: int) -> tuple[int, ...]:

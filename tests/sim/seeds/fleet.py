@@ -15,7 +15,7 @@ from decode_svc.speculation.speculation import DraftSource
 from decode_svc.worker import DecodeWorker
 from gateway.core import ChoiceRequest
 from gateway.service import Gateway
-from kvtransfer.memory import Write
+from kvtransfer.memory import MemoryPool, Write
 from mesh.door_config import DoorConfig
 from mesh.jobs import Ticket, Tier
 from mesh.messages import Message
@@ -28,6 +28,7 @@ from tests.sim.seeds.pools import WatchedPool
 from tests.sim.seeds.processes import FleetProcess, GatewayProcess, Trouble, WorkerProcess
 from tests.sim.seeds.story import SimWorld
 from tests.sim.seeds.wires import NodeFabric, NodeNetwork, NodeTransport
+from tests.sim.tenants import TenantTexts
 from tests.sim.workers import WorkerOptions, start_worker
 
 MEND_SECONDS = 20.0  # so long after a fault the mesh may still suffer from it
@@ -43,7 +44,7 @@ class Fleet:
         self.gateways: dict[str, GatewayProcess] = {}
         self.all: list[FleetProcess] = []
         self.troubles: list[Trouble] = []
-        self.deaths = DeathsOfWorkers(self)
+        self.deaths, self.tenants = DeathsOfWorkers(self), TenantTexts(self.violate)
         self.snaps: list[tuple[float, str, str]] = []  # when the streams between two hosts broke
         self.lasting_cuts: set[tuple[str, str]] = set()  # ways that stay cut
         self._works: list[asyncio.Task[Any]] = []
@@ -116,7 +117,9 @@ class Fleet:
         world, node = self.world, self._node(name)
         numerics = world.classes[number % len(world.classes)]
         process = WorkerProcess(name, node, tier=tier, incarnation=self.random.getrandbits(63), numerics=numerics)
-        pages = WatchedPool(world.pool_pages(tier), cache=world.cache)
+        pool = MemoryPool(self.options.shape(tier), world.pool_pages(tier))
+        pages = WatchedPool(pool.pages, cache=world.cache, clear=pool.clear)
+        pages.handed = partial(self.tenants.handed, name, pool)
         transport = NodeTransport(self.fabric, "one" if world.one_sided else "two", world.one_sided)
         process.made = await node.spawn(
             start_worker(
@@ -126,6 +129,7 @@ class Fleet:
                 tier=tier,
                 name=name,
                 incarnation=process.incarnation,
+                pool=pool,
                 pages=pages,
                 numerics=numerics,
                 choose=lambda mine, theirs: (transport.name if mine.numerics == theirs.numerics else "", "simulated"),
@@ -275,6 +279,8 @@ class Fleet:
             self.coverage.reach("a replaced process writes")
         if process.pages.state(page).value == "quarantined":
             self.coverage.reach("a write reaches a quarantined page")
+
+        self.tenants.written(process.name, write)
 
     def _computed(self, process: WorkerProcess, page: int) -> None:
         """No step may ever write a page that another request reads or can find."""

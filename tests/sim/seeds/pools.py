@@ -11,6 +11,7 @@ from prefill_svc.worker import PrefillWorker
 
 class WatchedPool(PagePool):
     changed = False
+    handed: Callable[[Sequence[int], bytes], None] = staticmethod(lambda pages, salt: None)  # pages that a tenant got
 
     def share(self, pages: Iterable[int]) -> None:
         self.changed = True
@@ -36,9 +37,11 @@ class WatchedPool(PagePool):
         self.changed = True
         return super().prove(proven)
 
-    def _allocate(self, count: int, state: PageState) -> tuple[int, ...] | None:
+    def _allocate(self, count: int, state: PageState, salt: bytes) -> tuple[int, ...] | None:
         self.changed = True
-        return super()._allocate(count, state)
+        pages = super()._allocate(count, state, salt)
+        self.handed(pages or (), salt)
+        return pages
 
     def faults(self, worker: PrefillWorker | DecodeWorker) -> list[str]:
         """Everything that is wrong with the pages now."""

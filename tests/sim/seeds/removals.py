@@ -14,7 +14,7 @@ from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.spans import Spans
 from decode_svc.intake import Intake
-from decode_svc.requests import DecodeRequest
+from decode_svc.requests import DecodeRequest, OpenLanding
 from decode_svc.speculation.speculation import Speculation
 from engine.pages import PagePool
 from gateway import candidates, deaths
@@ -180,6 +180,9 @@ REMOVALS: dict[str, Removal] = {
     "early": Removal("a Ready that overtakes its Open is refused", decode_rules.early),
     "quarantine": Removal("pages of an ended landing are free at once", decode_rules.quarantine),
     "checksum": Removal("damaged spans are not noticed", decode_rules.checksum),
+    "second copies": Removal(
+        "a second copy of a frame changes a page that is valid", _off(OpenLanding, "frame_begins", lambda *frame: True)
+    ),
     "attempt": Removal("tokens of an old attempt count", gateway_rules.any_attempt),
     "position": Removal("a token of any position is shown", gateway_rules.any_position),
     "sink": Removal("the second half of a frame goes into its page, whoever owns it", transfer_rules.without_sink),
@@ -240,6 +243,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "references": Removal("shared pages are not counted", _off(PagePool, "share", _share_without_reference)),
     "copy on write": Removal("a step writes a page that others read", _off(PagePool, "writable", lambda *a: True)),
+    "tenants": Removal("a tenant gets pages as another one left them", _off(PagePool, "_hand_over")),
     "class": Removal("an answer goes on in any numerics class", _off(candidates, "Need", _any_partner)),
     "verification": Removal("drafts count unverified", _off(Speculation, "verified", _accept_all)),
 }

@@ -91,6 +91,7 @@ class Demand:
     deadline_seconds: float | None = None
     allow_class_change: bool = False
     priority: int = 0
+    salt: bytes = b""  # of its tenant
 
 
 @dataclass(frozen=True, slots=True)

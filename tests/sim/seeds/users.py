@@ -60,6 +60,9 @@ class User:
         self.text = ExpectedText(
             demand.prompt, demand.sampling, layers=SHAPE.layers, vocabulary=fleet.options.vocabulary
         )
+        if demand.salt:
+            accents = range(len(fleet.world.classes))
+            fleet.tenants.add(demand.salt, demand.prompt, demand.sampling, accents, fleet.options.vocabulary)
         self.numerics = ""
         self.began = self.accepted = 0.0  # of the request; of its latest call
         self.ended = self.cancelled = False
@@ -136,6 +139,7 @@ class User:
             left,
             demand.allow_class_change,
             self.numerics,
+            salt=demand.salt,
             priority=demand.priority,
         )
         self.process, self._call, self._spec, self.accepted = process, call, spec, fleet.loop.world
@@ -153,6 +157,7 @@ class User:
         try:
             call.stream = stream = process.core.submit(spec)
             self.requests.update(r.id for r in process.core.sequencer.requests.values() if r.choice is spec)
+            self.fleet.tenants.requests.update(dict.fromkeys(self.requests, self.demand.salt))
             if self.cancelled:
                 stream.cancel()
             async for token in stream.events():

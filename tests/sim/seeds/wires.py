@@ -1,7 +1,7 @@
 """Network and page transports between nodes: what arrives is handled by the receiving node, and a frozen one must wait.
 
 Both ways between two hosts can be cut, or one alone: then messages wait, as TCP repeats them, and dials time out. Spans
-can arrive torn, twice, late or not at all."""
+can arrive torn, late, not at all or twice, and the second copy of a frame may be damaged."""
 
 import asyncio
 from collections import deque
@@ -140,7 +140,7 @@ class NodeReceiver(MemoryReceiver):
             self._met.add(write)
             asyncio.get_running_loop().call_later(fault.seconds, self._arrive, write)
         elif fault.kind == "flip":
-            write.payload = bytes([write.payload[0] ^ 0x40]) + write.payload[1:]
+            _flip(write)
             super().proceed(write)
         elif fault.kind == "torn":
             half = len(write.payload) // 2
@@ -151,7 +151,13 @@ class NodeReceiver(MemoryReceiver):
             again = replace(write, done=loop.create_future())
             self._met.add(write)
             super().proceed(again)
+            if not self.one_sided and self._faults.random.random() < 0.5:
+                _flip(write)  # every frame is checked; a one-sided write is checked once, with Written
             loop.call_later(self._faults.delay(), self._arrive, write)
+
+
+def _flip(write: Write) -> None:
+    write.payload = bytes([write.payload[0] ^ 0x40]) + write.payload[1:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Releasing:
 def running(around: Surroundings, key: int, pages: int, *, tokens: int | None = None) -> DecodeRequest:
     """It has so many pages, and one token to compute."""
     one = around.add(key, opened=float(key), tokens=tokens or pages * PAGE, phase=DecodePhase.RUNNING)
-    taken = around.pages.take(pages)
+    taken = around.pages.take(pages, b"")
     assert taken is not None
     one.pages, one.filled = list(taken), len(one.tokens) - 1
     return one

@@ -30,7 +30,7 @@ def planning(
 
 def running(around: Surroundings, key: int, *, tokens: int = 8, filled: int | None = None) -> DecodeRequest:
     one = around.add(key, tokens=tokens, opened=float(key), phase=DecodePhase.RUNNING)
-    pages = around.pages.take(-(-tokens // PAGE))
+    pages = around.pages.take(-(-tokens // PAGE), b"")
     assert pages is not None
     one.pages, one.filled = list(pages), tokens - 1 if filled is None else filled
     return one

@@ -19,7 +19,7 @@ TICKET = Ticket(1, 1, bytes(16))
 
 def add(around: Surroundings, mine: Quarantine, count: int, owner: PageOwner) -> None:
     """Put so many pages of this owner into quarantine."""
-    pages = around.pages.land(count, owner)
+    pages = around.pages.land(count, owner, b"")
     assert pages is not None
     mine.add(owner, pages, "the attempt ended here")
 

@@ -71,7 +71,7 @@ def test_shared_pages_are_taken_from_the_prefix_cache() -> None:
     one, again = around.add(1, tokens=2 * PAGE), around.add(2, tokens=2 * PAGE)
     again.tokens[:PAGE] = one.tokens[:PAGE]
     assert around.room.take_shared(one) == () and around.room.lacking(one, 0) == 2
-    pages = around.pages.take(1)
+    pages = around.pages.take(1, b"")
     assert pages is not None
     (digest, _) = block_hashes(one.tokens, page_tokens=PAGE, numerics="class a", salt=b"")
     around.pages.publish(pages[0], digest)

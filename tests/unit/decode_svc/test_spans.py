@@ -12,7 +12,7 @@ from tests.unit.decode_svc.fakes import PAGE, WRITER, Surroundings
 def opened(around: Surroundings) -> tuple[Spans, DecodeRequest, OpenLanding]:
     """A landing of two pages, the prompt's second and third; decode has the first."""
     one = around.add(1, tokens=3 * PAGE)
-    shared, pages = around.pages.take(1), around.pages.land(2, PageOwner(one.ticket, WRITER, "fake", 0))
+    shared, pages = around.pages.take(1, b""), around.pages.land(2, PageOwner(one.ticket, WRITER, "fake", 0), b"")
     assert shared is not None and pages is not None
     one.pages = list(shared)
     one.enter(DecodePhase.LANDING)

@@ -1,6 +1,7 @@
 """The page pool: the counts of its five states always add up to the pool; references, the prefix cache, eviction."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from engine.pages import Counts, PagePool, PageState
 
 PAGES = 7
+SALTS = (b"", b"alice", b"bob")
 
 
 def digest(number: int) -> bytes:
@@ -21,7 +23,8 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = PagePool(PAGES)
+        self.pool = PagePool(PAGES, clear=self.clear)
+        self.texts: dict[int, set[bytes]] = {page: set() for page in range(PAGES)}  # page -> salts whose text it holds
         self.holders: list[list[int]] = []  # requests: their pages, one reference each
         self.landings: list[tuple[str, tuple[int, ...]]] = []
         self.quarantined: dict[int, str] = {}
@@ -29,24 +32,37 @@ class Machine(RuleBasedStateMachine):
         self.new: dict[bytes, int] = {}  # published since the last look at that log
         self.owners = 0
 
+    def clear(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            assert self.texts[page], "it is cleared for nothing"
+            self.texts[page] = set()
+
+    def written(self, pages: Iterable[int], salt: bytes) -> None:
+        """A request of this tenant gets the pages, and some of their slots are written."""
+        for page in pages:
+            assert self.texts[page] <= {salt}, "the page holds text of another tenant"
+            self.texts[page].add(salt)
+
     # ---- operations
 
-    @rule(count=st.integers(0, PAGES + 1))
-    def take(self, count: int) -> None:
+    @rule(count=st.integers(0, PAGES + 1), salt=st.sampled_from(SALTS))
+    def take(self, count: int, salt: bytes) -> None:
         before = self.pool.available
-        pages = self.pool.take(count)
+        pages = self.pool.take(count, salt)
+        self.written(pages or (), salt)
         assert (pages is None) == (count > before), "all or none"
         if pages is not None:
             assert len(set(pages)) == count
             assert not set(pages) & {p for holder in self.holders for p in holder}, "a page is handed out twice"
             self.holders.append(list(pages))
 
-    @rule(count=st.integers(0, PAGES + 1))
-    def land(self, count: int) -> None:
+    @rule(count=st.integers(0, PAGES + 1), salt=st.sampled_from(SALTS))
+    def land(self, count: int, salt: bytes) -> None:
         before, self.owners = self.pool.available, self.owners + 1
         owner = f"owner {self.owners}"
-        pages = self.pool.land(count, owner)
+        pages = self.pool.land(count, owner, salt)
         assert (pages is None) == (count > before)
+        self.written(pages or (), salt)
         if pages:
             assert all(self.pool.owner(page) == owner for page in pages)
             self.landings.append((owner, pages))
@@ -145,7 +161,7 @@ TestMachine.settings = settings(
 
 
 def published(pool: PagePool, numbers: list[int]) -> tuple[int, ...]:
-    pages = pool.take(len(numbers))
+    pages = pool.take(len(numbers), b"")
     assert pages is not None
     for page, number in zip(pages, numbers, strict=True):
         pool.publish(page, digest(number))
@@ -154,9 +170,9 @@ def published(pool: PagePool, numbers: list[int]) -> tuple[int, ...]:
 
 def test_what_does_not_fit_takes_nothing() -> None:
     pool = PagePool(4)
-    assert pool.take(3) is not None
+    assert pool.take(3, b"") is not None
     before = pool.counts()
-    assert pool.take(2) is None and pool.land(2, "owner") is None
+    assert pool.take(2, b"") is None and pool.land(2, "owner", b"") is None
     assert pool.counts() == before
 
 
@@ -165,34 +181,34 @@ def test_the_page_that_was_used_longest_ago_is_evicted_first() -> None:
     for number in (1, 2, 3):
         pool.release(published(pool, [number]))
     pool.release(pool.match([digest(1)]))  # used again: now 2 is the oldest
-    pool.take(1)
+    pool.take(1, b"")
     assert set(pool.hashes()) == {digest(1), digest(3)}
-    pool.take(1)
+    pool.take(1, b"")
     assert set(pool.hashes()) == {digest(1)}
 
 
 def test_of_one_chain_the_last_page_is_evicted_first() -> None:
     pool = PagePool(4)
     pool.release(published(pool, [1, 2, 3, 4]))
-    pool.take(1)
+    pool.take(1, b"")
     assert pool.known([digest(n) for n in (1, 2, 3, 4)]) == 3
-    pool.take(1)
+    pool.take(1, b"")
     assert pool.known([digest(n) for n in (1, 2, 3, 4)]) == 2
 
 
 def test_free_pages_go_before_cached_ones() -> None:
     pool = PagePool(4)
     pool.release(published(pool, [1, 2]))
-    pool.take(2)
+    pool.take(2, b"")
     assert pool.counts() == Counts(free=0, cached=2, in_use=2, landing=0, quarantined=0)
 
 
 def test_a_page_in_use_is_never_evicted() -> None:
     pool = PagePool(2)
     pages = published(pool, [1, 2])
-    assert pool.take(1) is None
+    assert pool.take(1, b"") is None
     pool.release(pages[1:])
-    assert pool.take(1) == pages[1:]
+    assert pool.take(1, b"") == pages[1:]
     assert pool.known([digest(1)]) == 1 and pool.known([digest(2)]) == 0
 
 
@@ -220,7 +236,7 @@ def test_changes_name_what_came_and_what_was_evicted_once() -> None:
     pool.release(published(pool, [1]))
     assert pool.changes() == ((digest(1),), ())
     assert pool.changes() == ((), ())
-    pool.take(1)
+    pool.take(1, b"")
     assert pool.changes() == ((), (digest(1),))
 
 
@@ -233,7 +249,7 @@ def test_without_a_cache_nothing_is_found_again() -> None:
 @pytest.mark.parametrize("wrong", ["twice", "landing", "free"])
 def test_a_page_without_a_reference_cannot_be_released(wrong: str) -> None:
     pool = PagePool(3)
-    pages = pool.take(1) if wrong == "twice" else pool.land(1, "owner") if wrong == "landing" else (0,)
+    pages = pool.take(1, b"") if wrong == "twice" else pool.land(1, "owner", b"") if wrong == "landing" else (0,)
     assert pages is not None
     if wrong == "twice":
         pool.release(pages)
@@ -243,7 +259,7 @@ def test_a_page_without_a_reference_cannot_be_released(wrong: str) -> None:
 
 def test_proof_frees_the_pages_of_that_owner_only() -> None:
     pool = PagePool(4)
-    one, other = pool.land(1, "one"), pool.land(2, "other")
+    one, other = pool.land(1, "one", b""), pool.land(2, "other", b"")
     assert one and other
     pool.quarantine(one)
     pool.quarantine(other)
@@ -254,15 +270,52 @@ def test_proof_frees_the_pages_of_that_owner_only() -> None:
 
 def test_proof_never_frees_a_landing_that_goes_on() -> None:
     pool = PagePool(2)
-    pool.land(1, "owner")
+    pool.land(1, "owner", b"")
     assert pool.prove(lambda owner: True) == 0
     assert pool.counts().landing == 1
 
 
 def test_only_a_landing_page_can_be_admitted_given_up_or_quarantined() -> None:
     pool = PagePool(2)
-    pages = pool.take(1)
+    pages = pool.take(1, b"")
     assert pages
     for operation in (pool.admit, pool.unland, pool.quarantine):
         with pytest.raises(ValueError, match="in_use, not landing"):
             operation(pages)
+
+
+def cleared_of(*tenants: bytes) -> list[int]:
+    """How many of two pages are cleared for each of these tenants, who take both, one after the other."""
+    cleared = list[Sequence[int]]()
+    pool, found = PagePool(2, clear=cleared.append), list[int]()
+    for salt in tenants:
+        pages = pool.take(2, salt)
+        assert pages is not None
+        pool.release(pages)
+        found.append(sum(map(len, cleared)))
+        cleared.clear()
+    return found
+
+
+def test_pages_are_cleared_exactly_when_their_tenant_changes() -> None:
+    assert cleared_of(b"alice", b"alice", b"bob", b"alice", b"") == [0, 0, 2, 2, 2]
+    assert cleared_of(b"", b"") == [0, 0], "without salts nothing is ever cleared"
+
+
+def test_a_page_is_cleared_before_its_writer_may_learn_of_it_and_only_the_foreign_one() -> None:
+    states = list[PageState]()
+    pool = PagePool(2, clear=lambda pages: states.extend(pool.state(page) for page in pages))
+    pool.release(pool.take(1, b"alice") or ())
+    assert pool.land(2, "writer", b"bob") is not None
+    assert states == [PageState.LANDING] and pool.cleared == 1
+
+
+def test_a_cached_page_that_is_evicted_for_another_tenant_is_cleared_and_one_that_is_found_is_not() -> None:
+    cleared = list[int]()
+    pool = PagePool(1, clear=cleared.extend)
+    pages = pool.take(1, b"alice") or ()
+    pool.publish(pages[0], digest(1))
+    pool.release(pages)
+    pool.release(pool.match([digest(1)]))
+    assert cleared == []
+    assert pool.take(1, b"bob") == pages and cleared == [*pages]

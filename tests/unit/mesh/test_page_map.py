@@ -73,7 +73,7 @@ def test_a_pool_of_a_hundred_thousand_pages_is_packed_in_slices_and_stays_small(
 
 def test_the_pages_of_a_real_pool_show_what_happens_to_them() -> None:
     pool = PagePool(6)
-    used, landing = pool.take(2), pool.land(2, "writer")
+    used, landing = pool.take(2, b""), pool.land(2, "writer", b"")
     assert used is not None and landing is not None
     pool.quarantine(landing[:1])
     _, cells = read(spell(asyncio.run(pack(pool))))

@@ -50,7 +50,7 @@ def page_by_page(found: PageReport) -> list[tuple[str, list[int]]]:
 
 def test_every_page_is_reported_with_its_state_and_its_holders() -> None:
     pool = PagePool(10)
-    used, landing, stuck = pool.take(3), pool.land(2, "p"), pool.land(1, "q")
+    used, landing, stuck = pool.take(3, b""), pool.land(2, "p", b""), pool.land(1, "q", b"")
     assert used and landing and stuck
     pool.share(used[:1])
     pool.quarantine(stuck)
@@ -78,7 +78,7 @@ def test_every_page_is_reported_with_its_state_and_its_holders() -> None:
 
 def test_what_does_not_add_up_is_reported_too() -> None:
     pool = PagePool(4)
-    taken = pool.take(1)
+    taken = pool.take(1, b"")
     assert taken
     ledger = ledger_of(pool)
     assert report(ledger).faults == ()

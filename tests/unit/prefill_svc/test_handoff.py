@@ -164,7 +164,7 @@ async def test_a_landing_takes_pages_and_begins_to_push() -> None:
 async def test_a_landing_for_which_no_room_is_left_is_declined_with_quiet() -> None:
     parts = PrefillParts(4)
     prompt = parts.asked(1, tokens=8)
-    taken = parts.pool.take(3)
+    taken = parts.pool.take(3, b"")
     parts.handoff.on_message(parts.link, parts.landing(prompt))
     assert prompt.phase is PromptPhase.QUEUED and prompt.landing is None and parts.decode.taken() == [quiet(prompt)]
     assert taken is not None
