@@ -169,7 +169,8 @@ class Supervisor:
             return
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), running.service.drain_seconds + DRAIN_SECONDS)
+            async with asyncio.timeout(running.service.drain_seconds + DRAIN_SECONDS):
+                await process.wait()
         except TimeoutError:
             process.kill()
             await process.wait()

@@ -72,7 +72,8 @@ class Process:
             self._died()
         if not self._dead.is_set() and seconds > 0:
             try:
-                await asyncio.wait_for(self._dead.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._dead.wait()
             except TimeoutError:
                 pass
         return self._dead.is_set()

@@ -64,8 +64,8 @@ class SharedPool:
         return tuple(baton_kernels.checksums(np.array(starts, np.int64) + self.address, length, key).tolist())
 
     def clear(self, pages: Sequence[int]) -> None:
-        for page in pages:
-            start, length = self._place(page, 0, self.shape.layers)
+        starts, length = self._places(pages, 0, self.shape.layers)
+        for start in starts:
             ctypes.memset(self.address + start, 0, length)  # other threads go on meanwhile
 
     def close(self) -> None:

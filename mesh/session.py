@@ -37,6 +37,7 @@ class Session:
         self.ended = False
         self.expired = False  # the lease ended it
         self.ended_there = False  # the other end closed it, or it broke
+        self.given_up = False  # that came while this end was stopped: the other one may have heard nothing for a lease
         self._rules = rules
         self._loop = asyncio.get_running_loop()
         self.heard_seconds = self._sent = self._loop.time()
@@ -66,6 +67,7 @@ class Session:
                         await asyncio.sleep(0)
         except StreamClosed:
             self.ended_there = not self.ended
+            self.given_up = self.ended_there and clock() - self._due > self._rules.late_seconds
         except BadMessage as fault:
             log.error("session with %s ends: %s", self.name, fault)
         except Exception:

@@ -142,7 +142,8 @@ class Links:
         session.send(replace(self._hello, transports=transports, secret=secret_for(link.address, self._hello.secret)))
         link.unreached, chosen = "", ""
         try:
-            answer = await asyncio.wait_for(stream.receive(), self._rules.lease_seconds)
+            async with asyncio.timeout(self._rules.lease_seconds):
+                answer = await stream.receive()
             if not isinstance(answer, KvHello):
                 raise StreamClosed(f"{link.address} answered {type(answer).__name__} to KvHello")
             if answer.chosen not in self._transports:

@@ -3,7 +3,8 @@
 See "Page of the decode pool" in docs/protocol.md. Proof is Quiet of the writer's incarnation, Commit of the landing's
 round (decode_svc/handoff/landings.py), the death of the writer's process by its pidfd, or over RDMA the end of the
 session's key. A writer that sends nothing at all for the lease and `PATIENCE_SECONDS`, though decode asks every
-heartbeat, is killed. Where that is not possible, or where the writer lives and only a write of it does not end, the
+heartbeat, is killed; not one that gave its session up while this worker was stopped, since it can answer only once it
+dials again. Where killing is not possible, or where the writer lives and only a write of it does not end, the
 pages stay quarantined, are counted and raise an alarm in the log. Timers start moves; none is proof."""
 
 import asyncio
@@ -59,6 +60,8 @@ class Quarantine:
         """Quarantine the pages of a landing that ended without proof; `why`: how it ended."""
         self._pages.quarantine(pages)
         self._added += len(pages)
+        if (peer := self._sessions.known(owner.writer)) is not None:
+            self._met[owner.writer] = peer
         if pages:
             earlier = self._held[owner].pages if owner in self._held else ()
             self._held[owner] = QuarantinedLanding(earlier + pages, why, asyncio.get_running_loop().time())
@@ -130,7 +133,8 @@ class Quarantine:
         if not (owed := [since for owner, since in self._since.items() if owner.writer == writer]):
             return  # the proofs came meanwhile
         self._warn(writer, self._owed_for(writer, self._rules.lease_seconds), now)
-        if now - self._silent_since(writer, min(owed)) > patience:
+        gave_up = (peer := self._met.get(writer)) is not None and peer.session.given_up
+        if now - self._silent_since(writer, min(owed)) > patience and not gave_up:
             self._end(writer, receiver)
         else:
             self._report_slow(writer, self._owed_for(writer, patience))

@@ -67,7 +67,8 @@ class Sessions:
     async def serve(self, stream: Stream, host: PeerHost) -> None:
         """Serve one kv.v1 session, from hello to end."""
         try:
-            hello = await asyncio.wait_for(stream.receive(), self._rules.lease_seconds)
+            async with asyncio.timeout(self._rules.lease_seconds):
+                hello = await stream.receive()
         except (StreamClosed, TimeoutError):
             return
         if not isinstance(hello, KvHello):
@@ -113,6 +114,10 @@ class Sessions:
             log.info("prefill worker %x dials again: its older session ends first", incarnation)
             older.session.close()
             await older.over.wait()
+
+    def known(self, incarnation: int) -> Peer | None:
+        """This prefill worker's session, while it is connected and while the end of the session is handled."""
+        return self._known.get(incarnation)
 
     def send(self, incarnation: int, message: Kv) -> None:
         """Send a message to this prefill worker if it is connected."""

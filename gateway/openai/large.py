@@ -87,7 +87,8 @@ class BodyParser:
                 self._thread = ThreadPoolExecutor(1, "large-bodies")
             work = asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, order, raw)
             try:
-                parsed = await asyncio.wait_for(asyncio.shield(work), PARSE_SECONDS)
+                async with asyncio.timeout(PARSE_SECONDS):
+                    parsed = await asyncio.shield(work)
             except TimeoutError:
                 raise BodyTooLarge(f"the body took longer than {PARSE_SECONDS:g} s to parse: send less") from None
             finally:

@@ -81,6 +81,8 @@ BANS: tuple[Ban, ...] = (
     ("clock", CLOCKS, CLOCK_FILES),
     ("randomness", RANDOM, RANDOM_FILES),
     ("sockets", SOCKETS, SOCKET_FILES),
+    # It loses a cancellation that comes together with the result; `asyncio.timeout` does not.
+    ("lost cancellations", {"asyncio.wait_for"}, {}),
 )
 
 

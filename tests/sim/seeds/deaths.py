@@ -9,7 +9,6 @@ which learns late or never of one that it cannot hear: docs/protocol.md, "Reques
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from decode_svc.worker import DecodeWorker
 from gateway.requests import GatewayRequest, RequestPhase
 from tests.sim.seeds.processes import GatewayProcess, WorkerProcess
 

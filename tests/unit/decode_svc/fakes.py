@@ -64,6 +64,7 @@ class FakeSession:
     def __init__(self) -> None:
         self.sent: list[Message] = []
         self.heard_seconds = 0.0  # when the last message came from there
+        self.given_up = False  # the other end closed it while this one was stopped
 
     def send(self, message: Message) -> None:
         self.sent.append(message)

@@ -3,16 +3,18 @@
 import asyncio
 from functools import partial
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import pytest
 
 from decode_svc.handoff.quarantine import PATIENCE_SECONDS, Quarantine
+from decode_svc.handoff.sessions import Peer
 from decode_svc.requests import PageOwner
 from mesh.jobs import Ticket
 from mesh.kv_messages import Abort, Quiet
+from mesh.session import Session
 from tests.sim.loop import run_virtual
-from tests.unit.decode_svc.fakes import WRITER, Surroundings
+from tests.unit.decode_svc.fakes import WRITER, FakeSession, Surroundings
 
 TICKET = Ticket(1, 1, bytes(16))
 
@@ -76,6 +78,30 @@ def test_a_writer_that_stays_silent_is_killed_or_its_pages_are_stuck(may_kill: b
         around.receiver.dead = True
         await asyncio.sleep(2.0)
         assert around.pages.counts().free == 16 and mine.stuck_pages == 0
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("gave_up", [True, False])
+def test_a_writer_that_gave_up_while_this_worker_was_stopped_is_killed_only_after_it_dialled_again(
+    gave_up: bool,
+) -> None:
+    async def main() -> None:
+        around = Surroundings()
+        around.prefill.given_up = gave_up
+        around.sessions._known[WRITER] = around.sessions.peers.pop(WRITER)  # its end is being handled
+        mine = quarantined(around)
+        around.sessions._known.clear()
+        patience = around.rules.lease_seconds + PATIENCE_SECONDS
+        await asyncio.sleep(patience + 2.0)
+        assert bool(around.receiver.killed) is not gave_up and mine.stuck_pages == (3 if gave_up else 0)
+        around.receiver.killed.clear()
+        again = FakeSession()
+        again.heard_seconds = asyncio.get_running_loop().time()
+        around.sessions.peers[WRITER] = Peer(WRITER, "fake", cast(Session, again))
+        await asyncio.sleep(patience + 2.0)
+        assert around.receiver.killed, "it is silent in a session"
+        mine.close()
 
     run_virtual(main())
 

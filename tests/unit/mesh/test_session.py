@@ -112,6 +112,21 @@ def test_an_end_that_was_stopped_itself_renews_the_lease_before_it_judges() -> N
     run_virtual(main())
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_session_knows_whether_the_other_end_closed_it_while_this_one_was_stopped(stopped: bool) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        pipe, session, _, task = begin()
+        await asyncio.sleep(0.5)
+        pipe.inbox.put_nowait(None)
+        loop._now += 60.0 if stopped else 0.0
+        await asyncio.wait_for(task, 2.0)
+        assert session.ended_there and session.given_up is stopped
+
+    run_virtual(main())
+
+
 def test_a_message_that_cannot_be_handled_ends_the_session_and_nothing_else() -> None:
     async def main() -> None:
         pipe = Pipe()
