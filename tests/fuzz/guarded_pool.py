@@ -39,6 +39,9 @@ class GuardedPool:
         begin, size = self._place(page, first_layer, layers)
         return self._views[page][begin : begin + size]
 
+    def views(self, pages: Sequence[int], first_layer: int, layers: int) -> list[memoryview]:
+        return [self.view(page, first_layer, layers) for page in pages]
+
     def checksum(self, page: int, first_layer: int, layers: int) -> int:
         begin, size = self._place(page, first_layer, layers)
         return int(baton_kernels.checksum(int(self._memory[page].ctypes.data) + begin, size, begin // _WORD))

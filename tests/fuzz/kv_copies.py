@@ -29,8 +29,7 @@ def kv_copies(rng: Random) -> bool:
     try:
         if chance(rng, 0.3):
             reader = span_reader(source, other)
-            for span in spans:
-                view, _ = reader.read(span)
+            for span, view in zip(spans, reader.read_all(spans)[0], strict=True):
                 if len(view) != other.place(span.first_layer, span.layers)[1]:
                     raise Wrong(f"{span} is read as {len(view)} bytes")
             return True

@@ -55,9 +55,9 @@ class GuardedLanding:
         return takes
 
     def arrived(self, frame: Arrived) -> None:
-        place, mask = frame.index - self.state.first_page, layer_mask(frame.first_layer, frame.layers)
+        place, mask = frame.page - self.state.first_page, layer_mask(frame.first_layer, frame.layers)
         page = self.state.pages[place]
-        self.state.frame_ends(frame.index, frame.first_layer, frame.layers)
+        self.state.frame_ends(frame.page, frame.first_layer, frame.layers)
         sound = self._pool.checksum(page, frame.first_layer, frame.layers) == frame.checksum
         self.sound += sound
         self.state.settle(place, mask, valid=sound)

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, cast, get_args
 
 from engine.pages import PagePool
-from kvtransfer.memory import Fabric, MemoryTransport
+from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport
 from mesh.codec import DOWN
 from mesh.jobs import Job, Sampling, Ticket, Tier
 from mesh.memory_network import MemoryNetwork
@@ -48,7 +48,8 @@ def worker_orders(rng: Random) -> bool:
     with case_loop() as loop:
         tier = rng.choice((Tier.PREFILL, Tier.DECODE, Tier.DECODE))
         transport = MemoryTransport(Fabric(Random(1)), "memory", True)
-        pages = PagePool(PAGES)
+        pool = MemoryPool(OPTIONS.shape(tier), PAGES)
+        pages = PagePool(PAGES, clear=pool.clear)
         started = loop.run(
             start_worker(
                 OPTIONS,
@@ -57,6 +58,7 @@ def worker_orders(rng: Random) -> bool:
                 tier=tier,
                 name="worker",
                 incarnation=5,
+                pool=pool,
                 pages=pages,
                 choose=lambda mine, theirs: ("memory", ""),
                 on_write=lambda page: None,
