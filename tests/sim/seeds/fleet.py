@@ -12,7 +12,6 @@ from typing import Any
 
 from decode_svc.requests import PageOwner
 from decode_svc.speculation.speculation import DraftSource
-from decode_svc.worker import DecodeWorker
 from gateway.core import ChoiceRequest
 from gateway.service import Gateway
 from kvtransfer.memory import MemoryPool, Write
@@ -286,22 +285,6 @@ class Fleet:
         """No step may ever write a page that another request reads or can find."""
         if not process.pages.writable(page):
             self.violate(f"{process.name} computes in page {page}, which is shared")
-
-    def left_over(self) -> list[str]:
-        """Pages and requests that live processes still hold though no client waits."""
-        found = []
-        for process in self.workers.values():
-            if process.runs:
-                counts, worker = process.pages.counts(), process.worker
-                if counts.in_use + counts.landing + counts.quarantined > process.pages.quarantined(self.beyond_reach):
-                    found.append(f"{process.name}: pages never come back: {counts}")
-                left = len(worker.requests if isinstance(worker, DecodeWorker) else worker.prompts)
-                if left:
-                    found.append(f"{process.name}: {left} requests are never forgotten: {sorted(process.stages())}")
-        for gateway in self.gateways.values():
-            if gateway.runs and gateway.core.sequencer.requests:
-                found.append(f"{gateway.name} never forgets {len(gateway.core.sequencer.requests)} requests")
-        return found
 
     def beyond_reach(self, owner: Hashable) -> bool:
         """The writer of these pages stays frozen, or cut off, and may not be killed."""

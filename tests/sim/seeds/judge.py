@@ -123,6 +123,23 @@ def _unheard(fleet: "Fleet", worker: "WorkerProcess", gateway: "GatewayProcess",
     return mended.issuperset(way)
 
 
+def left_over(fleet: "Fleet") -> list[str]:
+    """Pages and requests that live processes still hold though no client waits."""
+    found = []
+    for process in fleet.workers.values():
+        if process.runs:
+            counts, worker = process.pages.counts(), process.worker
+            if counts.in_use + counts.landing + counts.quarantined > process.pages.quarantined(fleet.beyond_reach):
+                found.append(f"{process.name}: pages never come back: {counts}")
+            left = len(worker.requests if isinstance(worker, DecodeWorker) else worker.prompts)
+            if left:
+                found.append(f"{process.name}: {left} requests are never forgotten: {sorted(process.stages())}")
+    for gateway in fleet.gateways.values():
+        if gateway.runs and gateway.core.sequencer.requests:
+            found.append(f"{gateway.name} never forgets {len(gateway.core.sequencer.requests)} requests")
+    return found
+
+
 def _deaths(fleet: "Fleet", user: "User", process: "GatewayProcess") -> str | None:
     rules, found = fleet.options.rules, [fleet.deaths.of(request, process.name) for request in user.requests]
     alone, all_of_them = max((each[0] for each in found), default=0), max((each[1] for each in found), default=0)

@@ -13,7 +13,7 @@ from mesh.rules import RULES, Rules
 from tests.sim.loop import Stuck
 from tests.sim.seeds.coverage import Coverage
 from tests.sim.seeds.fleet import Fleet
-from tests.sim.seeds.judge import stale_landings, waits_for_stuck_pages
+from tests.sim.seeds.judge import left_over, stale_landings, waits_for_stuck_pages
 from tests.sim.seeds.nodes import NodeLoop, run_nodes
 from tests.sim.seeds.story import Story
 from tests.sim.seeds.strikes import Strikes
@@ -70,8 +70,8 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
             for user in users:
                 if not user.ended:
                     user.cancel()
-            await until(fleet, lambda: len(fleet.left_over()), FORGETS_SECONDS)
-            found = fleet.left_over()
+            await until(fleet, lambda: len(left_over(fleet)), FORGETS_SECONDS)
+            found = left_over(fleet)
         for what in found:
             fleet.violate(what)
     watch.cancel()
