@@ -1,4 +1,4 @@
-"""What the targets of the wires share: bytes that are broken at random, and the error for a broken promise.
+"""Bytes that are broken at random, and the error for a broken promise: the targets of the wires share them.
 
 A case is drawn from one random generator, so its seed repeats it."""
 

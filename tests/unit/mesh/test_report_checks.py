@@ -1,4 +1,4 @@
-"""What an attached worker reports is checked before a gateway computes with it; the problem names the field."""
+"""A gateway checks the reports of an attached worker before it computes with them; the problem names the field."""
 
 from math import inf, nan
 

@@ -153,48 +153,6 @@ def test_a_decode_worker_that_refuses_is_unreachable() -> None:
     with_links(test, listen=True)
 
 
-class AnswerAtHand:
-    """A network and its stream in one: the answer comes when the test says so."""
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self.peer = "decode"
-
-    async def dial(self, address: str, channel: Channel) -> "AnswerAtHand":
-        return self
-
-    async def receive(self) -> Message:
-        return await asyncio.shield(self.answer)
-
-    def send(self, message: Message) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def test_closing_ends_a_link_whose_answer_comes_at_the_same_moment() -> None:
-    async def main() -> None:
-        network = AnswerAtHand()
-        links = Links(
-            LinkEvents(),
-            cast(Any, network),
-            hello=MINE,
-            transports={"manual": cast(Any, ManualTransport())},
-            pool=cast(Any, None),
-            rules=RULES,
-        )
-        links.to("decode")
-        for _ in range(5):
-            await asyncio.sleep(0)
-        network.answer.set_result(THEIRS)
-        await asyncio.sleep(0)  # the answer is there, and its reader has not run yet
-        async with asyncio.timeout(1.0):
-            await links.aclose()
-
-    run_virtual(main())
-
-
 def test_a_writer_that_cannot_connect_makes_no_session() -> None:
     async def test(links: Links, host: LinkEvents, transport: ManualTransport, decode: DecodeEnd) -> None:
         transport.broken = True
