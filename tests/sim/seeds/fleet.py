@@ -283,7 +283,7 @@ class Fleet:
 
     def _computed(self, process: WorkerProcess, page: int) -> None:
         """No step may ever write a page that another request reads or can find."""
-        if not process.pages.writable(page):
+        if process.pages.shared(page):
             self.violate(f"{process.name} computes in page {page}, which is shared")
 
     def beyond_reach(self, owner: Hashable) -> bool:

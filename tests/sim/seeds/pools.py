@@ -43,6 +43,10 @@ class WatchedPool(PagePool):
         self.handed(pages or (), salt)
         return pages
 
+    def shared(self, page: int) -> bool:
+        """Others read the page, or can find it. Asks nothing of the product's own rule (`writable`), which it judges."""
+        return self._refs[page] != 1 or page in self._hash_of
+
     def faults(self, worker: PrefillWorker | DecodeWorker) -> list[str]:
         """Everything that is wrong with the pages now."""
         counts, states = self.counts(), self._state
