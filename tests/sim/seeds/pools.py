@@ -44,7 +44,7 @@ class WatchedPool(PagePool):
         return pages
 
     def shared(self, page: int) -> bool:
-        """Others read the page, or can find it. Asks nothing of the product's own rule (`writable`), which it judges."""
+        """Others read the page, or can find it: written apart from the product's own rule, `writable`."""
         return self._refs[page] != 1 or page in self._hash_of
 
     def faults(self, worker: PrefillWorker | DecodeWorker) -> list[str]:
