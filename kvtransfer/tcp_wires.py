@@ -11,6 +11,7 @@ from typing import cast
 from kvtransfer.tcp_connection import ConnectionOwner, TcpConnection
 
 _READS = 4  # of one connection, before others have their turn
+_AT_ONCE_BYTES = 128 * 1024  # the kernel wakes us for, where so many are still to come
 
 
 class TakenOver(asyncio.Protocol):
@@ -31,6 +32,7 @@ class PlainWire:
 
     def __init__(self, plain: socket.socket, owner: ConnectionOwner) -> None:
         self._socket, self._loop, self._closed = plain, asyncio.get_running_loop(), False
+        self._at_once = 1  # bytes that the kernel collects before it wakes us
         self._connection = TcpConnection(owner, self)
         self.resume_reading()
         self._connection.begin()
@@ -62,17 +64,28 @@ class PlainWire:
     def _readable(self) -> None:
         for _ in range(_READS):
             buffers = self._connection.buffers()
+            wanted = sum(map(len, buffers))
             try:
                 count = self._socket.recvmsg_into(buffers)[0]
             except (BlockingIOError, InterruptedError):
-                return
+                return self._wait_for(wanted)
             except OSError:
                 count = 0
             if not count:
                 return self.abort()
             self._connection.took(count)
-            if self._closed or count < sum(map(len, buffers)):
+            if self._closed:
                 return
+            if count < wanted:
+                return self._wait_for(wanted - count)
+        self._wait_for(sum(map(len, self._connection.buffers())))
+
+    def _wait_for(self, wanted: int) -> None:
+        """So many bytes come for certain. Be woken for many of them at a time, as that costs more than to copy a page.
+        The end of the connection wakes us too."""
+        if (at_once := min(wanted, _AT_ONCE_BYTES)) != self._at_once:
+            self._at_once = at_once
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_once)
 
 
 class TlsWire(asyncio.BufferedProtocol):
