@@ -230,6 +230,10 @@ class DecodeRequest:
 class DecodeHost(Protocol):
     """The worker as its parts see it: they report to it through this protocol."""
 
+    @property
+    def attached(self) -> bool:
+        """Some gateway hears this worker."""
+
     def admitted(self, request: DecodeRequest) -> None:
         """The request's pages are its own: it runs from now on."""
 

@@ -7,9 +7,9 @@ decided in decode_svc/planning.py, its drafts in decode_svc/speculation/speculat
 base on, the token that prefill sampled included: two streams race, and the gateway orders them."""
 
 import asyncio
-import functools
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from itertools import repeat
 
 from decode_svc.chunk_size import ChunkSize
@@ -118,8 +118,7 @@ class DecodeWorker:
         )
 
     async def listen(self, address: str) -> str:
-        serve = functools.partial(self.sessions.serve, host=self.landings)
-        return await self.attachments.listen(address, {Channel.KV: serve})
+        return await self.attachments.listen(address, {Channel.KV: partial(self.sessions.serve, host=self.landings)})
 
     async def run(self) -> None:
         """The loop. Messages are received in the sessions' callbacks; everything else happens here, in this order."""
@@ -240,8 +239,7 @@ class DecodeWorker:
         request.record.admitted(request.running_seconds)
         if request.landing_began_seconds is not None:
             self._measures.landed(request.running_seconds - request.landing_began_seconds)
-        first = self._emission.show_first(request)
-        if first is not None and first.end is not End.NONE:
+        if (first := self._emission.show_first(request)) is not None and first.end is not End.NONE:
             self.drop(request)
 
     def lost(self, request: DecodeRequest, reason: Reason, detail: str = "") -> None:
@@ -249,25 +247,27 @@ class DecodeWorker:
         request.gateway.send(Lost(request.ticket, reason, detail))
 
     def starved(self, request: DecodeRequest) -> None:
-        """The request finds no page and no other request can be preempted. It waits, unless the missing pages are
-        quarantined pages that no worker can release; then the gateway gets Full."""
+        """It waits, unless the missing pages are quarantined ones that no worker can release: the gateway gets Full."""
         self._intake.refuse_unfit(request)
 
     def drop(self, request: DecodeRequest) -> None:
         """Step 9 of a request's life: forget it, fence its landing, and free its pages once no step uses them."""
         self.requests.pop(request.key, None)
         self._room.ended(request, self._loop.time())
-        if request.phase is DecodePhase.RUNNING:
-            if not self._flights.keep(request, request.pages):
-                self.pages.release(request.pages)
-        else:
+        if request.phase is not DecodePhase.RUNNING:
             self.landings.fence(request)
+        elif not self._flights.keep(request, request.pages):
+            self.pages.release(request.pages)
         request.enter(DecodePhase.ENDED)
         request.record.ended(self._loop.time(), request.steps, request.drafts)
         self.wake()
 
     def wake(self) -> None:
         self._work.set()
+
+    @property
+    def attached(self) -> bool:
+        return bool(self.attachments.sessions)
 
     # ----
 

@@ -81,8 +81,8 @@ class PlainWire:
         self._wait_for(sum(map(len, self._connection.buffers())))
 
     def _wait_for(self, wanted: int) -> None:
-        """So many bytes come for certain. Be woken for many of them at a time, as that costs more than to copy a page.
-        The end of the connection wakes us too."""
+        """Have the kernel wake us for many of these bytes at a time, which all come for certain: to be woken costs more
+        than to copy a page. The end of the connection wakes us too."""
         if (at_once := min(wanted, _AT_ONCE_BYTES)) != self._at_once:
             self._at_once = at_once
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_once)

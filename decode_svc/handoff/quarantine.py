@@ -4,8 +4,9 @@ See "Page of the decode pool" in docs/protocol.md. Proof is Quiet of the writer'
 round (decode_svc/handoff/landings.py), the death of the writer's process by its pidfd, or over RDMA the end of the
 session's key. A writer that sends nothing at all for the lease and `PATIENCE_SECONDS`, though decode asks every
 heartbeat, is killed; not one that gave its session up while this worker was stopped, since it can answer only once it
-dials again. Where killing is not possible, or where the writer lives and only a write of it does not end, the
-pages stay quarantined, are counted and raise an alarm in the log. Timers start moves; none is proof."""
+dials again, nor any while this worker has no session with anybody: then it is itself out of reach. Where killing is not
+possible, or where the writer lives and only a write of it does not end, the pages stay quarantined, are counted and
+raise an alarm in the log. Timers start moves; none is proof."""
 
 import asyncio
 import logging
@@ -113,8 +114,11 @@ class Quarantine:
         due = loop.time()
         while owners := self.owners():
             now = loop.time()
-            if now - due > self._rules.late_seconds:
-                self._since = dict.fromkeys(self._since, now)  # this process was stopped: it judges no writer yet
+            alone = (
+                not self._sessions.peers and not self._host.attached
+            )  # nobody hears it: it may be replaced or cut off
+            if now - due > self._rules.late_seconds or alone:
+                self._since = dict.fromkeys(self._since, now)  # it was stopped, or is alone: it judges no writer yet
             self._since = {owner: self._since.get(owner, now) for owner in owners}
             for writer in sorted({owner.writer for owner in owners}):
                 transport = next(owner.transport for owner in owners if owner.writer == writer)

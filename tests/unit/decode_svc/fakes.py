@@ -38,7 +38,7 @@ class FakeHost:
         self.reported: list[tuple[int, Reason]] = []
         self.starving: list[DecodeRequest] = []
         self.dropped: list[DecodeRequest] = []
-        self.wakes = 0
+        self.wakes, self.attached = 0, True
         self._requests = requests
 
     def admitted(self, request: DecodeRequest) -> None:

@@ -106,6 +106,28 @@ def test_a_writer_that_gave_up_while_this_worker_was_stopped_is_killed_only_afte
     run_virtual(main())
 
 
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_worker_that_has_no_session_with_anybody_kills_no_writer(attached: bool) -> None:
+    """Another process has its address, so the writer cannot dial it. Once somebody hears it, it waits anew."""
+
+    async def main() -> None:
+        around = Surroundings()
+        around.host.attached = attached
+        around.sessions.peers.clear()
+        mine, patience = quarantined(around), around.rules.lease_seconds + PATIENCE_SECONDS
+        await asyncio.sleep(3 * patience)
+        assert bool(around.receiver.killed) is attached
+        around.receiver.killed.clear()
+        around.host.attached = True
+        await asyncio.sleep(patience - 1.0)
+        assert bool(around.receiver.killed) is attached
+        await asyncio.sleep(3.0)
+        assert around.receiver.killed and around.pages.counts().quarantined == 3
+        mine.close()
+
+    run_virtual(main())
+
+
 def test_a_connected_writer_is_asked_again_every_heartbeat() -> None:
     async def main() -> None:
         around = Surroundings()
