@@ -53,14 +53,14 @@ def test_what_one_process_writes_the_other_sees(pool):
 
 def test_a_child_does_not_inherit_an_attached_pool(pool):
     other = attach(os.dup(pool.fd), SHAPE, 8)
-    inherited, named = [], False
+    inherited, address = dict[int, bool](), 0
     with open("/proc/self/smaps") as smaps:
         for line in smaps:
-            if not line.split()[0].endswith(":"):
-                named = "baton-pages" in line
-            elif named and line.startswith("VmFlags:"):
-                inherited.append("dc" not in line.split())  # dc: do not copy on fork
-    assert sorted(inherited) == [False, True]
+            if not (first := line.split()[0]).endswith(":"):
+                address = int(first.partition("-")[0], 16)
+            elif line.startswith("VmFlags:"):
+                inherited[address] = "dc" not in line.split()  # dc: do not copy on fork
+    assert inherited[pool.address] and not inherited[other.address]
     other.close()
 
 
@@ -96,10 +96,13 @@ def test_closing_gives_back_memory_and_descriptors_at_once():
     before = len(os.listdir("/proc/self/fd"))
     pool = SharedPool(SHAPE, 8, populate=True)
     pool.view(0, 0, 1)[:] = bytes(1024)
+    mapped = f"{pool.address:x}-"
+    with open("/proc/self/maps") as maps:
+        assert mapped in maps.read(), "control"
     pool.close()
     pool.close()
     with open("/proc/self/maps") as maps:
-        assert "baton-pages" not in maps.read()
+        assert not any(line.startswith(mapped) for line in maps)
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(ValueError, match="closed"):
         pool.view(0, 0, 1)
