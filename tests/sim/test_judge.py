@@ -12,6 +12,7 @@ from mesh.jobs import Sampling
 from tests.sim.seeds import judge
 from tests.sim.seeds.deaths import DeathsOfWorkers
 from tests.sim.seeds.fleet import Fleet
+from tests.sim.seeds.removals import removed
 from tests.sim.seeds.run import RunOutcome, run_story
 from tests.sim.seeds.story import Demand, SimFault, SimWorld, Story
 
@@ -152,3 +153,14 @@ def test_an_answer_may_lose_its_class_for_the_moment_in_which_its_worker_comes_b
     assert sum(each.reached["CLASS_UNAVAILABLE"] for each in outcomes) == 1
     monkeypatch.setattr("tests.sim.seeds.judge.REGISTERS_SECONDS", 0.0)
     assert sum("can serve its class" in str(run(fault, world=world, demands=(demand,))) for fault in faults) == 1
+
+
+def test_a_worker_that_nobody_wakes_is_noticed_before_another_timer_wakes_it() -> None:
+    """Three requests need more than one pool of 24 pages: decode answers Later, and prefill asks again by a timer."""
+    world = replace(WORLD, local=Local.NEVER, pages=24, step_seconds=0.3)
+    prompts = (tuple(range(first, first + 40)) for first in range(3))
+    demands = tuple(replace(DEMAND, prompt=prompt, sampling=Sampling(max_tokens=30)) for prompt in prompts)
+    outcome = run(world=world, demands=demands)
+    assert not outcome.violations and outcome.reached["Later"] > 3
+    with removed("pauses"):
+        assert "no Ready for a prompt" in run(world=world, demands=demands).violations[0]

@@ -15,14 +15,18 @@ from mesh.errors import (
     WorkersDied,
 )
 from mesh.jobs import Tier
+from prefill_svc.prompts import PromptPhase
+from prefill_svc.worker import PrefillWorker
 
 if TYPE_CHECKING:
     from tests.sim.seeds.fleet import Fleet
     from tests.sim.seeds.processes import GatewayProcess, WorkerProcess
     from tests.sim.seeds.users import User
 
+WAITING = (PromptPhase.QUEUED, PromptPhase.ASKED)
 SETTLED_SECONDS = 5.0  # after it was stopped, a worker may judge others so much later
 REGISTERS_SECONDS = 2.0  # so long after its streams with a gateway broke, a worker is attached there again
+UNASKED_LOOKS = 3  # looks in a row at which an idle prefill worker leaves a prompt alone that it could ask for
 PATIENCE_SECONDS = 30.0  # the gateway's, after which a request that no worker takes ends
 
 
@@ -64,6 +68,30 @@ def stale_landings(fleet: "Fleet") -> list[str]:
                 if silent > 1.25 * allowed + rules.progress_seconds:
                     found.append(f"{process.name}: a landing without progress for {silent:.1f} s is not given up")
     return found
+
+
+def unasked_prompts(fleet: "Fleet") -> list[str]:
+    """Prefill workers that do nothing though they could send Ready for a prompt, at each of several looks: what should
+    have woken them has not. The prompt would wait until the worker gives it back as late, or for another message."""
+    found = list[str]()
+    for process in fleet.workers.values():
+        worker = process.worker
+        if isinstance(worker, PrefillWorker):
+            process.unasked_looks = process.unasked_looks + 1 if process.runs and _could_ask(process, worker) else 0
+            if process.unasked_looks == UNASKED_LOOKS:
+                found.append(f"{process.name}: no Ready for a prompt though nothing is in its way")
+    return found
+
+
+def _could_ask(process: "WorkerProcess", worker: PrefillWorker) -> bool:
+    """No step, landing or examination takes room or time, no answer is expected, and decode can be reached."""
+    prompts = list(worker.prompts)
+    if process.runner.computing or len(worker._examinations):
+        return False
+    if any(p.phase not in WAITING or not p.answer.over or not p.later.over for p in prompts):
+        return False
+    links = [(p, worker.links.get(p.decode_address)) for p in prompts if p.phase is PromptPhase.QUEUED]
+    return any(link is not None and link.up and link.incarnation == p.decode_incarnation for p, link in links)
 
 
 def waits_for_stuck_pages(fleet: "Fleet", user: "User") -> bool:

@@ -42,6 +42,7 @@ class WorkerProcess(FleetProcess):
     was_busy: bool = False
     ran_seconds: float = -inf  # when it had its last event
     computed_seconds: dict[int, float] = field(default_factory=dict)  # when it computed each request for the last time
+    unasked_looks: int = 0  # so many of the judge's looks in a row found a prompt that it should have asked for
     made: SimWorker | None = None
 
     @property

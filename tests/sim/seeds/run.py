@@ -13,7 +13,7 @@ from mesh.rules import RULES, Rules
 from tests.sim.loop import Stuck
 from tests.sim.seeds.coverage import Coverage
 from tests.sim.seeds.fleet import Fleet
-from tests.sim.seeds.judge import left_over, stale_landings, waits_for_stuck_pages
+from tests.sim.seeds.judge import left_over, stale_landings, unasked_prompts, waits_for_stuck_pages
 from tests.sim.seeds.nodes import NodeLoop, run_nodes
 from tests.sim.seeds.story import Story
 from tests.sim.seeds.strikes import Strikes
@@ -95,7 +95,7 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
 async def _watch(fleet: Fleet) -> None:
     while not fleet.violations:
         await asyncio.sleep(POLL_SECONDS)
-        for what in stale_landings(fleet):
+        for what in (*stale_landings(fleet), *unasked_prompts(fleet)):
             fleet.violate(what)
 
 
