@@ -37,8 +37,11 @@ class CancelLoad:
         self._prefixes = [random.randbytes(48) for _ in range(SHARED_PREFIXES)]
 
     async def without_decode(self, count: int) -> None:
-        """Cancel requests that no decode worker can take."""
-        await asyncio.gather(*(self._after(self._random.uniform(0.05, 0.3)) for _ in range(count)))
+        """Cancel requests that no decode worker can take, few at once: each is to reach the gateway before its cancel
+        does."""
+        while count > 0:
+            delays = [self._random.uniform(0.05, 0.3) for _ in range(min(count, STREAMS))]
+            count -= sum(await asyncio.gather(*map(self._after, delays)))
 
     async def stalls(self, count: int) -> None:
         """Stop the decode workers for short windows; cancel requests inside each window or just behind it."""
