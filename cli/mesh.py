@@ -62,6 +62,8 @@ def services_of(
                 f"{tier}.workers_on_host": str(mesh.workers),
                 f"{tier}.worker_on_host": str(len(services) - gateways),  # they came first and compute nothing
             }
+            if tier == "decode" and (threads := model.decode.threads_of(sum(m.decode_workers for m in models))):
+                own["decode.threads"] = str(threads)
             if mesh.further:
                 short = worker.model_name.rpartition("/")[2]
                 own |= {"model": worker.model_name, f"{tier}.name": f"{worker.name}-{short}-{number}"}

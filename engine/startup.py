@@ -79,6 +79,7 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         adjusts_logits=config.device != "cuda",
         vocabulary=read_config(config.model).vocab if config.model is not None else 0,
         pages=pages,
+        all_cores=config.all_cores,
     )
 
 

@@ -11,6 +11,7 @@ from gateway.attached import AttachedWorker
 from gateway.figures import (
     NO_ROOM_SECONDS,
     batch_seconds,
+    mates_slowed,
     page_seconds,
     prompt_wait,
     room_seconds,
@@ -92,5 +93,5 @@ def parts_of(
     queue, compute = prompt_wait(computer), computed / tokens_per_second(computer)
     if prefill is not None:
         transfer = lacking / prefill.hello.page_tokens * page_seconds(prefill)
-        return CostParts(queue, compute, transfer + failed_seconds, batch, room)
+        return CostParts(queue, compute, transfer + failed_seconds, batch + mates_slowed(prefill) * compute, room)
     return CostParts(queue, compute, 0.0, batch + (slowed(decode) * compute if beside else 0.0), room)

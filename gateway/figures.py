@@ -33,7 +33,7 @@ def figures(worker: AttachedWorker) -> WorkerFigures:
     token = 1 / tokens_per_second(worker)
     queue = prompt_wait(worker) if worker.takes_requests else inf
     if worker.tier is Tier.PREFILL:
-        return WorkerFigures(0.0, queue, token, page_seconds(worker))
+        return WorkerFigures(0.0, queue, token * (1 + mates_slowed(worker)), page_seconds(worker))
     standing = batch_seconds(worker) + room_seconds(worker) if worker.takes_requests else inf
     free, place = float(worker.load.free_pages), place_wait(worker) if worker.takes_requests else inf
     if not worker.load.local_tokens_per_second:
@@ -74,6 +74,13 @@ def slowed(decode: AttachedWorker) -> float:
     return SPARE_DECODE + SLOWED_REQUEST * decode.load.running
 
 
+def mates_slowed(prefill: AttachedWorker) -> float:
+    """The loss by a second of a prompt at prefill, where decode workers compute on all cores of its host."""
+    return sum(map(slowed, prefill.core_mates)) if prefill.core_mates else 0.0
+
+
 def prompt_wait(worker: AttachedWorker) -> float:
-    """Time until the worker has computed the prompts that it has and those that are on their way to it."""
-    return (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker)
+    """Time until the worker has computed the prompts that it has and those that are on their way to it. At prefill
+    those of its core mates come before: the cores are the same."""
+    own = (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker)
+    return own + sum(map(prompt_wait, worker.core_mates)) if worker.core_mates else own

@@ -66,6 +66,7 @@ class Hello:
     vocabulary: int = 0  # number of the model's token ids; 0: not told
     pages: PageReach | None = None  # what decides who can hand pages to whom; None: not told
     reports_pages: bool = True  # it answers PageQuery; older workers do not
+    all_cores: bool = False  # it computes on every core that its host has for workers, those of others too
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
         """The same worker with its address, load and cached pages of this moment."""

@@ -114,6 +114,11 @@ class WorkerConfig(CommonConfig):
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers_on_host)
 
     @property
+    def all_cores(self) -> bool:
+        """Whether it computes on every core that its host has for workers."""
+        return self.device == "cpu" and self.thread_count >= len(os.sched_getaffinity(0))
+
+    @property
     def cores(self) -> tuple[int, ...]:
         """The cores of the compute threads, next to those of the worker before this one; empty: no pinning."""
         if not self.pin_threads:
@@ -163,3 +168,11 @@ class DecodeConfig(WorkerConfig):
         if not 0.0 <= self.itl_target_ms <= 60_000.0:
             raise ConfigError(f"itl_target_ms: {self.itl_target_ms:g} is not between 0 and 60000; 0 sets no target")
         check_range("draft_tokens", self.draft_tokens, 1, 64)
+
+    def threads_of(self, decodes: int) -> int:
+        """The threads of each of so many decode workers on this host; 0: `workers_on_host` decides. With a target for
+        their steps they share all cores: they compute prompts themselves, and cores kept for prefill workers would
+        wait meanwhile."""
+        if self.threads or not self.itl_target_ms or self.device != "cpu":
+            return self.threads
+        return max(1, len(os.sched_getaffinity(0)) // decodes)

@@ -1,12 +1,13 @@
 """Chunks of prompts are cut so that a step stays below the target, by what steps were measured to take."""
 
-from itertools import pairwise
+from itertools import chain, combinations, pairwise
 from random import Random
 
+import numpy as np
 import pytest
 
 from decode_svc.chunk_size import FIRST_ROWS, LEAST_ROWS, ChunkSize
-from decode_svc.step_cost import StepCost
+from decode_svc.step_cost import StepCost, _fitted
 
 TARGET_MS = 80.0
 IDLE, BUSY = 0, 16  # requests that decode
@@ -141,3 +142,24 @@ def test_after_steps_that_cost_nothing_the_truth_is_learnt_soon() -> None:
     for _ in range(20):
         cost.measure(0, 16, 0.05)
     assert cost.seconds(0, 16) == pytest.approx(0.05, rel=0.3)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_parts_of_a_step_are_those_that_fit_best_of_all_without_a_negative_one(seed: int) -> None:
+    """Each choice of parts that are not 0 is solved here as a system of equations."""
+    random = Random(seed)
+    true = [random.choice((0.0, part)) for part in (0.01, 0.0004, 0.0002)]
+    steps = np.array([[1.0, random.randint(0, 16), random.choice((0, random.randint(1, 512)))] for _ in range(40)])
+    took = steps @ true * [random.uniform(0.5, 1.5) for _ in range(40)] + 0.001
+    products, sums = steps.T @ steps, steps.T @ took
+    doubt, known = 0.4, (0.0003, 0.0001)
+    upper = products[np.triu_indices(3)].tolist()
+    fitted = _fitted((*upper,), (*sums.tolist(),), doubt=doubt, known=known)
+    products, sums = products + doubt * np.eye(3), sums + doubt * np.array([0.0, *known])
+    found = list[tuple[float, tuple[float, ...]]]()
+    for free in map(list, chain.from_iterable(combinations(range(3), count) for count in (1, 2, 3))):
+        parts = np.zeros(3)
+        parts[free] = np.linalg.solve(products[np.ix_(free, free)], sums[free])
+        if (parts >= 0).all():
+            found.append((float(parts @ products @ parts - 2 * sums @ parts), tuple(parts)))
+    assert fitted == pytest.approx(min(found)[1], rel=1e-6, abs=1e-12)

@@ -67,6 +67,7 @@ def world(random: Random) -> list[AttachedWorker]:
             numerics=random.choice("aab"),
             pages=reaches(random),
             adjusts_logits=random.random() < 0.8,
+            all_cores=random.random() < 0.5,
             page_tokens=random.choice((PAGE, PAGE, 2 * PAGE)),
         )
         found.append(one)

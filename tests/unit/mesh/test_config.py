@@ -1,6 +1,7 @@
 """Every wrong setting is refused at start, with a message that says where it stands and what to do."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,15 @@ def test_threads_are_shared_among_the_workers_of_a_host() -> None:
     assert DecodeConfig(workers_on_host=10**3).thread_count == 1
     assert DecodeConfig(workers_on_host=2).thread_count == max(1, alone // 2)
     assert PrefillConfig(threads=3, workers_on_host=2).thread_count == 3
+
+
+def test_decode_workers_that_compute_prompts_share_the_cores_of_prefill_workers_too() -> None:
+    cores = len(os.sched_getaffinity(0))
+    target = DecodeConfig(itl_target_ms=80, workers_on_host=10**3)
+    assert (target.threads_of(1), target.threads_of(10**3)) == (cores, 1)
+    assert replace(target, threads=3).threads_of(1) == 3
+    assert DecodeConfig(workers_on_host=10**3).threads_of(1) == 0
+    assert replace(target, threads=cores).all_cores and not replace(target, threads=max(1, cores // 2)).all_cores
 
 
 def test_pinned_workers_of_a_host_take_cores_next_to_each_other() -> None:

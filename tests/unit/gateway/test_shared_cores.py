@@ -1,0 +1,84 @@
+"""A decode worker may use the cores of a prefill worker: then a prompt takes them from the batch in either place."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.attached import AttachedWorker
+from gateway.costs import Need, parts_of
+from gateway.figures import prompt_wait
+from gateway.router import RouteDecision, route
+from gateway.table import WorkerTable
+from mesh.jobs import Tier
+from mesh.page_shape import opaque_pages
+from mesh.pairing import PageReach
+from mesh.reports import Hello, Load, PrefixChange
+
+ROOM = {"free_pages": 99, "total_pages": 99, "tokens_per_second": 2000.0}
+BATCH = Load(running=14, free_places=50, local_tokens_per_second=1000.0, **ROOM)  # type: ignore[arg-type]
+IDLE = Load(**ROOM)  # type: ignore[arg-type]
+
+
+def worker(tier: Tier, incarnation: int, load: Load, *, host: str = "here", all_cores: bool = False) -> AttachedWorker:
+    hello = Hello(tier, incarnation, f"w{incarnation}", "a", "print", "m", "0", 4, 4096, load, PrefixChange(0))
+    reach = PageReach(host, 1, opaque_pages((1, 64), content="m"), ("tcp",))
+    hello = replace(hello, pages=reach, all_cores=all_cores)
+    return AttachedWorker(hello, cast(Any, SimpleNamespace(send=lambda message: None)), load)
+
+
+def table_of(*workers: AttachedWorker) -> WorkerTable:
+    table = WorkerTable()
+    for each in workers:
+        table.add(each)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("all_cores", "host", "decision"),
+    [
+        (True, "here", RouteDecision.LOCAL_FASTER),
+        (False, "here", RouteDecision.REMOTE),
+        (True, "there", RouteDecision.REMOTE),
+    ],
+)
+def test_decode_computes_a_prompt_where_prefill_would_take_the_same_cores(
+    all_cores: bool, host: str, decision: RouteDecision
+) -> None:
+    """Prefill is as fast and idle, so a prompt goes there unless the batch loses as much by it."""
+    decode = worker(Tier.DECODE, 1, BATCH, all_cores=all_cores)
+    chosen = route(
+        Need(40), table_of(decode, worker(Tier.PREFILL, 2, replace(IDLE, tokens_per_second=1000.0), host=host))
+    )
+    assert chosen is not None and chosen.decision is decision
+
+
+def test_a_prefill_worker_of_another_host_takes_the_prompts_of_a_full_one() -> None:
+    decode = worker(Tier.DECODE, 1, BATCH, all_cores=True)
+    near, far = worker(Tier.PREFILL, 2, IDLE), worker(Tier.PREFILL, 3, IDLE, host="there")
+    chosen = route(Need(40), table_of(decode, near, far))
+    assert chosen is not None and chosen.prefill is far
+
+
+def test_what_decode_reports_changes_the_costs_of_prefill_on_its_cores() -> None:
+    decode, prefill = worker(Tier.DECODE, 1, BATCH, all_cores=True), worker(Tier.PREFILL, 2, IDLE)
+    table = table_of(decode, prefill)
+    before = table.prefills[0].queue[0], table.prefills[0].token[0]
+    assert before == (0.0, (1 + 0.25 + 0.2 * 14) / 2000)
+    decode.report(replace(BATCH, running=0, queued_tokens=500))
+    assert (table.prefills[0].queue[0], table.prefills[0].token[0]) == (0.5, 1.25 / 2000)
+    parts = parts_of(decode, prefill, lacking=40, computed=40)
+    assert (parts.queue, parts.prefill) == (0.5, 40 / 2000)
+    assert parts.interference == pytest.approx(0.25 * 40 / 2000)
+
+
+def test_a_decode_worker_that_has_left_takes_no_cores() -> None:
+    decode, prefill = (
+        worker(Tier.DECODE, 1, replace(BATCH, queued_tokens=500), all_cores=True),
+        worker(Tier.PREFILL, 2, IDLE),
+    )
+    table = table_of(decode, prefill)
+    assert table.prefills and prompt_wait(prefill) == 0.5
+    table.remove(decode)
+    assert table.prefills and prompt_wait(prefill) == 0.0
