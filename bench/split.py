@@ -2,9 +2,10 @@
 
 Three meshes take turns under the same load, so many clients with one request at a time each: *whole*, one decode worker
 that computes prompts itself, in whole chunks; *fixed*, one prefill and one decode worker that never computes a prompt;
-and *adaptive*, the same two where decode takes prompts while others queue, cut to fit into a gap (`itl_target_ms`). The
-workers of each mesh share the machine's cores. Throughput and time to the first token are compared with *whole*;
-figures are medians over the rounds. Status 1 when a target is missed."""
+and *adaptive*, the same two where decode takes prompts that it computes earlier, cut to fit into a gap
+(`itl_target_ms`). All three have this machine's cores: in *fixed* the two workers divide them, in *adaptive* decode has
+all of them, and prefill a share of the same. Throughput and time to the first token are compared with *whole*; figures
+are medians over the rounds. Status 1 when a target is missed."""
 
 import argparse
 import asyncio
