@@ -15,6 +15,7 @@ from gateway.attached import UNWATCHED, AttachedWorker
 from gateway.figures import figures
 from gateway.fit import fits, hosts_matter, kind_of
 from gateway.prefix_index import PrefixIndex
+from gateway.shared_cores import SharedCores
 from mesh.hashing import next_hashes
 from mesh.jobs import Tier
 
@@ -150,7 +151,7 @@ class WorkerTable:
         self._slots: dict[int, int] = {}  # by incarnation; a slot is a bit of the index
         self._left: list[int] = []  # slots below the highest one that nobody has
         self._workers: dict[int, AttachedWorker] = {}
-        self._on_cores_of: dict[int, list[AttachedWorker]] = {}  # prefill workers, by incarnation of their decode mate
+        self._cores = SharedCores()
         self._spaces = dict[tuple[str, int], int]()  # workers whose block hashes are comparable, as bits
         self._formed = True  # the groups are those of the workers that are here
         self._group_of: dict[int, Group] = {}  # by incarnation
@@ -164,20 +165,22 @@ class WorkerTable:
         slot = self._left.pop() if self._left else len(self._slots)
         self._slots[worker.incarnation], self._workers[worker.incarnation] = slot, worker
         worker.observer, self._formed = self, False
+        self._cores.add(worker)
         self.index.add(1 << slot, worker.prefix)
 
     def remove(self, worker: AttachedWorker) -> None:
         if self._workers.pop(worker.incarnation, None) is None:
             return
         worker.observer, self._formed = UNWATCHED, False
+        self._cores.remove(worker)
         self._left.append(slot := self._slots.pop(worker.incarnation))
         self.index.remove(1 << slot, worker.prefix)
 
     def changed(self, worker: AttachedWorker) -> None:
         if self._formed:
             self._group_of[worker.incarnation].write(worker)
-            for mate in self._on_cores_of.get(worker.incarnation, ()):
-                self._group_of[mate.incarnation].write(mate)
+            for prefill in self._cores.beside(worker):
+                self._group_of[prefill.incarnation].write(prefill)
 
     def cached(self, worker: AttachedWorker, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
         bit = 1 << self._slots[worker.incarnation]
@@ -219,7 +222,6 @@ class WorkerTable:
         hosts = hosts_matter(self._workers.values())
         found, capacity = dict[object, list[AttachedWorker]](), max(self._slots.values(), default=0) + 1
         self._spaces.clear()
-        self._find_core_mates()
         for worker in self._workers.values():
             hello = worker.hello
             key = worker.tier, kind_of(worker, hosts=hosts), hello.page_tokens, hello.adjusts_logits
@@ -233,20 +235,6 @@ class WorkerTable:
         for decode in self._decodes:
             decode.partners = [group for group in prefills if fits(group.workers[0], decode.workers[0])]
         self._formed = True
-
-    def _find_core_mates(self) -> None:
-        """Which prefill workers share their cores with decode workers, by the hosts that both name."""
-        mates = dict[str, list[AttachedWorker]]()
-        for worker in self._workers.values():
-            if worker.tier is Tier.DECODE and worker.hello.all_cores and worker.hello.pages is not None:
-                mates.setdefault(worker.hello.pages.host, []).append(worker)
-        self._on_cores_of.clear()
-        for worker in self._workers.values():
-            if worker.tier is Tier.PREFILL:
-                here = mates.get(worker.hello.pages.host, []) if worker.hello.pages is not None else []
-                worker.core_mates = tuple(here)
-                for mate in here:
-                    self._on_cores_of.setdefault(mate.incarnation, []).append(worker)
 
 
 def slots_of(workers: int) -> Iterator[int]:
