@@ -12,6 +12,7 @@ from mesh.jobs import Sampling
 from tests.sim.seeds import judge
 from tests.sim.seeds.deaths import DeathsOfWorkers
 from tests.sim.seeds.fleet import Fleet
+from tests.sim.seeds.processes import WorkerProcess
 from tests.sim.seeds.removals import removed
 from tests.sim.seeds.run import RunOutcome, run_story
 from tests.sim.seeds.story import Demand, SimFault, SimWorld, Story
@@ -65,6 +66,22 @@ def test_a_worker_that_ends_its_session_after_a_lease_is_the_third_for_that_gate
     assert "2 workers died alone" in run(*faults).violations[0]
 
 
+def test_a_worker_may_die_before_a_gateway_attaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its registration is on the way when it dies the third time: the gateway gives it the request and then hears."""
+    world = replace(WORLD, seed=5, latency_seconds=0.1)
+    faults = killed("kill", times=(*TIMES[:2], 8.34))
+    outcome = run(*faults, world=world)
+    assert not outcome.violations and outcome.reached["WORKERS_DIED"] == 1
+    add = DeathsOfWorkers.add
+
+    def strangers_forgotten(deaths: DeathsOfWorkers, process: WorkerProcess) -> None:
+        add(deaths, process)
+        deaths._unattached.clear()
+
+    monkeypatch.setattr(DeathsOfWorkers, "add", strangers_forgotten)
+    assert "2 workers died alone" in run(*faults, world=world).violations[0]
+
+
 @pytest.mark.parametrize("kind", ["drain", "together"])
 def test_a_request_may_not_end_for_workers_that_leave_or_die_beside_others(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -111,6 +128,19 @@ def test_a_gateway_that_cannot_hear_a_worker_may_believe_in_the_queue_that_it_sa
     monkeypatch.setattr("mesh.session.Session._tick", lambda session: None)  # the lease does not end the session
     assert not run(deaf, world=world, demands=demands).violations
     assert "no other request" in run(world=world, demands=demands).violations[0]
+
+
+def test_a_gateway_may_believe_in_the_requests_of_a_worker_that_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first request is sent to a stopped worker and ends by its deadline; only the worker could say so."""
+    monkeypatch.setattr(AdmissionControl, "wait_seconds", lambda *arguments, **named: 0.9)
+    demands = replace(DEMAND, at=1.0, deadline_seconds=1.0), replace(DEMAND, at=3.0, deadline_seconds=0.8)
+    freeze = SimFault(0.5, "freeze", "decode0", seconds=4.0)
+    assert not run(freeze, demands=demands).violations
+    assert "no other request" in run(replace(freeze, seconds=2.0), demands=demands).violations[0]
+    monkeypatch.setattr(judge, "_unheard", lambda *arguments: False)
+    assert "no other request" in run(freeze, demands=demands).violations[0]
 
 
 def test_a_worker_that_hung_may_give_back_what_it_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:

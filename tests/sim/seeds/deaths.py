@@ -3,8 +3,9 @@ request may have ended its workers.
 
 A worker dies for others when its process is killed, or replaced at its address while it is stopped; and for one gateway
 when it hears nothing of that gateway for a lease and ends their session, or when their stream breaks and the worker
-does not attach there again. A draining worker does not die for a gateway,
-which learns late or never of one that it cannot hear: docs/protocol.md, "Request at the gateway"."""
+does not attach there again. What it has sent before its end may attach it at a gateway afterwards. A draining worker
+does not die for a gateway, which learns late or never of one that it cannot hear: docs/protocol.md, "Request at the
+gateway"."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,8 +23,8 @@ KNOWN_LATE_SECONDS = 0.5  # so long after a worker has left a request a gateway 
 @dataclass(frozen=True, slots=True)
 class DeathOfWorker:
     seconds: float
-    noticed_by: frozenset[str]  # names of gateways
-    noticed_late: frozenset[str]  # gateways that hear of it when a cut is mended, if their lease lasts so long
+    noticed_by: set[str]  # names of gateways
+    noticed_late: set[str]  # gateways that hear of it when a cut is mended, if their lease lasts so long
     suspects: set[int]  # requests that it computed just now, or whose turn was next at it, as far as gateways know
 
 
@@ -33,10 +34,14 @@ class DeathsOfWorkers:
         self._all = list[DeathOfWorker]()
         self._broken = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # its stream is; it may come back
         self._unnoticed = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # the notice is on its way
+        self._unattached = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # the gateway had no such worker
 
     def add(self, process: WorkerProcess) -> None:
         """The process dies now, or is replaced."""
-        self._add(process, [each for each in self._fleet.gateways.values() if self._notices(each, process)])
+        gateways = self._fleet.gateways.values()
+        death = self._add(process, [each for each in gateways if self._notices(each, process)])
+        strange = [each for each in gateways if each.alive and each.core.workers.get(process.incarnation) is None]
+        self._unattached += [(death, process, each) for each in strange]
 
     def look(self, process: WorkerProcess) -> None:
         """After each of its events: has it ended a session with a gateway, because it has heard nothing for a lease?"""
@@ -52,12 +57,13 @@ class DeathsOfWorkers:
         if process is not None and gateway is not None and self._notices(gateway, process):
             self._broken.append((self._death(process, [gateway]), process, gateway))
 
-    def _add(self, process: WorkerProcess, noticing: list[GatewayProcess]) -> None:
+    def _add(self, process: WorkerProcess, noticing: list[GatewayProcess]) -> DeathOfWorker:
         self._all.append(death := self._death(process, noticing))
         for gateway in noticing:
             if not any(_known(request, process) for request in gateway.core.sequencer.requests.values()):
                 self._unnoticed.append((death, process, gateway))
                 self.wait(gateway)
+        return death
 
     def _death(self, process: WorkerProcess, noticing: list[GatewayProcess]) -> DeathOfWorker:
         computed = process.computed_lately(KNOWN_LATE_SECONDS)
@@ -66,10 +72,14 @@ class DeathsOfWorkers:
             requests = gateway.core.sequencer.requests.values()
             suspects |= {request.id for request in requests if request.begun == process.incarnation}
             suspects |= _next(gateway, process, computed, self._fleet.options.rules.priority_seconds)
-        cuts = self._fleet.network.cuts
-        late = frozenset(gateway.name for gateway in noticing if (process.name, gateway.name) in cuts)
-        names = frozenset(gateway.name for gateway in noticing) - late
-        return DeathOfWorker(self._fleet.loop.world, names, late, suspects)
+        death = DeathOfWorker(self._fleet.loop.world, set(), set(), suspects)
+        for gateway in noticing:
+            self._will_notice(gateway, death, process)
+        return death
+
+    def _will_notice(self, gateway: GatewayProcess, death: DeathOfWorker, process: WorkerProcess) -> None:
+        late = (process.name, gateway.name) in self._fleet.network.cuts
+        (death.noticed_late if late else death.noticed_by).add(gateway.name)
 
     def wait(self, gateway: GatewayProcess) -> None:
         """After each event of a gateway: it has to suspect also what it has sent to a dead worker and what never got
@@ -79,6 +89,10 @@ class DeathsOfWorkers:
         for each in back:
             if now - each[0].seconds > self._fleet.world.latency_seconds * 2:  # the break has come to this gateway
                 self._broken.remove(each)
+        for each in [each for each in self._unattached if each[2] is gateway and self._notices(gateway, each[1])]:
+            self._unattached.remove(each)
+            self._unnoticed.append(each)
+            self._will_notice(gateway, *each[:2])
         for each in [each for each in self._unnoticed if each[2] is gateway]:
             death, process, _ = each
             if gateway.core.workers.get(process.incarnation) is None:

@@ -142,13 +142,14 @@ def _overloaded(fleet: "Fleet", user: "User", process: "GatewayProcess", error: 
 def _unheard(fleet: "Fleet", worker: "WorkerProcess", gateway: "GatewayProcess", now: float) -> bool:
     """Whether this gateway believes that the worker has requests, and could not hear that they have ended."""
     way, latest = (worker.name, gateway.name), now - 2 * fleet.world.latency_seconds
-    if way in fleet.network.cuts:
+    if way in fleet.network.cuts or worker.node.frozen:
         seen = [each for each in gateway.core.workers if each.hello.address == worker.name]  # it may be replaced since
         loads = [each.load for each in seen]
         unreported = any(each.unreported_requests for each in seen)
         return unreported or any(each.waiting or each.opened or each.queued_tokens for each in loads)
-    mended = {t.name for t in fleet.troubles if t.kind in ("cut", "deafen") and latest <= t.ended <= now}
-    return mended.issuperset(way)
+    ended = [each for each in fleet.troubles if latest <= each.ended <= now]
+    mended = {each.name for each in ended if each.kind in ("cut", "deafen")}
+    return mended.issuperset(way) or any(each.name == worker.name and each.kind == "freeze" for each in ended)
 
 
 def left_over(fleet: "Fleet") -> list[str]:
