@@ -10,6 +10,8 @@ from pathlib import Path
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 _BINS = ("pytorch_model*.bin", "*.pt", "*.pth", "consolidated*.safetensors")
+_ADAPTER = "adapter_config.json"
+_MERGE = "merge both with peft: PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(merged)"
 _GGUF = "Baton reads safetensors, not GGUF: name the folder of the model that the GGUF was made from"
 
 
@@ -19,10 +21,10 @@ def is_hub_id(name: str) -> bool:
 
 
 def why_no_model(place: Path) -> str | None:
-    """Why this is no Hugging Face model folder, and what to do; None: it has a config.json."""
+    """Why this is no Hugging Face model folder, and what to do; None: it has a config.json and no adapter beside it."""
     config = place / "config.json"
     if config.is_file():
-        return None
+        return _adapter_beside(place)
     if not place.exists():
         return f"{place} is not a Hugging Face model folder (there is no such folder)"
     if not place.is_dir():
@@ -45,13 +47,19 @@ def why_no_weights(folder: Path) -> tuple[str, str]:
     return lacks, "Baton reads safetensors only; convert the checkpoint with transformers' save_pretrained."
 
 
+def _adapter_beside(folder: Path) -> str | None:
+    """Refuses a model with an adapter in its folder: transformers would apply the adapter, and Baton cannot."""
+    if not (folder / _ADAPTER).is_file():
+        return None
+    problem = f"{folder} holds a model and an adapter ({_ADAPTER}), and Baton does not apply adapters"
+    return f"{problem}; to serve the model alone remove the adapter's files; for the adapted model {_MERGE}"
+
+
 def _other_form(folder: Path) -> str | None:
     """The form in which the folder holds a model, if Baton knows it and cannot read it."""
-    adapter = folder / "adapter_config.json"
-    if adapter.is_file():
+    if (adapter := folder / _ADAPTER).is_file():
         base = _base_model(adapter)
-        merge = "PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(merged)"
-        return f"it holds an adapter{f' of {base}' if base else ''}, no whole model; merge both with peft: {merge}"
+        return f"it holds an adapter{f' of {base}' if base else ''}, no whole model; {_MERGE}"
     if any(_found(folder, ("*.gguf",))):
         return _GGUF
     if any(_found(folder, _BINS)):

@@ -130,10 +130,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _family(path: Path, raw: dict[str, Any]) -> str:
     names = raw.get("architectures") or []
-    for name in names if isinstance(names, list) else []:
-        if name in _FAMILIES:
-            return _FAMILIES[name]
-    raise ModelError(path, "architectures", f"{names} is not supported", f"Baton serves {', '.join(_FAMILIES)}.")
+    known = [name for name in names if name in _FAMILIES] if isinstance(names, list) else []
+    if not known:
+        raise ModelError(path, "architectures", f"{names} is not supported", f"Baton serves {', '.join(_FAMILIES)}.")
+    family, kind = _FAMILIES[known[0]], raw.get("model_type")
+    if kind is not None and kind != family:  # transformers computes what model_type names, others what the class names
+        problem = f"{kind!r} does not fit architectures, where {known[0]} is {family!r}"
+        raise ModelError(path, "model_type", problem, "Correct the one that does not describe the weights.")
+    return family
 
 
 def _refuse(path: Path, raw: dict[str, Any]) -> None:

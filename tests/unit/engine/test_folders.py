@@ -259,7 +259,13 @@ REFUSED: list[tuple[Edit, str]] = [
     (lambda folder: mistral(folder, layer_types=["sliding_attention"] * 2), r"layer_types"),
     (lambda folder: change(folder, rope_scaling=LLAMA3 | {"partial_rotary_factor": 0.5}), r"rope_scaling\.partial"),
     (
-        lambda folder: change(folder, architectures=["Qwen2ForCausalLM"], use_sliding_window=True, max_window_layers=1),
+        lambda folder: change(
+            folder,
+            architectures=["Qwen2ForCausalLM"],
+            model_type="qwen2",
+            use_sliding_window=True,
+            max_window_layers=1,
+        ),
         r"use_sliding_window: sliding window attention \(4096 of 8192 tokens\)",
     ),
 ]

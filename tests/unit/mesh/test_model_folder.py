@@ -16,6 +16,10 @@ FORMS: dict[str, tuple[Callable[[Path], object], str]] = {
         "adapter of a/b, no whole model; merge both with peft",
     ),
     "a broken adapter": (lambda folder: (folder / "adapter_config.json").write_text("["), "adapter, no whole model"),
+    "a model and an adapter": (
+        lambda folder: [(folder / name).write_text("{}") for name in ("config.json", "adapter_config.json")],
+        "holds a model and an adapter .*; to serve the model alone remove the adapter's files",
+    ),
     "gguf": (lambda folder: (folder / "q4.gguf").touch(), "not GGUF: name the folder of the model"),
     "meta": (lambda folder: (folder / "consolidated.00.pth").touch(), "not in the form of transformers"),
     "a cache of the hub": (
