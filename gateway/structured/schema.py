@@ -19,6 +19,7 @@ MAX_MULTIPLES = 20  # uses of multipleOf
 MAX_MULTIPLE = 1000
 MAX_ENUM = 5000  # values of all enums
 MAX_REPEATS = 10_000  # highest minItems, maxLength and the like
+MAX_EXACT = 2**53  # llguidance computes with floats, which round the integers beyond it
 
 INNER = ("items", "additionalProperties")  # one schema
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")  # a list of schemas
@@ -108,7 +109,23 @@ def _clean(schema: Any, path: str, count: _Count, depth: int) -> Any:
     return clean
 
 
+def _exact(value: Any, path: str) -> None:
+    """Raises where a number in a value of `enum`, `const` or a bound would be rounded."""
+    waiting = [(value, path)]
+    while waiting:
+        each, where = waiting.pop()
+        if isinstance(each, dict):
+            waiting += [(inner, f"{where}.{brief(name)}") for name, inner in each.items()]
+        elif isinstance(each, list):
+            waiting += [(inner, f"{where}[{at}]") for at, inner in enumerate(each)]
+        elif isinstance(each, int | float) and not -MAX_EXACT <= each <= MAX_EXACT:
+            what = "must be from -2**53 to 2**53: numbers beyond are not exact. Leave it out, or use a string"
+            raise InvalidRequest(where, f"{where} {what}")
+
+
 def _value(name: str, value: Any, path: str, count: _Count) -> Any:
+    if name in ("enum", "const", *NUMBERS):
+        _exact(value, path)
     if name == "type":
         _shaped((str, list), value, path, "a type or a list of types")
         wrong = [each for each in ([value] if isinstance(value, str) else value) if each not in TYPES]

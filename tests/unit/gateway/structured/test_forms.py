@@ -12,7 +12,7 @@ from engine.builtin.tokenizer import END, VOCAB, write_tokenizer
 from gateway.structured.calls import call_form as call_form_of
 from gateway.structured.check import GrammarCheck
 from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs, pieces
-from gateway.structured.schema import SUPPORTED, json_grammar
+from gateway.structured.schema import NUMBERS, SUPPORTED, json_grammar
 from gateway.text.formats import HERMES, LLAMA3, MISTRAL, ToolFormat
 from gateway.text.tool_choice import OfferedTools, parse_tool_choice
 from mesh.errors import InvalidRequest
@@ -76,6 +76,25 @@ def test_a_schema_that_cannot_be_followed_is_refused_by_keyword_and_place(schema
     with pytest.raises(InvalidRequest) as refused:
         json_grammar(schema, "s")
     assert refused.value.field == path and path in refused.value.message
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 1e300], ids=str)
+@pytest.mark.parametrize(
+    ("keyword", "path"),
+    [("const", ""), ("enum", "[0]"), *((name, "") for name in NUMBERS)],
+)
+def test_a_number_that_would_be_rounded_is_refused_by_its_place(number: float, keyword: str, path: str) -> None:
+    value = [number] if keyword == "enum" else number
+    with pytest.raises(InvalidRequest, match="not exact") as refused:
+        json_grammar({"properties": {"a": {keyword: value}}}, "s")
+    assert refused.value.field == f"s.properties.a.{keyword}{path}"
+
+
+def test_a_rounded_number_is_found_inside_a_value_and_exact_ones_pass() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        json_grammar({"const": {"b": [1, -(2**60)]}}, "s")
+    assert refused.value.field == "s.const.b[1]"
+    assert str(2**53) in json_grammar({"enum": [2**53, -(2**53), "9007199254740993"]}, "s")
 
 
 def test_the_page_lists_every_supported_keyword() -> None:
