@@ -1,6 +1,7 @@
 """Output of commands: answers go to stdout (with --json one JSON object), everything else to stderr."""
 
 import json
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -11,9 +12,40 @@ INSTALL_SERVE = "pip install '.[serve]' in a checkout of Baton (or its wheel, wi
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+class _Losses:
+    """Calls of `say` whose text could not be written since the last that could."""
+
+    count = 0
+    cause = ""
+
+
 def say(text: str, style: str | None = None) -> None:
-    """Print a line of progress; rich reads no markup in it."""
-    err.print(text, style=style, markup=False)
+    """Print a line of progress; rich reads no markup in it. A full disk or a closed pipe costs the line and ends
+    nothing; the loss is said once there is room again."""
+    with err.capture() as printed:  # printing itself, rich ends the process when the pipe is closed
+        err.print(text, style=style, markup=False)
+    try:
+        if _Losses.count:
+            _put(f"{_Losses.count} lines were lost: {_Losses.cause}\n")
+            _Losses.count = 0
+        _put(printed.get())
+    except OSError as error:
+        _Losses.count += 1
+        _Losses.cause = error.strerror or str(error)
+
+
+def _put(text: str) -> None:
+    file = err.file
+    try:
+        number = file.fileno()
+    except (OSError, ValueError, AttributeError):  # a file in memory
+        file.write(text)
+        file.flush()
+        return
+    # Past Python's buffer, which would keep what it could not write and fail again with it at the exit.
+    rest = text.encode(getattr(file, "encoding", None) or "utf-8", "backslashreplace")
+    while rest:
+        rest = rest[os.write(number, rest) :]
 
 
 def fail(message: str, status: int = 1) -> NoReturn:

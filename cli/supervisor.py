@@ -11,6 +11,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -127,7 +128,7 @@ class Supervisor:
             deaths = 0 if loop.time() - begun > STEADY_SECONDS else deaths
             wait_seconds = BACKOFF_SECONDS[min(deaths, len(BACKOFF_SECONDS) - 1)]
             deaths += 1
-            self._on_line(running.service.name, f"ended ({_cause(status)}), starts again in {wait_seconds} s")
+            self._tell(running, f"ended ({_cause(status)}), starts again in {wait_seconds} s")
             await asyncio.sleep(wait_seconds)
         running.state = ProcessState.STOPPED
 
@@ -153,7 +154,7 @@ class Supervisor:
                 if READY in line:
                     running.state, running.was_ready = ProcessState.READY, True
                     self._changed.set()
-                self._on_line(running.service.name, line)
+                self._tell(running, line)
             status = await process.wait()
         finally:
             standing.cancel()
@@ -162,6 +163,11 @@ class Supervisor:
         running.state = ProcessState.DEAD
         self._changed.set()
         return status
+
+    def _tell(self, running: Running, line: str) -> None:
+        """Pass a line on. A full disk or a closed pipe costs the line, never the keeper that restarts the service."""
+        with suppress(OSError):
+            self._on_line(running.service.name, line)
 
     async def _end(self, running: Running) -> None:
         process = running.process

@@ -242,3 +242,20 @@ def test_the_longest_wait_before_a_start_is_far_below_the_time_for_which_request
     """A slower restart would come after the worker's requests have ended with UNAVAILABLE."""
     assert max(supervisor.BACKOFF_SECONDS) <= RULES.patience_seconds / 4
     assert list(supervisor.BACKOFF_SECONDS) == sorted(supervisor.BACKOFF_SECONDS)
+
+
+async def test_a_service_is_restarted_though_no_line_of_it_can_be_shown() -> None:
+    def full(name: str, line: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    supervisor = Supervisor([service("a", READY)], full)
+    supervisor.start()
+    try:
+        await supervisor.all_ready(PATIENCE_SECONDS)
+        process = supervisor.running[0].process
+        assert process is not None
+        process.kill()
+        await until(lambda: supervisor.running[0].starts == 2)
+        await supervisor.all_ready(PATIENCE_SECONDS)
+    finally:
+        await supervisor.stop()
