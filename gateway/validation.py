@@ -169,6 +169,9 @@ def _validate_grammar(request: ClientRequest, fields: Fields, eos: tuple[int, ..
         raise fields.invalid("ignore_eos", f"cannot be combined with {name}: the answer ends where the grammar ends")
     if request.min_tokens:
         raise fields.invalid("min_tokens", f"cannot be combined with {name}: the answer ends where the grammar ends")
+    if request.adjustments is not None and request.adjustments.allowed:
+        what = f"cannot be combined with {name}, which decides what comes: leave one of them out"
+        raise fields.invalid("allowed_token_ids", what)
     if not eos:
         raise fields.invalid("grammar", "cannot be followed: this model has no end-of-sequence token")
 

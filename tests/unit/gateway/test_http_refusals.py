@@ -125,6 +125,7 @@ async def test_a_browser_at_the_root_goes_to_the_page_and_a_program_reads_what_t
         (with_text(allowed_token_ids=[261]), "allowed_token_ids"),
         (with_text(allowed_token_ids=[97], bad_words=["a"]), "allowed_token_ids"),
         (with_text(allowed_token_ids=[257], min_tokens=1), "allowed_token_ids"),
+        (with_text(allowed_token_ids=[97, 257], structured_outputs={"regex": "b"}), "allowed_token_ids"),
         # choices, prompts, routing
         (with_text(n=3, best_of=2), "best_of"),
         (with_text(best_of=129), "best_of"),
