@@ -26,7 +26,7 @@ def say(text: str, style: str | None = None) -> None:
         err.print(text, style=style, markup=False)
     try:
         if _Losses.count:
-            _put(f"{_Losses.count} lines were lost: {_Losses.cause}\n")
+            _put(f"lines lost: {_Losses.count} ({_Losses.cause})\n")
             _Losses.count = 0
         _put(printed.get())
     except OSError as error:

@@ -21,7 +21,7 @@ def test_a_full_disk_costs_lines_and_the_loss_is_said_when_there_is_room(
         monkeypatch.setattr(sys, "stderr", roomy)
         say("third")
         say("fourth")
-    assert (tmp_path / "log").read_text() == "2 lines were lost: No space left on device\nthird\nfourth\n"
+    assert (tmp_path / "log").read_text() == "lines lost: 2 (No space left on device)\nthird\nfourth\n"
 
 
 def test_a_closed_pipe_does_not_end_the_process() -> None:
