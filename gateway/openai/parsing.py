@@ -76,9 +76,7 @@ def answer_to(order: ParseOrder, raw: bytes) -> ParsedBody:
         plain = {name: msgspec.to_builtins(value) for name, value in values.items()}
         for name, value in plain.items():
             if name != "prompt" and (found := _count(value)) > MAX_VALUES:
-                raise InvalidRequest(
-                    name, f"{name} has {found} values; a request may have {MAX_VALUES} of them at most"
-                )
+                raise InvalidRequest(name, _too_many(name, value, found))
         whole = {name: _pack(value) for name, value in plain.items() if value == values[name]}
         rest = {name: _pack(value) for name, value in plain.items() if name not in whole}
         return ParsedBody(fields=rest, whole=whole, ignored=ignored[:MAX_VALUES])
@@ -94,6 +92,15 @@ def count_containers(raw: bytes) -> int:
         return 0
     outside = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
     return sum(part.count(b"[") + part.count(b"{") for part in outside)
+
+
+def _too_many(name: str, value: Any, found: int) -> str:
+    """The refusal of a field with so many values as `_count` finds; integers alone are named by their own number."""
+    if isinstance(value, list) and _is_ids(value):
+        return f"{name} has {len(value)} integers; at most {MAX_VALUES * CHEAP} are allowed: send fewer"
+    return (
+        f"{name} has {found} values; at most {MAX_VALUES} are allowed, and of integers in a list {CHEAP} count as one"
+    )
 
 
 def _count(value: Any) -> int:

@@ -230,6 +230,15 @@ def test_the_parser_of_large_bodies_refuses_what_is_no_message() -> None:
     assert check(b'{"prompt": "", "user": [' + b'["\\\\"],' * 200_000 + b"0]}") == ("InvalidRequest", None)
 
 
+def test_integers_beyond_the_limit_are_counted_as_the_client_sent_them() -> None:
+    from gateway.openai.parsing import CHEAP, MAX_VALUES, ParseOrder, answer_to
+
+    raw = json.dumps({"prompt": "x", "allowed_token_ids": [7] * 2_000_000}).encode()
+    answer = answer_to(ParseOrder("gateway.openai.types", "CompletionRequest", len(raw), False, 10, 256, 0, 16), raw)
+    assert (answer.error, answer.param) == ("InvalidRequest", "allowed_token_ids")
+    assert f"has 2000000 integers; at most {MAX_VALUES * CHEAP} are allowed" in answer.message
+
+
 @pytest.mark.parametrize(
     ("path", "before", "after", "param"),
     [
