@@ -18,6 +18,7 @@ MAX_SCHEMAS = 2000  # schemas inside one, itself included
 MAX_MULTIPLES = 20  # uses of multipleOf
 MAX_MULTIPLE = 1000
 MAX_ENUM = 5000  # values of all enums
+LONGEST_HOSTNAME = 253  # characters: RFC 1123, section 2.1, and RFC 1034, section 3.1
 MAX_REPEATS = 10_000  # highest minItems, maxLength and the like
 MAX_EXACT = 2**53  # llguidance computes with floats, which round the integers beyond it
 
@@ -106,6 +107,8 @@ def _clean(schema: Any, path: str, count: _Count, depth: int) -> Any:
                 f"{where}: the keyword {brief(name)!r} is not supported; docs/structured-output.md lists those "
                 "that are",
             )
+    if clean.get("format") == "hostname":  # llguidance bounds each label, not the name
+        clean["maxLength"] = min(clean.get("maxLength", LONGEST_HOSTNAME), LONGEST_HOSTNAME)
     return clean
 
 

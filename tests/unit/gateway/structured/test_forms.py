@@ -97,6 +97,15 @@ def test_a_rounded_number_is_found_inside_a_value_and_exact_ones_pass() -> None:
     assert str(2**53) in json_grammar({"enum": [2**53, -(2**53), "9007199254740993"]}, "s")
 
 
+def test_a_hostname_has_at_most_253_characters(grammars: Grammars) -> None:
+    for schema in ({"type": "string", "format": "hostname"}, {"format": "hostname", "maxLength": 300}):
+        grammar = f"start: {json_grammar(schema, 's')}"
+        assert follows(grammars, grammar, f'"{"a." * 126}b"')
+        assert not follows(grammars, grammar, f'"{"a." * 126}bc"')
+    short = "start: " + json_grammar({"type": "string", "format": "hostname", "maxLength": 4}, "s")
+    assert follows(grammars, short, '"a.bc"') and not follows(grammars, short, '"a.bcd"')
+
+
 def test_the_page_lists_every_supported_keyword() -> None:
     page = (Path(__file__).resolve().parents[4] / "docs" / "structured-output.md").read_text()
     assert [name for name in SUPPORTED if f"`{name}`" not in page] == []
