@@ -88,9 +88,12 @@ async def test_a_large_body_means_the_same_as_a_small_one(url: str, core: Any) -
 @pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, 10**30])
 async def test_a_large_body_may_hold_numbers_of_more_than_64_bits(url: str, core: Any, number: int) -> None:
     ids = [1] * 70_000
-    body = {"prompt": "x", "max_tokens": 1, "user": ids, "structured_outputs": {"json": {"const": number}}}
+    body = {"prompt": "x", "max_tokens": 1, "user": ids, "structured_outputs": {"json": {"default": number}}}
     answer = await exchange(url.removeprefix("http://"), http(TEXT, json.dumps(body).encode()))
-    assert status_of(answer) == 200 and str(number) in core.streams[0].choice.sampling.grammar
+    assert status_of(answer) == 200 and core.streams[0].choice.sampling.grammar
+    inexact = body | {"structured_outputs": {"json": {"const": number}}}
+    error = await served(url, http(TEXT, json.dumps(inexact).encode()), 400)
+    assert error["param"] == "structured_outputs.json.const" and "not exact" in error["message"]
     wrong = await served(url, http(TEXT, json.dumps({"prompt": ids, "logit_bias": {"1": number}}).encode()), 400)
     assert wrong["param"] is not None and "memory" not in wrong["message"]
 
