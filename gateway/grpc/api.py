@@ -102,7 +102,7 @@ class Generating:
                 trace.request_id = call.request_id = validate_request_id(str(given))
             trace.model = validate_model(self._core, request.model)
             scored = request.stop.HasField("max_tokens") and not request.stop.max_tokens
-            self._core.admit(1, trace.model, examined=scored)  # before the prompt is tokenized
+            self._core.admit(trace.model, examined=scored)  # before the prompt is tokenized
             assets = self._models.of(trace.model)
             parsed = await parse_request(
                 request,
@@ -115,7 +115,6 @@ class Generating:
                 growing=asked.growing_tool_calls,
             )
             valid = validate(parsed, self._core, assets, self._random)
-            self._core.admit(len(valid.choices), trace.model, examined=scored)
             owner = trace.admission.tenant
             receipt = await begin_receipt(self._receipts, request.receipt, [valid], model=trace.model, owner=owner)
             answer = await Answer.begin(valid, self._core, assets.tokenizer, self._turns)
