@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from cli.ports import check_all_free, dialable
 from cli.supervisor import Service, serve_arguments
+from mesh.arrangement import this_machine, threads_of
 from mesh.common_config import CommonConfig
 from mesh.config import GatewayConfig, MeshConfig
 from mesh.config_checks import ConfigError
@@ -62,8 +63,8 @@ def services_of(
                 f"{tier}.workers_on_host": str(mesh.workers),
                 f"{tier}.worker_on_host": str(len(services) - gateways),  # they came first and compute nothing
             }
-            if tier == "decode" and (threads := model.decode.threads_of(sum(m.decode_workers for m in models))):
-                own["decode.threads"] = str(threads)
+            if not worker.threads and worker.device == "cpu":
+                own[f"{tier}.threads"] = str(threads_of(mesh.workers, this_machine()))
             if mesh.further:
                 short = worker.model_name.rpartition("/")[2]
                 own |= {"model": worker.model_name, f"{tier}.name": f"{worker.name}-{short}-{number}"}

@@ -53,7 +53,7 @@ class AttachedWorker:
     moved_seconds: float = 0.0  # when its compute loop reported last
     step_seconds: float = 0.0  # how long the step that runs has taken, by its last LongStep; 0: none takes long
     step_limit_seconds: float = 0.0  # how long the step that runs may take, by its last LongStep; 0: none takes long
-    core_mates: tuple["AttachedWorker", ...] = ()  # prefill: decode workers that compute on all of its host's cores
+    core_mates: tuple["AttachedWorker", ...] = ()  # other decode workers that compute on all of its host's cores
     page_map: PageMap | None = None  # the last one; the worker sends none while nobody watches
     measures: dict[str, float] = field(default_factory=dict)  # what it counted, as of its last Measures
     distributions: dict[str, Distribution] = field(default_factory=dict)  # its histograms

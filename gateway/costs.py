@@ -13,6 +13,7 @@ from gateway.figures import (
     batch_seconds,
     mates_slowed,
     page_seconds,
+    prompt_times,
     prompt_wait,
     room_seconds,
     slowed,
@@ -92,6 +93,7 @@ def parts_of(
     computer = prefill or decode
     queue, compute = prompt_wait(computer), computed / tokens_per_second(computer)
     if prefill is not None:
+        compute *= prompt_times(prefill)
         transfer = lacking / prefill.hello.page_tokens * page_seconds(prefill)
         return CostParts(queue, compute, transfer + failed_seconds, batch + mates_slowed(prefill) * compute, room)
     return CostParts(queue, compute, 0.0, batch + (slowed(decode) * compute if beside else 0.0), room)

@@ -12,6 +12,8 @@ GUESSED_TOKENS_PER_SECOND = 2000.0  # until a worker has measured itself
 GUESSED_PAGE_SECONDS = 0.0002  # a page on its way, until a worker has measured it
 JOIN_BATCH_SECONDS = 0.002  # cost of one more request in a decode batch
 NO_ROOM_SECONDS = 5.0  # cost of a decode worker without enough free pages, or with requests that wait for some
+SECOND_BATCH_SECONDS = 1.0  # cost of a batch on cores that have a larger one: each step would read the weights again
+SHARED_CORES_TIMES = 1.5  # a prompt at prefill takes so much longer where decode workers compute on its cores
 SPARE_DECODE = 0.25  # a prompt costs so much more at an idle decode worker: batches come that it would slow down
 SLOWED_REQUEST = 0.2  # ... and so much more for each request that decodes there
 
@@ -34,7 +36,8 @@ def figures(worker: AttachedWorker) -> WorkerFigures:
     token = 1 / tokens_per_second(worker)
     queue, ahead = (prompt_wait(worker), ahead_wait(worker)) if worker.takes_requests else (inf, inf)
     if worker.tier is Tier.PREFILL:
-        return WorkerFigures(0.0, queue, token * (1 + mates_slowed(worker)), page_seconds(worker), ahead=ahead)
+        token = token * prompt_times(worker) * (1 + mates_slowed(worker))
+        return WorkerFigures(0.0, queue, token, page_seconds(worker), ahead=ahead)
     standing = batch_seconds(worker) + room_seconds(worker) if worker.takes_requests else inf
     free, place = float(worker.load.free_pages), place_wait(worker) if worker.takes_requests else inf
     if not worker.load.local_tokens_per_second:
@@ -53,8 +56,17 @@ def page_seconds(prefill: AttachedWorker) -> float:
 
 
 def batch_seconds(decode: AttachedWorker) -> float:
-    """The cost of one more request in the batch, for all of it."""
-    return (decode.load.running + decode.load.waiting + decode.unreported_requests) * JOIN_BATCH_SECONDS
+    """The cost of one more request in the batch, for all of it. On cores that another batch has already, the request
+    should join that one: a larger one with a place left, of a worker that takes requests."""
+    mine, second = batch_size(decode), 0.0
+    for mate in decode.core_mates:
+        if batch_size(mate) > mine and mate.takes_requests and not room_seconds(mate):
+            second = SECOND_BATCH_SECONDS
+    return mine * JOIN_BATCH_SECONDS + second
+
+
+def batch_size(decode: AttachedWorker) -> int:
+    return decode.load.running + decode.load.waiting + decode.unreported_requests
 
 
 def room_seconds(decode: AttachedWorker) -> float:
@@ -75,20 +87,31 @@ def slowed(decode: AttachedWorker) -> float:
     return SPARE_DECODE + SLOWED_REQUEST * decode.load.running
 
 
+def prompt_times(prefill: AttachedWorker) -> float:
+    """A prompt at prefill takes so many times as long as prefill's own speed says."""
+    return SHARED_CORES_TIMES if prefill.core_mates else 1.0
+
+
 def mates_slowed(prefill: AttachedWorker) -> float:
     """The loss by a second of a prompt at prefill, where decode workers compute on all cores of its host."""
     return sum(map(slowed, prefill.core_mates)) if prefill.core_mates else 0.0
 
 
 def prompt_wait(worker: AttachedWorker) -> float:
-    """Time until the worker has computed the prompts that it has and those that are on their way to it. At prefill
-    those of its core mates come before: the cores are the same."""
-    own = (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker)
-    return own + sum(map(prompt_wait, worker.core_mates)) if worker.core_mates else own
+    """Time until the worker has computed the prompts that it has and those that are on their way to it, and its core
+    mates theirs: the cores are the same."""
+    return _own_wait(worker) + sum(map(_own_wait, worker.core_mates))
+
+
+def _own_wait(worker: AttachedWorker) -> float:
+    return (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker)
 
 
 def ahead_wait(worker: AttachedWorker) -> float:
     """The same for a new request, which overtakes choices that are not the first of theirs (gateway/lines.py)."""
-    tokens = max(0, worker.load.queued_tokens + worker.unreported_tokens - worker.behind_tokens)
-    own = tokens / tokens_per_second(worker)
-    return own + sum(map(ahead_wait, worker.core_mates)) if worker.core_mates else own
+    return _own_ahead(worker) + sum(map(_own_ahead, worker.core_mates))
+
+
+def _own_ahead(worker: AttachedWorker) -> float:
+    tokens = worker.load.queued_tokens + worker.unreported_tokens - worker.behind_tokens
+    return max(0, tokens) / tokens_per_second(worker)

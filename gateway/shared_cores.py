@@ -1,14 +1,15 @@
-"""Decode workers that compute on the cores of prefill workers: a prompt at prefill then takes time from their batches.
+"""Workers that compute on the same cores: a prompt at prefill takes time from the batches there, and a second batch
+from the first.
 
-Step 2 of a request's life. Both name one host, and the decode worker has a thread for each of its cores. The figures of
-such a prefill worker (gateway/figures.py) follow from theirs, so they change together."""
+Step 2 of a request's life. They name one host, and the decode worker has a thread for each of its cores. The figures of
+workers that share its cores (gateway/figures.py) follow from its own, so they change together."""
 
 from gateway.attached import AttachedWorker
 from mesh.jobs import Tier
 
 
 class SharedCores:
-    """Keeps `core_mates` of each prefill worker."""
+    """Keeps `core_mates` of each worker: the decode workers, other than itself, that compute on all of its cores."""
 
     def __init__(self) -> None:
         self._prefills: dict[str, list[AttachedWorker]] = {}  # by host
@@ -26,9 +27,11 @@ class SharedCores:
             self._changed(worker)
 
     def beside(self, decode: AttachedWorker) -> list[AttachedWorker]:
-        """The prefill workers on whose cores this decode worker computes."""
-        taken = decode.tier is Tier.DECODE and decode.hello.all_cores and decode.hello.pages is not None
-        return self._prefills.get(_host(decode), []) if taken else []
+        """The workers on whose cores this decode worker computes."""
+        if decode.tier is not Tier.DECODE or not decode.hello.all_cores or decode.hello.pages is None:
+            return []
+        others = [each for each in self._decodes.get(_host(decode), ()) if each is not decode]
+        return others + self._prefills.get(_host(decode), [])
 
     def _place(self, worker: AttachedWorker) -> list[AttachedWorker] | None:
         if worker.hello.pages is None or not (worker.tier is Tier.PREFILL or worker.hello.all_cores):
@@ -37,9 +40,11 @@ class SharedCores:
         return tier.setdefault(_host(worker), [])
 
     def _changed(self, worker: AttachedWorker) -> None:
-        mates = tuple(self._decodes.get(host := _host(worker), ()))
+        decodes = tuple(self._decodes.get(host := _host(worker), ()))
         for prefill in self._prefills.get(host, ()):
-            prefill.core_mates = mates
+            prefill.core_mates = decodes
+        for decode in decodes:
+            decode.core_mates = tuple(each for each in decodes if each is not decode)
         for tier in (self._prefills, self._decodes):
             if not tier.get(host):
                 tier.pop(host, None)

@@ -181,8 +181,8 @@ class WorkerTable:
     def changed(self, worker: AttachedWorker) -> None:
         if self._formed:
             self._group_of[worker.incarnation].write(worker)
-            for prefill in self._cores.beside(worker):
-                self._group_of[prefill.incarnation].write(prefill)
+            for mate in self._cores.beside(worker):
+                self._group_of[mate.incarnation].write(mate)
 
     def cached(self, worker: AttachedWorker, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
         bit = 1 << self._slots[worker.incarnation]

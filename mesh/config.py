@@ -4,7 +4,7 @@
 tests and benchmarks build them by hand. Every error names the field and the remedy. Nothing here opens a file or a
 port, and protocol rules are not configurable."""
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from mesh.common_config import CommonConfig
 from mesh.config_checks import (
@@ -106,12 +106,13 @@ class GatewayConfig(DoorConfig, CommonConfig):
         return self.worker_addresses[self.process or 0]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MeshConfig:
-    """A whole mesh on this host: what `baton up` starts."""
+    """A whole mesh on this host: what `baton up` starts. `mesh/arrangement.py` chooses numbers that are not set."""
 
     prefill_workers: int = 2
     decode_workers: int = 2
+    _: KW_ONLY
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     prefill: PrefillConfig = field(default_factory=PrefillConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)

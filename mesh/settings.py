@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from mesh.arrangement import default_workers, this_machine
 from mesh.common_config import CommonConfig, TlsConfig
 from mesh.config import GatewayConfig, MeshConfig
 from mesh.config_checks import ConfigError
@@ -94,8 +95,11 @@ class Settings:
 
     def _mesh(self, gateway: GatewayConfig) -> MeshConfig:
         keys, sections = SECTIONS["mesh"], ("mesh", MODELS)
-        counts = {key: _convert(int, value) for key in keys if (value := self._last(sections, key))}
-        return MeshConfig(gateway=gateway, prefill=self.prefill(), decode=self.decode(), **counts)
+        prefill, decode = self.prefill(), self.decode()
+        chosen = default_workers(this_machine(), pool_bytes=decode.pool_bytes, weights_bytes=_bytes_of(decode.model))
+        set_here = {key: _convert(int, value) for key in keys if (value := self._last(sections, key))}
+        prefills, decodes = (set_here.get(key, default) for key, default in zip(keys, chosen, strict=True))
+        return MeshConfig(prefills, decodes, gateway=gateway, prefill=prefill, decode=decode)
 
     def _build(self, kind: type[Config], sections: tuple[str, ...]) -> Config:
         hints = get_type_hints(kind)
@@ -113,6 +117,11 @@ class Settings:
     def _last(self, sections: tuple[str, ...], key: str) -> SettingValue | None:
         matching = [value for value in self.values if value.key == key and value.section in sections]
         return max(matching, key=lambda value: (value.rank, sections.index(value.section)), default=None)
+
+
+def _bytes_of(model: Path | None) -> int:
+    """The size of a model's weights; 0: the built-in one, or a folder that is not there."""
+    return sum(file.stat().st_size for file in model.glob("*.safetensors")) if model is not None else 0
 
 
 def read_settings(

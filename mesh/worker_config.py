@@ -158,7 +158,7 @@ class PrefillConfig(WorkerConfig):
 class DecodeConfig(WorkerConfig):
     name: str = "decode"
     max_batch: int = 64  # requests in one step
-    itl_target_ms: float = 0.0  # a step with chunks of prompts stays below; 0: chunks have their full size
+    itl_target_ms: float = 80.0  # a step with chunks of prompts stays below; 0: chunks have their full size
     draft_tokens: int = 8  # tokens proposed for one request in one step, at most
     may_kill: bool = True  # kill a silent prefill process of this host, so that quarantined pages come back
 
@@ -168,11 +168,3 @@ class DecodeConfig(WorkerConfig):
         if not 0.0 <= self.itl_target_ms <= 60_000.0:
             raise ConfigError(f"itl_target_ms: {self.itl_target_ms:g} is not between 0 and 60000; 0 sets no target")
         check_range("draft_tokens", self.draft_tokens, 1, 64)
-
-    def threads_of(self, decodes: int) -> int:
-        """The threads of each of so many decode workers on this host; 0: `workers_on_host` decides. With a target for
-        their steps they share all cores: they compute prompts themselves, and cores kept for prefill workers would
-        wait meanwhile."""
-        if self.threads or not self.itl_target_ms or self.device != "cpu":
-            return self.threads
-        return max(1, len(os.sched_getaffinity(0)) // decodes)

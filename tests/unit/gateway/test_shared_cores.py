@@ -8,7 +8,7 @@ import pytest
 
 from gateway.attached import AttachedWorker
 from gateway.costs import Need, parts_of
-from gateway.figures import prompt_wait
+from gateway.figures import SECOND_BATCH_SECONDS, prompt_wait
 from gateway.router import RouteDecision, route
 from gateway.table import WorkerTable
 from mesh.jobs import Tier
@@ -65,12 +65,12 @@ def test_what_decode_reports_changes_the_costs_of_prefill_on_its_cores() -> None
     decode, prefill = worker(Tier.DECODE, 1, BATCH, all_cores=True), worker(Tier.PREFILL, 2, IDLE)
     table = table_of(decode, prefill)
     before = table.prefills[0].queue[0], table.prefills[0].token[0]
-    assert before == (0.0, (1 + 0.25 + 0.2 * 14) / 2000)
+    assert before == (0.0, pytest.approx(1.5 * (1 + 0.25 + 0.2 * 14) / 2000))
     decode.report(replace(BATCH, running=0, queued_tokens=500))
-    assert (table.prefills[0].queue[0], table.prefills[0].token[0]) == (0.5, 1.25 / 2000)
+    assert (table.prefills[0].queue[0], table.prefills[0].token[0]) == (0.5, pytest.approx(1.5 * 1.25 / 2000))
     parts = parts_of(decode, prefill, lacking=40, computed=40)
-    assert (parts.queue, parts.prefill) == (0.5, 40 / 2000)
-    assert parts.interference == pytest.approx(0.25 * 40 / 2000)
+    assert (parts.queue, parts.prefill) == (0.5, 1.5 * 40 / 2000)
+    assert parts.interference == pytest.approx(1.5 * 0.25 * 40 / 2000)
 
 
 def test_a_decode_worker_that_has_left_takes_no_cores() -> None:
@@ -82,3 +82,50 @@ def test_a_decode_worker_that_has_left_takes_no_cores() -> None:
     assert table.prefills and prompt_wait(prefill) == 0.5
     table.remove(decode)
     assert table.prefills and prompt_wait(prefill) == 0.0
+
+
+def pair(first: Load, second: Load, *, all_cores: bool = True, **more: Any) -> tuple[AttachedWorker, AttachedWorker]:
+    return (
+        worker(Tier.DECODE, 1, first, all_cores=all_cores),
+        worker(Tier.DECODE, 2, second, all_cores=all_cores, **more),
+    )
+
+
+def chosen_of(*workers: AttachedWorker, tokens: int = 40) -> AttachedWorker:
+    chosen = route(Need(tokens), table_of(*workers))
+    assert chosen is not None
+    return chosen.decode
+
+
+def test_one_batch_is_filled_before_the_same_cores_get_a_second() -> None:
+    first, second = pair(BATCH, IDLE)
+    assert chosen_of(first, second) is first and chosen_of(second, first) is first
+    assert chosen_of(*pair(BATCH, IDLE, all_cores=False)).incarnation == 2, "negative control"
+    first, second = pair(BATCH, IDLE, host="there")
+    assert chosen_of(first, second) is second, "the cores of another host are others"
+
+
+def test_of_two_batches_on_the_same_cores_the_larger_one_grows() -> None:
+    first, second = pair(replace(BATCH, running=3), BATCH)
+    assert chosen_of(first, second) is second
+
+
+def test_a_full_batch_a_worker_that_leaves_and_one_without_pages_send_requests_to_the_second_worker() -> None:
+    full = replace(BATCH, free_places=0, place_seconds=2.0)
+    first, second = pair(full, IDLE)
+    assert chosen_of(first, second) is second
+    first, second = pair(replace(BATCH, free_pages=1), IDLE)
+    assert chosen_of(first, second) is second
+    first, second = pair(BATCH, IDLE)
+    table = table_of(first, second)
+    assert table.decodes[0].standing[1] == SECOND_BATCH_SECONDS
+    first.drains()
+    assert table.decodes[0].standing[1] == 0.0, "its figures follow from those of the other one"
+    table.remove(first)
+    chosen = route(Need(40), table)
+    assert chosen is not None and chosen.decode is second
+
+
+def test_the_prompts_of_one_batch_delay_those_of_a_second_on_its_cores() -> None:
+    first, second = pair(replace(BATCH, queued_tokens=500), replace(IDLE, queued_tokens=100))
+    assert table_of(first, second).decodes[0].queue.tolist() == [0.55, 0.55]

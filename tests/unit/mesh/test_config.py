@@ -1,11 +1,11 @@
 """Every wrong setting is refused at start, with a message that says where it stands and what to do."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mesh.arrangement import default_workers, this_machine
 from mesh.config import GatewayConfig, MeshConfig
 from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
@@ -14,7 +14,9 @@ from tests.unit.mesh.config_file import write
 
 
 def test_without_any_source_the_defaults_stand() -> None:
-    assert read_settings().mesh() == MeshConfig()
+    chosen = default_workers(this_machine(), pool_bytes=DecodeConfig().pool_bytes, weights_bytes=0)
+    prefill, decode = chosen
+    assert read_settings().mesh() == MeshConfig(prefill_workers=prefill, decode_workers=decode)
 
 
 def test_a_tier_overrides_what_worker_says_for_both(tmp_path: Path) -> None:
@@ -165,15 +167,6 @@ def test_threads_are_shared_among_the_workers_of_a_host() -> None:
     assert PrefillConfig(threads=3, workers_on_host=2).thread_count == 3
 
 
-def test_decode_workers_that_compute_prompts_share_the_cores_of_prefill_workers_too() -> None:
-    cores = len(os.sched_getaffinity(0))
-    target = DecodeConfig(itl_target_ms=80, workers_on_host=10**3)
-    assert (target.threads_of(1), target.threads_of(10**3)) == (cores, 1)
-    assert replace(target, threads=3).threads_of(1) == 3
-    assert DecodeConfig(workers_on_host=10**3).threads_of(1) == 0
-    assert replace(target, threads=cores).all_cores and not replace(target, threads=max(1, cores // 2)).all_cores
-
-
 def test_pinned_workers_of_a_host_take_cores_next_to_each_other() -> None:
     allowed = sorted(os.sched_getaffinity(0))
     assert DecodeConfig().cores == ()
@@ -255,3 +248,8 @@ def test_without_prefill_workers_their_tls_settings_do_not_count(tmp_path: Path)
     file.write_text("")
     tls = {"tls_certificate": file, "tls_key": file, "tls_ca": file}
     MeshConfig(prefill_workers=0, gateway=GatewayConfig(**tls), decode=DecodeConfig(**tls))
+
+
+def test_a_worker_with_a_thread_for_each_core_says_so() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert DecodeConfig(threads=cores).all_cores and DecodeConfig(threads=max(1, cores // 2)).all_cores == (cores < 2)
