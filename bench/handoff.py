@@ -146,14 +146,15 @@ def new_prompt(length: int) -> list[int]:
     return list(secrets.token_bytes(length))
 
 
-def make_once(cache: Path) -> Path:
+def make_once(cache: Path, shape: str = SHAPE) -> Path:
     """Folder of the random model, made on first use."""
-    folder = cache / f"{SHAPE}-bf16-random"
+    folder = cache / f"{shape}-bf16-random"
     if not folder.is_dir():
-        say(f"making a random model of {SHAPE}'s shape in {folder}, once")
+        say(f"making a random model of {shape}'s shape in {folder}, once")
+        cache.mkdir(parents=True, exist_ok=True)
         aside = folder.with_suffix(".tmp")
         shutil.rmtree(aside, ignore_errors=True)
-        make_shape(aside, shape=SHAPE).rename(folder)
+        make_shape(aside, shape=shape).rename(folder)
     return folder
 
 

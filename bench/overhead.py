@@ -24,8 +24,8 @@ from typing import Any
 from baton.client import Client
 from baton.inference.v1 import inference_pb2 as pb
 from bench.handoff import SHAPE, make_once, processor, say
-from bench.own_mesh import own_mesh
 from bench.spread import Spread, median_interval
+from cli.own_mesh import own_mesh
 from cli.ports import free_address
 from mesh.common_config import default_cache_folder
 

@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench.overload_client import KINDS, RequestKind, serve_one
-from bench.overload_figures import GoodputLimits, OverloadRun, Served, misses, quantile, summary
-from bench.own_mesh import own_mesh
+from bench.overload_figures import GoodputLimits, OverloadRun, Served, misses, summary
+from cli.arrangements.turn import quantile
+from cli.own_mesh import own_mesh
 
 LOADS = ("0.8", "1", "3", "10")  # multiples of the capacity
 SETTINGS = {"mesh.prefill_workers": "1", "mesh.decode_workers": "1", "worker.speculation": "off"}

@@ -3,16 +3,12 @@
 They look at bytes only, so that thousands of them cost little beside the mesh that is measured."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from bench.overload_figures import Served
-
-EVENT = b"\n\n\r\n"  # the end of an event, and of the chunk that it is in
-DONE = b"data: [DONE]"
-GIVE_UP_SECONDS = 120.0
+from cli.arrangements.stream import DONE, EVENT, GIVE_UP_SECONDS, request_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,7 @@ async def serve_one(port: int, kind: RequestKind, prompt: Sequence[int]) -> Serv
         transport, client = await loop.create_connection(OneAnswer, "127.0.0.1", port)
     except OSError as error:
         return Served(kind.name, kind.prompt_tokens, kind.answer_tokens, came, 0, ended=loop.time(), problem=str(error))
-    transport.write(request_bytes(kind, prompt, port))
+    transport.write(request_bytes(kind.answer_tokens, prompt, port))
     try:
         async with asyncio.timeout(GIVE_UP_SECONDS):
             await client.over.wait()
@@ -76,10 +72,3 @@ class OneAnswer(asyncio.Protocol):
         if not self.over.is_set():
             self.problem = f"the connection broke: {exc}"
             self.over.set()
-
-
-def request_bytes(kind: RequestKind, prompt: Sequence[int], port: int) -> bytes:
-    body = {"prompt": list(prompt), "stream": True, "temperature": 0, "max_tokens": kind.answer_tokens}
-    content = json.dumps(body | {"ignore_eos": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
-    return f"{head}connection: close\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from bench.spread import Spread
+from cli.arrangements.turn import quantile
 
 TARGETS = {"goodput_share_of_peak": 0.9, "refusal_ms_p99": 50.0, "wasted_prefill_share": 0.02, "success_ratio": 2.0}
 OVERLOADS = ("3", "10")
@@ -91,10 +92,6 @@ class OverloadRun:
             "wasted_prefill_share": self.wasted,
             "problems": problems[:5],
         }
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
 def summary(runs: Mapping[str, Sequence[OverloadRun]], limits: GoodputLimits) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 from bench.handoff import processor, say
-from bench.own_mesh import own_mesh
 from bench.spread import Spread
 from cli.load.estimate import ServiceSpeeds
 from cli.load.form import Endpoint
@@ -26,6 +25,7 @@ from cli.load.measure import LoadOrder, measure
 from cli.load.options import LoadOptions
 from cli.load.shapes import ShapeName
 from cli.load.statistics import LatencyLimits
+from cli.own_mesh import own_mesh
 from engine.builtin import make_shape
 
 MESHES = {

@@ -19,11 +19,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.overload_figures import quantile
 from bench.routing_mesh import SimulatedRouting, in_turn, routed
 from bench.routing_trace import TraceRow, conversations, read_trace
 from bench.routing_world import RoutingWorld
 from bench.spread import Spread
+from cli.arrangements.turn import quantile
 
 TARGETS = {"decision_us_p99": 100.0, "ttft_ratio_to_round_robin": 0.8}
 

@@ -14,10 +14,10 @@ import typer
 from cli import machine
 from cli.errors import readable_errors
 from cli.hub import with_models
-from cli.mesh import parse_settings, with_model
+from cli.mesh import arranged, parse_settings, with_model
 from cli.output import INSTALL_SERVE, emit_json, say
 from cli.ports import check_free
-from mesh.config import GatewayConfig
+from mesh.config import GatewayConfig, MeshConfig
 from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
 from mesh.worker_config import DecodeConfig
@@ -31,20 +31,46 @@ def doctor(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
     ] = None,
+    arrangements: Annotated[
+        bool,
+        typer.Option(
+            "--arrangements", help="Measure arrangements of workers with this model instead; takes two minutes."
+        ),
+    ] = False,
+    picture: Annotated[Path | None, typer.Option(help="With --arrangements: draw them into this SVG file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check this machine: what a worker would use here, and what is wrong, with a remedy for each problem.
 
     Example: baton doctor --set model=~/models/qwen2.5-0.5b
     """
+    overrides = parse_settings(settings or [])
     with readable_errors():
-        read = with_models(read_settings(config, os.environ, parse_settings(settings or [])), download=False)
+        if picture is not None and not arrangements:
+            raise ConfigError("--picture: draws arrangements; add --arrangements")
+        read = with_models(read_settings(config, os.environ, overrides), download=False)
+        if arrangements:
+            return _arrangements(read.mesh(), config, overrides, picture=picture, as_json=json)
         gateway, worker = read.gateway(), read.decode()
     report = examine(gateway, worker, speed_bytes=_SPEED_BYTES)
     if json:
         emit_json(report)
     else:
         _show(report)
+
+
+def _arrangements(
+    mesh: MeshConfig, config: Path | None, overrides: dict[str, str], *, picture: Path | None, as_json: bool
+) -> None:
+    from cli.arrangements.command import show_arrangements
+
+    if config is not None:
+        raise ConfigError("--config: arrangements are measured with settings of the command line; use --set key=value")
+    if mesh.further:
+        raise ConfigError("models: arrangements are measured with one model; choose it with --set model=NAME")
+    chip, name = machine.processor(), with_model(mesh.decode).model_name
+    here = f"{chip['name']}, {chip['cores']} cores"
+    show_arrangements(overrides, machine=here, model=name, chosen=arranged(mesh), picture=picture, as_json=as_json)
 
 
 def examine(gateway: GatewayConfig, worker: DecodeConfig, *, speed_bytes: int = 0) -> Report:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from cli.ports import check_all_free, dialable
 from cli.supervisor import Service, serve_arguments
-from mesh.arrangement import this_machine, threads_of
+from mesh.arrangement import reason, this_machine, threads_of
 from mesh.common_config import CommonConfig
 from mesh.config import GatewayConfig, MeshConfig
 from mesh.config_checks import ConfigError
@@ -89,3 +89,13 @@ def gateway_services(gateway: GatewayConfig, common: Mapping[str, str], config: 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
     """Settings from the arguments of `--set`: decode.page_tokens=16, model=folder."""
     return {key.strip(): value for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def arranged(mesh: MeshConfig) -> str:
+    """The workers and their threads, and why there are so many."""
+    prefill, decode = mesh.all_prefill_workers, mesh.all_decode_workers
+    tiers = ("prefill", mesh.prefill), ("decode", mesh.decode)
+    own = [f"{tier}.threads = {each.threads}" for tier, each in tiers if each.threads]
+    if own or mesh.decode.device != "cpu":
+        return f"{prefill} prefill + {decode} decode{', as set: ' * bool(own)}{', '.join(own)}"
+    return reason(prefill, decode, this_machine())

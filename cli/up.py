@@ -13,7 +13,7 @@ import typer
 from cli.drawn_token import drawn_token
 from cli.errors import readable_errors
 from cli.hub import with_models
-from cli.mesh import parse_settings, services_of
+from cli.mesh import arranged, parse_settings, services_of
 from cli.output import say
 from cli.ports import dialable
 from cli.recent import finished
@@ -21,11 +21,9 @@ from cli.running import running_mesh
 from cli.supervisor import brief
 from cli.timeline import draw
 from cli.tls_options import tls_arguments
-from mesh.arrangement import reason, this_machine
 from mesh.config import MeshConfig
 from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
-from mesh.worker_config import WorkerConfig
 
 _COUNT = "workers of each model; by default the machine decides."
 Prefills = Annotated[int | None, typer.Option(min=0, help=f"Number of prefill {_COUNT}")]
@@ -107,7 +105,7 @@ async def _run(
     services = services_of(mesh, file=file, overrides=overrides, otlp_endpoint=mesh.gateway.otlp_endpoint)
     width = max(len(service.name) for service in services)
     say(f"starting {', '.join(service.name for service in services)}")
-    say(arranged(mesh))
+    say(f"{arranged(mesh)} (baton doctor --arrangements)")
     as_json = mesh.gateway.log_format == "json"  # such a line names its service itself
 
     def show(name: str, line: str) -> None:
@@ -127,19 +125,6 @@ async def _run(
         if trace:
             await _draw_all(http)
         await asyncio.Event().wait()
-
-
-def arranged(mesh: MeshConfig) -> str:
-    """The workers and their threads, and why there are so many."""
-    prefill, decode, machine = mesh.all_prefill_workers, mesh.all_decode_workers, this_machine()
-    own = [f"{tier}.threads = {each.threads}" for tier, each in _tiers(mesh) if each.threads]
-    if own or mesh.decode.device != "cpu":
-        return f"{prefill} prefill + {decode} decode{', as set: ' * bool(own)}{', '.join(own)}"
-    return f"{reason(prefill, decode, machine)} (baton doctor --arrangements)"
-
-
-def _tiers(mesh: MeshConfig) -> tuple[tuple[str, WorkerConfig], tuple[str, WorkerConfig]]:
-    return ("prefill", mesh.prefill), ("decode", mesh.decode)
 
 
 async def _draw_all(http: str) -> None:

@@ -5,13 +5,14 @@ from math import inf
 
 import pytest
 
-from bench.split_client import EventTimes, StreamTimes
-from bench.split_figures import SplitTurn, misses, summary
+from bench.split_figures import misses, summary
+from cli.arrangements.stream import EventTimes, StreamTimes
+from cli.arrangements.turn import LoadTurn
 
 
-def turn(tokens_per_second: float, first: float, gap: float) -> SplitTurn:
+def turn(tokens_per_second: float, first: float, gap: float) -> LoadTurn:
     stream = StreamTimes(10.0, tuple(10.0 + first + gap * i for i in range(20)))
-    return SplitTurn(tokens_per_second, [stream, stream, BROKEN])
+    return LoadTurn(tokens_per_second, [stream, stream, BROKEN])
 
 
 BROKEN = StreamTimes(10.0, (), "it broke")
@@ -29,9 +30,9 @@ def test_shares_are_of_the_whole_one_and_more_is_better() -> None:
 
 def test_streams_that_get_no_token_make_the_time_to_the_first_token_no_shorter() -> None:
     slow, fast = (StreamTimes(10.0, (10.0 + seconds,)) for seconds in (3.0, 1.0))
-    assert SplitTurn(1.0, [fast, fast, slow]).ttft_p50 == 1.0
-    assert SplitTurn(1.0, [fast, slow, BROKEN]).ttft_p50 == 3.0
-    assert SplitTurn(1.0, [fast, BROKEN, BROKEN]).ttft_p50 == inf
+    assert LoadTurn(1.0, [fast, fast, slow]).ttft_p50 == 1.0
+    assert LoadTurn(1.0, [fast, slow, BROKEN]).ttft_p50 == 3.0
+    assert LoadTurn(1.0, [fast, BROKEN, BROKEN]).ttft_p50 == inf
 
 
 async def test_a_client_notes_one_time_for_each_token_however_its_bytes_are_cut() -> None:

@@ -76,7 +76,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "model" / "config.json").write_text("{}")
     path = [str(tmp_path / "fake"), *(str(ROOT / name) for name in ("", "kernels", "protos"))]
     clean = {key: value for key, value in os.environ.items() if not key.startswith("BATON_")}
-    return clean | {"PYTHONPATH": os.pathsep.join(path), "BATON_MODEL": str(tmp_path / "model"), "COLUMNS": "100"}
+    counts = {"BATON_MESH_PREFILL_WORKERS": "2", "BATON_MESH_DECODE_WORKERS": "2"}  # as the stand-in's /health says
+    fixed = {"BATON_MODEL": str(tmp_path / "model"), "COLUMNS": "100"}
+    return clean | counts | fixed | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 class Up:

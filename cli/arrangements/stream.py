@@ -1,10 +1,14 @@
-"""A client of bench/split.py: streams one answer and notes when each token's event comes."""
+"""One client that streams one answer and notes when each token's event comes. It looks at bytes only, so that it costs
+little beside the mesh that is measured."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.overload_client import DONE, EVENT, GIVE_UP_SECONDS, RequestKind, request_bytes
+EVENT = b"\n\n\r\n"  # the end of an event, and of the chunk that it is in
+DONE = b"data: [DONE]"
+GIVE_UP_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ async def stream_one(port: int, prompt: Sequence[int], answer: int) -> StreamTim
         transport, client = await loop.create_connection(EventTimes, "127.0.0.1", port)
     except OSError as error:
         return StreamTimes(sent, (), str(error))
-    transport.write(request_bytes(RequestKind("split", len(prompt), answer), prompt, port))
+    transport.write(request_bytes(answer, prompt, port))
     try:
         async with asyncio.timeout(GIVE_UP_SECONDS):
             await client.over.wait()
@@ -52,3 +56,11 @@ async def stream_one(port: int, prompt: Sequence[int], answer: int) -> StreamTim
     finally:
         transport.close()
     return StreamTimes(sent, tuple(client.times[:answer]), client.problem)
+
+
+def request_bytes(answer: int, prompt: Sequence[int], port: int) -> bytes:
+    """A request for a stream of exactly so many tokens."""
+    body = {"prompt": list(prompt), "stream": True, "temperature": 0, "max_tokens": answer}
+    content = json.dumps(body | {"ignore_eos": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
+    return f"{head}connection: close\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content

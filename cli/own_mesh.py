@@ -1,4 +1,4 @@
-"""A mesh that a benchmark starts for itself, at free ports of this machine."""
+"""A mesh that a measurement starts for itself, at free ports of this machine."""
 
 import os
 from collections.abc import AsyncIterator, Mapping

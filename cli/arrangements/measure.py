@@ -1,0 +1,49 @@
+"""Starts a mesh for each arrangement, one after the other, and puts the same load on each of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from cli.arrangements.turn import ClosedLoad, LoadTurn, run_turn
+from cli.own_mesh import own_mesh
+
+DEFAULT = "default"  # what `baton up` starts here
+ARRANGEMENTS: Mapping[str, Mapping[str, str]] = {
+    DEFAULT: {},
+    "one worker": {"mesh.prefill_workers": "0", "mesh.decode_workers": "1"},
+    "adaptive 1+1": {"mesh.prefill_workers": "1", "mesh.decode_workers": "1"},
+    "split 1+1": {"mesh.prefill_workers": "1", "mesh.decode_workers": "1", "gateway.local": "never"},
+}
+WORDS = {
+    DEFAULT: "what baton up starts here",
+    "one worker": "one decode worker that computes prompts, too",
+    "adaptive 1+1": "1 prefill + 1 decode; a prompt goes where it costs less",
+    "split 1+1": "1 prefill + 1 decode; decode computes no prompt",
+}
+# Every prompt is computed, and no request is refused: all arrangements get the same work.
+COMMON = {"worker.prefix_cache": "false", "gateway.queue_seconds": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOrder:
+    settings: Mapping[str, str]  # of the command line
+    clients: tuple[int, ...] = (1, 16)
+    seconds: float = 8.0  # of one turn
+    warm_seconds: float = 2.0
+    seed: int = 1
+
+
+Turns = dict[int, LoadTurn]  # by the number of clients
+
+
+async def measure_one(name: str, order: MeasureOrder, show: Callable[[str], None]) -> Turns:
+    """Start this arrangement, warm it up and load it with each number of clients."""
+    found, random = Turns(), Random(order.seed)
+    show(f"{name}: starts")
+    async with own_mesh({**order.settings, **COMMON, **ARRANGEMENTS[name]}) as gateway:
+        for clients in order.clients:
+            load = ClosedLoad(clients)
+            await run_turn(gateway.http_address, load, order.warm_seconds, random)
+            show(f"{name}: {clients} client{'s' * (clients > 1)}")
+            found[clients] = await run_turn(gateway.http_address, load, order.seconds, random)
+    return found
