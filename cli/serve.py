@@ -24,6 +24,7 @@ from cli.signs_of_life import signs_given
 from mesh.common_config import CommonConfig
 from mesh.config import GatewayConfig
 from mesh.logs import log_json, log_lines
+from mesh.lossy_output import use_lossy_stderr
 from mesh.otlp import open_telemetry
 from mesh.settings import Settings, read_settings
 from mesh.telemetry import KeptHere, Silent, Telemetry
@@ -107,6 +108,7 @@ def begin(
     """Prepare the process, which logs to stderr and ends with its parent; return the checked configuration."""
     if parent is not None:
         die_with(parent)
+    use_lossy_stderr()
     # `baton up` adds the service's name to each line.
     log_lines("%(message)s" if parent is not None else "%(asctime)s %(levelname)s %(message)s")
     models: list[str] = []

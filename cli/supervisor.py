@@ -11,12 +11,12 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
 from cli.priority import stand_back
 from cli.signs_of_life import LOOK_SECONDS, LifeJudge, SignsOfLife
+from mesh.lossy_output import WRITER
 
 WRONG_SETTINGS = 2  # exit status of `baton serve`
 READY = " ready at "  # in the one line that a service logs when it serves
@@ -197,8 +197,10 @@ class Supervisor:
 
     def _tell(self, running: Running, line: str) -> None:
         """Pass a line on. A full disk or a closed pipe costs the line, never the keeper that restarts the service."""
-        with suppress(OSError):
+        try:
             self._on_line(running.service.name, line)
+        except OSError as error:
+            WRITER.lose(error.strerror or str(error))
 
     async def _end(self, running: Running) -> None:
         process = running.process

@@ -33,6 +33,7 @@ class Receipts:
         self._key_file, self._random, self._clock, self._version = folder / "key.pem", random, clock, version
         self._kept = KeptReceipts(folder / "kept", seconds=seconds, most_bytes=most_bytes, clock=clock)
         self._key: SigningKey | None = None
+        self._lost = 0  # receipts that could not be kept since the last that could
         self._key_lock = asyncio.Lock()
 
     async def key(self) -> SigningKey:
@@ -64,8 +65,13 @@ class Receipts:
             receipt = key.signed(draft.record())
             try:
                 self._kept.keep(draft.head.id, draft.head.owner, msgspec.json.encode(receipt))
-            except OSError as error:
-                log.warning("a receipt cannot be kept, see the setting receipts_folder: %s", error)
+                if self._lost:
+                    log.warning("receipts are kept again; %d could not be", self._lost)
+                    self._lost = 0
+            except OSError as error:  # on a full disk the client has its receipt nevertheless
+                self._lost += 1
+                if self._lost == 1:
+                    log.warning("receipts cannot be kept, see the setting receipts_folder: %s", error)
             return receipt
 
         return await asyncio.to_thread(sign)
