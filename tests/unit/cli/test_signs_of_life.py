@@ -124,6 +124,26 @@ async def test_a_stopped_process_is_killed_and_starts_again(supervised: tuple[Su
     assert "ended (signal 9), starts again in 0.5 s" in lines
 
 
+HOLDS_THE_LOCK = SERVICE.replace(
+    "await asyncio.sleep(600)", "await asyncio.sleep(3)\n    import ctypes\n    ctypes.PyDLL(None).sleep(600)"
+)
+
+
+async def test_a_process_whose_native_code_keeps_pythons_lock_is_killed_and_starts_again(
+    supervised: tuple[Supervisor, list[str]],
+) -> None:
+    lines = list[str]()
+    supervisor = Supervisor([Service("a", ("-c", HOLDS_THE_LOCK))], lambda name, line: lines.append(line))
+    supervisor.start()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while supervisor.running[0].starts < 2:
+                await asyncio.sleep(0.05)
+    finally:
+        await supervisor.stop()
+    assert any(line.startswith("has stood still for ") for line in lines), lines
+
+
 async def test_without_a_judge_a_stopped_process_stays_stopped(
     supervised: tuple[Supervisor, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
