@@ -17,7 +17,8 @@ from engine.model.weights import Bytes, Weights
 from engine.selftest_inputs import FEW_ROWS, MANY_ROWS, PANEL, Array, columns, gate_columns, row_counts, spread
 from engine.selftest_lengths import lengths
 from engine.selftest_pages import attention, large_steps, moved_pages
-from engine.selftest_steps import proposals, sampling, steps
+from engine.selftest_sampling import sampling
+from engine.selftest_steps import proposals, steps
 
 Part = Callable[[Weights, int], Iterator[Array]]
 _MOST_HEAD_BYTES = 1 << 30  # a head of more bytes is multiplied in slices only
