@@ -13,9 +13,10 @@ from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream
 from gateway.events import Delta, Event, Finished, best, merge
 from gateway.short_way import SendText, short_way
 from gateway.text.detokenizer import Detokenizer
+from gateway.text.pieces import REPLACEMENT
 from gateway.text.places import TokenPlaces
 from gateway.text.stops import StopStrings
-from gateway.text.tokenizer import REPLACEMENT, ModelTokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from gateway.text.tool_calls import AnswerReader, ParsedPiece
 from gateway.turns import Turns
 from gateway.validation import CompleteChoice, ValidRequest
@@ -159,7 +160,12 @@ class Answer:
             yield Finished(index, End.STOP, stop_string=string)
             return
         detokenizer = Detokenizer(
-            self._tokenizer, choice.prompt, choice.emitted, skip_special=request.skip_special, shown=self._shown
+            self._tokenizer,
+            choice.prompt,
+            choice.emitted,
+            skip_special=request.skip_special,
+            shown=self._shown,
+            keep_space=bool(request.grammar),
         )
         stops = StopStrings(request.stop, include=request.include_stop)
         reader = self._reader(index, choice.emitted)
@@ -223,7 +229,9 @@ class Answer:
         return next((string for string in self._request.stop if string in text), None)
 
     def _decode(self, ids: tuple[int, ...]) -> str:
-        return self._tokenizer.decode(ids, skip_special=self._request.skip_special, shown=self._shown)
+        request = self._request
+        keep_space = bool(request.grammar)
+        return self._tokenizer.decode(ids, skip_special=request.skip_special, shown=self._shown, keep_space=keep_space)
 
     def _finished(self, index: int, stop_id: int | None, *, called: bool) -> Finished:
         if stop_id is None:
