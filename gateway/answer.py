@@ -12,7 +12,7 @@ from dataclasses import replace
 from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream, check_class
 from gateway.events import Delta, Event, Finished, best, merge
 from gateway.short_way import SendText, short_way
-from gateway.text.detokenizer import Detokenizer
+from gateway.text.detokenizer import AnswerText
 from gateway.text.pieces import REPLACEMENT
 from gateway.text.places import TokenPlaces
 from gateway.text.stops import StopStrings
@@ -44,7 +44,8 @@ class Answer:
         self._streams: dict[int, TokenStream] = {} if streams is None else streams
         self._readers: dict[int, AnswerReader] = {}
         self._send: SendText | None = None  # takes the text of plain tokens
-        self._shown = tokenizer.ids_of(self._request.reading.marks)
+        skip, in_form = self._request.skip_special, bool(self._request.grammar)
+        self._text = AnswerText(tokenizer, self._request.reading.marks, skip_special=skip, in_form=in_form)
         self._scoring = None if valid.scoring is None else core.examine(valid.scoring)
         self.scores: PromptScores | None = None  # the prompt's logprobs, if they are wanted; there before any event
         if self._scoring is None:
@@ -159,14 +160,7 @@ class Answer:
             stream.cancel(complete=True)
             yield Finished(index, End.STOP, stop_string=string)
             return
-        detokenizer = Detokenizer(
-            self._tokenizer,
-            choice.prompt,
-            choice.emitted,
-            skip_special=request.skip_special,
-            shown=self._shown,
-            keep_space=bool(request.grammar),
-        )
+        detokenizer = self._text.detokenizer(choice.prompt, choice.emitted)
         stops = StopStrings(request.stop, include=request.include_stop)
         reader = self._reader(index, choice.emitted)
         places = TokenPlaces(self._tokenizer if request.top_logprobs is not None else None)
@@ -200,13 +194,15 @@ class Answer:
 
     def _reader(self, index: int, emitted: tuple[int, ...]) -> AnswerReader:
         reading = self._request.reading
-        before = self._decode(emitted) if emitted and (reading.use.names or reading.reasoning) else ""
+        before = self._text.decode(emitted) if emitted and (reading.use.names or reading.reasoning) else ""
         reader = AnswerReader(reading, request_id=self._request.request_id, choice=index, before=before)
         if before and reading.reasoning is not None:
             end = reader.reasoning_end
             # Tokens of the emitted reasoning: the fewest whose text reaches its end.
             reader.reasoning_tokens = bisect_left(
-                range(len(emitted)), len(before) if end is None else end, key=lambda n: len(self._decode(emitted[:n]))
+                range(len(emitted)),
+                len(before) if end is None else end,
+                key=lambda n: len(self._text.decode(emitted[:n])),
             )
         self._readers[index] = reader
         return reader
@@ -224,14 +220,9 @@ class Answer:
         only its Finished."""
         if not self._request.stop or len(emitted) <= min_tokens:
             return None
-        early = self._decode(emitted[:min_tokens]).rstrip(REPLACEMENT)
-        text = self._decode(emitted)[len(early) :]
+        early = self._text.decode(emitted[:min_tokens]).rstrip(REPLACEMENT)
+        text = self._text.decode(emitted)[len(early) :]
         return next((string for string in self._request.stop if string in text), None)
-
-    def _decode(self, ids: tuple[int, ...]) -> str:
-        request = self._request
-        keep_space = bool(request.grammar)
-        return self._tokenizer.decode(ids, skip_special=request.skip_special, shown=self._shown, keep_space=keep_space)
 
     def _finished(self, index: int, stop_id: int | None, *, called: bool) -> Finished:
         if stop_id is None:

@@ -5,7 +5,7 @@ back. Where tokens have bytes of their own, an incremental decoder joins them, o
 short window of ids is decoded again, so that the cost never grows with the answer."""
 
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from gateway.text.byte_runs import ByteRuns, run_at_end
@@ -77,6 +77,32 @@ class Detokenizer:
     def flush(self) -> str:
         """The text that is held back, at the end of the answer."""
         return self._joiner.flush()
+
+
+class AnswerText:
+    """How the tokens of one request's choices become text."""
+
+    def __init__(self, tokenizer: ModelTokenizer, marks: Iterable[str], *, skip_special: bool, in_form: bool) -> None:
+        """`marks`: special tokens that are read, such as those around calls. `in_form`: the text follows a grammar."""
+        self._tokenizer, self._skip_special, self._keep_space = tokenizer, skip_special, in_form
+        self._shown = tokenizer.ids_of(marks)
+
+    def detokenizer(self, prompt: Sequence[int], emitted: Sequence[int]) -> Detokenizer:
+        """For the tokens of a choice behind those that the client has."""
+        return Detokenizer(
+            self._tokenizer,
+            prompt,
+            emitted,
+            skip_special=self._skip_special,
+            shown=self._shown,
+            keep_space=self._keep_space,
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens that begin the answer."""
+        return self._tokenizer.decode(
+            ids, skip_special=self._skip_special, shown=self._shown, keep_space=self._keep_space
+        )
 
 
 class _Bytes:
