@@ -16,6 +16,7 @@ import pytest_asyncio
 from cli.replay import ReplaySource
 from tests.harness.process import ROOT
 from tests.receipts.cases import cases
+from tests.receipts.forging import forgeries, refusal
 from tests.receipts.meshes import OTHER_SHAPE, SMALL_SHAPE, Doors, mesh_of, with_one_weight_changed
 from tests.receipts.run import TakenReceipt, replay_all, take_all
 
@@ -78,15 +79,29 @@ async def test_the_command_says_equal_and_names_the_first_other_token(
     taken: list[TakenReceipt], other: Doors, tmp_path: Path
 ) -> None:
     each = next(each for each in taken if each.case.kind == "sampled" and each.case.door == "whole")
-    file, text = tmp_path / "receipt.json", each.source.text
-    file.write_text(json.dumps(each.receipt))
+    file, text = tmp_path / "answer.json", each.source.text
+    file.write_bytes(each.raw)
     assert text is not None
-    status, out, err = await baton("replay", str(file), "--prompt", text, "--url", other.url, "--json")
+    asked = "replay", str(file), "--prompt", text, "--url", other.url
+    status, out, err = await baton(*asked, "--json", "--key", each.key)
     assert (status, json.loads(out)["equal"]) == (0, True), err
+    status, out, _ = await baton(*asked)
+    assert status == 3 and "equal" in out and "nobody gave a key" in out
     status, out, _ = await baton("replay", str(file), "--prompt", f"{text}!", "--url", other.url)
     assert status == 1 and "prompt hash" in out
     status, out, err = await baton("receipt", str(file), "--url", other.url)
     assert status == 0, err  # both meshes share the folder of the key
+
+
+@in_one_loop
+async def test_whatever_is_changed_in_a_real_answer_is_refused(taken: list[TakenReceipt]) -> None:
+    """Of each kind and door one answer; names of fields are tested in tests/unit/gateway/receipts/test_answers.py."""
+    some = {(each.case.kind, each.case.door): each for each in taken}
+    for each in some.values():
+        assert refusal(each.raw, each.key) is None
+        forged = list(forgeries(each.raw))
+        wrong = [one.what for one in forged[:: max(1, len(forged) // 200)] if refusal(one.raw, each.key) is None]
+        assert not wrong, (each.case, wrong)
 
 
 @in_one_loop
