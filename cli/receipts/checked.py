@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.grpc.whole import read_messages
 from gateway.receipts.answers.fields import AnswerDifference, changes
-from gateway.receipts.answers.file import AnswerFile, read_answer
+from gateway.receipts.answers.file import AnswerFile, read_answer, text_of
 from gateway.receipts.canonical import checked, exactly, unique
 from gateway.receipts.shape import Receipt, shaped
 from gateway.receipts.signing import check_signature
@@ -55,7 +55,7 @@ class CheckedReceipt:
         return CheckStatus.RIGHT if self.trusted else CheckStatus.NO_KEY
 
     def warnings(self) -> list[str]:
-        """What this check could not judge."""
+        """Says what this check could not judge."""
         found = [NOT_COVERED] if self.answer is AnswerState.NOT_COVERED else []
         return found if self.trusted else [*found, f"signed by {self.signer}: {NO_KEY}"]
 
@@ -79,19 +79,19 @@ def check_file(file: AnswerFile, key: str | None) -> CheckedReceipt:
 
 def read_answer_file(raw: bytes) -> AnswerFile:
     """The receipt in a file with what is around it, of any API. ReceiptError where there is none."""
-    messages = _messages(raw)
+    messages = _messages(text_of(raw))
     if messages is None:
         return read_answer(raw)
     answer, receipt, salt = read_messages(messages)
     return AnswerFile(checked(exactly(receipt)), answer, salt)
 
 
-def _messages(raw: bytes) -> list[dict[str, Any]] | None:
+def _messages(text: str) -> list[dict[str, Any]] | None:
     """The messages of an answer of gRPC, one behind the other or as a list; None: the file is something else."""
-    if b"receipt_json" not in raw and b"receiptJson" not in raw:
+    if "receipt_json" not in text and "receiptJson" not in text:
         return None
     try:
-        text, found, at = raw.decode().strip(), list[Any](), 0
+        text, found, at = text.strip(), list[Any](), 0
         while at < len(text):
             value, at = json.JSONDecoder(object_pairs_hook=unique).raw_decode(text, at)
             found += value if isinstance(value, list) else [value]

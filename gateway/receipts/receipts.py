@@ -112,7 +112,7 @@ class OpenReceipt:
     async def of_stream(self, *last: bytes) -> Json:
         """The members that sign a streamed answer; `last`: its events that are not sent yet."""
         self._sent += last
-        return await self.of_parts(lambda sent: read_events(b"".join(sent).decode(), _as_it_is, loads_slowly))
+        return await self.of_parts(lambda sent: read_events(b"".join(sent).decode()))
 
     async def of_parts(self, read: Callable[[list[bytes]], SentAnswer]) -> Json:
         """The members that sign an answer whose parts `read` understands."""
@@ -130,7 +130,3 @@ class OpenReceipt:
 def noted_events(receipt: OpenReceipt | None, answer: Answer, number: int = 0) -> AsyncGenerator[Event, None]:
     """The events of the answer to this prompt; the receipt, where the client wants one, notes them."""
     return answer.events() if receipt is None else receipt.noting(number, answer.events())
-
-
-def _as_it_is(event: Json, text: str) -> None:
-    """An event without a receipt."""

@@ -15,10 +15,30 @@ import pytest_asyncio
 
 from cli.replay import ReplaySource
 from tests.harness.process import ROOT
-from tests.receipts.cases import cases
+from tests.receipts.cases import TOOLS, Json, ReceiptCase, cases
 from tests.receipts.forging import forgeries, refusal
 from tests.receipts.meshes import OTHER_SHAPE, SMALL_SHAPE, Doors, mesh_of, with_one_weight_changed
 from tests.receipts.run import TakenReceipt, replay_all, take_all
+
+MOST_FORGERIES = 150  # of each answer
+HI: Json = {"messages": [{"role": "user", "content": "How many decode workers run?"}]}
+NAMED: Json = {"name": "mesh_status", "input_schema": TOOLS[0]["function"]["parameters"]}
+FULL: list[tuple[str, Json]] = [
+    (
+        "/v1/chat/completions",
+        {"tools": TOOLS, "tool_choice": "required", "logprobs": True, "top_logprobs": 2, "n": 2, "max_tokens": 40}
+        | {"return_token_ids": True}
+        | HI,
+    ),
+    ("/v1/completions", {"prompt": ["A", "B"], "n": 2, "echo": True, "logprobs": 1, "max_tokens": 5, "stop": ["."]}),
+    (
+        "/v1/responses",
+        {"input": "hi", "tools": [{"type": "function"} | TOOLS[0]["function"]], "tool_choice": "required"}
+        | {"max_output_tokens": 60, "metadata": {"a.b[0]": "c"}},
+    ),
+    ("/v1/messages", {"tools": [NAMED], "tool_choice": {"type": "any"}, "max_tokens": 60} | HI),
+    ("/generate", {"text": ["A", "B"], "return_logprob": True, "sampling_params": {"max_new_tokens": 4}}),
+]
 
 pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -94,14 +114,19 @@ async def test_the_command_says_equal_and_names_the_first_other_token(
 
 
 @in_one_loop
-async def test_whatever_is_changed_in_a_real_answer_is_refused(taken: list[TakenReceipt]) -> None:
-    """Of each kind and door one answer; names of fields are tested in tests/unit/gateway/receipts/test_answers.py."""
-    some = {(each.case.kind, each.case.door): each for each in taken}
-    for each in some.values():
+@pytest.mark.parametrize("door", ["whole", "stream"])
+async def test_whatever_is_changed_in_a_real_answer_is_refused_by_name(
+    taken: list[TakenReceipt], other: Doors, door: str
+) -> None:
+    """Answers of all kinds, and those to requests that turn on whatever an answer can have."""
+    more = [ReceiptCase("full", door, path, body) for path, body in FULL]
+    kinds = {each.case.kind: each for each in taken if each.case.door in (door, "grpc")}
+    for each in [*kinds.values(), *await take_all(other, more)]:
         assert refusal(each.raw, each.key) is None
         forged = list(forgeries(each.raw))
-        wrong = [one.what for one in forged[:: max(1, len(forged) // 200)] if refusal(one.raw, each.key) is None]
-        assert not wrong, (each.case, wrong)
+        for one in forged[:: max(1, len(forged) // MOST_FORGERIES)]:
+            said = refusal(one.raw, each.key)
+            assert said is not None and (each.case.door == "grpc" or one.name in said), (each.case, one.what, said)
 
 
 @in_one_loop

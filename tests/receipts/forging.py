@@ -12,7 +12,10 @@ from gateway.receipts.canonical import ReceiptError
 
 PLACES = {"index", "output_index", "content_index"}  # whose change moves what stands there
 # Objects and lists that are one field to the check, wherever in them the change is.
-LARGER = ("logprobs", "output_token_logprobs", "output_top_logprobs", "reasoning", "text", "prompt_logprobs")
+LARGER = (
+    *("logprobs", "prompt_logprobs", "output_token_logprobs", "output_top_logprobs"),
+    *("tools", "metadata", "input", "reasoning", "text"),
+)
 
 Path = tuple[str | int, ...]
 

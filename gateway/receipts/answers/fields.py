@@ -24,7 +24,7 @@ OPENED = {
     *("", "choices", "message", "tool_calls", "function", "usage", "usage_so_far", "timings", "logprobs", "meta_info"),
     *("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details"),
     *("output", "content", "finish_reason", "incomplete_details"),
-    *("response", "item", "part", "delta"),  # of the events of a stream
+    *("response", "item", "part", "delta", "content_block"),  # of the events of a stream
     *("started", "finished", "numerics_class", "prompt_logprobs", "choice_finished"),  # of gRPC
 }
 SCORES = ("logprobs", "logprobs.content")  # ends of paths to lists with an entry for each token

@@ -1,5 +1,6 @@
 """A file with a receipt: the receipt alone, or a whole or streamed answer that carries it."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,13 +56,7 @@ def _holder(value: Any) -> Json | None:
 
 def read_answer(raw: bytes) -> AnswerFile:
     """ReceiptError where the file has no receipt, or several."""
-    if len(raw) > MAX_FILE_BYTES:
-        raise ReceiptError(f"the file has {len(raw)} bytes; at most {MAX_FILE_BYTES} are read")
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise ReceiptError(f"the file is not UTF-8: {error}") from None
-    taken = _Taken()
+    text, taken = text_of(raw), _Taken()
     if is_stream(text):
         answer = read_events(text, taken.take)
     else:
@@ -79,3 +74,13 @@ def read_answer(raw: bytes) -> AnswerFile:
         raise ReceiptError(f"the file has {len(taken.receipts)} receipts, so it can be read in several ways")
     salt = taken.salts[0]
     return AnswerFile(checked(taken.receipts[0]), answer, salt if isinstance(salt, str) else None)
+
+
+def text_of(raw: bytes) -> str:
+    """The text of a file in UTF-8, or in UTF-16 as some shells write it."""
+    if len(raw) > MAX_FILE_BYTES:
+        raise ReceiptError(f"the file has {len(raw)} bytes; at most {MAX_FILE_BYTES} are read")
+    try:
+        return raw.decode(json.detect_encoding(raw))
+    except UnicodeDecodeError as error:
+        raise ReceiptError(f"the file is not UTF-8: {error}") from None

@@ -28,9 +28,15 @@ def loads(text: str) -> Any:
         raise ReceiptError(f"the file is not JSON: {error}") from None
 
 
+def loads_sent(text: str) -> Any:
+    """The same for what this gateway writes. A model may have written a name twice: then the last one counts here, and
+    a reader of the file is told."""
+    return _SENT.decode(text)
+
+
 def loads_slowly(text: str) -> Any:
-    """The same for what this gateway wrote. Long lists of small things are hashes."""
-    return _walk(text, 0, "")[0] if len(text) > LARGE_CHARACTERS else loads(text)
+    """The same in small steps. Long lists of small things are hashes."""
+    return _walk(text, 0, "")[0] if len(text) > LARGE_CHARACTERS else loads_sent(text)
 
 
 def _fraction(text: str) -> float | int:
@@ -43,6 +49,7 @@ def _no_number(text: str) -> Any:
     raise ReceiptError(f"the file is not JSON: {text} is no number")
 
 
+_SENT = json.JSONDecoder(parse_float=_fraction)
 _DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_float=_fraction, parse_constant=_no_number)
 
 
@@ -52,13 +59,13 @@ def _walk(text: str, at: int, name: str) -> tuple[Any, int]:
         return _walk_object(text, _behind_space(text, at + 1), name)
     if text[at] == "[":
         return _walk_list(text, _behind_space(text, at + 1), name)
-    return _DECODER.raw_decode(text, at)
+    return _SENT.raw_decode(text, at)
 
 
 def _walk_object(text: str, at: int, name: str) -> tuple[Json, int]:
     found: Json = {}
     while text[at] != "}":
-        key, at = _DECODER.raw_decode(text, at)
+        key, at = _SENT.raw_decode(text, at)
         at = _behind_space(text, _behind_space(text, at) + 1)
         member = f"{name}.{key}" if f"{name}.{key}" in SCORES else key
         found[key], at = _walk(text, at, member)
@@ -69,7 +76,7 @@ def _walk_object(text: str, at: int, name: str) -> tuple[Json, int]:
 def _walk_list(text: str, at: int, name: str) -> tuple[Any, int]:
     items, long = list[Any](), None
     while text[at] != "]":
-        item, at = _walk(text, at, "") if name in _KEPT else _DECODER.raw_decode(text, at)
+        item, at = _walk(text, at, "") if name in _KEPT else _SENT.raw_decode(text, at)
         items.append(item)
         if len(items) == _LONG and name not in _KEPT:
             long = long or LongList()

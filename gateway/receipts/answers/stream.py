@@ -11,7 +11,7 @@ from gateway.receipts.answers.chunks import ChunkFold
 from gateway.receipts.answers.events import EventFold
 from gateway.receipts.answers.fields import SentAnswer
 from gateway.receipts.answers.growing import GrowingFold
-from gateway.receipts.answers.reading import loads
+from gateway.receipts.answers.reading import loads, loads_sent, loads_slowly
 from gateway.receipts.canonical import ReceiptError
 
 DONE = "[DONE]"
@@ -55,8 +55,8 @@ def events_of(text: str, problems: list[str]) -> Iterator[SentEvent]:
             problems.append(f"a line `{line[:32]}`")
 
 
-def read_events(text: str, take: Callable[[Json, str], None], load: Callable[[str], Any] = loads) -> SentAnswer:
-    """`take` gets each event and its text first; it takes the receipt out."""
+def read_events(text: str, take: Callable[[Json, str], None] | None = None) -> SentAnswer:
+    """`take` gets each event and its text first; it takes the receipt out. None: the gateway itself has sent this."""
     problems, fold, done = list[str](), None, False
     for event in events_of(text, problems):
         if done:
@@ -65,12 +65,13 @@ def read_events(text: str, take: Callable[[Json, str], None], load: Callable[[st
         if event.data == DONE and event.name is None:
             done = True
             continue
-        content = load(event.data)
+        content = _load_sent(event) if take is None else loads(event.data)
         if not isinstance(content, dict):
             raise ReceiptError(f"an event of the stream is no JSON object: {event.data[:64]}")
         if event.name != (content.get("type") if "type" in content else None):
             problems.append("event")
-        take(content, event.data)
+        if take is not None:
+            take(content, event.data)
         fold = fold or _fold_of(content)
         try:
             fold.add(content)
@@ -81,6 +82,12 @@ def read_events(text: str, take: Callable[[Json, str], None], load: Callable[[st
     answer = fold.answer()
     answer.problems = problems + fold.problems
     return answer
+
+
+def _load_sent(event: SentEvent) -> Any:
+    """Pieces are short, and their lists are joined; an event that repeats a whole part may be large."""
+    piece = event.name is None or event.name.endswith("delta")
+    return loads_sent(event.data) if piece else loads_slowly(event.data)
 
 
 def _fold_of(event: Json) -> AnswerFold:

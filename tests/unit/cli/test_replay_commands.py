@@ -127,6 +127,13 @@ def test_status_4_means_that_an_older_receipt_does_not_cover_the_answer_around_i
     assert run(file, key=KEY.public) == 1
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_a_file_is_read_as_shells_write_it(file: Path, encoding: str, ends: str) -> None:
+    file.write_bytes(json.dumps(answer_with_receipt({"id": "ü"}), indent=1).replace("\n", ends).encode(encoding))
+    assert verify(file, key=KEY.public) == 0
+
+
 def test_a_file_with_two_receipts_is_none(file: Path) -> None:
     file.write_text(f"data: {json.dumps(answer_with_receipt())}\n\n" * 2)
     assert verify(file, key=KEY.public) == 2

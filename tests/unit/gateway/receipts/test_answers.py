@@ -11,15 +11,21 @@ from google.protobuf import json_format
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from gateway.client_request import ClientRequest
 from gateway.grpc.api import services
 from gateway.grpc.server import serve_grpc
-from gateway.receipts.receipts import Receipts
+from gateway.receipts.answers.fields import SentAnswer, covered
+from gateway.receipts.answers.file import read_answer
+from gateway.receipts.draft import DraftHead, ReceiptDraft
+from gateway.receipts.receipts import OpenReceipt, Receipts
+from gateway.validation import ValidRequest
 from mesh.config import GatewayConfig
 from tests.receipts.forging import forgeries, refusal
 
 Json = dict[str, Any]
 HI = [{"role": "user", "content": "hi"}]
 LIKELY: Json = {"n": 2, "max_tokens": 3, "logprobs": 1}
+VALID = ValidRequest(ClientRequest("r", (1,)), 1, (), (), frozenset())
 SHORT: Json = {"sampling_params": {"max_new_tokens": 3}}
 ALL = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 ASKED: dict[str, tuple[str, Json]] = {
@@ -43,6 +49,30 @@ async def test_every_change_of_an_answer_is_refused_by_name(http: httpx2.AsyncCl
     key = (await http.get("/v1/receipts/key")).json()["key"]
     assert refusal(reply.content, key) is None
     assert not unnoticed(reply.content, key)
+
+
+OWN = ("id", "usage", "timings", "created", "model", "request_id", "prompt_logprobs", "system_fingerprint")
+
+
+@pytest.mark.parametrize("asked", ["chat", "completions", "response", "message", "tokens"])
+async def test_a_stream_amounts_to_the_whole_answer(http: httpx2.AsyncClient, asked: str) -> None:
+    """Except for what each answer has of its own, or streams have on demand."""
+    path, body = ASKED[asked]
+    found = list[dict[str, str]]()
+    for stream in (False, True):
+        more = {"receipt": True, "stream": stream} | ({"seed": 3} if asked != "tokens" else {})
+        reply = await http.post(path, json=body | more, headers={"x-request-id": "r"})
+        answer = read_answer(reply.content).answer
+        assert answer is not None
+        fields = covered(SentAnswer(answer.value), "5")["fields"]
+        found.append({name: digest for name, digest in fields if not name.startswith(OWN)})
+    assert found[0] == found[1] and len(found[0]) > 5
+
+
+async def test_a_call_in_which_the_model_wrote_a_name_twice_is_sent_all_the_same(receipts: Receipts) -> None:
+    open_receipt = OpenReceipt(receipts, ReceiptDraft(DraftHead("rcpt-1", "r", "m", 1, "1"), [VALID]))
+    members = await open_receipt.of_whole(lambda: [b'{"content":[{"type":"tool_use","input":{"a":1,"a":2}}]}'])
+    assert members["receipt"]["answer"]["fields"]
 
 
 @pytest.fixture
