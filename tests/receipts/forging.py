@@ -10,6 +10,8 @@ from typing import Any
 from cli.receipts.checked import AnswerState, check_file, read_answer_file
 from gateway.receipts.canonical import ReceiptError
 
+KINDS: tuple[Any, ...] = ({}, 7, [1], "x", [{"index": 0}], True, {"type": "x"}, 1.5)
+PING = '{"type":"ping"}'
 PLACES = {"index", "output_index", "content_index"}  # whose change moves what stands there
 # Objects and lists that are one field to the check, wherever in them the change is.
 LARGER = (
@@ -56,6 +58,8 @@ def forgeries(raw: bytes) -> Iterator[Forgery]:
         where = f"event {number}"
         for what, forged, name in _of_value(json.loads(data), removing=False):
             yield Forgery(f"{where}: {what}", with_event(f"{head}data: {json.dumps(forged)}"), name)
+        if data == PING:  # says nothing
+            continue
         yield Forgery(f"{where} twice", with_event(f"{event}\n\n{event}"), "")
         yield Forgery(f"{where} removed", with_event(""), "")
         yield Forgery(f"{where} has another name", with_event(f"event: error\ndata: {data}"), "")
@@ -74,13 +78,16 @@ def _read(text: str) -> Any:
 
 
 def _of_value(value: Any, *, removing: bool, smallest: bool = True) -> Iterator[tuple[str, Any, str]]:
-    for path, node in list(_nodes(value, ())):
+    for number, (path, node) in enumerate(list(_nodes(value, ()))):
         if isinstance(node, dict) and node:
             yield f"{path} has one more member", _put(value, (*path, "forged"), "x"), ""
         elif isinstance(node, list) and node:
             yield f"{path} has one more item", _appended(value, path, node[-1]), ""
         else:
             yield f"{path} is another", _put(value, path, _other(node, smallest=smallest)), _name(path)
+        kind = KINDS[number % len(KINDS)]
+        if path and type(node) is not type(kind):
+            yield f"{path} is {kind!r}", _put(value, path, kind), ""
         if removing and path:
             yield f"{path} is missing", _without(value, path), ""
 

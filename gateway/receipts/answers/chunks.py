@@ -146,7 +146,7 @@ def add_column(columns: Json, name: str, value: Any) -> None:
     elif isinstance(values := columns.setdefault(name, LongList()), LongList):
         values.extend([value])
     else:
-        columns[f"{name}!"] = value  # once an object, once something else: no gateway writes that
+        columns[f"{name}_otherwise"] = value  # once an object, once something else: no gateway writes that
 
 
 def same(one: Any, other: Any) -> bool:

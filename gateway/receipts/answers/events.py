@@ -12,6 +12,7 @@ from gateway.receipts.canonical import ReceiptError
 Json = dict[str, Any]
 _ENDS = ("response.completed", "response.incomplete")
 _PARTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_PING = {"type": "ping"}
 _ARGUMENTS = "input_json_delta"
 
 
@@ -46,6 +47,8 @@ class EventFold:
         self.problems = list[str]()
 
     def add(self, event: Json) -> None:
+        if event == _PING:  # comes whenever a stream would rest for long
+            return
         kind = event.get("type")
         self._count += 1
         if not isinstance(kind, str):
@@ -84,20 +87,24 @@ class EventFold:
 
     def _message(self, events: dict[str, list[Json]]) -> Any:
         start, ends = events["message_start"][0].get("message"), events.get("message_delta", [])
-        blocks = {each.get("index"): each.get("content_block") for each in events.get("content_block_start", ())}
+        blocks = {_place(each): each.get("content_block") for each in events.get("content_block_start", ())}
         ended = ends[0].get("delta") if len(ends) == 1 else None
         if not isinstance(start, dict) or not isinstance(ended, dict):
             self.problems.append("message_delta")
             return None
-        content = dict[Any, Json]()
+        content = dict[str, Json]()
         for index, block in blocks.items():
             content[index] = dict(block) if isinstance(block, dict) else {}
         for each in self._events.get("content_block_delta", ()):
             event = _event(each)
-            if isinstance(each, _Delta) and event.get("index") in content:
-                _grow(content[event["index"]], event["delta"]["type"], each.text)
+            if isinstance(each, _Delta) and _place(event) in content:
+                _grow(content[_place(event)], event["delta"]["type"], each.text)
         message = start | {"content": list(content.values())} | ended
         return message | ({"usage": ends[0]["usage"]} if "usage" in ends[0] else {})
+
+
+def _place(event: Json) -> str:
+    return str(event.get("index"))
 
 
 def _grow(block: Json, kind: str, text: str) -> None:

@@ -79,7 +79,10 @@ def read_events(text: str, take: Callable[[Json, str], None] | None = None) -> S
             problems.append("the form of an event")
     if fold is None:
         raise ReceiptError("the file has no event of an answer")
-    answer = fold.answer()
+    try:
+        answer = fold.answer()
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ReceiptError(f"the events of the stream make no answer: {error}") from None
     answer.problems = problems + fold.problems
     return answer
 

@@ -11,9 +11,11 @@ from google.protobuf import json_format
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from gateway.anthropic.errors import AnthropicDialect
 from gateway.client_request import ClientRequest
 from gateway.grpc.api import services
 from gateway.grpc.server import serve_grpc
+from gateway.http.dialect import OpenAiDialect
 from gateway.receipts.answers.fields import SentAnswer, covered
 from gateway.receipts.answers.file import read_answer
 from gateway.receipts.draft import DraftHead, ReceiptDraft
@@ -67,6 +69,15 @@ async def test_a_stream_amounts_to_the_whole_answer(http: httpx2.AsyncClient, as
         fields = covered(SentAnswer(answer.value), "5")["fields"]
         found.append({name: digest for name, digest in fields if not name.startswith(OWN)})
     assert found[0] == found[1] and len(found[0]) > 5
+
+
+@pytest.mark.parametrize("asked", ["chat", "message"])
+async def test_what_keeps_a_slow_stream_alive_changes_nothing(http: httpx2.AsyncClient, asked: str) -> None:
+    path, body = ASKED[asked]
+    reply = await http.post(path, json=body | {"receipt": True, "stream": True})
+    key = (await http.get("/v1/receipts/key")).json()["key"]
+    alive = (AnthropicDialect if asked == "message" else OpenAiDialect).alive
+    assert refusal(reply.content.replace(b"\n\n", b"\n\n" + alive), key) is None
 
 
 async def test_a_call_in_which_the_model_wrote_a_name_twice_is_sent_all_the_same(receipts: Receipts) -> None:
