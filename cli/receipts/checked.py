@@ -14,7 +14,7 @@ from gateway.receipts.canonical import checked, exactly, unique
 from gateway.receipts.shape import Receipt, shaped
 from gateway.receipts.signing import check_signature
 
-NO_KEY = "nobody gave a key to this check, so who signed could not be judged; name the key with --key"
+NO_KEY = "this check has no key to compare with, so it cannot judge who signed; give the key with --key"
 NOT_COVERED = (
     "the receipt is of an older gateway and covers the tokens alone: whether the answer's text and its other fields "
     "were changed cannot be judged"

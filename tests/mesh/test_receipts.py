@@ -106,7 +106,7 @@ async def test_the_command_says_equal_and_names_the_first_other_token(
     status, out, err = await baton(*asked, "--json", "--key", each.key)
     assert (status, json.loads(out)["equal"]) == (0, True), err
     status, out, _ = await baton(*asked)
-    assert status == 3 and "equal" in out and "nobody gave a key" in out
+    assert status == 3 and "equal" in out and "this check has no key" in out
     status, out, _ = await baton("replay", str(file), "--prompt", f"{text}!", "--url", other.url)
     assert status == 1 and "prompt hash" in out
     status, out, err = await baton("receipt", str(file), "--url", other.url)

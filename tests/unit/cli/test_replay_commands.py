@@ -84,7 +84,7 @@ def test_status_3_means_that_nobody_said_whose_signature_it_must_be(
     file.write_text(json.dumps(answer_with_receipt(key=OTHER)))
     assert (run(file, json=False), verify(file)) == (3, 3)
     out = capsys.readouterr().out
-    assert out.count(f"signed by {OTHER.public}: nobody gave a key") == 2 and "equal: 3 tokens" in out
+    assert out.count(f"signed by {OTHER.public}: this check has no key") == 2 and "equal: 3 tokens" in out
     assert (run(file, key=KEY.public), verify(file, key=KEY.public)) == (2, 1)
     assert (run(file, key=OTHER.public), verify(file, key=OTHER.public)) == (0, 0)
 
