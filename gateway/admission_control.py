@@ -42,19 +42,15 @@ class AdmissionControl:
         self.refusals = Counter[str](dict.fromkeys(REFUSALS, 0))
         self._demand, self._experience = _Demand(), _Experience(queue_seconds)
 
-    def check(self, choices: int, model: str | None, now: float, *, draining: bool, examined: bool = False) -> None:
-        """Raise one of mesh.errors if so many choices of a request cannot be accepted now. Without a model its wait is
-        not considered. `examined`: only its prompt is computed."""
-        if draining:
-            what = "this gateway shuts down and takes no new requests; call another one, or try again later"
-            raise self._refused(DRAINING, Unavailable(what))
-        self._attached(now, None)
+    def check(self, model: str | None, now: float, *, draining: bool, examined: bool = False) -> None:
+        """Raise one of mesh.errors if a request cannot be accepted now. Without a model its wait is not considered.
+        `examined`: only its prompt is computed."""
+        self._check_mesh(None, now, draining=draining)
         waiting, most = self._tally.waiting, self._max_waiting
-        if waiting + choices > most:
-            more = f"this request has {choices} more; " if choices > 1 else ""
+        if waiting >= most:
             what = (
-                f"{waiting} choices wait for their first token already; {more}the gateway takes at most "
-                f"{most} (max_waiting): try again later"
+                f"{waiting} choices wait for their first token already; the gateway takes at most {most} "
+                "(max_waiting): try again later"
             )
             raise self._refused(WAITING, Unavailable(what, retry_after_seconds=self._tally.wait_seconds(now)))
         if model is not None and self._queue_seconds:
@@ -64,11 +60,13 @@ class AdmissionControl:
 
     def accept(self, choice: ChoiceRequest, now: float, *, draining: bool) -> None:
         """Raise one of mesh.errors unless this choice may run. The first choice of a request decides for all of them:
-        the others find a queue that their own request has made."""
-        first, examined = not choice.trace.choices, choice.examination is not None
-        self.check(1, choice.model if first else None, now, draining=draining, examined=examined)
+        the others take turns behind it (gateway/lines.py), and find a queue that their own request has made."""
+        examined = choice.examination is not None
+        if choice.trace.choices:
+            return self._check_mesh(choice.model, now, draining=draining)
+        self.check(choice.model, now, draining=draining, examined=examined)
         self._attached(now, choice.model)
-        if not first or not self._queue_seconds:
+        if not self._queue_seconds:
             return
         deadline = choice.deadline_seconds
         if deadline is not None and (wait := self.wait_seconds(choice.model, examined=examined)) > deadline:
@@ -101,6 +99,12 @@ class AdmissionControl:
         if self._local is Local.AUTO:  # some take prompts from prefill workers with queues
             wait = min(wait, own.beside_prompt if examined else own.beside_both)
         return wait
+
+    def _check_mesh(self, model: str | None, now: float, *, draining: bool) -> None:
+        if draining:
+            what = "this gateway shuts down and takes no new requests; call another one, or try again later"
+            raise self._refused(DRAINING, Unavailable(what))
+        self._attached(now, model)
 
     def _attached(self, now: float, model: str | None) -> None:
         try:

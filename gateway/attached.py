@@ -47,6 +47,7 @@ class AttachedWorker:
     prefix_sequence: int = 0
     unreported_tokens: int = 0  # prompt tokens sent to it since its last Load
     unreported_requests: int = 0  # requests sent to it since its last Load
+    behind_tokens: int = 0  # of the prompts that it has from this gateway, those that a new request overtakes
     draining: bool = False  # it asked for no new requests
     hung: bool = False  # its compute makes no progress; it gets no requests until it does
     moved_seconds: float = 0.0  # when its compute loop reported last
@@ -100,6 +101,11 @@ class AttachedWorker:
     def count(self, tokens: int) -> None:
         self.unreported_tokens += tokens
         self.unreported_requests += 1
+        self.observer.changed(self)
+
+    def has_behind(self, tokens: int) -> None:
+        """It has so many more tokens of prompts that a new request overtakes, or fewer."""
+        self.behind_tokens += tokens
         self.observer.changed(self)
 
     def report(self, load: Load) -> None:

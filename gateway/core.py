@@ -184,10 +184,10 @@ class Core(Protocol):
     def limits(self) -> DoorConfig:
         """Limits of one request."""
 
-    def admit(self, choices: int, model: str | None = None, *, examined: bool = False) -> None:
-        """Raise one of mesh.errors if so many choices of one request cannot be accepted now. `model`: a name of its
-        model, where that is known: a long queue at its workers refuses the request too. `examined`: only the prompt
-        is computed, so no place at decode is needed."""
+    def admit(self, model: str | None = None, *, examined: bool = False) -> None:
+        """Raise one of mesh.errors if a request cannot be accepted now. `model`: a name of its model, where that is
+        known: a long queue at its workers refuses the request too. `examined`: only its prompt is computed, so no place
+        at decode is needed."""
 
     def load(self) -> Mapping[str, int]:
         """Number of accepted choices that run, and that wait for their first token."""

@@ -7,13 +7,14 @@ only if no other worker died at the same time: what ends several workers at once
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.attached import AttachedWorker
 from gateway.lacking import ROOM
 from gateway.observability.observer import RequestObserver
+from gateway.patience import Patience
 from gateway.requests import Death, GatewayRequest, RequestPhase
 from gateway.settling import Settling
 from mesh.errors import BatonError, WorkersDied
@@ -39,8 +40,9 @@ class DeathsHost(Protocol):
     def leave(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """These workers forget the current attempt and all earlier ones."""
 
-    def wait(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
-        """The request waits for a worker; `lacks` says what keeps it waiting."""
+    @property
+    def patience(self) -> Patience:
+        """With it requests wait for a worker."""
 
     def end(self, request: GatewayRequest, error: BatonError | None = None) -> None: ...
 
@@ -170,7 +172,7 @@ class Deaths:
     def _hold(self, request: GatewayRequest, seconds: float) -> None:
         self._host.leave(request, {request.decode, request.prefill})
         request.prefill = request.decode = None
-        self._host.wait(request, lambda: ROOM)
+        self._host.patience.wait(request, lambda: ROOM)
         if request.id not in self._verdicts:
             later = asyncio.get_running_loop().call_later(seconds, self._judge, request)
             self._verdicts[request.id] = later

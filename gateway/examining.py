@@ -6,7 +6,7 @@ worker, or to a decode worker if no prefill worker can take it. Another attempt 
 reported is dropped, and the front door gets the findings of one attempt, whole."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from gateway.figures import tokens_per_second
 from gateway.lacking import ROOM, all_refuse_for_ever
 from gateway.observability.attributes import examining_attributes
 from gateway.observability.observer import RequestObserver
+from gateway.patience import Patience
 from gateway.requests import GatewayRequest
 from gateway.router import Local, RouteDecision
 from gateway.workers import Workers
@@ -39,8 +40,9 @@ class ExaminingHost(Protocol):
     def leave(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """These workers forget the current attempt and all earlier ones."""
 
-    def wait(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
-        """The request waits for a worker; `lacks` says what keeps it waiting."""
+    @property
+    def patience(self) -> Patience:
+        """With it requests wait for a worker."""
 
     def end(self, request: GatewayRequest, error: BatonError | None = None) -> None: ...
 
@@ -105,7 +107,7 @@ class Examining:
             self._host.end(request, PoolTooSmall(field, f"{field} has {tokens} tokens; no worker's pool holds so many"))
         else:
             request.prefill = request.decode = None
-            self._host.wait(request, lambda: ROOM if able else EXAMINER)
+            self._host.patience.wait(request, lambda: ROOM if able else EXAMINER)
 
     # ---- what workers report
 

@@ -27,18 +27,19 @@ class WorkerFigures(NamedTuple):
     beside_queue: float = inf  # decode: as `queue`, for a prompt that it takes from prefill
     beside_token: float = inf  # decode: as `token`, for such a prompt, with what the batch loses by it
     place: float = 0.0  # decode: until a place in the batch is left
+    ahead: float = 0.0  # as `queue`, without the prompts that a new request overtakes; infinite: it takes no requests
 
 
 def figures(worker: AttachedWorker) -> WorkerFigures:
     token = 1 / tokens_per_second(worker)
-    queue = prompt_wait(worker) if worker.takes_requests else inf
+    queue, ahead = (prompt_wait(worker), ahead_wait(worker)) if worker.takes_requests else (inf, inf)
     if worker.tier is Tier.PREFILL:
-        return WorkerFigures(0.0, queue, token * (1 + mates_slowed(worker)), page_seconds(worker))
+        return WorkerFigures(0.0, queue, token * (1 + mates_slowed(worker)), page_seconds(worker), ahead=ahead)
     standing = batch_seconds(worker) + room_seconds(worker) if worker.takes_requests else inf
     free, place = float(worker.load.free_pages), place_wait(worker) if worker.takes_requests else inf
     if not worker.load.local_tokens_per_second:
-        return WorkerFigures(standing, queue, token, free=free, place=place)
-    return WorkerFigures(standing, queue, token, 0.0, free, queue, token * (1 + slowed(worker)), place)
+        return WorkerFigures(standing, queue, token, free=free, place=place, ahead=ahead)
+    return WorkerFigures(standing, queue, token, 0.0, free, queue, token * (1 + slowed(worker)), place, ahead)
 
 
 def tokens_per_second(worker: AttachedWorker) -> float:
@@ -84,3 +85,10 @@ def prompt_wait(worker: AttachedWorker) -> float:
     those of its core mates come before: the cores are the same."""
     own = (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker)
     return own + sum(map(prompt_wait, worker.core_mates)) if worker.core_mates else own
+
+
+def ahead_wait(worker: AttachedWorker) -> float:
+    """The same for a new request, which overtakes choices that are not the first of theirs (gateway/lines.py)."""
+    tokens = max(0, worker.load.queued_tokens + worker.unreported_tokens - worker.behind_tokens)
+    own = tokens / tokens_per_second(worker)
+    return own + sum(map(ahead_wait, worker.core_mates)) if worker.core_mates else own

@@ -14,6 +14,7 @@ from mesh.reports import Lost
 
 NO_WORKER_RETRY_SECONDS = 5.0
 DECODE_WORKER, PREFILL_WORKER, ROOM = "decode worker", "prefill worker", "room"
+TURN = "turn"  # among the choices of its client's request, see gateway/lines.py
 FITTING = "prefill worker that fits a decode worker"  # /health says which workers do not fit, and why
 
 

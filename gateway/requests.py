@@ -17,11 +17,12 @@ from mesh.hashing import next_hashes
 from mesh.jobs import End, FullKind, Job, Ticket, Token
 from mesh.reports import Embedded, Prefilled, Scored
 
+BEHIND_STEPS = 5  # of priority: for so many times `priority_seconds` others overtake a choice that is not the first one
 READER_BEHIND = "reader_behind"  # why an attempt is left when its request pauses, in traces and metrics
 
 
 class RequestPhase(Enum):
-    WAITING = "waiting"  # no usable worker: the request waits for a worker or for room
+    WAITING = "waiting"  # no worker has it: it waits for a worker, for room, or for its turn (gateway/lines.py)
     OPEN = "open"  # a decode worker has it, and a prefill worker unless decode prefills; an examination has one worker
     PAUSED = "paused"  # its reader is behind: no worker has it until the reader has taken what is held
     DONE = "done"  # the client has the last token
@@ -63,6 +64,8 @@ class GatewayRequest:
     trace: ChoiceRecord
     held: Held  # what the front door has not taken yet
     phase: RequestPhase = RequestPhase.WAITING
+    turn_seconds: float | None = None  # when its turn came among the choices of its client's request; None: not yet
+    behind: bool = False  # other choices of its client's request came before it
     ticket: Ticket | None = None  # ticket of the current attempt; None before the first attempt
     shown: "array[int]" = field(default_factory=lambda: array("I"))  # ids sent to the client, after `choice.emitted`
     last_end: End = End.NONE  # of the last token of `shown`
@@ -147,7 +150,17 @@ class GatewayRequest:
 
     def seniority(self, priority_seconds: float) -> tuple[float, int]:
         """Smaller is older. A step of priority is worth `priority_seconds` of waiting."""
-        return self.accepted_seconds + self.choice.priority * priority_seconds, self.id
+        return self.entered_seconds + self.priority * priority_seconds, self.id
+
+    @property
+    def entered_seconds(self) -> float:
+        """The time from which its age counts: choices of one request take turns, so none is older than its turn."""
+        return self.accepted_seconds if self.turn_seconds is None else self.turn_seconds
+
+    @property
+    def priority(self) -> int:
+        """That of the client, and some steps less for choices behind the first: others' requests overtake them."""
+        return self.choice.priority + BEHIND_STEPS * self.behind
 
     def begin(self, ticket: Ticket, now: float) -> None:
         """The next attempt begins; no worker has done anything for it yet."""
@@ -180,7 +193,7 @@ class GatewayRequest:
             sampling=choice.sampling,
             deadline_seconds=left,
             salt=choice.salt,
-            priority=choice.priority,
+            priority=self.priority,
             start_seconds=self.start_seconds if first else None,
         )
 

@@ -12,14 +12,16 @@ from random import Random
 
 from gateway.affinity import Affinities
 from gateway.attached import AttachedWorker
-from gateway.candidates import choose, class_missing, forgive, hopeless, never_fits, refuse
+from gateway.candidates import choose, forgive, refuse
 from gateway.core import ChoiceRequest
 from gateway.deaths import Deaths
 from gateway.examining import Examining
 from gateway.held import Held, share
-from gateway.lacking import gave_up, given_back, lacking
+from gateway.lacking import TURN, given_back
+from gateway.lines import Lines
 from gateway.observability.attributes import route_attributes
 from gateway.observability.observer import UNOBSERVED, RequestObserver
+from gateway.patience import Patience
 from gateway.requests import READER_BEHIND, GatewayRequest, RequestPhase
 from gateway.retries import Retries
 from gateway.router import Local, Route, RouteDecision
@@ -54,9 +56,10 @@ class Sequencer:
         self.tally, self._affinities, self.deaths = Tally(), Affinities(), Deaths(self, rules)
         self._rules, self._random, self.local, self._start_limit = rules, random, local, start_limit
         self.examining = Examining(self, workers, local=local, observer=observer)
-        self._patience_seconds, self._reader_bytes, self._turns = patience_seconds, reader_bytes, Turns()
+        self.patience = Patience(self, workers, self.tally, local=local, seconds=patience_seconds)
+        self._reader_bytes, self._turns = reader_bytes, Turns()
         self._retries = Retries(lambda: self.in_seniority(RequestPhase.WAITING), self.raise_attempt)
-        self.settling = Settling(rules, self._retries.start)
+        self.settling, self._lines = Settling(rules, self._retries.start), Lines(workers, self._begin)
 
     # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
@@ -66,15 +69,22 @@ class Sequencer:
         trace = choice.trace.choice(now, choice.prompt, choice.sampling, examined=examined)
         held = Held(share(self._reader_bytes, choice.choices), self._turns)
         request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, held, numerics=choice.numerics)
-        request.start_seconds = self._start_limit(choice)
+        request.start_seconds, request.behind = self._start_limit(choice), len(choice.trace.choices) > 1
         self.requests[request.id] = request
-        self.tally.accepted()
         self.observer.accepted(request)
         if choice.deadline_seconds is not None:
             late = DeadlineExceeded(f"the deadline of {choice.deadline_seconds:.3f} s passed")
             request.deadline = loop.call_later(choice.deadline_seconds, self.end, request, late)
-        self.raise_attempt(request)
+        self._lines.joins(request)
+        if request.turn_seconds is None:
+            trace.waits_for_worker(now, TURN)
         return request
+
+    def _begin(self, request: GatewayRequest) -> None:
+        """Its turn has come among the choices of its client's request."""
+        request.turn_seconds = asyncio.get_running_loop().time()
+        self.tally.accepted()
+        self.raise_attempt(request)
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
@@ -90,7 +100,7 @@ class Sequencer:
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self.leave(request, {request.decode, request.prefill} - kept)
         if chosen is None:
-            self._wait_or_fail(request)
+            self.patience.wait_or_fail(request, settled=self.settling.over)
         else:
             self._open(request, chosen, began)
 
@@ -103,12 +113,14 @@ class Sequencer:
         self._affinities.remember(request.choice, request.decode, request.prefill)
         job, trace = request.job(now), request.trace
         own = replace(job, traceparent=trace.sends(ticket, chosen.decode.tier, chosen.decode.name, now))
-        chosen.decode.send(Open(own, request.prefill, age_ms=round((now - request.accepted_seconds) * 1000)))
-        chosen.decode.count(len(job.tokens) - chosen.cached[0] if chosen.prefill is None else 0)
+        chosen.decode.send(Open(own, request.prefill, age_ms=round((now - request.entered_seconds) * 1000)))
+        computed = len(job.tokens) - chosen.cached[chosen.prefill is not None]
+        chosen.decode.count(computed if chosen.prefill is None else 0)
         if chosen.prefill is not None:
             own = replace(job, traceparent=trace.sends(ticket, chosen.prefill.tier, chosen.prefill.name, now))
             chosen.prefill.send(Prefill(own, chosen.decode.hello.address, chosen.decode.incarnation))
-            chosen.prefill.count(len(job.tokens) - chosen.cached[1])
+            chosen.prefill.count(computed)
+        self._lines.opened(request, chosen.prefill or chosen.decode, computed)
         decision = route_attributes(chosen, resumed=ticket.attempt > 1)
         trace.routed(began, asyncio.get_running_loop().time(), decision)
 
@@ -119,28 +131,6 @@ class Sequencer:
         now = asyncio.get_running_loop().time()
         request.begin(request.next_ticket(self._random.randbytes(16)), now)
         return now
-
-    def _wait_or_fail(self, request: GatewayRequest) -> None:
-        """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room."""
-        if (error := hopeless(request, self.workers, self.local, settled=self.settling.over)) is not None:
-            return self.end(request, error)
-        request.prefill = request.decode = None
-        self.wait(request, lambda: lacking(self.workers.of(request.choice.model), self.local))
-
-    def wait(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
-        """The request waits for a worker; `lacks` says what keeps it waiting. After a while it ends."""
-        loop, seconds = asyncio.get_running_loop(), self._patience_seconds
-        request.trace.waits_for_worker(loop.time(), lacks())
-        if request.phase is not RequestPhase.WAITING:
-            request.enter(RequestPhase.WAITING)
-        if request.patience is None:
-            request.patience = loop.call_later(seconds, self._give_up, request, lacks)
-
-    def _give_up(self, request: GatewayRequest, lacks: Callable[[], str]) -> None:
-        """The request has waited long enough for a worker."""
-        retry = self.tally.wait_seconds(asyncio.get_running_loop().time())
-        error = class_missing(request, self.workers) or never_fits(request, self.workers, self.local)
-        self.end(request, error or gave_up(lacks(), self._patience_seconds, retry))
 
     # ---- steps 5 and 8: tokens on their way to the client
 
@@ -179,6 +169,7 @@ class Sequencer:
             request.first_token_seconds = now
             self.tally.started(now)
             self.observer.first_token(request, now)
+            self._lines.started(request)
         elif now != request.shown_seconds:  # tokens of one message count once
             self.observer.next_tokens(request, now - request.shown_seconds, now)
         request.shown_seconds = now
@@ -240,14 +231,15 @@ class Sequencer:
         for request in self.requests.values():
             forgive(request, worker)
         self._retries.start()
+        self._lines.on_room()
 
     def on_session_end(self, worker: AttachedWorker) -> None:
         """The session with a worker ended: every request that needs this worker gets another, the oldest first."""
         self.deaths.ended(worker)
 
     def in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
-        """Requests in this phase, the oldest first."""
-        found = [request for request in self.requests.values() if request.phase is phase]
+        """Requests in this phase whose turn has come, the oldest first."""
+        found = [each for each in self.requests.values() if each.phase is phase and each.turn_seconds is not None]
         return sorted(found, key=lambda request: request.seniority(self._rules.priority_seconds))
 
     # ---- step 9: the end
@@ -265,6 +257,7 @@ class Sequencer:
         request.ended_seconds = asyncio.get_running_loop().time()
         self.requests.pop(request.id, None)
         self.tally.ended(request, error)
+        self._lines.ended(request)
         request.stop_waiting()
         if request.deadline is not None:
             request.deadline.cancel()

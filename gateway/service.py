@@ -85,9 +85,9 @@ class Gateway:
 
     # ---- what the front doors use
 
-    def admit(self, choices: int, model: str | None = None, *, examined: bool = False) -> None:
+    def admit(self, model: str | None = None, *, examined: bool = False) -> None:
         now, root = asyncio.get_running_loop().time(), model and self.root(model)
-        self.admission.check(choices, root, now, draining=self.draining, examined=examined)
+        self.admission.check(root, now, draining=self.draining, examined=examined)
 
     def submit(self, choice: ChoiceRequest) -> RequestStream:
         return RequestStream(self.sequencer, self._accept(choice))

@@ -85,6 +85,7 @@ class Group:
             self.beside_queue,
             self.beside_token,
             self.place,
+            self.ahead,
         ) = self._columns
         self._shortest: Shortest | None = None  # as of the last change, once computed
         self._at = np.full(capacity, NOT_HERE)
@@ -105,8 +106,9 @@ class Group:
     @property
     def shortest(self) -> Shortest:
         if self._shortest is None:
-            queue, beside, place = self.queue, self.beside_queue, self.place
-            waits = queue, place, np.maximum(queue, place), beside, np.maximum(beside, place)
+            ahead, place = self.ahead, self.place
+            beside = np.where(np.isinf(self.beside_queue), inf, ahead)
+            waits = ahead, place, np.maximum(ahead, place), beside, np.maximum(beside, place)
             self._shortest = Shortest(*(float(each.min()) for each in waits))
         return self._shortest
 

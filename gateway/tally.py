@@ -40,10 +40,11 @@ class Tally:
         self.statuses: Counter[str] = Counter()
         self.refused = 0  # requests that ended before a choice of theirs was accepted; in no other counter
         self.tokens = 0  # of ended requests
-        self.waiting = 0  # accepted choices without their first token
+        self.waiting = 0  # choices whose turn has come, without their first token
         self._starts: deque[float] = deque(maxlen=STARTS)  # when first tokens came
 
     def accepted(self) -> None:
+        """A choice was accepted and its turn has come."""
         self.waiting += 1
 
     def started(self, now: float) -> None:
@@ -62,7 +63,7 @@ class Tally:
         assert request.ended_seconds is not None, "only an ended request is counted"
         first, handed, attempts = request.first_token_seconds, request.handed_seconds, attempts_of(request)
         status = "ok" if error is None else "cancelled" if isinstance(error, Cancelled) else "error"
-        self.waiting -= first is None
+        self.waiting -= first is None and request.turn_seconds is not None
         self.statuses[status] += 1
         self.paths[request.path] += 1
         self.tokens += len(request.shown)

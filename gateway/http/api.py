@@ -35,7 +35,6 @@ from gateway.native.vllm import VLLM
 from gateway.observability.traces import RecentTraces
 from gateway.openai.embeddings import EmbeddingReply, parse_embedding
 from gateway.openai.large import BodyParser
-from gateway.openai.limits import count_choices
 from gateway.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
@@ -118,7 +117,7 @@ class HttpApi:
     async def _chat(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, ChatRequest, caller)
         caller, assets = self._known(caller, body)
-        self._core.admit(count_choices(body), caller.trace.model)
+        self._core.admit(caller.trace.model)
         request = await parse_chat(body, assets, caller)
         valid = validate(request, self._core, assets, self._random)
         receipt = await self._receipt([valid], body, caller)
@@ -128,7 +127,7 @@ class HttpApi:
     async def _completion(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, CompletionRequest, caller)
         caller, assets = self._known(caller, body)
-        self._core.admit(count_choices(body), caller.trace.model, examined=body.max_tokens == 0)
+        self._core.admit(caller.trace.model, examined=body.max_tokens == 0)
         requests = await parse_completion(body, assets, caller)
         valid = await self._validated(requests, assets)
         receipt = await self._receipt(valid, body, caller)
@@ -169,7 +168,7 @@ class HttpApi:
             facts = self._core.facts(assets.name)
             context, pool = facts.context(assets.context_tokens), facts.largest_pool_tokens
             dialect.check(body, plain, self._core.limits, context)
-            self._core.admit(count_choices(plain), caller.trace.model, examined=plain.max_tokens == 0)
+            self._core.admit(caller.trace.model, examined=plain.max_tokens == 0)
             requests = await dialect.requests(body, plain, assets, caller, room=min(context, pool or context))
             valid = await self._validated(requests, assets)
             receipt = await self._receipt(valid, plain, caller)

@@ -60,7 +60,7 @@ class TranslatedChats:
         body, asked = await self._asked(raw, ResponsesRequest, translate_response, caller)
         chat = asked.chat
         caller, assets = self._known(caller, chat.body)
-        self._core.admit(1, caller.trace.model)
+        self._core.admit(caller.trace.model)
         request = await parse_chat(chat.body, assets, caller, chat.spelling)
         valid, answer, receipt = await self._begin(request, assets, chat.body, caller)
         return ResponsesReply(body, asked.repeated, valid, answer, assets, clock=self._clock, receipt=receipt)
@@ -68,7 +68,7 @@ class TranslatedChats:
     async def messages(self, raw: bytes, caller: HttpCaller) -> Reply:
         body, asked = await self._asked(raw, MessagesRequest, translate_message, caller)
         caller, assets = self._known(caller, asked.chat.body)
-        self._core.admit(1, caller.trace.model)
+        self._core.admit(caller.trace.model)
         request = await self._read_message(asked, caller, assets)
         room = self._room(request, assets)
         fills = request.max_tokens is not None and request.max_tokens > room > 0
@@ -97,7 +97,7 @@ class TranslatedChats:
         """The body and its translation; the answer names the fields without effect."""
         names = list[str]()
         body = await self._parser.parse(raw, kind, names)
-        self._core.admit(1)
+        self._core.admit()
         ignored = Ignored.fromkeys(names)
         values: list[Any] = [getattr(body, name) for name in kind.__struct_fields__]
         asked = await when_idle(partial(translate, body, ignored), values)

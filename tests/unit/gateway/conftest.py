@@ -161,7 +161,7 @@ class FakeCore:
     def alarms(self) -> tuple[str, ...]:
         return ()
 
-    def admit(self, choices: int, model: str | None = None, *, examined: bool = False) -> None:
+    def admit(self, model: str | None = None, *, examined: bool = False) -> None:
         self.admitted_as_examined = examined  # of the last request
 
     def load(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ from math import inf
 
 from gateway.attached import AttachedWorker
 from gateway.costs import CostParts, parts_of
-from gateway.figures import place_wait, prompt_wait
+from gateway.figures import ahead_wait, place_wait
 from gateway.fit import fits
 from gateway.router import Local
 from gateway.stands import CANNOT_PUSH_SECONDS, CANNOT_PUSH_TIMES, PREFERRED_SECONDS
@@ -88,14 +88,14 @@ def shortest_wait(workers: list[AttachedWorker], local: Local, *, examined: bool
     usable = [worker for worker in workers if worker.takes_requests]
     prefills = [worker for worker in usable if worker.tier is Tier.PREFILL]
     if examined and prefills:
-        return min(map(prompt_wait, prefills))
+        return min(map(ahead_wait, prefills))
     waits = list[float]()
     for decode in (worker for worker in usable if worker.tier is Tier.DECODE):
-        prompt = min((prompt_wait(prefill) for prefill in prefills if fits(prefill, decode)), default=inf)
+        prompt = min((ahead_wait(prefill) for prefill in prefills if fits(prefill, decode)), default=inf)
         if local is Local.ALWAYS or (prompt == inf and local is Local.AUTO):
-            prompt = prompt_wait(decode)
+            prompt = ahead_wait(decode)
         elif local is Local.AUTO and decode.load.local_tokens_per_second:
-            prompt = min(prompt, prompt_wait(decode))
+            prompt = min(prompt, ahead_wait(decode))
         waits.append(prompt if examined else max(prompt, place_wait(decode)))
     wait = min(waits, default=0.0)
     return 0.0 if wait == inf else wait

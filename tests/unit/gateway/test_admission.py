@@ -37,20 +37,18 @@ def test_choices_without_a_first_token_wait_and_leave_with_it_or_with_their_end(
     assert tally.waiting == 0
 
 
-def test_a_request_counts_with_all_its_choices() -> None:
+def test_at_most_so_many_choices_wait_for_their_first_token() -> None:
     async def main() -> None:
-        core = gateway(max_waiting=10)
+        core = gateway(max_waiting=8)
         for _ in range(8):
-            core.submit(CHOICE)
-        core.admit(2)
-        with pytest.raises(
-            Unavailable, match=r"8 choices wait .* this request has 3 more; .* at most 10 \(max_waiting\)"
-        ):
-            core.admit(3)
+            core.admit()
+            core.submit(ChoiceRequest("r", "m", (1, 2), (), Sampling(max_tokens=5)))
+        with pytest.raises(Unavailable, match=r"8 choices wait .* at most 8 \(max_waiting\)"):
+            core.admit()
         assert core.load() == {"running": 0, "waiting": 8}
         for request in list(core.sequencer.requests.values()):
             core.sequencer.end(request, Unavailable("over"))
-        core.admit(10)
+        core.admit()
 
     run_virtual(main())
 

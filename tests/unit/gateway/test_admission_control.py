@@ -92,12 +92,12 @@ def test_a_longer_wait_than_the_limit_is_refused_with_a_time_to_come_back() -> N
     admission = control(made)
     report(made, "p1", "p2", queued_tokens=1100, tokens_per_second=100.0)
     with pytest.raises(Overloaded, match=r"11\.0 s.*10 s \(queue_seconds\)") as refused:
-        admission.check(1, "m", 0.0, draining=False)
+        admission.check("m", 0.0, draining=False)
     assert refused.value.http_status == 429 and refused.value.details == {"wait_seconds": "11.0"}
     first = refused.value.retry_after_seconds
     assert first is not None and first > 1
-    admission.check(1, None, 0.0, draining=False)
-    control(made, queue_seconds=0.0).check(1, "m", 0.0, draining=False)
+    admission.check(None, 0.0, draining=False)
+    control(made, queue_seconds=0.0).check("m", 0.0, draining=False)
     for _ in range(9):
         with pytest.raises(Overloaded) as refused:
             admission.accept(choice(), 0.0, draining=False)
@@ -173,6 +173,6 @@ def test_requests_that_waited_longer_than_estimated_make_later_estimates_longer(
     assert 7.5 < admission.wait_seconds("m") <= 8.0
     report(made, "p1", "p2", queued_tokens=600, tokens_per_second=100.0)
     with pytest.raises(Overloaded):
-        admission.check(1, "m", 0.0, draining=False)
+        admission.check("m", 0.0, draining=False)
     report(made, "p1", "p2", tokens_per_second=100.0)
     assert admission.wait_seconds("m") == 0.0, "an idle mesh refuses nobody"

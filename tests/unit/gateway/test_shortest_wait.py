@@ -42,6 +42,7 @@ def test_the_estimate_is_the_shortest_wait_of_all_routes(seed: int) -> None:
         for each in random.sample(workers, min(2, len(workers))):
             each.report(some_load(random, each.tier))
             each.count(random.randrange(500))
+            each.has_behind(random.randrange(500))
         if random.random() < 0.3:
             random.choice(workers).hangs(True)
 
