@@ -4,11 +4,11 @@ All of them listen on the ports of clients, and the kernel spreads connections o
 lose their connections and the others serve on; it is started again. SIGTERM drains all of them at once."""
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from cli.mesh import gateway_services
+from cli.output import say
 from cli.supervisor import Supervisor
 from cli.up import run_until_signal
 from mesh.config import GatewayConfig
@@ -24,7 +24,7 @@ async def _run(config: GatewayConfig, file: Path | None, overrides: Mapping[str,
     as_json = config.log_format == "json"  # such a line names its process itself
 
     def show(name: str, line: str) -> None:
-        print(line if as_json else f"{name}  {line}", file=sys.stderr, flush=True)
+        say(line if as_json else f"{name}  {line}")
 
     supervisor = Supervisor(services, show, gateways=len(services))
     supervisor.start()

@@ -3,7 +3,9 @@
 So `baton --help` works with the base dependencies and answers at once, and a command whose packages are missing names
 the extra that installs them."""
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from typing import Any
 import typer
 
 from cli.output import INSTALL_SERVE, fail
+
+UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,18 @@ def build(wanted: str | None) -> typer.Typer:
 
 def main() -> None:
     arguments = sys.argv[1:]
-    build(next((word for word in arguments if not word.startswith("-")), None))(prog_name="baton")
+    try:
+        try:
+            build(next((word for word in arguments if not word.startswith("-")), None))(prog_name="baton")
+        finally:
+            sys.stdout.flush()  # what fails here would fail at the exit, with a traceback
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered goes nowhere
+        if error.errno == errno.EPIPE:  # the reader has enough, as `head` does
+            raise SystemExit(1) from None
+        fail(f"the output cannot be written: {error.strerror}")
 
 
 def _stub() -> None:

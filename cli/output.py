@@ -1,51 +1,41 @@
 """Output of commands: answers go to stdout (with --json one JSON object), everything else to stderr."""
 
 import json
-import os
 import sys
 from typing import Any, NoReturn
 
 from rich.console import Console
+
+from mesh.lossy_output import WRITER
 
 # What a command says when the packages of a server are missing. Baton is not on PyPI under its name.
 INSTALL_SERVE = "pip install '.[serve]' in a checkout of Baton (or its wheel, with [serve] behind the file's name)"
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-class _Losses:
-    """Calls of `say` whose text could not be written since the last that could."""
-
-    count = 0
-    cause = ""
+SAY_SECONDS = 0.2  # for which a line that nobody reads holds the command, and only the first one
 
 
 def say(text: str, style: str | None = None) -> None:
-    """Print a line of progress; rich reads no markup in it. A full disk or a closed pipe costs the line and ends
-    nothing; the loss is said once there is room again."""
+    """Print a line of progress; rich reads no markup in it. A full disk and a pipe that is closed or that nobody reads
+    cost the line and neither end nor hold the command; the loss is said once there is room again."""
+    _print(text, style, "\n")
+
+
+def _print(text: str, style: str | None, end: str) -> None:
     with err.capture() as printed:  # printing itself, rich ends the process when the pipe is closed
-        err.print(text, style=style, markup=False)
-    try:
-        if _Losses.count:
-            _put(f"lines lost: {_Losses.count} ({_Losses.cause})\n")
-            _Losses.count = 0
-        _put(printed.get())
-    except OSError as error:
-        _Losses.count += 1
-        _Losses.cause = error.strerror or str(error)
-
-
-def _put(text: str) -> None:
+        err.print(text, style=style, markup=False, end=end)
     file = err.file
     try:
         number = file.fileno()
     except (OSError, ValueError, AttributeError):  # a file in memory
-        file.write(text)
+        file.write(printed.get())
         file.flush()
         return
-    # Past Python's buffer, which would keep what it could not write and fail again with it at the exit.
-    rest = text.encode(getattr(file, "encoding", None) or "utf-8", "backslashreplace")
-    while rest:
-        rest = rest[os.write(number, rest) :]
+    reads = WRITER.wait(0.0)  # nothing waits for the reader
+    WRITER.put(number, printed.get().encode(getattr(file, "encoding", None) or "utf-8", "backslashreplace"))
+    if reads:  # then the line is out at once, in order with what else the command prints
+        WRITER.wait(SAY_SECONDS)
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
@@ -60,7 +50,7 @@ def emit_json(value: dict[str, Any]) -> None:
 
 def write_reasoning(text: str) -> None:
     """Print a piece of a model's reasoning without delay; it is no part of the answer."""
-    err.print(text, style="dim", markup=False, end="")
+    _print(text, "dim", "")
 
 
 def write(text: str) -> None:

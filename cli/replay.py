@@ -13,12 +13,12 @@ from cli.load.target import printable
 from cli.output import emit_json, fail, write
 from cli.receipt import KeyOption, ReceiptFile, read_file, read_key
 from cli.receipts.ask import OtherClass, ReplayMesh, ask_grpc
+from cli.receipts.checked import CheckStatus, check_file, read_answer_file
 from cli.receipts.compare import ReplayDifference, compare, identity
 from cli.receipts.requests import bodies, check_text, message, read_request
 from cli.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
-from gateway.receipts.canonical import ReceiptError, read_receipt
-from gateway.receipts.shape import Receipt, ReceiptNumerics, shaped
-from gateway.receipts.signing import check_signature
+from gateway.receipts.canonical import ReceiptError
+from gateway.receipts.shape import Receipt, ReceiptNumerics
 from mesh.settings import API_KEY
 from mesh.tls import TlsFiles, tls_files
 
@@ -54,35 +54,44 @@ def replay(
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
     tls_name: TlsName = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object: equal, differences.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Generate the answer of a receipt again and compare every token with it.
+
+    First the answer in the file is compared with what was signed, as `baton
+    receipt` does: where a field was changed, nothing is asked.
 
     The mesh may have any shape; it must have the receipt's numerics class. Before a token is generated, the gateway
     refuses if it has no worker of that class. What the request leaves out (seed, max_tokens, sampling) comes from the
     receipt. Seeds of requests with several prompts are taken care of.
 
-    Exit status: 0 every token is equal; 1 something differs, and the output
-    says what; 2 the replay could not be made.
+    Exit status: 0 every token is equal, and the given key signed the receipt;
+    1 something differs, and the output says what; 2 the replay could not be
+    made; 3 every token is equal, but no key was given, so who signed could not
+    be judged; 4 every token is equal, but the receipt is of an older gateway
+    and does not cover the fields of the answer in the file.
 
-    Example: baton replay receipt.json --prompt "Once upon a time"
+    Example: baton replay answer.json --prompt "Once upon a time" --key key.json
 
     Example: baton replay answer.json --request body.json --url http://other:8000
     """
     with readable_errors():
         try:
-            raw = read_receipt(read_file(receipt))
-            check_signature(raw, read_key(key) if key else None)
-            old, source = shaped(raw), _source(prompt, prompt_file, request, chat)
+            file = read_answer_file(read_file(receipt))
+            old = check_file(file, read_key(key) if key else None)
+            source = _source(prompt, prompt_file, request, chat)
             tls = tls_files(client_config(config, tls_certificate, tls_key, tls_ca, tls_name))
-            found = asyncio.run(differences(old, source, url=url, address=address, api_key=api_key, tls=tls))
+            found = [ReplayDifference("answer", each.text) for each in old.changes]
+            if not found:
+                asked = differences(old.receipt, source, url=url, address=address, api_key=api_key, tls=tls)
+                found = asyncio.run(asked)
         except (ReceiptError, MeshError) as error:
-            fail(str(error), status=2)
+            fail(str(error), status=CheckStatus.NOTHING)
     if json:
-        emit_json(summary(old, found))
+        emit_json(summary(old.receipt, found) | old.fields())
     else:
-        write("".join(f"{printable(line)}\n" for line in lines(old, found)))
-    raise SystemExit(1 if found else 0)
+        write("".join(f"{printable(line)}\n" for line in [*lines(old.receipt, found), *old.warnings()]))
+    raise SystemExit(int(CheckStatus.WRONG if found else old.status))
 
 
 async def differences(

@@ -20,9 +20,11 @@ from cli.hub import with_models
 from cli.mesh import parse_settings, with_model
 from cli.orphan import die_with
 from cli.ports import check_free
+from cli.signs_of_life import signs_given
 from mesh.common_config import CommonConfig
 from mesh.config import GatewayConfig
 from mesh.logs import log_json, log_lines
+from mesh.lossy_output import use_lossy_stderr
 from mesh.otlp import open_telemetry
 from mesh.settings import Settings, read_settings
 from mesh.telemetry import KeptHere, Silent, Telemetry
@@ -38,6 +40,7 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
 ]
 Parent = Annotated[int | None, typer.Option("--parent", hidden=True, help="End when this process ends.")]
+Alive = Annotated[int | None, typer.Option("--alive", hidden=True, help="Pipe for signs of life: a descriptor.")]
 
 log = logging.getLogger("baton.serve")
 app = typer.Typer(
@@ -47,7 +50,7 @@ app = typer.Typer(
 
 
 @app.command()
-def gateway(config: File = None, settings: Set = None, parent: Parent = None) -> None:
+def gateway(config: File = None, settings: Set = None, parent: Parent = None, alive: Alive = None) -> None:
     """Run the gateway: the HTTP and gRPC APIs, and the routing of requests to workers.
 
     Example: baton serve gateway --set gateway.http_address=0.0.0.0:8000
@@ -68,13 +71,13 @@ def gateway(config: File = None, settings: Set = None, parent: Parent = None) ->
 
     telemetry = telemetry_of(chosen)
     try:
-        run_service(chosen, lambda config: serve(config, telemetry))
+        run_service(chosen, lambda config: serve(config, telemetry), alive)
     finally:
         telemetry.close()
 
 
 @app.command()
-def prefill(config: File = None, settings: Set = None, parent: Parent = None) -> None:
+def prefill(config: File = None, settings: Set = None, parent: Parent = None, alive: Alive = None) -> None:
     """Run a prefill worker: it computes prompts and pushes their KV pages to decode workers.
 
     Example: baton serve prefill --set prefill.gateways=10.0.0.1:50052 --set prefill.address=10.0.0.2:7001
@@ -83,11 +86,11 @@ def prefill(config: File = None, settings: Set = None, parent: Parent = None) ->
     with readable_errors():
         from prefill_svc.main import serve
 
-    run_service(chosen, serve)
+    run_service(chosen, serve, alive)
 
 
 @app.command()
-def decode(config: File = None, settings: Set = None, parent: Parent = None) -> None:
+def decode(config: File = None, settings: Set = None, parent: Parent = None, alive: Alive = None) -> None:
     """Run a decode worker: it receives KV pages and generates tokens.
 
     Example: baton serve decode --set decode.gateways=10.0.0.1:50052 --set decode.address=10.0.0.3:7002
@@ -96,7 +99,7 @@ def decode(config: File = None, settings: Set = None, parent: Parent = None) -> 
     with readable_errors():
         from decode_svc.main import serve
 
-    run_service(chosen, serve)
+    run_service(chosen, serve, alive)
 
 
 def begin(
@@ -105,6 +108,7 @@ def begin(
     """Prepare the process, which logs to stderr and ends with its parent; return the checked configuration."""
     if parent is not None:
         die_with(parent)
+    use_lossy_stderr()
     # `baton up` adds the service's name to each line.
     log_lines("%(message)s" if parent is not None else "%(asctime)s %(levelname)s %(message)s")
     models: list[str] = []
@@ -118,14 +122,14 @@ def begin(
     return config
 
 
-def run_service(config: Config, serve: Serve[Config]) -> None:
+def run_service(config: Config, serve: Serve[Config], alive: int | None = None) -> None:
     with readable_errors():
         from cli.loop import PreciseLoop
 
         config = with_model(config)
         gc.set_threshold(*COLLECT)
         gc.freeze()  # what is imported stays: no collection looks at it again and stops the loop meanwhile
-        with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+        with asyncio.Runner(loop_factory=PreciseLoop) as runner, signs_given(alive, runner.get_loop()):
             runner.run(_until_signal(serve(config)))
 
 

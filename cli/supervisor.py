@@ -1,9 +1,9 @@
 """The supervisor of a mesh's processes: it starts them, passes their log lines on, restarts dead ones and stops them
 all.
 
-It is event driven: while no process dies it does nothing. A process that ends with status 2 before it was ever ready
-has wrong settings, and no restart would help: the mesh fails and says why. Every other process that dies is started
-again, after a longer wait each time."""
+It is event driven, apart from its look for signs of life (cli/signs_of_life.py): it kills a process that stands still.
+A process that ends with status 2 before it was ever ready has wrong settings, and no restart would help: the mesh fails
+and says why. Every other process that dies is started again, after a longer wait each time."""
 
 import asyncio
 import os
@@ -11,11 +11,12 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
 from cli.priority import stand_back
+from cli.signs_of_life import LOOK_SECONDS, LifeJudge, SignsOfLife
+from mesh.lossy_output import WRITER
 
 WRONG_SETTINGS = 2  # exit status of `baton serve`
 READY = " ready at "  # in the one line that a service logs when it serves
@@ -58,6 +59,7 @@ class Running:
     state: ProcessState = ProcessState.STARTING
     was_ready: bool = False
     starts: int = 0
+    signs: SignsOfLife | None = None  # of the process
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=20))
 
 
@@ -70,6 +72,7 @@ class Supervisor:
         self.running, self._gateways = [Running(service) for service in services], gateways
         self._on_line = on_line
         self._keepers: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._failure: MeshFailed | None = None
         self._stopping = asyncio.Event()
@@ -77,6 +80,7 @@ class Supervisor:
     def start(self) -> None:
         """Must be called in the main thread's event loop, see cli/orphan.py."""
         self._keepers = [asyncio.create_task(self._keep(running)) for running in self.running]
+        self._watching = asyncio.create_task(self._watch())
 
     async def all_ready(self, timeout_seconds: float | None = None) -> None:
         """Return once every service is ready at the same time; MeshFailed when that will not happen."""
@@ -99,13 +103,30 @@ class Supervisor:
         self._stopping.set()
         for group in (self.running[: self._gateways], self.running[self._gateways :]):
             await asyncio.gather(*(self._end(running) for running in group))
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        tasks = [*self._keepers, *([self._watching] if self._watching else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    async def _watch(self) -> None:
+        """Kill every process that stands still; its keeper starts it again."""
+        clock = asyncio.get_running_loop().time
+        judge = LifeJudge(clock())
+        while not self._stopping.is_set():
+            await asyncio.sleep(LOOK_SECONDS)
+            serving = {r.signs: r for r in self.running if r.signs is not None and r.state is ProcessState.READY}
+            for signs in judge.look(clock(), serving):
+                running, heard = serving[signs], signs.heard_seconds
+                if self._stopping.is_set() or running.process is None or running.process.returncode is not None:
+                    continue
+                signs.heard_seconds = None  # it is killed once
+                assert heard is not None, "only a process that gave signs is judged"
+                self._tell(running, f"has stood still for {clock() - heard:.1f} s: it is killed and starts again")
+                running.process.kill()
 
     async def _keep(self, running: Running) -> None:
         """Keep one service running, over all its processes."""
@@ -135,17 +156,27 @@ class Supervisor:
     async def _run(self, running: Running) -> int:
         running.state = ProcessState.STARTING
         running.starts += 1
-        command = (sys.executable, "-P", *running.service.arguments)
+        running.signs = signs = SignsOfLife()
+        try:
+            return await self._live(running, signs)
+        finally:
+            running.signs = None
+            signs.close()
+
+    async def _live(self, running: Running, signs: SignsOfLife) -> int:
+        """One process of the service from its start to its end; its exit status."""
         # In a session of its own: Ctrl-C reaches `baton up` alone, which then stops all services in order.
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *(sys.executable, "-P", *running.service.arguments, "--alive", str(signs.writer)),
             env=os.environ | dict(running.service.environment),
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=PIPE,
             start_new_session=True,
             limit=1 << 20,
+            pass_fds=(signs.writer,),
         )
+        signs.started()
         running.process = process
         standing = asyncio.create_task(stand_back(process.pid, running.service.niceness))
         try:
@@ -166,8 +197,10 @@ class Supervisor:
 
     def _tell(self, running: Running, line: str) -> None:
         """Pass a line on. A full disk or a closed pipe costs the line, never the keeper that restarts the service."""
-        with suppress(OSError):
+        try:
             self._on_line(running.service.name, line)
+        except OSError as error:
+            WRITER.lose(error.strerror or str(error))
 
     async def _end(self, running: Running) -> None:
         process = running.process

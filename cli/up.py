@@ -23,6 +23,7 @@ from cli.timeline import draw
 from cli.tls_options import tls_arguments
 from mesh.config import MeshConfig
 from mesh.config_checks import ConfigError
+from mesh.lossy_output import use_lossy_stderr
 from mesh.settings import read_settings
 
 _COUNT = "workers of each model; by default the machine decides."
@@ -141,6 +142,8 @@ def drawing(request: dict[str, Any]) -> list[str]:
 def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
     """Cancel the work on Ctrl-C and SIGTERM; on its way out it stops its processes. A second signal does not wait for
     them: the kernel ends them together with this process."""
+
+    use_lossy_stderr()
 
     async def main() -> None:
         task = asyncio.ensure_future(work)

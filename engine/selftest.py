@@ -15,8 +15,10 @@ import baton_kernels as kernels
 from baton_kernels import KernelError, machine
 from engine.model.weights import Bytes, Weights
 from engine.selftest_inputs import FEW_ROWS, MANY_ROWS, PANEL, Array, columns, gate_columns, row_counts, spread
+from engine.selftest_lengths import lengths
 from engine.selftest_pages import attention, large_steps, moved_pages
-from engine.selftest_steps import proposals, sampling, steps
+from engine.selftest_sampling import sampling
+from engine.selftest_steps import proposals, steps
 
 Part = Callable[[Weights, int], Iterator[Array]]
 _MOST_HEAD_BYTES = 1 << 30  # a head of more bytes is multiplied in slices only
@@ -28,7 +30,13 @@ def self_test(weights: Weights, page_tokens: int) -> str:
     before, forced = machine.chosen(), machine.forced()
     compared: dict[str, Part] = {"products": products, "attention": attention, "sampling": sampling}
     # Too long for the plain body. Each of them compares itself with what is compared above.
-    alone: dict[str, Part] = {"many rows": many_rows, "large steps": large_steps, "steps": steps, "head": whole_head}
+    alone: dict[str, Part] = {
+        "many rows": many_rows,
+        "large steps": large_steps,
+        "lengths": lengths,
+        "steps": steps,
+        "head": whole_head,
+    }
     mine = {name: _hash(part(weights, page_tokens)) for name, part in (compared | alone).items()}
     moved_pages(weights, page_tokens)
     _compare(weights, page_tokens, compared, mine, before, forced)

@@ -23,7 +23,7 @@ _PERIOD = 8191  # a prime, so that rows, heads and slots do not repeat each othe
 _FEWEST = (1, 2, 4, 5, 12, 13)  # counts of rows that the plain body computes for every model
 _MORE = (3, 6, 8, 10, 11)  # and as many of these as the budget allows
 _BUDGET = 35e6  # multiply-adds, which take the plain body less than a tenth of a second
-_SLOTS = 1090  # more than two stretches of 512, after which attention folds what it has
+SLOTS = 1090  # more than two stretches of 512, after which attention folds what it has
 
 
 def spread(seed: int, *shape: int) -> NDArray[np.float32]:
@@ -38,7 +38,7 @@ def _few(seed: int) -> NDArray[np.float32]:
 
 def slots_of(weights: Weights) -> int:
     """Slots of the long sequence, whatever part of the model's context the settings allow."""
-    return min(len(weights.cos), _SLOTS)
+    return min(len(weights.cos), SLOTS)
 
 
 def row_counts(config: ModelConfig) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ def attention(weights: Weights, page_tokens: int) -> Iterator[Array]:
         starts = [lengths[sequence] - count for sequence, count in group]
         rows = np.concatenate([q[ends[sequence] - count : ends[sequence]] for sequence, count in group])
         own = tables[[sequence for sequence, _ in group]]
-        yield _attend(weights, rows, pool, own, page_tokens, starts, [count for _, count in group])
+        yield attend(weights, rows, pool, own, page_tokens, starts, [count for _, count in group])
 
 
 def large_steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
@@ -49,19 +49,19 @@ def large_steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
     q = write_layer(weights, weights.layers[0], pool, table, (slots,), page_tokens, stride, 0)
     few = np.concatenate(
         [
-            _attend(weights, q[first : first + _FEW], pool, table, page_tokens, [first], [min(_FEW, slots - first)])
+            attend(weights, q[first : first + _FEW], pool, table, page_tokens, [first], [min(_FEW, slots - first)])
             for first in range(0, slots, _FEW)
         ]
     )
-    chunk = _attend(weights, q, pool, table, page_tokens, [0], [slots])
+    chunk = attend(weights, q, pool, table, page_tokens, [0], [slots])
     some = list(range(0, slots, max(1, slots // _SEQUENCES)))
-    apart = _attend(weights, q[some], pool, np.repeat(table, len(some), 0), page_tokens, some, [1] * len(some))
+    apart = attend(weights, q[some], pool, np.repeat(table, len(some), 0), page_tokens, some, [1] * len(some))
     if chunk.tobytes() != few.tobytes() or apart.tobytes() != few[some].tobytes():
         raise KernelError("self-test failed: attention has other bits in a long chunk or beside other sequences")
     yield chunk
 
 
-def _attend(
+def attend(
     weights: Weights, rows: Array, pool: Bytes, tables: Array, page_tokens: int, starts: list[int], each: list[int]
 ) -> Array:
     """Attention of each[i] rows from slot starts[i] on, for every sequence i, over a pool of one layer."""

@@ -16,25 +16,17 @@ from engine.model.forward import Forward
 from engine.model.page_memory import page_layout, page_memory
 from engine.model.rows import RowLimits, Rows
 from engine.model.weights import Bytes, Floats, Weights
-from engine.plan import Piece, Sampled
-from engine.reports import score
+from engine.plan import Piece
 from engine.sampling import sample, sampled_rows, sampling_arrays
-from engine.selftest_inputs import Array, slots_of, spread
+from engine.selftest_inputs import Array, slots_of
 from engine.selftest_pages import block_tables, write_layer
-from mesh.jobs import Adjustments, Sampling, TokenBias
+from engine.selftest_sampling import columns_of
+from mesh.jobs import Sampling
 
 _MOST = 6e8  # multiply-adds that the chunk of a prompt may take; on large models it has fewer rows
 _ROWS = (8, 75)  # of that chunk
 _HEAD_BYTES = 16 << 20  # of the head's columns that a step multiplies
 _FRESH, _VERIFIED = 5, 5  # rows of a prompt that begins, and of drafts that are verified
-_SAMPLED = (
-    Sampling(),
-    Sampling(temperature=1.0, seed=1),
-    Sampling(temperature=0.7, top_k=5, seed=2, choice=1),
-    Sampling(temperature=1.3, top_p=0.8, seed=3, top_logprobs=3),
-    Sampling(temperature=1.0, min_p=0.1, seed=2**63, stop_ids=(0, 1, 2), min_tokens=9),
-)
-_ADJUSTED = Adjustments((TokenBias(3, 2.5),), repetition_penalty=1.2, frequency_penalty=0.3, presence_penalty=0.1)
 
 
 def steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
@@ -62,23 +54,7 @@ def steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
             raise KernelError("self-test failed: a layer in one call has other bits than its kernels one by one")
         logits = forward.logits(hidden)
         yield from (hidden, logits)
-        yield from _columns([each for piece in sample(pieces, logits) for each in piece])
-
-
-def sampling(weights: Weights, page_tokens: int) -> Iterator[Array]:
-    """Draws from the whole vocabulary with every parameter, bans and adjusted copies, and the rows of examinations."""
-    vocab = weights.config.vocab
-    text = tuple(_tokens(weights, 12))
-    adjusted = [replace(each, adjustments=_ADJUSTED) for each in _SAMPLED[2:3]]
-    pieces = [
-        Piece(key, text[-1:], len(text) - 1, (), 1, 4, each, text=text)
-        for key, each in enumerate((*_SAMPLED, *adjusted))
-    ]
-    logits = spread(10, len(pieces), vocab) * np.float32(4)
-    yield from _columns([each for piece in sample(pieces, logits) for each in piece])
-    following = np.array(text[:2], np.int32)
-    for column in score(logits[:2], following, min(5, vocab)):
-        yield np.frombuffer(column, np.uint8)
+        yield from columns_of([each for piece in sample(pieces, logits) for each in piece])
 
 
 def proposals(draft: Weights, page_tokens: int) -> Iterator[Array]:
@@ -119,13 +95,6 @@ def _product(
 ) -> None:
     """The product by another name: `Forward` then calls every kernel by itself."""
     kernels.product(path, x, packed, n, out, bias, residual)
-
-
-def _columns(sampled: list[Sampled]) -> Iterator[Array]:
-    yield np.array([each.token for each in sampled], np.int32)
-    yield np.array([each.logprob for each in sampled], np.float32)
-    yield np.array([token for each in sampled for token in each.top_ids], np.int32)
-    yield np.array([logprob for each in sampled for logprob in each.top_logprobs], np.float32)
 
 
 def _tokens(weights: Weights, count: int) -> list[int]:

@@ -12,10 +12,11 @@ from dataclasses import replace
 from gateway.core import ChoiceRequest, Core, PromptScores, Timings, TokenStream, check_class
 from gateway.events import Delta, Event, Finished, best, merge
 from gateway.short_way import SendText, short_way
-from gateway.text.detokenizer import Detokenizer
+from gateway.text.detokenizer import AnswerText
+from gateway.text.pieces import REPLACEMENT
 from gateway.text.places import TokenPlaces
 from gateway.text.stops import StopStrings
-from gateway.text.tokenizer import REPLACEMENT, ModelTokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from gateway.text.tool_calls import AnswerReader, ParsedPiece
 from gateway.turns import Turns
 from gateway.validation import CompleteChoice, ValidRequest
@@ -43,7 +44,8 @@ class Answer:
         self._streams: dict[int, TokenStream] = {} if streams is None else streams
         self._readers: dict[int, AnswerReader] = {}
         self._send: SendText | None = None  # takes the text of plain tokens
-        self._shown = tokenizer.ids_of(self._request.reading.marks)
+        skip, in_form = self._request.skip_special, bool(self._request.grammar)
+        self._text = AnswerText(tokenizer, self._request.reading.marks, skip_special=skip, in_form=in_form)
         self._scoring = None if valid.scoring is None else core.examine(valid.scoring)
         self.scores: PromptScores | None = None  # the prompt's logprobs, if they are wanted; there before any event
         if self._scoring is None:
@@ -158,9 +160,7 @@ class Answer:
             stream.cancel(complete=True)
             yield Finished(index, End.STOP, stop_string=string)
             return
-        detokenizer = Detokenizer(
-            self._tokenizer, choice.prompt, choice.emitted, skip_special=request.skip_special, shown=self._shown
-        )
+        detokenizer = self._text.detokenizer(choice.prompt, choice.emitted)
         stops = StopStrings(request.stop, include=request.include_stop)
         reader = self._reader(index, choice.emitted)
         places = TokenPlaces(self._tokenizer if request.top_logprobs is not None else None)
@@ -194,13 +194,15 @@ class Answer:
 
     def _reader(self, index: int, emitted: tuple[int, ...]) -> AnswerReader:
         reading = self._request.reading
-        before = self._decode(emitted) if emitted and (reading.use.names or reading.reasoning) else ""
+        before = self._text.decode(emitted) if emitted and (reading.use.names or reading.reasoning) else ""
         reader = AnswerReader(reading, request_id=self._request.request_id, choice=index, before=before)
         if before and reading.reasoning is not None:
             end = reader.reasoning_end
             # Tokens of the emitted reasoning: the fewest whose text reaches its end.
             reader.reasoning_tokens = bisect_left(
-                range(len(emitted)), len(before) if end is None else end, key=lambda n: len(self._decode(emitted[:n]))
+                range(len(emitted)),
+                len(before) if end is None else end,
+                key=lambda n: len(self._text.decode(emitted[:n])),
             )
         self._readers[index] = reader
         return reader
@@ -218,12 +220,9 @@ class Answer:
         only its Finished."""
         if not self._request.stop or len(emitted) <= min_tokens:
             return None
-        early = self._decode(emitted[:min_tokens]).rstrip(REPLACEMENT)
-        text = self._decode(emitted)[len(early) :]
+        early = self._text.decode(emitted[:min_tokens]).rstrip(REPLACEMENT)
+        text = self._text.decode(emitted)[len(early) :]
         return next((string for string in self._request.stop if string in text), None)
-
-    def _decode(self, ids: tuple[int, ...]) -> str:
-        return self._tokenizer.decode(ids, skip_special=self._request.skip_special, shown=self._shown)
 
     def _finished(self, index: int, stop_id: int | None, *, called: bool) -> Finished:
         if stop_id is None:

@@ -19,6 +19,7 @@ from gateway.plain_tokens import PlainTokens
 from gateway.refusals import Refusals, Until, Who
 from gateway.sequencer import Sequencer
 from gateway.served import ServedModels
+from gateway.silent import SilentWorkers
 from gateway.workers import Workers
 from mesh.field_checks import text_problem
 from mesh.hello_checks import hello_problem
@@ -77,6 +78,7 @@ class Attaching:
         self._plain_tokens, self.page_queries = PlainTokens(sequencer), PageQueries()
         self._hung = HungWorkers(workers, sequencer, changed=self._worker_changed, rules=rules)
         self._handing_over = HandingOver(workers, sequencer, rules)
+        self.silent = SilentWorkers(workers, sequencer.settling, rules)
         self._reach_log = ReachLog(log)
         self._dialing: set[Who] = set()  # workers whose Hello has not come yet, or that are refused
         self._tasks: set[asyncio.Task[None]] = set()
@@ -168,6 +170,7 @@ class Attaching:
         worker = AttachedWorker(hello, session, hello.load, root)
         worker.change(hello.prefix)
         self._workers.add(worker)
+        self.silent.returned(worker)
         self._alone.pop(root, None)
         self._dialing.discard((worker.incarnation, hello.address))
         self.pairing.judge()
@@ -254,6 +257,8 @@ class Attaching:
         worker.clock.stop()
         if self._workers.get(worker.incarnation) is worker:
             self._workers.remove(worker)
+            if worker.session.expired:
+                self.silent.lost(worker)
             self.pairing.judge()
             if not self._workers.of(worker.model):
                 self._alone[worker.model] = asyncio.get_running_loop().time()

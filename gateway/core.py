@@ -168,6 +168,17 @@ class ModelFacts:
         return min(allowed, self.context_tokens or allowed)
 
 
+@dataclass(frozen=True, slots=True)
+class SilentFacts:
+    """A worker from which nothing has come for several heartbeats, as `GET /health` names it."""
+
+    name: str
+    tier: str
+    address: str
+    silent_seconds: float  # since its last message
+    attached: bool  # False: its lease has run out, and its requests have gone on elsewhere
+
+
 class Core(Protocol):
     @property
     def limits(self) -> DoorConfig:
@@ -198,6 +209,9 @@ class Core(Protocol):
 
     def refused_workers(self) -> tuple[str, ...]:
         """Workers that get no requests, in words: their model is unknown, or they fit no worker of the other tier."""
+
+    def silent_workers(self) -> tuple[SilentFacts, ...]:
+        """Workers that stand still, also those whose lease has run out and that are not back."""
 
     def alarms(self) -> tuple[str, ...]:
         """Lines about pages that a person must look at: they stay quarantined, or do not add up."""

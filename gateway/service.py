@@ -61,8 +61,7 @@ class Gateway:
         )
         self.observer = observer
         self.traces = traces or RecentTraces(Silent(), random=random)
-        self.served, self._local = one_or_many(model), local
-        self.draining = False
+        self.served, self._local, self.draining = one_or_many(model), local, False
         self.attaching = Attaching(
             network,
             self.workers,
@@ -73,6 +72,7 @@ class Gateway:
             observer=observer,
             rules=rules,
         )
+        self.silent, self.silent_workers = self.attaching.silent, self.attaching.silent.facts
         self.refused_workers, self.alarms = self.attaching.refused_workers, self.attaching.alarms
         self.admission = AdmissionControl(
             self.workers,

@@ -53,7 +53,8 @@ class Siblings:
         digest = hashlib.blake2b(address.encode(), digest_size=8).hexdigest()
         names = [f"\0baton-gateway-{os.getuid()}-{digest}-{number}" for number in range(processes)]
         self._address, self._process = address, process
-        self._own, self._others = names[process], [*names[:process], *names[process + 1 :]]
+        self._own, self._others = names[process], {n: name for n, name in enumerate(names) if n != process}
+        self.silent: set[int] = set()  # processes that are there and did not answer the last question
         self._server: asyncio.Server | None = None
 
     async def listen(self, answer: AnswerAlone) -> None:
@@ -85,10 +86,11 @@ class Siblings:
 
     async def ask(self, question: Question) -> list[OwnAnswer]:
         """The answers of all other processes, in their order, without those that are not there or too slow."""
-        answers = await asyncio.gather(*(self._ask(name, question) for name in self._others))
+        answers = await asyncio.gather(*(self._ask(number, name, question) for number, name in self._others.items()))
         return [answer for answer in answers if answer is not None]
 
-    async def _ask(self, name: str, question: Question) -> OwnAnswer | None:
+    async def _ask(self, number: int, name: str, question: Question) -> OwnAnswer | None:
+        self.silent.discard(number)
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 # uvloop takes no address that begins with a zero byte, but a socket that is connected to one.
@@ -108,7 +110,10 @@ class Siblings:
                     return OwnAnswer(status, await reader.readexactly(size))
                 finally:
                     writer.close()
-        except (OSError, ValueError, asyncio.IncompleteReadError):  # TimeoutError is an OSError
+        except (TimeoutError, BlockingIOError):  # the latter: it takes no connections out of its backlog
+            self.silent.add(number)
+            return None
+        except (OSError, ValueError, asyncio.IncompleteReadError):
             return None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mesh.attach import Attachments
+from mesh.lossy_output import WRITER
 from mesh.reports import LongStep
 from mesh.step_times import StepTimes
 
@@ -31,6 +32,7 @@ def end_process(why: str) -> None:
     last.daemon = True
     last.start()  # what hangs may be the pipe that the next lines write to
     log.error("%s: this process ends, so that it can be started again", why)
+    WRITER.wait(WRITES_SECONDS)
     faulthandler.dump_traceback(2, all_threads=True)
     os._exit(HUNG)
 

@@ -100,8 +100,12 @@ def load(
     if picture is not None:
         title = f"{report.model} · {report.load}"
         subtitle = f"{report.url} · {report.summary.finished} finished, {report.summary.failed} failed"
-        picture.write_text(draw_run(result.records, report.limits, title=title, subtitle=subtitle), encoding="utf-8")
-        say(f"picture: {picture}", style="dim")
+        drawn = draw_run(result.records, report.limits, title=title, subtitle=subtitle)
+        try:
+            picture.write_text(drawn, encoding="utf-8")
+            say(f"picture: {picture}", style="dim")
+        except OSError as error:  # the report is worth more
+            say(f"--picture {picture} cannot be written: {error.strerror}", style="red")
     if json:
         emit_json(as_json(report))
     else:

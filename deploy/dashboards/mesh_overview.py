@@ -176,6 +176,14 @@ _HUNG = Panel(
     COUNT,
     alarm_at=1,
 )
+_SILENT = Panel(
+    "Silent workers",
+    "Time since anything came from a worker, where it is more than three heartbeats: the process is stopped, or the "
+    "network is. After 5 s its requests go on elsewhere. It is shown until it is back, for ten minutes at most. Empty "
+    "is normal.",
+    query("max by (worker) (baton_worker_silent_seconds) > 3", "{{worker}}"),
+    SECONDS,
+)
 _FAILED_ALONE = Panel(
     "Requests that failed alone",
     "Requests that ended within the window because a step with them alone failed. The others of their batch went on. "
@@ -203,6 +211,6 @@ MESH_OVERVIEW = Dashboard(
         PanelSection("Now", (_FIRST_TOKEN_NOW, _GAP_NOW, _TOKENS_NOW, _GOODPUT, _HIDDEN, _WORKERS)),
         PanelSection("What clients feel", (_FIRST_TOKEN, _GAP, _WHOLE)),
         PanelSection("Where the work is", (_TOKENS, _WAITING, _ROUTES)),
-        PanelSection("What goes wrong", (_ERRORS, _RESUMES, _BURN, _REFUSED, _HUNG, _FAILED_ALONE)),
+        PanelSection("What goes wrong", (_ERRORS, _RESUMES, _BURN, _REFUSED, _HUNG, _SILENT, _FAILED_ALONE)),
     ),
 )

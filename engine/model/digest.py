@@ -6,6 +6,7 @@ time (a file lock that the kernel drops with its process), and files appear comp
 renamed)."""
 
 import fcntl
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from pathlib import Path
 from blake3 import blake3
 
 from engine.model.errors import ModelError
+
+log = logging.getLogger("baton.model")
 
 _HEX = 64  # letters of a digest
 
@@ -45,8 +48,12 @@ def remembered(files: Sequence[Path], cache: Path, purpose: str, compute: Callab
     if _stamp(files) != before:
         raise ModelError(files[0], "file", "changed while it was read", "Start again when the copy has finished.")
     aside = note.with_suffix(f".{os.getpid()}.tmp")
-    aside.write_text(digest)
-    aside.rename(note)
+    try:
+        aside.write_text(digest)
+        aside.rename(note)
+    except OSError as error:  # on a full disk the worker serves nevertheless
+        aside.unlink(missing_ok=True)
+        log.warning("%s cannot be written (%s): the next start reads the files again", note, error.strerror)
     return digest
 
 

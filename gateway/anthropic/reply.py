@@ -12,8 +12,9 @@ import msgspec
 from gateway.answer import Answer
 from gateway.anthropic.errors import PING
 from gateway.events import Finished
+from gateway.openai.signed import signed
 from gateway.openai.sse import encode
-from gateway.receipts.receipts import OpenReceipt, noted_events, receipt_member
+from gateway.receipts.receipts import OpenReceipt, noted_events
 from gateway.translation.parts import AnswerPart, AnswerParts, Happened, PartKind, PartStep
 from gateway.usage import usage_of
 from mesh.jobs import End
@@ -55,19 +56,21 @@ class MessagesReply:
         async for event in noted_events(self._receipt, self._answer):
             if not begun:
                 begun = True
-                yield self._event("message_start", {"message": self._message([], None)})
+                yield self._sent(self._event("message_start", {"message": self._message([], None)}))
             if isinstance(event, Finished):
                 finished = event
                 continue
             for step in self._parts.add(event):
                 if frame := self.frame(step):
-                    yield frame
+                    yield self._sent(frame)
         for step in self._parts.finish():
             if frame := self.frame(step):
-                yield frame
-        last = {"delta": self._end(finished), "usage": self._usage()} | await receipt_member(self._receipt)
+                yield self._sent(frame)
+        last, stop = {"delta": self._end(finished), "usage": self._usage()}, self._event("message_stop", {})
+        if self._receipt is not None:
+            last |= await self._receipt.of_stream(self._event("message_delta", last), stop)
         yield self._event("message_delta", last)
-        yield self._event("message_stop", {})
+        yield stop
 
     async def whole(self) -> Json:
         finished: Finished | None = None
@@ -80,7 +83,10 @@ class MessagesReply:
         for _ in self._parts.finish():
             pass
         message = self._message([self._block(part) for part in self._parts.parts], finished)
-        return message | await receipt_member(self._receipt)
+        return await signed(self._receipt, message)
+
+    def _sent(self, frame: bytes) -> bytes:
+        return frame if self._receipt is None else self._receipt.sent(frame)
 
     def _message(self, content: list[Json], finished: Finished | None) -> Json:
         return self._fixed | {"content": content} | self._end(finished) | {"usage": self._usage()}

@@ -4,7 +4,7 @@ Steps 1 and 8 of a request's life. A deadline is gRPC's own and reaches the work
 choices. Protobuf types stop here."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from random import Random
 from typing import Any
@@ -21,11 +21,12 @@ from gateway.grpc.calls import Call, answered, begin, handlers
 from gateway.grpc.embed import EmbedCall
 from gateway.grpc.load import MeshLoad, load_trailer
 from gateway.grpc.names import NAMES, Names
-from gateway.grpc.reply import ReplyOptions, grow, grow_scores, messages
+from gateway.grpc.reply import ReplyOptions, messages
 from gateway.grpc.request import AskedRequest, parse_request
 from gateway.grpc.tokens import Tokenizing
 from gateway.grpc.vllm import SERVICE as VLLM
 from gateway.grpc.vllm import vllm_handlers
+from gateway.grpc.whole import whole
 from gateway.observability.record import RequestRecord
 from gateway.observability.traces import RecentTraces
 from gateway.readers import ReaderWatch
@@ -183,26 +184,6 @@ class _Models:
         facts = self._core.facts(name)
         context_tokens = facts.context(self._models.of(name).context_tokens)
         return pb.Model(name=name, context_tokens=context_tokens, model_hash=facts.model_hash or None, root=facts.root)
-
-
-async def whole(events: AsyncIterator[pb.StreamGenerateResponse]) -> pb.GenerateResponse:
-    """The events of a stream as one answer."""
-    response = pb.GenerateResponse()
-    choices: dict[int, pb.Choice] = {}
-    async for event in events:
-        kind = event.WhichOneof("event")
-        if kind == "started":
-            response.started.CopyFrom(event.started)
-            response.request_id = event.started.request_id
-        elif kind == "finished":
-            response.finished.CopyFrom(event.finished)
-        elif kind == "prompt_logprobs":
-            grow_scores(response.prompt_logprobs, event.prompt_logprobs)
-        else:
-            index = getattr(event, str(kind)).index
-            grow(choices.setdefault(index, pb.Choice(index=index)), event)
-    response.choices.extend(choices[index] for index in sorted(choices))
-    return response
 
 
 async def _read_request(call: Call) -> AskedRequest:

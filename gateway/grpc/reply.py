@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +14,8 @@ from gateway.core import PromptScores
 from gateway.events import Delta, Finished
 from gateway.grpc.request import AskedRequest, class_of
 from gateway.grpc.tools import tool_call, tool_call_part
+from gateway.grpc.whole import sent_answer
+from gateway.receipts.answers.file import RECEIPT, SALT
 from gateway.receipts.receipts import OpenReceipt
 from gateway.usage import timings_of, usage_of
 from mesh.jobs import End
@@ -46,18 +48,19 @@ async def messages(
     classes: list[str] = []  # numerics classes sent so far, the class of Started first
     class_of_choice: dict[int, str] = {}
     noted = answer.events() if receipt is None else receipt.noting(0, answer.events())
+    sent = _noted(receipt)
     async with aclosing(noted) as events:
         async for event in events:
             if not classes:
                 classes.append(answer.numerics)
-                yield await _started(request, answer, options)
+                yield sent(await _started(request, answer, options))
                 if answer.scores is not None:
                     for part in scored_parts(answer.scores):
-                        yield pb.StreamGenerateResponse(prompt_logprobs=part)
+                        yield sent(pb.StreamGenerateResponse(prompt_logprobs=part))
                         await asyncio.sleep(0)
             usage = _usage(answer) if options.usage else None
             if isinstance(event, Finished):
-                yield pb.StreamGenerateResponse(choice_finished=_choice_finished(event), usage=usage)
+                yield sent(pb.StreamGenerateResponse(choice_finished=_choice_finished(event), usage=usage))
                 continue
             before = class_of_choice.get(event.index, request.numerics_of.get(event.index, classes[0]))
             class_of_choice[event.index] = event.numerics
@@ -66,31 +69,24 @@ async def messages(
             delta = _delta(request, event, with_reasoning=options.reasoning)
             if event.numerics != before:
                 delta.numerics_class.CopyFrom(class_of(event.numerics))
-            yield pb.StreamGenerateResponse(delta=delta, usage=usage)
-    finished = _finished(answer, classes[1:])
+            yield sent(pb.StreamGenerateResponse(delta=delta, usage=usage))
+    finished = sent(_finished(answer, classes[1:]))
     if receipt is not None:
-        finished.finished.receipt_json = json.dumps(await receipt.finish())
+        signed = await receipt.of_parts(sent_answer)
+        finished.finished.receipt_json, finished.finished.receipt_salt = json.dumps(signed[RECEIPT]), signed[SALT]
     yield finished
 
 
-def grow(choice: pb.Choice, event: pb.StreamGenerateResponse) -> None:
-    """Add an event to the choice of a whole answer."""
-    if event.WhichOneof("event") == "delta":
-        choice.token_ids.extend(event.delta.token_ids)
-        choice.text += event.delta.text
-        choice.logprobs.extend(event.delta.logprobs)
-        choice.tool_calls.extend(event.delta.tool_calls)
-        if event.delta.reasoning:
-            choice.reasoning += event.delta.reasoning
-    else:
-        choice.finished.CopyFrom(event.choice_finished)
+def _noted(receipt: OpenReceipt | None) -> Callable[[pb.StreamGenerateResponse], pb.StreamGenerateResponse]:
+    """Passes an event on; the receipt, where the client wants one, notes it."""
+    if receipt is None:
+        return lambda event: event
 
+    def note(event: pb.StreamGenerateResponse) -> pb.StreamGenerateResponse:
+        receipt.sent(event.SerializeToString())
+        return event
 
-def grow_scores(scores: pb.PromptLogprobs, part: pb.PromptLogprobs) -> None:
-    """Add an event to the prompt's logprobs of a whole answer."""
-    first = scores.position if scores.HasField("position") else part.position
-    scores.MergeFrom(part)
-    scores.position = first
+    return note
 
 
 def scored_parts(scores: PromptScores) -> Iterator[pb.PromptLogprobs]:

@@ -1,6 +1,7 @@
 """Pages of the HTTP API about itself: models, health, load, version, and errors for paths and methods it lacks."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -65,6 +66,8 @@ class InfoPages:
             found["models"] = {one.root: {"status": OK if one.healthy else NOT_OK, **one.tiers} for one in facts}
         if refused := self._core.refused_workers():
             found["refused_workers"] = refused
+        if silent := self._core.silent_workers():
+            found["silent_workers"] = [asdict(each) for each in silent]
         if alarms := self._core.alarms():
             found["alarms"] = alarms
         return _json(found, 200 if healthy else 503)

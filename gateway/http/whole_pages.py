@@ -38,6 +38,9 @@ class WholePages:
         refused = own.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
         others = () if refused else await self._siblings.ask(question)
         whole = own if refused else await asyncio.to_thread(merge, own, others)
+        if merge is health and self._siblings.silent:
+            silent = {"silent_processes": sorted(self._siblings.silent)}
+            whole = OwnAnswer(whole.status, msgspec.json.encode(_decoded(whole) | silent))
         headers = [(name, value) for name, value in head["headers"] if name.lower() != b"content-length"]
         headers.append((b"content-length", str(len(whole.content)).encode()))
         await send({"type": "http.response.start", "status": whole.status, "headers": headers})
@@ -117,7 +120,19 @@ def health(own: OwnAnswer, others: Sequence[OwnAnswer]) -> OwnAnswer:
     for name in ("refused_workers", "alarms"):
         if found := list(dict.fromkeys(reason for page in pages for reason in page.get(name, ()))):
             whole[name] = found
+    if silent := _longest_silent(pages):
+        whole["silent_workers"] = silent
     return OwnAnswer(own.status, msgspec.json.encode({**whole, "processes": len(pages)}))
+
+
+def _longest_silent(pages: Sequence[dict[str, Any]]) -> list[Any]:
+    """The workers that stand still, each as the process says that has not heard from it for longest."""
+    found = dict[Any, Any]()
+    for each in (each for page in pages for each in page.get("silent_workers", ())):
+        known = found.setdefault((each["name"], each["address"]), each)
+        if each["silent_seconds"] > known["silent_seconds"]:
+            found[each["name"], each["address"]] = each
+    return list(found.values())
 
 
 def _fewest(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:

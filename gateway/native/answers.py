@@ -71,6 +71,7 @@ class TokenAnswer(Struct, kw_only=True):
     prompt_logprobs: list[dict[str, PromptToken] | None] | None
     prompt_token_ids: list[int] | UnsetType = UNSET
     receipt: SignedReceipt | UnsetType = UNSET
+    receipt_salt: str | UnsetType = UNSET
 
 
 class TokenChunk(Struct, kw_only=True):
@@ -82,6 +83,7 @@ class TokenChunk(Struct, kw_only=True):
     usage: AnswerUsage | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     receipt: SignedReceipt | UnsetType = UNSET
+    receipt_salt: str | UnsetType = UNSET
 
 
 class SglangEnd(Struct, kw_only=True):
@@ -102,6 +104,7 @@ class SglangMeta(Struct, kw_only=True):
     output_token_logprobs: list[Triple] | UnsetType = UNSET
     output_top_logprobs: list[list[Triple]] | UnsetType = UNSET
     receipt: SignedReceipt | UnsetType = UNSET  # of all answers of the request, in the one that ends last
+    receipt_salt: str | UnsetType = UNSET
 
 
 class SglangAnswer(Struct, kw_only=True):

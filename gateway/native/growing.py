@@ -33,7 +33,7 @@ class GrowingChoice:
     def __init__(self, triples: Triples | None) -> None:
         """`triples`: how logprobs are spelled; None: there are none."""
         self._triples = triples
-        self.tokens = 0
+        self.tokens = self.characters = 0
         self.last: int | None = None  # the last token
         self.cached_tokens: int | None = None  # of its prompt, once that is known
         self._text, self._ids, self._logprobs, self._tops = bytearray(), bytearray(), bytearray(), bytearray()
@@ -41,6 +41,7 @@ class GrowingChoice:
     def add(self, delta: Delta) -> None:
         text = encode(delta.text)
         self._text += text[1:-1]
+        self.characters += len(delta.text)
         for token in delta.tokens:
             comma = b"," if self.tokens else b""
             self._ids += comma + b"%d" % token.token

@@ -4,6 +4,7 @@ Each event of a stream holds the whole answer so far, as SGLang's do. So that a 
 its length, its events come less often the longer it is. Steps 1 and 8 of a request's life over HTTP."""
 
 from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 from typing import Any
 
 from gateway.answer import Answer
@@ -13,10 +14,13 @@ from gateway.events import Delta, Finished, merge
 from gateway.native.dialect import CompletionDialect
 from gateway.native.growing import GrowingChoice, Triples
 from gateway.native.types import SglangBody, SglangSampling, check_off, idle_fields
-from gateway.openai.pieces import JsonPieces, in_thread
+from gateway.openai.pieces import JsonPieces, encode_pieces, in_thread
 from gateway.openai.reply import BaseReply, Pairs, numbered
 from gateway.openai.types import CompletionRequest
-from gateway.receipts.receipts import OpenReceipt, receipt_member
+from gateway.receipts.answers.fields import SentAnswer
+from gateway.receipts.answers.growing import grown, shape
+from gateway.receipts.answers.reading import loads_slowly
+from gateway.receipts.receipts import OpenReceipt
 from gateway.text.assets import Assets
 from gateway.validation import MAX_TOP_LOGPROBS
 from mesh.errors import InvalidRequest
@@ -116,25 +120,41 @@ class SglangReply(BaseReply):
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         shown: dict[int, int] = {}  # tokens of each choice in its last event
+        shapes, last = list[list[Any]](), dict[int, bytes]()  # of the events, for a receipt
         async for event in self._events():
             choice, index = self._growing[event.index], event.index
             if isinstance(event, Delta):
                 if choice.tokens - shown.get(index, 0) < 1 + choice.tokens // FRAMES:
                     continue
                 shown[index] = choice.tokens
-            end = await self._end(index, event) if isinstance(event, Finished) else {"finish_reason": None}
-            number = b'"index":%d,' % index if self._many else b""
-            yield b"data: {" + number + b"".join(choice.members(self._meta(index) | end)) + b"}\n\n"
+            end = self._end(index, event) if isinstance(event, Finished) else {"finish_reason": None}
+            meta = self._meta(index) | end
+            if self._receipt is not None:
+                shapes.append(shape(index if self._many else None, choice.characters, choice.tokens))
+                if isinstance(event, Finished):
+                    last[index] = self._object(index, meta)
+                    if not self._open:
+                        meta |= await self._receipt.of(partial(_grown, last, shapes))
+            yield b"data: " + self._object(index, meta) + b"\n\n"
 
     async def whole(self) -> object:
-        found: dict[int, JsonPieces] = {}
+        metas: dict[int, dict[str, Any]] = {}  # in the order in which their choices end
         async for event in self._events():
             if isinstance(event, Finished):
-                meta = self._meta(event.index) | await self._end(event.index, event)
-                meta |= await self._of_prompt(self._answers[event.index // self._choices])
-                found[event.index] = JsonPieces([b"{", *self._growing[event.index].members(meta), b"}"])
-        ordered = [found[index] for index in sorted(found)]
-        return ordered if self._many else ordered[0]
+                meta = self._meta(event.index) | self._end(event.index, event)
+                metas[event.index] = meta | await self._of_prompt(self._answers[event.index // self._choices])
+        if self._receipt is not None:
+            metas[[*metas][-1]] |= await self._receipt.of_whole(lambda: encode_pieces(self._answer_of(metas)))
+        return self._answer_of(metas)
+
+    def _answer_of(self, metas: dict[int, dict[str, Any]]) -> object:
+        answers = [JsonPieces([b"{", *self._growing[at].members(metas[at]), b"}"]) for at in sorted(metas)]
+        return answers if self._many else answers[0]
+
+    def _object(self, index: int, meta: dict[str, Any]) -> bytes:
+        """An event's object: the whole answer so far."""
+        number = b'"index":%d,' % index if self._many else b""
+        return b"{" + number + b"".join(self._growing[index].members(meta)) + b"}"
 
     async def _events(self) -> AsyncGenerator[Delta | Finished, None]:
         """The events of all choices; what they bring is in `_growing` already."""
@@ -156,15 +176,14 @@ class SglangReply(BaseReply):
             "cached_tokens": choice.cached_tokens,
         }
 
-    async def _end(self, index: int, event: Finished) -> dict[str, Any]:
-        """Why the choice ended, and the seconds that its request took; the last one of all carries the receipt."""
+    def _end(self, index: int, event: Finished) -> dict[str, Any]:
+        """Why the choice ended, and the seconds that its request took."""
         self._open -= 1
         choice, seconds = self._growing[index], [each.total_seconds for each in self._answers[0].timings]
         matched = event.stop_string if event.stop_id is None else event.stop_id
         stop = {"type": "stop", "matched": choice.last if matched is None else matched}
         reason = {"type": "length", "length": choice.tokens} if event.reason is End.LENGTH else stop
-        signed = await receipt_member(None if self._open else self._receipt)
-        return {"finish_reason": reason, "e2e_latency": max(seconds, default=0.0)} | signed
+        return {"finish_reason": reason, "e2e_latency": max(seconds, default=0.0)}
 
     async def _of_prompt(self, answer: Answer) -> dict[str, Any]:
         """Logprobs of the prompt from the wanted position on; the first one has none, as in SGLang."""
@@ -178,6 +197,10 @@ class SglangReply(BaseReply):
         if self._top:
             found["input_top_logprobs"] = JsonPieces.of_items([tops for _, tops in slices])
         return found
+
+
+def _grown(last: dict[int, bytes], shapes: list[list[Any]]) -> SentAnswer:
+    return grown([loads_slowly(last[index].decode()) for index in sorted(last)], shapes)
 
 
 def _prompt_slices(scores: PromptScores, start: int, triples: Triples) -> Iterator[tuple[bytes, bytes]]:

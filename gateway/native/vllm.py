@@ -13,9 +13,10 @@ from gateway.native.types import TokenGenerateBody, VllmSampling, check_off, idl
 from gateway.openai.answer import Json, chat_logprobs, finish_fields
 from gateway.openai.pieces import joined_pieces
 from gateway.openai.reply import BaseReply, Pairs
+from gateway.openai.signed import signed
 from gateway.openai.sse import encode, frame
 from gateway.openai.types import CompletionRequest
-from gateway.receipts.receipts import OpenReceipt, receipt_member
+from gateway.receipts.receipts import OpenReceipt
 from gateway.text.assets import Assets
 from mesh.errors import InvalidRequest
 from mesh.jobs import Token
@@ -73,11 +74,14 @@ class TokenReply(BaseReply):
     async def frames(self) -> AsyncGenerator[bytes, None]:
         head, first = {"request_id": self.request_id, "output_mode": self._mode}, self._prompt
         async for event in self.events(0):
-            yield self.with_usage(frame(head | first | {"choices": [self._piece(event)]}))
+            yield self.shown(frame(head | first | {"choices": [self._piece(event)]}))
             first = {}
         last: Json = {"usage": self.usage()} if self._with_usage else {}
-        if last := last | await receipt_member(self._receipt):
-            yield frame(head | {"choices": []} | last)
+        end: Json = head | {"choices": []} | last
+        if self._receipt is not None:
+            last = end = end | await self._receipt.of_stream(frame(end))
+        if last:
+            yield frame(end)
 
     async def whole(self) -> Json:
         found: dict[int, _TokenChoice] = {}
@@ -98,7 +102,7 @@ class TokenReply(BaseReply):
             **more,
             **self._prompt,
         }
-        return await self.signed(answer)
+        return await signed(self._receipt, answer)
 
     def _piece(self, event: Event) -> Json:
         """A choice of a frame."""

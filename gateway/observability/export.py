@@ -123,6 +123,7 @@ class MeshCollector:
             "baton_workers_attached": lambda _: self._workers(lambda _: True),
             "baton_workers_draining": lambda _: self._workers(lambda worker: worker.draining),
             "baton_workers_hung": lambda _: self._workers(lambda worker: worker.hung),
+            "baton_worker_silent_seconds": self._silences,
             "baton_measures_age_seconds": self._ages,
             "baton_build_info": lambda _: [MetricSeries((_version(),), 1)],
             "baton_model_info": self._model_info,
@@ -165,6 +166,13 @@ class MeshCollector:
     def _workers(self, counts: Callable[[AttachedWorker], bool]) -> Iterator[MetricSeries]:
         for tier in Tier:
             yield MetricSeries((tier.value,), sum(w.tier is tier and counts(w) for w in self._gateway.workers))
+
+    def _silences(self, _: MetricSpec) -> Iterator[MetricSeries]:
+        now, names = self._clock(), labels_of(self._gateway.workers)
+        heard = {names[worker.incarnation]: worker.session.heard_seconds for worker in self._gateway.workers}
+        for each in self._gateway.silent.now():
+            heard.setdefault((each.name, each.tier.value), each.since_seconds)
+        yield from (MetricSeries(labels, max(0.0, now - seconds)) for labels, seconds in heard.items())
 
     def _ages(self, _: MetricSpec) -> Iterator[MetricSeries]:
         now, names = self._clock(), labels_of(self._gateway.workers)

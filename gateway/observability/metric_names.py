@@ -155,6 +155,12 @@ BATON = (
     gauge("baton_workers_attached", "Workers with a session, draining ones included", ("tier",)),
     gauge("baton_workers_draining", "Workers that drain: they take no new requests", ("tier",)),
     gauge("baton_workers_hung", "Workers that get no new requests until a step of theirs is over", ("tier",)),
+    gauge(
+        "baton_worker_silent_seconds",
+        "Time since anything came from the worker; one that fell silent and lost its session is here until it is back, "
+        "for ten minutes at most",
+        WORKER,
+    ),
     gauge("baton_measures_age_seconds", "Time since the worker's measures last came", WORKER),
     gauge("baton_build_info", "1; what is installed", ("version",)),
     gauge(

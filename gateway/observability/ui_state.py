@@ -10,6 +10,7 @@ from typing import Any
 from gateway.attached import AttachedWorker
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.service import Gateway
+from gateway.silent import SilentWorker
 from gateway.tally import EndedRequest, attempts_of, trace_id_of
 from mesh.page_map import PAGE_STATES, spell
 
@@ -30,6 +31,7 @@ def state_of(gateway: Gateway) -> State:
         ],
         "healthy": gateway.healthy(),
         "workers": [worker_state(worker) for worker in gateway.workers],
+        "silent": [silent_state(each) for each in gateway.silent.now()],
         "phases": {phase: phases.count(phase) for phase in ("waiting", "prefill", "local", "handoff", "decode")},
         "requests": [request_state(request, phase) for request, phase in listed],
         "ended": [ended_state(ended) for ended in tally.last],
@@ -66,6 +68,17 @@ def worker_state(worker: AttachedWorker) -> State:
         "pages": load.total_pages,
         "available": load.free_pages,
         "states": [int(worker.measures.get(f"pages_{state}", 0)) for state in PAGE_STATES] if worker.measures else None,
+    }
+
+
+def silent_state(silent: SilentWorker) -> State:
+    return {
+        "id": hex_of(silent.incarnation),
+        "name": silent.name,
+        "tier": silent.tier.value,
+        "address": silent.address,
+        "since_seconds": round(silent.since_seconds, 3),
+        "attached": silent.attached,
     }
 
 
@@ -111,5 +124,5 @@ def name_of(number: int | None) -> str | None:
 
 
 def now_seconds() -> float:
-    """The clock of `accepted_seconds`."""
+    """The clock of `accepted_seconds` and `since_seconds`."""
     return round(asyncio.get_running_loop().time(), 3)

@@ -30,9 +30,10 @@ from gateway.openai.answer import (
 )
 from gateway.openai.pieces import JsonPieces, in_thread
 from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, joined_logprobs, prompt_logprobs
+from gateway.openai.signed import signed
 from gateway.openai.sse import ChatFrames, CompletionFrames, Frames, with_member
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
-from gateway.receipts.receipts import OpenReceipt, noted_events, receipt_member
+from gateway.receipts.receipts import OpenReceipt, noted_events
 from gateway.short_way import SendText
 from gateway.text.assets import Assets
 from gateway.usage import timings_of, usage_of
@@ -95,11 +96,10 @@ class BaseReply:
         frame = frames.usage(self.usage(), self.timings()) if self._with_usage else b""
         if self._receipt is None:
             return frame
-        return with_member(frame or frames.empty(), "receipt", await self._receipt.finish())
-
-    async def signed(self, answer: Json) -> Json:
-        """The whole answer, with its receipt if the client wants one."""
-        return answer | await receipt_member(self._receipt)
+        frame = frame or frames.empty()
+        for name, value in (await self._receipt.of_stream(frame)).items():
+            frame = with_member(frame, name, value)
+        return frame
 
     async def prompt_logprobs(self, answer: Answer, top: int) -> JsonPieces:
         assert answer.scores is not None, "the answer has waited for them"
@@ -112,9 +112,11 @@ class BaseReply:
     def timings(self) -> Json:
         return dict(timings_of(self._answers))
 
-    def with_usage(self, frame: bytes) -> bytes:
-        """The frame as the client wants it: with the usage so far, or as it is."""
-        return with_member(frame, "usage", self.usage()) if self._with_usage_so_far else frame
+    def shown(self, frame: bytes) -> bytes:
+        """The frame as the client wants it: with the usage so far, or as it is. The receipt notes it."""
+        if self._with_usage_so_far:
+            frame = with_member(frame, "usage", self.usage())
+        return frame if self._receipt is None else self._receipt.sent(frame)
 
     def ids_of(self, event: Delta) -> Json:
         """Further members of a choice that this delta belongs to."""
@@ -151,18 +153,18 @@ class ChatReply(BaseReply):
                 role = frames.role(event.index)
                 if self._with_ids and len(begun) == 1:
                     role = with_member(role, "prompt_token_ids", self._request.prompt)
-                yield self.with_usage(role)
+                yield self.shown(role)
             if isinstance(event, Delta):
                 logprobs = chat_logprobs(self._names, event.tokens) if self._with_logprobs else None
                 also = self.ids_of(event)
                 if event.reasoning and self._with_reasoning:
-                    yield self.with_usage(frames.delta(event.index, reasoning_fields(event.reasoning)))
+                    yield self.shown(frames.delta(event.index, reasoning_fields(event.reasoning)))
                 if event.text or logprobs is not None or also:
-                    yield self.with_usage(frames.text(event.index, event.text, logprobs, also))
+                    yield self.shown(frames.text(event.index, event.text, logprobs, also))
                 if event.calls:
-                    yield self.with_usage(frames.delta(event.index, {"tool_calls": merged_calls(event.calls)}))
+                    yield self.shown(frames.delta(event.index, {"tool_calls": merged_calls(event.calls)}))
             else:
-                yield self.with_usage(frames.finish(event.index, finish_fields(event), self.fingerprint))
+                yield self.shown(frames.finish(event.index, finish_fields(event), self.fingerprint))
         if last := await self.last_frame(frames):
             yield last
 
@@ -176,7 +178,7 @@ class ChatReply(BaseReply):
             answer["prompt_token_ids"] = self._request.prompt
             for choice, whole in zip(choices, wholes, strict=True):
                 choice["token_ids"] = whole.token_ids
-        return await self.signed(answer)
+        return await signed(self._receipt, answer)
 
 
 class CompletionReply(BaseReply):
@@ -204,11 +206,11 @@ class CompletionReply(BaseReply):
                 number, bases[index] = index // self._choices, 0
                 if self._echo_top is None and (echo := self._echo[number]):
                     bases[index] = len(echo)
-                    yield self.with_usage(frames.text(index, echo, None))
+                    yield self.shown(frames.text(index, echo, None))
                 async for each in self._echoed(number):
                     bases[index] += len(each.text)
                     lists = {name: msgspec.Raw(b"[%b]" % items) for name, items in each.items.items()}
-                    yield self.with_usage(frames.text(index, each.text, lists))
+                    yield self.shown(frames.text(index, each.text, lists))
             if isinstance(event, Delta):
                 logprobs = None
                 if self._with_logprobs:
@@ -220,9 +222,9 @@ class CompletionReply(BaseReply):
                     also |= {"prompt_token_ids": self._pairs[index // self._choices][0].prompt}
                     begun.add(index // self._choices)
                 if event.text or logprobs is not None or also:
-                    yield self.with_usage(frames.text(index, event.text, logprobs, also))
+                    yield self.shown(frames.text(index, event.text, logprobs, also))
             else:
-                yield self.with_usage(frames.finish(index, finish_fields(event), self.fingerprint))
+                yield self.shown(frames.finish(index, finish_fields(event), self.fingerprint))
         if last := await self.last_frame(frames):
             yield last
 
@@ -245,7 +247,7 @@ class CompletionReply(BaseReply):
                     if whole.index == 0:
                         choice["prompt_token_ids"] = self._pairs[number][0].prompt
                 choices.append(choice)
-        return await self.signed(self.answer("text_completion", choices))
+        return await signed(self._receipt, self.answer("text_completion", choices))
 
     async def _echoed(self, number: int) -> AsyncIterator[EchoedSlice]:
         """The parts of a prompt that is echoed with its logprobs; none without. Their text is that of their offsets."""

@@ -14,6 +14,7 @@ SIGNATURE = "signature"
 MAX_BYTES = 1 << 20  # of a receipt
 MAX_FILE_BYTES = 1 << 26  # of a file that holds a receipt, for instance within a whole answer
 MAX_DEPTH = 8
+NO_RECEIPT = "the file is no receipt, and no answer that carries one in its member `receipt`"
 LARGEST = 2**53 - 1  # whole numbers that every JSON library keeps
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -38,15 +39,23 @@ def read_receipt(raw: bytes) -> Json:
     """The receipt in a file: alone, or within a whole answer of any of the gateway's APIs."""
     if len(raw) > MAX_FILE_BYTES:
         raise ReceiptError(f"the file has {len(raw)} bytes; at most {MAX_FILE_BYTES} are read")
+    return checked(_carried(exactly(raw)))
+
+
+def exactly(raw: bytes | str) -> Any:
+    """The JSON of a file, in which nothing stands twice."""
     try:
-        value = json.loads(raw, object_pairs_hook=_unique)
+        return json.loads(raw, object_pairs_hook=unique)
     except ReceiptError:
         raise
     except (ValueError, RecursionError) as error:
         raise ReceiptError(f"the file is not JSON: {error}") from None
-    value = _carried(value)
+
+
+def checked(value: Any) -> Json:
+    """The value, if it is a receipt of this format."""
     if not isinstance(value, dict) or "format" not in value:
-        raise ReceiptError("the file is no receipt, and no answer that carries one in its member `receipt`")
+        raise ReceiptError(NO_RECEIPT)
     if value["format"] != FORMAT:
         raise ReceiptError(f"the receipt's format is {str(value['format'])[:64]!r}; this version reads {FORMAT!r}")
     canonical(value)
@@ -63,7 +72,7 @@ def _carried(value: Any) -> Any:
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> Json:
+def unique(pairs: list[tuple[str, Any]]) -> Json:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]

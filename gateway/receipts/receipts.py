@@ -12,6 +12,10 @@ import msgspec
 
 from gateway.answer import Answer
 from gateway.events import Event
+from gateway.receipts.answers.fields import SentAnswer, covered
+from gateway.receipts.answers.file import RECEIPT, SALT
+from gateway.receipts.answers.reading import loads_slowly
+from gateway.receipts.answers.stream import read_events
 from gateway.receipts.canonical import Json
 from gateway.receipts.draft import DraftHead, ReceiptDraft
 from gateway.receipts.kept import KeptReceipts
@@ -33,6 +37,7 @@ class Receipts:
         self._key_file, self._random, self._clock, self._version = folder / "key.pem", random, clock, version
         self._kept = KeptReceipts(folder / "kept", seconds=seconds, most_bytes=most_bytes, clock=clock)
         self._key: SigningKey | None = None
+        self._lost = 0  # receipts that could not be kept since the last that could
         self._key_lock = asyncio.Lock()
 
     async def key(self) -> SigningKey:
@@ -56,17 +61,23 @@ class Receipts:
         id, request_id = f"rcpt-{self._random.getrandbits(128):032x}", valid[0].request.request_id
         return ReceiptDraft(DraftHead(id, request_id, model, int(self._clock()), self._version, owner), valid)
 
-    async def finish(self, draft: ReceiptDraft) -> Json:
-        """The signed receipt of an answer that has ended; from now on it can be fetched."""
-        key = await self.key()
+    async def finish(self, draft: ReceiptDraft, read: Callable[[], SentAnswer]) -> Json:
+        """The members of an answer that has ended which sign it; from now on the receipt can be fetched. `read`: the
+        answer as its client reads it."""
+        key, salt = await self.key(), f"{self._random.getrandbits(128):032x}"
 
         def sign() -> Json:
-            receipt = key.signed(draft.record())
+            receipt = key.signed(draft.record() | {"answer": covered(read(), salt)})
             try:
                 self._kept.keep(draft.head.id, draft.head.owner, msgspec.json.encode(receipt))
-            except OSError as error:
-                log.warning("a receipt cannot be kept, see the setting receipts_folder: %s", error)
-            return receipt
+                if self._lost:
+                    log.warning("receipts are kept again; %d could not be", self._lost)
+                    self._lost = 0
+            except OSError as error:  # on a full disk the client has its receipt nevertheless
+                self._lost += 1
+                if self._lost == 1:
+                    log.warning("receipts cannot be kept, see the setting receipts_folder: %s", error)
+            return {RECEIPT: receipt, SALT: salt}
 
         return await asyncio.to_thread(sign)
 
@@ -93,20 +104,35 @@ class OpenReceipt:
     def __init__(self, receipts: Receipts, draft: ReceiptDraft) -> None:
         self._receipts, self._draft = receipts, draft
         self.id, self.noting = draft.head.id, draft.noting
+        self._sent = list[bytes]()
 
     @property
     def header(self) -> tuple[bytes, bytes]:
         return HEADER, self.id.encode()
 
-    async def finish(self) -> Json:
-        return await self._receipts.finish(self._draft)
+    def sent(self, frame: bytes) -> bytes:
+        """Notes a part of a streamed answer."""
+        self._sent.append(frame)
+        return frame
+
+    async def of_stream(self, *last: bytes) -> Json:
+        """The members that sign a streamed answer; `last`: its events that are not sent yet."""
+        self._sent += last
+        return await self.of_parts(lambda sent: read_events(b"".join(sent).decode()))
+
+    async def of_parts(self, read: Callable[[list[bytes]], SentAnswer]) -> Json:
+        """The members that sign an answer whose parts `read` understands."""
+        sent, self._sent = self._sent, []
+        return await self.of(lambda: read(sent))
+
+    async def of_whole(self, pieces: Callable[[], list[bytes]]) -> Json:
+        """The members that sign a whole answer; `pieces`: its JSON."""
+        return await self.of(lambda: SentAnswer(loads_slowly(b"".join(pieces()).decode())))
+
+    async def of(self, read: Callable[[], SentAnswer]) -> Json:
+        return await self._receipts.finish(self._draft, read)
 
 
 def noted_events(receipt: OpenReceipt | None, answer: Answer, number: int = 0) -> AsyncGenerator[Event, None]:
     """The events of the answer to this prompt; the receipt, where the client wants one, notes them."""
     return answer.events() if receipt is None else receipt.noting(number, answer.events())
-
-
-async def receipt_member(receipt: OpenReceipt | None) -> Json:
-    """The member by which an answer that has ended carries its receipt; empty where the client wants none."""
-    return {} if receipt is None else {"receipt": await receipt.finish()}

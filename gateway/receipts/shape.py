@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from gateway.receipts.answers.fields import Covered
 from gateway.receipts.canonical import ReceiptError
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -43,6 +44,7 @@ class Receipt(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] | None
     prompts: list[ReceiptPrompt]
     key: str = ""
+    answer: Covered | None = None  # none in receipts of older gateways
 
 
 def shaped(receipt: dict[str, Any]) -> Receipt:

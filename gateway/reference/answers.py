@@ -121,6 +121,7 @@ class ChatAnswer(Struct, kw_only=True):
     timings: AnswerTimings
     system_fingerprint: str
     receipt: SignedReceipt | Loose = UNSET
+    receipt_salt: str | Loose = UNSET
     prompt_token_ids: list[int] | Loose = UNSET
     prompt_logprobs: list[dict[str, PromptToken] | None] | Loose = UNSET
 
@@ -148,6 +149,7 @@ class CompletionAnswer(Struct, kw_only=True):
     timings: AnswerTimings
     system_fingerprint: str
     receipt: SignedReceipt | Loose = UNSET
+    receipt_salt: str | Loose = UNSET
 
 
 class FunctionPiece(Struct, kw_only=True):
@@ -193,6 +195,7 @@ class ChatChunk(Struct, kw_only=True):
     timings: AnswerTimings | Loose = UNSET
     system_fingerprint: str | Loose = UNSET
     receipt: SignedReceipt | Loose = UNSET
+    receipt_salt: str | Loose = UNSET
     prompt_token_ids: list[int] | Loose = UNSET
 
 
@@ -218,6 +221,7 @@ class CompletionChunk(Struct, kw_only=True):
     timings: AnswerTimings | Loose = UNSET
     system_fingerprint: str | Loose = UNSET
     receipt: SignedReceipt | Loose = UNSET
+    receipt_salt: str | Loose = UNSET
 
 
 class EmbeddedInput(Struct):

@@ -66,6 +66,7 @@ class MessageAnswer(Struct, kw_only=True):
     stop_sequence: str | None
     usage: MessageUsage
     receipt: SignedReceipt | Loose = UNSET
+    receipt_salt: str | Loose = UNSET
 
 
 class CountAnswer(Struct):
@@ -119,6 +120,7 @@ class MessageDelta(Struct, tag="message_delta", kw_only=True):
     delta: MessageEnd
     usage: MessageUsage
     receipt: SignedReceipt | Loose = UNSET
+    receipt_salt: str | Loose = UNSET
 
 
 class MessageStop(Struct, tag="message_stop"):

@@ -27,6 +27,14 @@ class ModelHealth(Struct):
     decode: int
 
 
+class SilentWorkerHealth(Struct):
+    name: str
+    tier: str
+    address: str
+    silent_seconds: float  # since its last message
+    attached: bool  # false: its lease has run out, and its requests have gone on elsewhere
+
+
 class HealthAnswer(Struct, kw_only=True):
     """The number of attached workers of each tier, and whether a request can be served."""
 
@@ -35,8 +43,10 @@ class HealthAnswer(Struct, kw_only=True):
     decode: int
     models: dict[str, ModelHealth] | UnsetType = UNSET  # where several are served
     refused_workers: list[str] | UnsetType = UNSET  # reasons for which workers are not taken
+    silent_workers: list[SilentWorkerHealth] | UnsetType = UNSET  # that stand still, until they are back
     alarms: list[str] | UnsetType = UNSET  # pages of workers that a person must look at
     processes: int | UnsetType = UNSET  # that answered, of a gateway of several
+    silent_processes: list[int] | UnsetType = UNSET  # of a gateway of several, that are there and have not answered
 
 
 class LoadAnswer(Struct):

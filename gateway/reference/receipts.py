@@ -10,6 +10,14 @@ from msgspec import Struct
 from gateway.receipts.shape import ReceiptNumerics, ReceiptPrompt
 
 
+class AnswerDigests(Struct, kw_only=True):
+    """A digest for each field of the answer, which needs the answer's `receipt_salt`."""
+
+    salt: str  # SHA-256 of the salt
+    fields: list[tuple[str, str]]  # path in the answer, digest
+    stream: list[tuple[str, str]] | None  # of what only the events of a stream say; null: a whole answer
+
+
 class SignedReceipt(Struct, kw_only=True):
     """A receipt says by hashes which tokens were computed; docs/receipts.md explains each member."""
 
@@ -23,6 +31,7 @@ class SignedReceipt(Struct, kw_only=True):
     numerics: list[ReceiptNumerics]
     parameters: dict[str, Any] | None
     prompts: list[ReceiptPrompt]
+    answer: AnswerDigests
     key: str
     signature: str
 

@@ -116,6 +116,7 @@ class ResponseAnswer(Struct, kw_only=True):
     top_logprobs: int
     prompt_cache_key: str | None
     receipt: SignedReceipt | Loose = UNSET
+    receipt_salt: str | Loose = UNSET
 
 
 class NumberedEvent(Struct, kw_only=True):

@@ -79,7 +79,13 @@ class ResponseEvents:
 
     def event(self, kind: str, members: Mapping[str, Any]) -> list[bytes]:
         """An event in pieces: logprobs of a long answer make it large."""
-        pieces = encode_pieces({"type": kind, **members, "sequence_number": self._next()})
+        pieces = self.next(kind, members)
+        self._next()
+        return pieces
+
+    def next(self, kind: str, members: Mapping[str, Any]) -> list[bytes]:
+        """The event that would come now; it takes no number."""
+        pieces = encode_pieces({"type": kind, **members, "sequence_number": self._number})
         pieces[0] = b"event: %b\ndata: %b" % (kind.encode(), pieces[0])
         pieces[-1] += b"\n\n"
         return pieces

@@ -9,8 +9,9 @@ from typing import Any
 from gateway.answer import Answer
 from gateway.events import Delta, Finished
 from gateway.openai.answer import chat_logprobs, fingerprint_of
+from gateway.openai.signed import signed
 from gateway.openai.sse import DONE, encode
-from gateway.receipts.receipts import OpenReceipt, noted_events, receipt_member
+from gateway.receipts.receipts import OpenReceipt, noted_events
 from gateway.responses.events import OutputItems, ResponseEvents
 from gateway.responses.types import ResponsesRequest
 from gateway.text.assets import Assets
@@ -65,19 +66,21 @@ class ResponsesReply:
         reason = End.STOP
         async for event in noted_events(self._receipt, self._answer):
             if not self._begun:
-                yield self._beginning()
+                yield self._sent(self._beginning())
             if isinstance(event, Finished):
                 reason = event.reason
                 continue
             for step in self._parts.add(event):
                 for piece in self._frames(step, complete=True):
-                    yield piece
+                    yield self._sent(piece)
         complete = reason is not End.LENGTH
         for step in self._parts.finish():
             for piece in self._frames(step, complete=complete):
-                yield piece
+                yield self._sent(piece)
         kind = "response.completed" if complete else "response.incomplete"
-        response = self._ended(complete) | await receipt_member(self._receipt)
+        response = self._ended(complete)
+        if self._receipt is not None:
+            response |= await self._receipt.of_stream(*self._events.next(kind, {"response": response}))
         for piece in self._events.event(kind, {"response": response}):
             yield piece
 
@@ -90,7 +93,10 @@ class ResponsesReply:
                 self._collect(event)
         for _ in self._parts.finish():
             pass
-        return self._ended(reason is not End.LENGTH) | await receipt_member(self._receipt)
+        return await signed(self._receipt, self._ended(reason is not End.LENGTH))
+
+    def _sent(self, piece: bytes) -> bytes:
+        return piece if self._receipt is None else self._receipt.sent(piece)
 
     def failure(self, error: BatonError) -> bytes:
         """The last events of a stream that an error ends."""

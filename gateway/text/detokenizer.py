@@ -1,15 +1,16 @@
 """The text of one choice, token by token: exactly the text that new tokens add.
 
 Step 8 of a request's life. Never a piece of the prompt, never half a character, and at the end everything that was held
-back. Where tokens have bytes of their own, an incremental decoder joins them; else a short window of ids is decoded
-again, so that the cost never grows with the answer."""
+back. Where tokens have bytes of their own, an incremental decoder joins them, or `gateway/text/byte_runs.py`; else a
+short window of ids is decoded again, so that the cost never grows with the answer."""
 
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from gateway.text.pieces import Pieces
-from gateway.text.tokenizer import REPLACEMENT, ModelTokenizer
+from gateway.text.byte_runs import ByteRuns, run_at_end
+from gateway.text.pieces import REPLACEMENT, Pieces
+from gateway.text.tokenizer import ModelTokenizer
 
 WINDOW = 8  # ids of the prompt that may become context of the answer
 CHARACTER = 4  # ids that one character may span
@@ -40,19 +41,26 @@ class Detokenizer:
         *,
         skip_special: bool = True,
         shown: frozenset[int] = frozenset(),
+        keep_space: bool = False,
     ) -> None:
-        """`shown`: special tokens that have text even where special tokens are skipped."""
+        """`shown`: special tokens that have text even where special tokens are skipped. `keep_space`: the text keeps
+        the space that it begins with, since its form counts that space."""
         self._hidden = tokenizer.special - shown if skip_special else frozenset[int]()
-        replayed = emitted[-REPLAY:]
-        before = emitted[: len(emitted) - len(replayed)][-2 * WINDOW :]
+        start, pieces = max(0, len(emitted) - REPLAY), tokenizer.pieces
+        if pieces is not None and pieces.has_runs:
+            start = run_at_end(pieces, emitted[:start], self._hidden.__contains__)
+        replayed, before = emitted[start:], emitted[:start][-2 * WINDOW :]
         context = [token for token in (*prompt[-2 * WINDOW :], *before) if token not in self._hidden]
         # A text loses its first space, so an answer behind nothing but special tokens loses it too.
-        begins = not context and all(token in self._hidden for token in (*prompt, *emitted))
-        self._joiner: _Joiner = (
-            _Bytes(tokenizer.pieces, context, first=begins)
-            if tokenizer.pieces is not None
-            else _Window(tokenizer, context)
-        )
+        begins = not (context or keep_space) and all(token in self._hidden for token in (*prompt, *emitted[:start]))
+        self._joiner: _Joiner
+        if pieces is None:
+            self._joiner = _Window(tokenizer, context)
+        elif pieces.has_runs:
+            prompts = () if start else prompt[run_at_end(pieces, prompt, self._hidden.__contains__) :]
+            self._joiner = ByteRuns(pieces, [each for each in prompts if each not in self._hidden], first=begins)
+        else:
+            self._joiner = _Bytes(pieces, context, first=begins)
         self.plain_texts = tokenizer.plain_texts(self._hidden)
         self.between = self._joiner.between  # a token in `plain_texts` has that text now, and `push` changes nothing
         for token in replayed:
@@ -69,6 +77,32 @@ class Detokenizer:
     def flush(self) -> str:
         """The text that is held back, at the end of the answer."""
         return self._joiner.flush()
+
+
+class AnswerText:
+    """How the tokens of one request's choices become text."""
+
+    def __init__(self, tokenizer: ModelTokenizer, marks: Iterable[str], *, skip_special: bool, in_form: bool) -> None:
+        """`marks`: special tokens that are read, such as those around calls. `in_form`: the text follows a grammar."""
+        self._tokenizer, self._skip_special, self._keep_space = tokenizer, skip_special, in_form
+        self._shown = tokenizer.ids_of(marks)
+
+    def detokenizer(self, prompt: Sequence[int], emitted: Sequence[int]) -> Detokenizer:
+        """For the tokens of a choice behind those that the client has."""
+        return Detokenizer(
+            self._tokenizer,
+            prompt,
+            emitted,
+            skip_special=self._skip_special,
+            shown=self._shown,
+            keep_space=self._keep_space,
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens that begin the answer."""
+        return self._tokenizer.decode(
+            ids, skip_special=self._skip_special, shown=self._shown, keep_space=self._keep_space
+        )
 
 
 class _Bytes:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+REPLACEMENT = "\ufffd"
 _SPACE = "\u2581"
 _FALLBACK = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
 
@@ -29,6 +30,21 @@ class Pieces:
         self._tokenizer = tokenizer
         self._byte_level, self._fallback = byte_level, fallback
         self._known: dict[int, bytes] = {}
+        found = map(tokenizer.token_to_id, _FALLBACK if fallback else ())
+        self._bytes = frozenset(number for number in found if number is not None)
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether text falls back to byte tokens, so that only a run of them is text (gateway/text/byte_runs.py)."""
+        return self._fallback
+
+    def is_byte(self, token: int) -> bool:
+        """Whether the token is part of a run of bytes."""
+        return token in self._bytes
+
+    def begin(self, text: str) -> str:
+        """A text that falls back to bytes, without the space that its beginning loses."""
+        return text.removeprefix(" ") if self._strips is Strips.ONE else text
 
     def of(self, token: int) -> bytes:
         """The bytes of a token; none for an id without a token."""
@@ -56,14 +72,15 @@ class Pieces:
 
 
 class PlainTexts(dict[int, str]):
-    """The text of each token that is whole characters; empty for the others, and for hidden ones."""
+    """The text of each token that is whole characters. Others have none: bytes of a run (gateway/text/byte_runs.py) and
+    hidden tokens."""
 
     def __init__(self, pieces: Pieces | None, hidden: frozenset[int]) -> None:
         self._pieces, self._hidden = pieces, hidden
 
     def __missing__(self, token: int) -> str:
         found = ""
-        if self._pieces is not None and token not in self._hidden:
+        if self._pieces is not None and token not in self._hidden and not self._pieces.is_byte(token):
             try:
                 found = self._pieces.of(token).decode()
             except UnicodeDecodeError:

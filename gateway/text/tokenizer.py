@@ -8,9 +8,9 @@ from functools import cached_property
 
 from tokenizers import Tokenizer
 
-from gateway.text.pieces import LETTERS, PlainTexts, pieces_of
+from gateway.text.byte_runs import joined
+from gateway.text.pieces import LETTERS, REPLACEMENT, PlainTexts, pieces_of
 
-REPLACEMENT = "\ufffd"
 SHRINKS = 4  # factor by which normalizing may shorten a text
 MOST_PLAIN = 16  # sets of hidden tokens whose PlainTexts are kept: none, all special ones, those without some marks
 
@@ -74,15 +74,26 @@ class ModelTokenizer:
         found = map(self._tokenizer.token_to_id, names)
         return frozenset(number for number in found if number is not None)
 
-    def decode(self, ids: Sequence[int], *, skip_special: bool = True, shown: frozenset[int] = frozenset()) -> str:
-        """`shown`: special tokens that have text even where special tokens are skipped."""
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special: bool = True,
+        shown: frozenset[int] = frozenset(),
+        keep_space: bool = False,
+    ) -> str:
+        """`shown`: special tokens that have text even where special tokens are skipped. `keep_space`: also the space
+        that a text loses at its beginning, where tokens have text of their own."""
         if skip_special:
             hidden = self.special - shown
             ids = [number for number in ids if number not in hidden]
         if self.pieces is None:
             text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
             return text
-        first = b"".join(map(self.pieces.first, ids[:1]))
+        if self.pieces.has_runs:
+            whole = joined(self.pieces, ids)
+            return whole if keep_space else self.pieces.begin(whole)
+        first = b"".join(map(self.pieces.of if keep_space else self.pieces.first, ids[:1]))
         return (first + b"".join(map(self.pieces.of, ids[1:]))).decode("utf-8", "replace")
 
     def name_of(self, token: int) -> str:

@@ -2,7 +2,10 @@
 
 One g++ per file, in parallel, each with the instruction set its kernels need; the library decides when it is loaded
 which of them run. With `--here` only the bodies that this processor runs are compiled; a library that comes to another
-processor says which body it lacks. The compiler must never contract or reorder a product: hence no `-ffast-math`."""
+processor says which body it lacks. The compiler must never contract or reorder a product: hence no `-ffast-math`.
+
+The build ends with a seal behind the library's last byte: a digest of all bytes before it. A library whose bytes change
+later no longer fits its seal, and `library.py` does not load it."""
 
 import ctypes
 import fcntl
@@ -19,6 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "_baton_kernels.so"
+SEAL = b"\nbaton-kernels seal "  # the digest follows, then a line break; `library.py` reads it
 BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-pthread")
 WARNINGS = (
@@ -86,17 +90,33 @@ def source_digest() -> str:
 
 
 def up_to_date(bodies: Collection[str] = BODIES) -> bool:
-    """The library is there, has these bodies, and is newer than everything that it is made from."""
+    """The library is there, has these bodies, fits its seal, and is newer than everything that it is made from."""
     made_from = (Path(__file__), *(HERE / "cpu").iterdir())
     if not LIBRARY.exists() or LIBRARY.stat().st_mtime <= max(path.stat().st_mtime for path in made_from):
         return False
-    return set(bodies) <= set(built(LIBRARY))
+    return set(bodies) <= set(built(LIBRARY)) and sealed(LIBRARY)
 
 
 def built(library: Path) -> tuple[str, ...]:
     """The bodies in a library: each exports a symbol with its name. Nothing is loaded."""
     data = library.read_bytes()
     return tuple(body for body in BODIES if f"\0baton_has_{body}\0".encode() in data)
+
+
+def seal(library: Path) -> None:
+    """Writes the digest of a library's bytes behind them. The system's loader ignores what follows an ELF file."""
+    with library.open("ab") as file:
+        file.write(SEAL + _digest(library.read_bytes()) + b"\n")
+
+
+def sealed(library: Path) -> bool:
+    """Whether the library has the bytes that were sealed."""
+    data, _, digest = library.read_bytes().rpartition(SEAL)
+    return digest == _digest(data) + b"\n"
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).hexdigest().encode()
 
 
 def build_once(bodies: Collection[str] = BODIES) -> Path:
@@ -131,6 +151,7 @@ def build(target: Path = LIBRARY, *, bodies: Collection[str] = BODIES) -> Path:
             return build(target)  # the processor runs more than the system says
         whole = target.with_suffix(f".{os.getpid()}.tmp")
         shutil.copy(linked, whole)
+        seal(whole)
         whole.replace(target)
     return target
 

@@ -13,6 +13,8 @@ KERNEL_VERSION = 2  # raised whenever a recipe changes the bits it gives; part o
 
 BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx")  # in the order of dispatch.h
 
+SEAL = b"\nbaton-kernels seal "  # build.py writes it and a digest behind the library's bytes
+
 _FILE = Path(__file__).resolve().parent / "_baton_kernels.so"
 # Result and arguments of each C function: i int, l long, q 64 bits signed, Q unsigned, f float, d double, p pointer,
 # m a message or null, - nothing. The order is api.h's.
@@ -87,6 +89,11 @@ def load() -> Library:
         raise KernelError(
             "the CPU kernels are not built: install g++ 11 or newer and run `python -m baton_kernels.build`"
         )
+    if not _is_sealed(_FILE.read_bytes()):
+        raise KernelError(
+            "the CPU kernels were altered after they were built, or were not built by Baton: "
+            f"{_FILE.name} does not fit the digest at its end; run `python -m baton_kernels.build`"
+        )
     try:
         library = Library(_FILE)
     except (OSError, AttributeError) as error:
@@ -103,6 +110,13 @@ def load() -> Library:
             "install g++ 11 or newer and run `python -m baton_kernels.build`"
         )
     return library
+
+
+def _is_sealed(data: bytes) -> bool:
+    """Whether a library has the bytes that its build wrote. Self-tests miss some errors, a seal misses no changed
+    byte."""
+    before, _, digest = data.rpartition(SEAL)
+    return digest == hashlib.blake2b(before, digest_size=16).hexdigest().encode() + b"\n"
 
 
 def sources() -> str:

@@ -1,8 +1,8 @@
 """The fixed self-test: every kernel on small fixed inputs, hashed. Equal fingerprints mean equal numerics.
 
 A worker runs it when it starts. The bits of the bodies in use must equal those of the plain body, so that a wrong
-kernel never serves. The hash is part of the numerics class, so that machines with other numerics never share a
-request."""
+kernel never serves. Nothing here depends on a model, so the hash of each path is known: a library that is wrong in all
+bodies, as an altered source or a bad compiler makes it, is refused even where all workers of a mesh load it."""
 
 import hashlib
 
@@ -14,6 +14,15 @@ from baton_kernels.arrays import Array
 from baton_kernels.library import KERNEL_VERSION, KernelError
 
 _HEADS, _KV_HEADS, _DIM, _PAGE, _POSITIONS = 6, 2, 32, 32, 96
+_STORED, _CHUNK = 41, 700  # pages that long texts repeat, rows of a long chunk
+_LENGTHS = (32, 33, 511, 512, 513, 544, 601, 777, 1024, 1025, 1999, 4193)
+_VOCABULARIES = (32, 258, 300, 333, 1003, 4099)
+# Of each path on every machine. They change only with KERNEL_VERSION, or with this test.
+KNOWN = {
+    "fp32": "b988a1ce8d69ecf4a007660c4426146e",
+    "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
+    "amx": "5c3e4b71ad02820da471d58634f6bf31",
+}
 
 
 def self_test(path: str) -> str:
@@ -28,12 +37,17 @@ def self_test(path: str) -> str:
         machine.choose(forced)
     if plain != fingerprint:
         raise KernelError(f"self-test of path {path!r} failed: {before} gives {fingerprint}, plain gives {plain}")
+    if fingerprint != KNOWN[path]:
+        raise KernelError(
+            f"self-test of path {path!r} failed: {before} gives {fingerprint}, a right library gives {KNOWN[path]}; "
+            "build it from unchanged sources: `python -m baton_kernels.build`"
+        )
     return fingerprint
 
 
 def _run(path: str) -> str:
     digest = hashlib.blake2b(f"{path} {KERNEL_VERSION}".encode(), digest_size=16)
-    for result in (*_products(path), *_attention(path), *_sampling(), _checksum()):
+    for result in (*_products(path), *_attention(path), *_lengths(path), *_sampling(), _checksum()):
         digest.update(np.ascontiguousarray(result).view(np.uint8).tobytes())
     return digest.hexdigest()
 
@@ -85,8 +99,31 @@ def _attention(path: str) -> list[Array]:
     return [q, pool, out, normed]
 
 
+def _lengths(path: str) -> list[Array]:
+    """Single rows of texts up to thousands of slots, and a long chunk. The texts repeat few pages, without a period."""
+    layer, slots = kv.layer_bytes(path, _PAGE, 1, _DIM), np.arange(_STORED * _PAGE, dtype=np.int32)
+    pool, angles = np.zeros(layer * _STORED, np.uint8), numbers(12, len(slots), _DIM // 2)
+    cos = np.sqrt(np.float32(1.1) - angles * angles * np.float32(0.25))
+    q, page_of = np.empty((len(slots), 1, _DIM), np.float32), (slots // _PAGE).astype(np.int64) * layer
+    qkv = numbers(13, len(slots), 3 * _DIM)
+    kv.rotate_write(path, qkv, 1, 1, _DIM, cos, angles, slots, page_of, slots % _PAGE, _PAGE, pool, q)
+    order = np.arange(-(-_LENGTHS[-1] // _PAGE))
+    table, results = (order * order * 7 + order * 3) % _STORED, []
+    ends = np.array(_LENGTHS, np.int32)
+    for starts, counts in ((ends - 1, np.ones_like(ends)), (np.zeros(1, np.int32), np.full(1, _CHUNK, np.int32))):
+        rows, tables = int(counts.sum()), np.repeat(table[None].astype(np.int32), len(starts), 0)
+        out, first = np.empty((rows, _DIM), np.float32), (np.cumsum(counts) - counts).astype(np.int32)
+        kv.attention(path, q[:rows], pool, 0, layer, tables, starts, counts, first, 1, 1, _DIM, _PAGE, 0.7, out)
+        results.append(out)
+    return results
+
+
 def _sampling() -> list[Array]:
-    rows, vocab = 6, 333
+    return [each for vocab in _VOCABULARIES for each in _drawn(vocab)]
+
+
+def _drawn(vocab: int) -> list[Array]:
+    rows = 6
     position, n_top = np.arange(rows, dtype=np.int32), np.full(rows, 3, np.int32)
     drawn = sampling.sample(
         numbers(10, rows, vocab) * np.float32(4),

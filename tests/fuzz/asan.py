@@ -76,6 +76,7 @@ def compile_sanitized(newest: float) -> None:
     subprocess.run(
         [build.compiler(), "-shared", "-pthread", "-fsanitize=address", *made, "-o", str(linked)], check=True
     )
+    build.seal(linked)
     linked.replace(LIBRARY)
 
 

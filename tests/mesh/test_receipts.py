@@ -15,9 +15,30 @@ import pytest_asyncio
 
 from cli.replay import ReplaySource
 from tests.harness.process import ROOT
-from tests.receipts.cases import cases
+from tests.receipts.cases import TOOLS, Json, ReceiptCase, cases
+from tests.receipts.forging import forgeries, refusal
 from tests.receipts.meshes import OTHER_SHAPE, SMALL_SHAPE, Doors, mesh_of, with_one_weight_changed
 from tests.receipts.run import TakenReceipt, replay_all, take_all
+
+MOST_FORGERIES = 150  # of each answer
+HI: Json = {"messages": [{"role": "user", "content": "How many decode workers run?"}]}
+NAMED: Json = {"name": "mesh_status", "input_schema": TOOLS[0]["function"]["parameters"]}
+FULL: list[tuple[str, Json]] = [
+    (
+        "/v1/chat/completions",
+        {"tools": TOOLS, "tool_choice": "required", "logprobs": True, "top_logprobs": 2, "n": 2, "max_tokens": 40}
+        | {"return_token_ids": True}
+        | HI,
+    ),
+    ("/v1/completions", {"prompt": ["A", "B"], "n": 2, "echo": True, "logprobs": 1, "max_tokens": 5, "stop": ["."]}),
+    (
+        "/v1/responses",
+        {"input": "hi", "tools": [{"type": "function"} | TOOLS[0]["function"]], "tool_choice": "required"}
+        | {"max_output_tokens": 60, "metadata": {"a.b[0]": "c"}},
+    ),
+    ("/v1/messages", {"tools": [NAMED], "tool_choice": {"type": "any"}, "max_tokens": 60} | HI),
+    ("/generate", {"text": ["A", "B"], "return_logprob": True, "sampling_params": {"max_new_tokens": 4}}),
+]
 
 pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -78,15 +99,34 @@ async def test_the_command_says_equal_and_names_the_first_other_token(
     taken: list[TakenReceipt], other: Doors, tmp_path: Path
 ) -> None:
     each = next(each for each in taken if each.case.kind == "sampled" and each.case.door == "whole")
-    file, text = tmp_path / "receipt.json", each.source.text
-    file.write_text(json.dumps(each.receipt))
+    file, text = tmp_path / "answer.json", each.source.text
+    file.write_bytes(each.raw)
     assert text is not None
-    status, out, err = await baton("replay", str(file), "--prompt", text, "--url", other.url, "--json")
+    asked = "replay", str(file), "--prompt", text, "--url", other.url
+    status, out, err = await baton(*asked, "--json", "--key", each.key)
     assert (status, json.loads(out)["equal"]) == (0, True), err
+    status, out, _ = await baton(*asked)
+    assert status == 3 and "equal" in out and "this check has no key" in out
     status, out, _ = await baton("replay", str(file), "--prompt", f"{text}!", "--url", other.url)
     assert status == 1 and "prompt hash" in out
     status, out, err = await baton("receipt", str(file), "--url", other.url)
     assert status == 0, err  # both meshes share the folder of the key
+
+
+@in_one_loop
+@pytest.mark.parametrize("door", ["whole", "stream"])
+async def test_whatever_is_changed_in_a_real_answer_is_refused_by_name(
+    taken: list[TakenReceipt], other: Doors, door: str
+) -> None:
+    """Answers of all kinds, and those to requests that turn on whatever an answer can have."""
+    more = [ReceiptCase("full", door, path, body) for path, body in FULL]
+    kinds = {each.case.kind: each for each in taken if each.case.door in (door, "grpc")}
+    for each in [*kinds.values(), *await take_all(other, more)]:
+        assert refusal(each.raw, each.key) is None
+        forged = list(forgeries(each.raw))
+        for one in forged[:: max(1, len(forged) // MOST_FORGERIES)]:
+            said = refusal(one.raw, each.key)
+            assert said is not None and (each.case.door == "grpc" or one.name in said), (each.case, one.what, said)
 
 
 @in_one_loop

@@ -1,7 +1,6 @@
 """Takes receipts of one mesh and replays them on another, many at a time."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,9 @@ from google.protobuf import json_format
 
 from baton.inference.v1 import inference_pb2 as pb
 from cli.client import stream
+from cli.receipts.checked import CheckStatus, check_file, read_answer_file
 from cli.receipts.compare import ReplayDifference
 from cli.replay import ReplaySource, differences
-from gateway.receipts.canonical import read_receipt
-from gateway.receipts.shape import shaped
-from gateway.receipts.signing import check_signature
 from tests.receipts.cases import ReceiptCase
 from tests.receipts.meshes import Doors
 
@@ -27,7 +24,12 @@ SECONDS = 120.0
 @dataclass(frozen=True, slots=True)
 class TakenReceipt:
     case: ReceiptCase
-    receipt: Json
+    raw: bytes  # the answer as a client saves it
+    key: str  # of the mesh that gave it
+
+    @property
+    def receipt(self) -> Json:
+        return read_answer_file(self.raw).receipt
 
     @property
     def source(self) -> ReplaySource:
@@ -39,15 +41,18 @@ class TakenReceipt:
 async def take_all(
     doors: Doors, cases: Sequence[ReceiptCase], on_done: Callable[[], None] = lambda: None
 ) -> list[TakenReceipt]:
+    """The answers, each with a receipt that the key of this mesh signed and that covers every field."""
     room = asyncio.Semaphore(AT_ONCE)
     async with httpx2.AsyncClient(base_url=doors.url, timeout=SECONDS) as client:
+        key = str((await client.get("/v1/receipts/key")).json()["key"])
 
         async def take(case: ReceiptCase) -> TakenReceipt:
             async with room:
-                receipt = await _over_grpc(doors, case) if case.door == "grpc" else await _over_http(client, case)
-            check_signature(receipt)
+                raw = await _over_grpc(doors, case) if case.door == "grpc" else await _over_http(client, case)
+            found = check_file(read_answer_file(raw), key)
+            assert found.status is CheckStatus.RIGHT, found.fields()
             on_done()
-            return TakenReceipt(case, receipt)
+            return TakenReceipt(case, raw, key)
 
         return list(await asyncio.gather(*map(take, cases)))
 
@@ -60,7 +65,7 @@ async def replay_all(
 
     async def replay(each: TakenReceipt) -> list[ReplayDifference]:
         address = doors.grpc if each.case.door == "grpc" else ""
-        receipt = shaped(read_receipt(json.dumps(each.receipt).encode()))
+        receipt = check_file(read_answer_file(each.raw), each.key).receipt
         async with room:
             found = await differences(receipt, each.source, url=doors.url, address=address)
         on_done()
@@ -69,18 +74,14 @@ async def replay_all(
     return list(await asyncio.gather(*map(replay, taken)))
 
 
-async def _over_http(client: httpx2.AsyncClient, case: ReceiptCase) -> Json:
+async def _over_http(client: httpx2.AsyncClient, case: ReceiptCase) -> bytes:
     body = case.body | {"receipt": True, "stream": case.door == "stream"}
     reply = await client.post(case.path, json=body)
     assert reply.status_code == 200, reply.text
-    if case.door == "whole":
-        return read_receipt(reply.content)
-    frames = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
-    carrying = json.loads(next(frame for frame in reversed(frames) if '"receipt":{' in frame))
-    return read_receipt(json.dumps(carrying.get("response", carrying)).encode())
+    return reply.content
 
 
-async def _over_grpc(doors: Doors, case: ReceiptCase) -> Json:
+async def _over_grpc(doors: Doors, case: ReceiptCase) -> bytes:
     request = json_format.ParseDict(case.body | {"receipt": True}, pb.GenerateRequest())
     events = [event async for event in stream(doors.grpc, request)]
-    return dict(json.loads(events[-1].finished.receipt_json))
+    return "\n".join(json_format.MessageToJson(event) for event in events).encode()

@@ -1,6 +1,7 @@
 """A browser tab, a mesh of real processes, and a gateway with as many made-up workers as a test wants."""
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -59,7 +60,7 @@ class MadeUpMesh:
         prefix, address = PrefixChange(0, (), (), snapshot=True), f"10.0.0.{self._made}:7000"
         name = name or f"{tier.value}-{self._made}"
         hello = Hello(tier, self._made, address, "class", "print", model, "0", 32, 512, load, prefix, name=name)
-        session = cast(Any, RecordingSession(name=name))
+        session = cast(Any, RecordingSession(name=name, heard_seconds=math.inf))
         worker = self.gateway.attaching.on_hello(session, hello)
         assert worker is not None, "its model is served"
         worker.page_map = PageMap(

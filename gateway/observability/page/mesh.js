@@ -1,7 +1,7 @@
 // The stations of the mesh: the gateway, and a card for each worker with its pool of pages and its queue.
 
 import { byId, h, keyed, roving, setText } from "./dom.js";
-import { count, percent, plural, rate } from "./format.js";
+import { clock, count, percent, plural, rate } from "./format.js";
 import { PageMap, STATES } from "./pages.js";
 import { onLook } from "./theme.js";
 
@@ -88,10 +88,10 @@ export class Mesh {
   fillCard(worker) {
     const card = this.cards.get(worker.id);
     card.worker = worker;
-    card.root.dataset.state = worker.lost ? (worker.draining ? "left" : "lost") : worker.draining ? "draining" : worker.running ? "busy" : "idle";
+    card.root.dataset.state = worker.silent ? "silent" : worker.lost ? (worker.draining ? "left" : "lost") : worker.draining ? "draining" : worker.running ? "busy" : "idle";
     setText(card.name, worker.name);
     const queue = worker.waiting ? ` · ${count(worker.waiting)} queued` : "";
-    const words = worker.lost ? (worker.draining ? "left" : "lost") : worker.draining ? "draining" : worker.running ? `${count(worker.running)} running${queue}` : worker.waiting ? `${count(worker.waiting)} queued` : "idle";
+    const words = worker.silent ? `silent since ${clock(worker.silent)}` : worker.lost ? (worker.draining ? "left" : "lost") : worker.draining ? "draining" : worker.running ? `${count(worker.running)} running${queue}` : worker.waiting ? `${count(worker.waiting)} queued` : "idle";
     setText(card.busy, words);
     card.button.setAttribute("aria-label", `${worker.name}, ${words}. Details`);
     this.describePages(card);

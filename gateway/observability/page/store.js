@@ -3,6 +3,11 @@
 const HISTORY_SECONDS = 60;
 const GHOST_MS = 12000; // a worker that has left stays visible so long
 const RATE_SECONDS = 2; // tokens per second are a mean over this time
+// What the page knows of a silent worker that it has never seen attached.
+const NOTHING = {
+  class: "", fingerprint: "", model: "", page_tokens: 0, draining: false, waiting: 0, running: 0, queued_tokens: 0,
+  tokens_per_second: 0, pages: 0, available: 0, states: null,
+};
 
 export class Store {
   constructor() {
@@ -52,6 +57,11 @@ export class Store {
     return Math.max(0, now() - this.clockOffset - request.accepted_seconds);
   }
 
+  /** When the last message of a silent worker came. */
+  since(silent) {
+    return new Date(Date.now() - 1000 * (now() - this.clockOffset - silent.since_seconds));
+  }
+
   /** Tokens per second over the last moments. */
   tokenRate() {
     const last = this.samples.at(-1);
@@ -72,11 +82,15 @@ export class Store {
     return buckets;
   }
 
-  /** Workers of a tier in a steady order, those that just left included. */
+  /** Workers of a tier in a steady order, those included that just left, or that fell silent and are not back. */
   workers(tier) {
-    for (const [id, ghost] of this.ghosts) if (Date.now() - ghost.at > GHOST_MS) this.ghosts.delete(id);
-    const gone = [...this.ghosts.values()].map((ghost) => ({ ...ghost.worker, lost: true }));
+    const silent = new Map(this.state.silent.map((each) => [each.id, each]));
+    for (const [id, ghost] of this.ghosts) if (Date.now() - ghost.at > GHOST_MS && !silent.has(id)) this.ghosts.delete(id);
+    const known = new Set([...this.state.workers.map((worker) => worker.id), ...this.ghosts.keys()]);
+    const strange = this.state.silent.filter((each) => !known.has(each.id)).map((each) => ({ ...NOTHING, ...each }));
+    const gone = [...[...this.ghosts.values()].map((ghost) => ghost.worker), ...strange].map((worker) => ({ ...worker, lost: true }));
     return [...this.state.workers, ...gone]
+      .map((worker) => ({ ...worker, silent: silent.has(worker.id) ? this.since(silent.get(worker.id)) : null }))
       .filter((worker) => worker.tier === tier)
       .sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }) || a.id.localeCompare(b.id));
   }
@@ -104,6 +118,10 @@ export class Store {
       } else if (worker.draining && !had.get(worker.id).draining) {
         news.push({ kind: "info", text: `${worker.name} drains: it takes no new requests` });
       }
+    }
+    const still = new Set(before.silent.map((each) => each.id));
+    for (const each of state.silent) {
+      if (each.attached && !still.has(each.id)) news.push({ kind: "bad", text: `${each.name} stands still: nothing comes from it` });
     }
     const attempts = new Map(before.requests.map((request) => [request.id, request.attempt]));
     const resumed = state.requests.filter((r) => attempts.has(r.id) && r.attempt > attempts.get(r.id));

@@ -4,6 +4,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from gateway.receipts.answers.fields import SentAnswer, covered
 from gateway.receipts.hashes import digest, id_bytes, token_hashes
 from gateway.receipts.shape import Receipt, shaped
 from gateway.receipts.signing import SigningKey
@@ -70,3 +71,13 @@ def raw_receipt(
 
 def receipt_of(*prompts: Any, **more: Any) -> Receipt:
     return shaped(raw_receipt(*prompts, **more))
+
+
+SALT = "5" * 32
+
+
+def answer_with_receipt(answer: dict[str, Any] | None = None, key: SigningKey = KEY) -> dict[str, Any]:
+    """An answer as a gateway sends it: its receipt covers its fields."""
+    sent = answer if answer is not None else {"id": "c", "choices": [{"index": 0, "text": "Once", "logprobs": None}]}
+    plain = {name: value for name, value in raw_receipt().items() if name not in ("signature", "key")}
+    return sent | {"receipt": key.signed(plain | {"answer": covered(SentAnswer(sent), SALT)}), "receipt_salt": SALT}

@@ -17,7 +17,7 @@ from cli.receipts.ask import OtherClass, ReplayMesh
 from gateway.receipts.canonical import read_receipt
 from gateway.receipts.shape import Receipt, ReceiptNumerics
 from gateway.receipts.signing import SigningKey
-from tests.unit.cli.signed_receipts import CLASS, KEY, raw_receipt, receipt_of
+from tests.unit.cli.signed_receipts import CLASS, KEY, answer_with_receipt, raw_receipt, receipt_of
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def test_half_a_character_is_refused_with_status_2(
     assert "has \\ud800, half of a character" in capsys.readouterr().err
 
 
-def test_status_0_means_that_every_token_is_equal(
+def test_status_0_means_that_every_token_is_equal_and_that_the_given_key_signed(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer_with(monkeypatch, receipt_of())
-    assert run(file) == 0
+    assert run(file, key=KEY.public) == 0
     assert json.loads(capsys.readouterr().out) == {
         "equal": True,
         "receipt": "rcpt-1",
@@ -66,7 +66,77 @@ def test_status_0_means_that_every_token_is_equal(
         "choices": 1,
         "tokens": 3,
         "differences": [],
+        "key": KEY.public,
+        "trusted": True,
+        "answer": "none",
+        "changes": [],
     }
+
+
+OTHER = SigningKey(Ed25519PrivateKey.generate())
+
+
+def test_status_3_means_that_nobody_said_whose_signature_it_must_be(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stranger has signed the receipt anew, and the answer that it carries."""
+    answer_with(monkeypatch, receipt_of())
+    file.write_text(json.dumps(answer_with_receipt(key=OTHER)))
+    assert (run(file, json=False), verify(file)) == (3, 3)
+    out = capsys.readouterr().out
+    assert out.count(f"signed by {OTHER.public}: this check has no key") == 2 and "equal: 3 tokens" in out
+    assert (run(file, key=KEY.public), verify(file, key=KEY.public)) == (2, 1)
+    assert (run(file, key=OTHER.public), verify(file, key=OTHER.public)) == (0, 0)
+
+
+def test_a_changed_field_is_named_by_both_commands_before_a_mesh_is_asked(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer_with(monkeypatch, AssertionError("asked"))
+    forged = answer_with_receipt()
+    forged["choices"][0]["text"] = "Twice"
+    file.write_text(json.dumps(forged | {"usage": {"prompt_tokens": 1}}))
+    for key in ("", KEY.public):
+        assert run(file, key=key, json=False) == 1
+        assert verify(file, key=key) == 1
+        out = capsys.readouterr().out
+        assert out.count("choices[0].text was changed") == out.count("usage.prompt_tokens was added") == 2
+    assert run(file) == 1
+    (first, _) = json.loads(capsys.readouterr().out)["changes"]
+    assert first == {"field": "choices[0].text", "how": "changed"}
+
+
+@pytest.mark.parametrize("salt", [None, "6" * 32, 7])
+def test_without_its_salt_an_answer_is_refused(file: Path, salt: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(json.dumps(answer_with_receipt() | {"receipt_salt": salt}))
+    assert verify(file, key=KEY.public) == 1
+    assert "receipt_salt was" in capsys.readouterr().out
+
+
+def test_status_4_means_that_an_older_receipt_does_not_cover_the_answer_around_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer_with(monkeypatch, receipt_of())
+    file.write_text(json.dumps({"choices": [{"text": "anything"}], "receipt": raw_receipt()}))
+    for key in ("", KEY.public):
+        assert (verify(file, key=key), run(file, key=key, json=False)) == (4, 4)
+        assert capsys.readouterr().out.count("covers the tokens alone") == 2
+    assert verify(file, key=KEY.public, json=True) == 4
+    assert json.loads(capsys.readouterr().out)["valid"] is False
+    answer_with(monkeypatch, receipt_of(([1, 2], [[7, 8, 10]])))
+    assert run(file, key=KEY.public) == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_a_file_is_read_as_shells_write_it(file: Path, encoding: str, ends: str) -> None:
+    file.write_bytes(json.dumps(answer_with_receipt({"id": "ü"}), indent=1).replace("\n", ends).encode(encoding))
+    assert verify(file, key=KEY.public) == 0
+
+
+def test_a_file_with_two_receipts_is_none(file: Path) -> None:
+    file.write_text(f"data: {json.dumps(answer_with_receipt())}\n\n" * 2)
+    assert verify(file, key=KEY.public) == 2
 
 
 def test_status_1_says_what_differs(
@@ -127,7 +197,9 @@ def test_a_signature_is_verified_by_hex_by_pem_and_by_what_the_gateway_answers(
     assert "the given key" in capsys.readouterr().out
     assert verify(file, key=other.public, json=True) == 1
     assert json.loads(capsys.readouterr().out)["reason"].startswith("the receipt is signed by the key")
-    assert verify(file) == 0
+    assert verify(file, key=page.read_text()) == verify(file, key=KEY.public_pem) == 0
+    capsys.readouterr()
+    assert verify(file) == 3
     assert "knows nothing about" in capsys.readouterr().out
     page.write_text("nothing")
     assert verify(file, key=str(page)) == 2
@@ -140,7 +212,7 @@ def test_a_changed_receipt_and_what_is_none_have_different_statuses(file: Path) 
     assert verify(file) == 2
     read = read_receipt(json.dumps(raw_receipt()).encode())
     file.write_text(json.dumps({"choices": [0.5], "receipt": read}))
-    assert verify(file) == 0
+    assert verify(file) == 4
 
 
 def test_a_change_of_class_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +229,7 @@ def test_a_receipt_writes_no_control_characters_to_the_terminal(
 ) -> None:
     raw = {name: value for name, value in raw_receipt(name="\x1b[2J").items() if name not in ("signature", "key")}
     file.write_text(json.dumps(KEY.signed(raw | {"model": "\x1b]0;title\x07", "request_id": "a\nb"})))
-    assert verify(file) == 0
+    assert verify(file) == 3
     answer_with(monkeypatch, receipt_of(temperature="\x1b[31m"))
     assert run(file, json=False) == 1
     out = capsys.readouterr().out

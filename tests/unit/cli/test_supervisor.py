@@ -13,6 +13,7 @@ import pytest
 from cli import supervisor
 from cli.priority import stand_back
 from cli.supervisor import MeshFailed, ProcessState, Service, Supervisor, brief
+from mesh.lossy_output import WRITER
 from mesh.rules import RULES
 
 READY = "import sys, time\nprint('x ready at 127.0.0.1:1', file=sys.stderr, flush=True)\ntime.sleep(600)"
@@ -248,6 +249,7 @@ async def test_a_service_is_restarted_though_no_line_of_it_can_be_shown() -> Non
     def full(name: str, line: str) -> None:
         raise OSError(28, "No space left on device")
 
+    before = WRITER.lost
     supervisor = Supervisor([service("a", READY)], full)
     supervisor.start()
     try:
@@ -257,5 +259,6 @@ async def test_a_service_is_restarted_though_no_line_of_it_can_be_shown() -> Non
         process.kill()
         await until(lambda: supervisor.running[0].starts == 2)
         await supervisor.all_ready(PATIENCE_SECONDS)
+        await until(lambda: WRITER.lost - before == 3)  # it is ready, it ended, it is ready again
     finally:
         await supervisor.stop()

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway.core import ChoiceRequest, ModelFacts, PromptScores, Timings
+from gateway.core import ChoiceRequest, ModelFacts, PromptScores, SilentFacts, Timings
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.text.assets import Assets
@@ -153,6 +153,9 @@ class FakeCore:
         )
 
     def refused_workers(self) -> tuple[str, ...]:
+        return ()
+
+    def silent_workers(self) -> tuple[SilentFacts, ...]:
         return ()
 
     def alarms(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class RecordingSession:
     sent: list[Message] = field(default_factory=list)
     heard_seconds: float = 0.0
     ended_there: bool = True
+    expired: bool = False
     name: str = "worker"
 
     def send(self, message: Message) -> None:

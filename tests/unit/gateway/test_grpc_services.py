@@ -11,9 +11,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.rpc.v1 import rpc_pb2
-from gateway.grpc.api import Generating, services, whole
+from gateway.grpc.api import Generating, services
 from gateway.grpc.request import AskedRequest
 from gateway.grpc.server import serve_grpc
+from gateway.grpc.whole import whole
 from gateway.observability.traces import RecentTraces
 from mesh.config import GatewayConfig
 from mesh.errors import Unavailable

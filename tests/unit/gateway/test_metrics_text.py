@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -37,7 +38,7 @@ def worker(name: str, incarnation: int, tier: Tier = Tier.DECODE) -> AttachedWor
     hello = Hello(
         tier, incarnation << 32, "a:1", "class", "print", "tiny", "hash", 16, 512, load, PrefixChange(0), name
     )
-    return AttachedWorker(hello, cast(Any, None), load)
+    return AttachedWorker(hello, cast(Any, SimpleNamespace(heard_seconds=0.0)), load)
 
 
 def gateway_with(workers: Iterable[AttachedWorker]) -> Gateway:
@@ -205,7 +206,7 @@ async def test_a_large_page_is_written_in_pieces_and_the_loop_runs_in_between() 
     assert whole.done(), "without pieces the loop waits for the whole page"
 
 
-def test_every_process_of_a_gateway_judges_by_itself_which_workers_hang() -> None:
+async def test_every_process_of_a_gateway_judges_by_itself_which_workers_hang() -> None:
     gateway = gateway_with([worker("decode-1", 1), worker("decode-2", 2)])
     collector = MeshCollector(
         gateway,

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -20,7 +21,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway.attached import AttachedWorker
-from gateway.core import ChoiceRequest, ModelFacts
+from gateway.core import ChoiceRequest, ModelFacts, SilentFacts
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.observability.by_model import MetricsByModel
@@ -67,6 +68,9 @@ class TwoModels(FakeCore):
 
     def refused_workers(self) -> tuple[str, ...]:
         return ("decode-7 at 10.0.0.7:1 has stranger",)
+
+    def silent_workers(self) -> tuple[SilentFacts, ...]:
+        return ()
 
     def alarms(self) -> tuple[str, ...]:
         return ("decode-7 at 10.0.0.7:1 has stranger",)
@@ -217,7 +221,7 @@ def attached(model: str, incarnation: int, tier: Tier = Tier.DECODE) -> Attached
         PrefixChange(0),
         f"w{incarnation}",
     )
-    return AttachedWorker(hello, cast(Any, None), load)
+    return AttachedWorker(hello, cast(Any, SimpleNamespace(heard_seconds=0.0)), load)
 
 
 def gateway_of(*models: ServedModel) -> Gateway:

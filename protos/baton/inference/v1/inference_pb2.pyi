@@ -404,16 +404,18 @@ class ChoiceFinished(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[_Union[FinishReason, str]] = ..., stop_token_id: _Optional[int] = ..., stop_string: _Optional[str] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("usage", "timings", "changed_to", "receipt_json")
+    __slots__ = ("usage", "timings", "changed_to", "receipt_json", "receipt_salt")
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     CHANGED_TO_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_JSON_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_SALT_FIELD_NUMBER: _ClassVar[int]
     usage: Usage
     timings: Timings
     changed_to: _containers.RepeatedCompositeFieldContainer[NumericsClass]
     receipt_json: str
-    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., changed_to: _Optional[_Iterable[_Union[NumericsClass, _Mapping]]] = ..., receipt_json: _Optional[str] = ...) -> None: ...
+    receipt_salt: str
+    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., changed_to: _Optional[_Iterable[_Union[NumericsClass, _Mapping]]] = ..., receipt_json: _Optional[str] = ..., receipt_salt: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "drafted_tokens", "accepted_tokens", "reasoning_tokens")

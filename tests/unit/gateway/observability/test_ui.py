@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from random import Random
@@ -46,7 +47,8 @@ def add_worker(gateway: Gateway, tier: Tier, incarnation: int) -> list[Any]:
         load,
         PrefixChange(0, (), (), True),
     )
-    session = SimpleNamespace(send=sent.append, name=f"{tier.value} {incarnation}", close=lambda: None)
+    name = f"{tier.value} {incarnation}"
+    session = SimpleNamespace(send=sent.append, name=name, close=lambda: None, heard_seconds=math.inf, expired=False)
     gateway.attaching.on_hello(cast(Any, session), hello)
     return sent
 

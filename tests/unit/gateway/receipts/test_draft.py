@@ -9,6 +9,7 @@ import pytest
 
 from gateway.client_request import ClientRequest
 from gateway.events import Delta, Event, Finished
+from gateway.receipts.answers.fields import SentAnswer
 from gateway.receipts.canonical import MAX_BYTES, canonical
 from gateway.receipts.draft import DraftHead, ReceiptDraft
 from gateway.receipts.receipts import MAX_CHOICES, Receipts
@@ -95,9 +96,32 @@ async def test_no_receipt_holds_up_the_event_loop(tmp_path: Path) -> None:
                 _ = [event async for event in draft.noting(number, given([delta(index, 0, 40, "one")]))]
         _ = [event async for event in draft.noting(0, given([delta(0, 1_000_000, 5, "one"), Finished(0, End.STOP)]))]
         with LongestPass() as ending:
-            receipt = await receipts.finish(draft)
+            receipt = (await receipts.finish(draft, lambda: SentAnswer({})))["receipt"]
         return receipt, max(seconds, ending.seconds)
 
     receipt = await best_of(attempt, LONGEST_SECONDS)
     check_signature(receipt)
     assert receipt["prompts"][0]["choices"][0]["given"] == 1_000_000
+
+
+async def test_receipts_that_cannot_be_kept_reach_their_clients_and_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    receipts = Receipts(
+        tmp_path, random=random.Random(1), clock=lambda: 1e9, version="1", seconds=60.0, most_bytes=1 << 22
+    )
+    (tmp_path / "kept").touch()  # no folder can be made there
+
+    async def finished() -> Any:
+        draft = await receipts.begin([valid()], model="tiny")
+        _ = [event async for event in draft.noting(0, given([delta(0, 0, 9, "one"), Finished(0, End.LENGTH)]))]
+        return await receipts.finish(draft)
+
+    for _ in range(3):
+        check_signature(await finished())
+    (tmp_path / "kept").unlink()
+    receipt = await finished()
+    assert await receipts.find(receipt["id"]) is not None
+    first, second = (record.getMessage() for record in caplog.records if record.name == "baton.gateway")
+    assert first.startswith("receipts cannot be kept, see the setting receipts_folder")
+    assert second == "receipts are kept again; 3 could not be"

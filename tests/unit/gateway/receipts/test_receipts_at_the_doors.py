@@ -50,7 +50,9 @@ def frames_of(text: str) -> list[Any]:
 
 
 def without_id(receipt: Any) -> Any:
-    return {name: value for name, value in receipt.items() if name not in ("id", "request_id", "signature")}
+    """The part that answers to the same request share, however they are sent."""
+    own = ("id", "request_id", "answer", "signature")
+    return {name: value for name, value in receipt.items() if name not in own}
 
 
 async def test_a_whole_answer_carries_a_signed_receipt(http: httpx2.AsyncClient) -> None:
