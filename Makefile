@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-# Python keeps its bytecode, whatever the environment says. A mesh is five processes and the tests start hundreds: each
+# Python keeps its bytecode, whatever the environment says. A mesh is several processes and the tests start hundreds: each
 # would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -171,6 +171,10 @@ routing: $(DEV) ## how long a route takes to choose among 1,000 workers, and wha
 .PHONY: split
 split: $(DEV) ## throughput, first tokens and gaps of the adaptive split beside both fixed ones
 	@$(BIN)/python -m bench.split --json $(ARGS)
+
+.PHONY: arrangements
+arrangements: $(DEV) ## is what `baton up` starts by default the best arrangement of workers for this machine?
+	@$(BIN)/python -m bench.arrangements --json $(ARGS)
 
 .PHONY: overhead
 overhead: $(DEV) ## what tracing and metrics cost, in tokens per second

@@ -1,7 +1,7 @@
 """`baton demo`: a real mesh on free ports, one question, its answer, and a picture of where the time went.
 
-Everything is as in production: five processes, gRPC between them, pages over a real transport, and a timeline from the
-request's trace, which the gateway keeps. At the end all processes are gone."""
+Everything is as in production: a process for each service, gRPC between them, pages over a real transport, and a
+timeline from the request's trace, which the gateway keeps. At the end all processes are gone."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ def demo(
     question: Annotated[str, typer.Argument(help="The question.")] = QUESTION,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 128,
 ) -> None:
-    """Start a mesh of five processes, ask it one question and show where the time went.
+    """Start a mesh, ask it one question and show where the time went.
 
     Example: baton demo "What happens when a worker dies?"
     """

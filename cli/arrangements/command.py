@@ -1,7 +1,7 @@
 """The part of `baton doctor` that measures arrangements: it runs them, shows the table, the plots and the verdict."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,22 @@ from cli.arrangements.verdict import best_of, sentences, share_of_default
 from cli.output import emit_json, err, fail, say
 from cli.supervisor import MeshFailed
 
+Measure = Callable[[str, MeasureOrder, Callable[[str], None]], Awaitable[Turns]]
+
 
 def show_arrangements(
-    settings: Mapping[str, str], *, machine: str, model: str, chosen: str, picture: Path | None, as_json: bool
+    settings: Mapping[str, str],
+    *,
+    machine: str,
+    model: str,
+    chosen: str,
+    picture: Path | None,
+    as_json: bool,
+    measure: Measure = measure_one,
 ) -> None:
     """`chosen`: what the default is on this machine, and why."""
     try:
-        found = asyncio.run(_measured(MeasureOrder(settings)))
+        found = asyncio.run(_measured(MeasureOrder(settings), measure))
     except (MeshFailed, NoTokens) as error:
         fail(str(error))
     if picture is not None:
@@ -34,12 +43,12 @@ def show_arrangements(
     print("\n".join([f"{machine}, {model}", "", *lines, "", *sentences(found, chosen)]))
 
 
-async def _measured(order: MeasureOrder) -> dict[str, Turns]:
+async def _measured(order: MeasureOrder, measure: Measure) -> dict[str, Turns]:
     found = dict[str, Turns]()
     with Progress(console=err) as progress:
         bar = progress.add_task("arrangements", total=len(ARRANGEMENTS))
         for name in ARRANGEMENTS:
-            found[name] = await measure_one(name, order, lambda text: progress.update(bar, description=text))
+            found[name] = await measure(name, order, lambda text: progress.update(bar, description=text))
             progress.update(bar, advance=1)
     return found
 

@@ -167,4 +167,4 @@ def test_several_gateway_processes_share_ports_and_workers_know_all_of_them(mode
     addresses = tuple(f"127.0.0.1:{port}" for port in (21050, 21051, 21052))
     assert tuple(gateway.own_worker_address for gateway in gateways) == addresses
     decode = read_settings(overrides=settings_in(services[-1].arguments)).decode()
-    assert decode.gateways == addresses and (decode.worker_on_host + 1, decode.workers_on_host) == (mesh.workers, mesh.workers)
+    assert decode.gateways == addresses and decode.worker_on_host + 1 == decode.workers_on_host == mesh.workers
