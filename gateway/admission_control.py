@@ -10,13 +10,15 @@ from collections.abc import Callable
 from math import exp, inf
 
 from gateway.core import ChoiceRequest
+from gateway.deadlines import SURE, Paces
+from gateway.figures import tokens_per_second
 from gateway.observability.record import ERROR, RequestRecord
 from gateway.router import Local
 from gateway.table import Group
 from gateway.tally import LONGEST_WAIT_SECONDS, SHORTEST_WAIT_SECONDS, Tally
 from gateway.workers import Workers
 from mesh.errors import BatonError, Overloaded, Unavailable
-from mesh.rules import Rules
+from mesh.rules import RULES
 
 QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING = "queue", "deadline", "max_waiting", "no_worker", "draining"
 REFUSALS = QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING  # why requests are refused
@@ -36,9 +38,12 @@ class AdmissionControl:
         local: Local,
         max_waiting: int,
         queue_seconds: float,  # 0: no request is refused for its wait
+        paces: Paces | None = None,  # of answers that ended
+        priority_seconds: float = RULES.priority_seconds,
     ) -> None:
         self._workers, self._tally, self._check_workers, self._local = workers, tally, check_workers, local
         self._max_waiting, self._queue_seconds = max_waiting, queue_seconds
+        self._paces, self._priority_seconds = paces or Paces(), priority_seconds
         self.refusals = Counter[str](dict.fromkeys(REFUSALS, 0))
         self._demand, self._experience = _Demand(), _Experience(queue_seconds)
 
@@ -68,11 +73,34 @@ class AdmissionControl:
         self._attached(now, choice.model)
         if not self._queue_seconds:
             return
-        deadline = choice.deadline_seconds
-        if deadline is not None and (wait := self.wait_seconds(choice.model, examined=examined)) > deadline:
-            self._refuse(DEADLINE, wait, f"the request's deadline is in {deadline:.3g} s", now)
+        wait = self.wait_seconds(choice.model, examined=examined)
+        if choice.deadline_seconds is not None:
+            wait += self._own_seconds(choice, now)
+            if wait > choice.deadline_seconds:
+                own = f"the request's deadline is in {choice.deadline_seconds:.3g} s"
+                self._refuse(DEADLINE, wait, own, now, what="the requests before this one, and its own tokens,")
         self._demand.admitted(now)
         self._experience.begins(choice, self._estimate(choice.model, examined=examined))
+
+    def start_limit(self, choice: ChoiceRequest, now: float) -> float | None:
+        """Time after which a worker gives a choice back of which nothing is computed: the estimate at the door was
+        wrong, or what is left until its deadline is too short by then. Its priority may make it wait for younger ones.
+        None: it waits, as do all choices of a request but the first: they may wait for each other."""
+        if not self._queue_seconds or choice.emitted or len(choice.trace.choices) > 1:
+            return None
+        limit = LATE_TIMES * self._queue_seconds + max(0, choice.priority) * self._priority_seconds
+        if choice.deadline_seconds is None:
+            return limit
+        return max(0.0, min(limit, choice.deadline_seconds - self._own_seconds(choice, now)))
+
+    def _own_seconds(self, choice: ChoiceRequest, now: float) -> float:
+        """The time for its own prompt and answer, at least: with the most that a prefix cache has of the prompt, at the
+        speed of the fastest worker, and with no more tokens than it must have."""
+        table = self._workers.table(choice.model)
+        cached = max((each.tokens for each in table.leading(choice.prompt, choice.salt, choice.hashes)), default=0)
+        workers = (worker for group in (*table.prefills, *table.decodes) for worker in group.workers)
+        fastest = max((tokens_per_second(worker) for worker in workers), default=inf)
+        return SURE * max(0, len(choice.prompt) - cached) / fastest + self._paces.answer_seconds(choice, now)
 
     def wait_seconds(self, model: str, *, examined: bool = False) -> float:
         """How long a request that came now would wait until something of it is computed."""
@@ -112,11 +140,13 @@ class AdmissionControl:
         except Unavailable as error:
             raise self._refused(NO_WORKER, error) from None
 
-    def _refuse(self, why: str, wait: float, limit: str, now: float) -> None:
+    def _refuse(
+        self, why: str, wait: float, limit: str, now: float, what: str = "the requests before this one"
+    ) -> None:
         self._demand.refused(now)
         retry = min(max(wait / 2 * self._demand.rate, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
-        what = f"the requests before this one take about {wait:.1f} s, and {limit}; try again in {retry:.1f} s"
-        raise self._refused(why, Overloaded(what, wait_seconds=wait, retry_after_seconds=retry))
+        said = f"{what} take about {wait:.1f} s, and {limit}; try again in {retry:.1f} s"
+        raise self._refused(why, Overloaded(said, wait_seconds=wait, retry_after_seconds=retry))
 
     def _refused(self, why: str, error: BatonError) -> BatonError:
         self.refusals[why] += 1
@@ -177,12 +207,3 @@ class _Demand:
     def _fade(self, now: float) -> None:
         left = exp((self._seconds - now) / DEMAND_SECONDS)
         self._came, self._admitted, self._seconds = self._came * left, self._admitted * left, now
-
-
-def start_limit(queue_seconds: float, rules: Rules, choice: ChoiceRequest) -> float | None:
-    """Time after which a worker gives a choice back of which nothing is computed: the estimate at the door was wrong.
-    Its priority may make it wait for younger ones. None: it waits, as do all choices of a request but the first: they
-    may wait for each other."""
-    if not queue_seconds or choice.emitted or len(choice.trace.choices) > 1:
-        return None
-    return LATE_TIMES * queue_seconds + max(0, choice.priority) * rules.priority_seconds

@@ -33,6 +33,7 @@ class ChoiceRequest:
     salt: bytes = b""  # tenant's share of the block hashes
     affinity: str = ""  # the router prefers the workers that the last request with this key went to; empty: none
     priority: int = 0  # a lower number counts as older, see mesh/rules.py
+    least_tokens: int = 1  # tokens that it has at its end at least, `emitted` included
     choices: int = 1  # choices of the client's request, of which this is one
     examination: Examination | None = None  # compute the prompt alone and report; no token is sampled
     prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it

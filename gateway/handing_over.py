@@ -105,14 +105,8 @@ def seconds_left(request: GatewayRequest, worker: AttachedWorker) -> float:
     if worker.tier is Tier.PREFILL:
         return 0.0 if request.begun == worker.incarnation else prompt_wait(worker)
     tokens = request.choice.sampling.max_tokens - request.next_position
-    return tokens * seconds_per_token(request)
-
-
-def seconds_per_token(request: GatewayRequest) -> float:
-    shown, first = len(request.shown), request.first_token_seconds
-    if shown < 2 or first is None:
-        return GUESSED_SECONDS
-    return max(0.0, request.shown_seconds - first) / (shown - 1)
+    pace = request.pace_seconds
+    return tokens * (GUESSED_SECONDS if pace is None else pace)
 
 
 def tokens_of(request: GatewayRequest) -> int:

@@ -162,6 +162,12 @@ class GatewayRequest:
         """That of the client, and some steps less for choices behind the first: others' requests overtake them."""
         return self.choice.priority + BEHIND_STEPS * self.behind
 
+    @property
+    def pace_seconds(self) -> float | None:
+        """Seconds between two of its tokens so far; None: it has fewer than two."""
+        shown, first = len(self.shown), self.first_token_seconds
+        return None if shown < 2 or first is None else max(0.0, self.shown_seconds - first) / (shown - 1)
+
     def begin(self, ticket: Ticket, now: float) -> None:
         """The next attempt begins; no worker has done anything for it yet."""
         self.ticket, self.opened_seconds, self.base = ticket, now, self.next_position

@@ -14,6 +14,7 @@ from gateway.affinity import Affinities
 from gateway.attached import AttachedWorker
 from gateway.candidates import choose, forgive, refuse
 from gateway.core import ChoiceRequest
+from gateway.deadlines import Deadlines, Paces
 from gateway.deaths import Deaths
 from gateway.examining import Examining
 from gateway.held import Held, share
@@ -29,7 +30,7 @@ from gateway.settling import Settling
 from gateway.tally import Tally
 from gateway.turns import Turns
 from gateway.workers import Workers
-from mesh.errors import BatonError, Cancelled, DeadlineExceeded
+from mesh.errors import BatonError, Cancelled
 from mesh.jobs import End, FullKind, Reason, Ticket, Tier, Token
 from mesh.orders import Cancel, Open, Prefill
 from mesh.reports import Full, Lost, Prefilled, Tokens
@@ -57,7 +58,8 @@ class Sequencer:
         self._rules, self._random, self.local, self._start_limit = rules, random, local, start_limit
         self.examining = Examining(self, workers, local=local, observer=observer)
         self.patience = Patience(self, workers, self.tally, local=local, seconds=patience_seconds)
-        self._reader_bytes, self._turns = reader_bytes, Turns()
+        self._reader_bytes, self._turns, self.paces = reader_bytes, Turns(), Paces()
+        self._deadlines = Deadlines(self.paces, self.end)
         self._retries = Retries(lambda: self.in_seniority(RequestPhase.WAITING), self.raise_attempt)
         self.settling, self._lines = Settling(rules, self._retries.start), Lines(workers, self._begin)
 
@@ -72,9 +74,7 @@ class Sequencer:
         request.start_seconds, request.behind = self._start_limit(choice), len(choice.trace.choices) > 1
         self.requests[request.id] = request
         self.observer.accepted(request)
-        if choice.deadline_seconds is not None:
-            late = DeadlineExceeded(f"the deadline of {choice.deadline_seconds:.3f} s passed")
-            request.deadline = loop.call_later(choice.deadline_seconds, self.end, request, late)
+        self._deadlines.begin(request)
         self._lines.joins(request)
         if request.turn_seconds is None:
             trace.waits_for_worker(now, TURN)
@@ -259,8 +259,7 @@ class Sequencer:
         self.tally.ended(request, error)
         self._lines.ended(request)
         request.stop_waiting()
-        if request.deadline is not None:
-            request.deadline.cancel()
+        self._deadlines.ended(request)
         self.leave(request, {request.decode, request.prefill})
         request.held.end(error)
         finish = stopped.value if error else request.finish

@@ -6,10 +6,9 @@ heartbeat."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
 from random import Random
 
-from gateway.admission_control import AdmissionControl, start_limit
+from gateway.admission_control import AdmissionControl
 from gateway.attaching import Attaching
 from gateway.changes import Changes
 from gateway.core import ChoiceRequest, ModelFacts
@@ -56,7 +55,7 @@ class Gateway:
             local=local,
             patience_seconds=patience_seconds,
             reader_bytes=self.limits.reader_bytes,
-            start_limit=partial(start_limit, self.limits.queue_seconds, rules),
+            start_limit=lambda choice: self.admission.start_limit(choice, asyncio.get_running_loop().time()),
             observer=observer,
         )
         self.observer = observer
@@ -81,6 +80,8 @@ class Gateway:
             local=local,
             max_waiting=max_waiting,
             queue_seconds=self.limits.queue_seconds,
+            paces=self.sequencer.paces,
+            priority_seconds=rules.priority_seconds,
         )
 
     # ---- what the front doors use

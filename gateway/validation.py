@@ -160,6 +160,14 @@ def _sampling(
     }
 
 
+def _least_tokens(request: ClientRequest, sampling: dict[str, Any]) -> int:
+    """How many tokens an answer has at its end, at least."""
+    if request.reading.use.names:  # a tool call may end it
+        return 1
+    may_end = sampling["stop_ids"] or request.stop or request.grammar
+    return max(1, sampling["min_tokens"]) if may_end else int(sampling["max_tokens"])
+
+
 def _validate_grammar(request: ClientRequest, fields: Fields, eos: tuple[int, ...]) -> None:
     """An answer with a grammar ends with the model's own end of sequence, where the grammar allows the end."""
     name = fields.name("grammar")
@@ -226,6 +234,7 @@ def _per_choice(
                 salt=salt,
                 affinity=request.affinity,
                 priority=priority,
+                least_tokens=_least_tokens(request, sampling),
                 choices=count,
                 prompt_field=fields.name("prompt"),
                 max_tokens_field=fields.name("max_tokens"),

@@ -1,12 +1,11 @@
 """The gateway refuses a request whose wait, estimated from the reports of workers, would be too long."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
-from gateway.admission_control import AdmissionControl, start_limit
+from gateway.admission_control import AdmissionControl
 from gateway.core import ChoiceRequest
 from gateway.figures import GUESSED_TOKENS_PER_SECOND
 from gateway.lacking import given_back
@@ -16,7 +15,6 @@ from mesh.jobs import Reason, Sampling
 from mesh.page_shape import opaque_pages
 from mesh.pairing import PageReach
 from mesh.reports import Load, Lost
-from mesh.rules import RULES
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
 
 
@@ -137,9 +135,14 @@ def test_an_older_worker_that_reports_no_places_refuses_nobody() -> None:
 
 
 def test_a_request_may_wait_twice_the_limit_and_longer_with_a_low_priority() -> None:
-    limit = partial(start_limit, 10.0, RULES)
+    made = mesh()
+    admission = control(made)
+
+    def limit(one: ChoiceRequest) -> float | None:
+        return admission.start_limit(one, 0.0)
+
     assert limit(choice()) == 20.0 and limit(choice(priority=5)) == 25.0 and limit(choice(priority=-5)) == 20.0
-    assert start_limit(0.0, RULES, choice()) is None
+    assert control(made, queue_seconds=0.0).start_limit(choice(), 0.0) is None
     assert limit(ChoiceRequest("r", "m", (1,), (2,), Sampling(max_tokens=5))) is None, "a continued answer waits"
     of_many = choice()
     for _ in range(2):

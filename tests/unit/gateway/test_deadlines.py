@@ -1,0 +1,133 @@
+"""A deadline that cannot be met is refused at once, and a request that will miss its own ends before it does."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from gateway.admission_control import AdmissionControl
+from gateway.core import ChoiceRequest
+from gateway.deadlines import SURE, Paces
+from gateway.requests import GatewayRequest, RequestPhase
+from gateway.router import Local
+from mesh.errors import DeadlineExceeded, Overloaded
+from mesh.jobs import Sampling
+from mesh.orders import Cancel
+from mesh.reports import Load
+from tests.sim.loop import run_virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, error_of, mesh
+
+PACE = 0.1
+
+
+def control(made: SequencerMesh, paces: Paces) -> AdmissionControl:
+    return AdmissionControl(
+        made.sequencer.workers,
+        made.sequencer.tally,
+        lambda now, model: None,
+        local=Local.NEVER,
+        max_waiting=100,
+        queue_seconds=10.0,
+        paces=paces,
+    )
+
+
+def choice(tokens: int, deadline: float, *, prompt: int = 10, least: int | None = None) -> ChoiceRequest:
+    sampling, least = Sampling(max_tokens=tokens), tokens if least is None else least
+    return ChoiceRequest("r", "m", tuple(range(prompt)), (), sampling, deadline_seconds=deadline, least_tokens=least)
+
+
+async def answer(made: SequencerMesh, request: GatewayRequest, tokens: int, *, pace: float = PACE) -> None:
+    """Its decode worker sends so many tokens, as long as the request runs."""
+    for position in range(request.next_position, request.next_position + tokens):
+        if request.ended:
+            return
+        made.token(made.serving(request)[1], request.ticket, position)
+        await asyncio.sleep(pace)
+
+
+async def taught(made: SequencerMesh, *, pace: float = PACE) -> None:
+    """Some answers have ended at this pace."""
+    for _ in range(4):
+        request = made.accept(max_tokens=12)
+        await answer(made, request, 11, pace=pace)
+        made.sequencer.end(request)
+
+
+def test_a_deadline_that_the_answer_alone_would_pass_is_refused_at_once() -> None:
+    async def main() -> None:
+        made = mesh()
+        admission = control(made, made.sequencer.paces)
+        now = asyncio.get_running_loop().time
+        admission.accept(choice(100, 5.0), now(), draining=False)  # no pace is known yet
+        await taught(made)
+        with pytest.raises(Overloaded, match=r"own tokens, take about 7\.9 s, and the request's deadline is in 5 s"):
+            admission.accept(choice(100, 5.0), now(), draining=False)
+        assert admission.refusals["deadline"] == 1
+        admission.accept(choice(100, 5.0, least=1), now(), draining=False)  # it may end with its first token
+        admission.accept(choice(100, 9.0), now(), draining=False)
+        await asyncio.sleep(61.0)
+        admission.accept(choice(100, 5.0), now(), draining=False)  # that pace is too old
+
+    run_virtual(main())
+
+
+def test_and_so_is_one_that_its_prompt_would_pass() -> None:
+    async def main() -> None:
+        made = mesh()
+        for worker in made.workers.values():
+            worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
+        admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
+        with pytest.raises(Overloaded, match=r"take about 4\.0 s, and the request's deadline is in 3 s"):
+            admission.accept(choice(10, 3.0, prompt=500), now, draining=False)
+        admission.accept(choice(10, 5.0, prompt=500), now, draining=False)
+        assert admission.start_limit(choice(10, 5.0, prompt=500), now) == pytest.approx(1.0)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("hopeless", [True, False])
+def test_a_request_that_will_miss_its_deadline_ends_before(hopeless: bool) -> None:
+    async def main() -> tuple[GatewayRequest, float, int]:
+        made, loop = mesh(), asyncio.get_running_loop()
+        began = loop.time()
+        request = made.sequencer.accept(choice(100 if hopeless else 40, 5.0))
+        decode = made.serving(request)[1]
+        made.sent(decode)
+        await answer(made, request, 100 if hopeless else 39)
+        cancels = sum(isinstance(each, Cancel) for each in made.sent(decode))
+        return request, loop.time() - began, cancels
+
+    request, seconds, cancels = run_virtual(main())
+    if hopeless:
+        error = error_of(request)
+        assert isinstance(error, DeadlineExceeded) and "before the end of the answer" in str(error)
+        assert seconds < 3.0 and len(request.shown) < 30 and cancels == 1, "its workers stop, too"
+    else:
+        assert request.phase is RequestPhase.OPEN and not cancels, "negative control: it would be in time"
+
+
+def test_a_request_that_may_end_early_runs_until_its_deadline() -> None:
+    async def main() -> GatewayRequest:
+        made = mesh()
+        request = made.sequencer.accept(choice(100, 3.0, least=1))
+        await answer(made, request, 100)
+        return request
+
+    request = run_virtual(main())
+    assert str(error_of(request)) == "the deadline of 3.000 s passed" and 28 <= len(request.shown) <= 31
+
+
+def test_the_pace_is_that_of_the_quickest_quarter_of_the_last_answers() -> None:
+    async def main() -> None:
+        made = mesh()
+        await taught(made, pace=0.4)
+        slow = made.sequencer.paces.quick(asyncio.get_running_loop().time())
+        await taught(made)
+        paces, now = made.sequencer.paces, asyncio.get_running_loop().time()
+        assert slow == pytest.approx(0.4) and paces.quick(now) == pytest.approx(PACE)
+        assert paces.answer_seconds(choice(11, 9.0), now) == pytest.approx(SURE * PACE * 10)
+        carried = replace(choice(11, 9.0), emitted=(1, 2, 3, 4))
+        assert paces.answer_seconds(carried, now) == pytest.approx(SURE * PACE * 6)
+
+    run_virtual(main())
