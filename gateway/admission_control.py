@@ -17,7 +17,7 @@ from gateway.router import Local
 from gateway.table import Group
 from gateway.tally import LONGEST_WAIT_SECONDS, SHORTEST_WAIT_SECONDS, Tally
 from gateway.workers import Workers
-from mesh.errors import BatonError, Overloaded, Unavailable
+from mesh.errors import BatonError, DeadlineExceeded, Overloaded, Unavailable
 from mesh.rules import RULES
 
 QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING = "queue", "deadline", "max_waiting", "no_worker", "draining"
@@ -75,10 +75,14 @@ class AdmissionControl:
             return
         wait = self.wait_seconds(choice.model, examined=examined)
         if choice.deadline_seconds is not None:
-            wait += self._own_seconds(choice, now)
-            if wait > choice.deadline_seconds:
-                own = f"the request's deadline is in {choice.deadline_seconds:.3g} s"
-                self._refuse(DEADLINE, wait, own, now, what="the requests before this one, and its own tokens,")
+            own = self._own_seconds(choice, now)
+            deadline = f"the request's deadline is in {choice.deadline_seconds:.3g} s"
+            if own > choice.deadline_seconds:
+                what = f"prompt and answer of this request take at least {own:.1f} s, and {deadline}: allow more time"
+                raise self._refused(DEADLINE, DeadlineExceeded(what))
+            if wait + own > choice.deadline_seconds:
+                what = "the requests before this one, and its own tokens,"
+                self._refuse(DEADLINE, wait + own, deadline, now, what=what)
         self._demand.admitted(now)
         self._experience.begins(choice, self._estimate(choice.model, examined=examined))
 

@@ -45,9 +45,9 @@ class Deadlines:
         self._paces, self._end = paces, end
 
     def begin(self, request: GatewayRequest) -> None:
-        """The request was accepted."""
+        """The request was accepted; it ends in no case before its caller has it."""
         if request.choice.deadline_seconds is not None:
-            self._look(request)
+            request.deadline = asyncio.get_running_loop().call_later(0.0, self._look, request)
 
     def ended(self, request: GatewayRequest) -> None:
         if request.deadline is not None:

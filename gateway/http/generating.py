@@ -6,11 +6,13 @@ event in the stream. A client that goes away cancels all its choices."""
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import client_error
+from gateway.http.deadline import deadline_of
 from gateway.http.dialect import OPENAI, Dialect
 from gateway.http.errors import spent
 from gateway.http.once import HttpHost
@@ -61,6 +63,7 @@ class GeneratingEndpoint:
 
     async def _answer(self, out: HttpOut, caller: HttpCaller, scope: Scope, receive: Receive) -> None:
         try:
+            caller = replace(caller, deadline=deadline_of(scope))
             async with self._host.bodies.read(scope, receive) as raw:
                 await self._host.turns.first()  # requests that come together are parsed one in each pass of the loop
                 with out.needed():

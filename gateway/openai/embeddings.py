@@ -37,6 +37,7 @@ async def parse_embedding(body: EmbeddingRequest, assets: Assets, caller: HttpCa
         body.dimensions,
         body.cache_salt or "",
         body.priority or 0,
+        caller.seconds_left,
         trace=caller.trace,
     )
 

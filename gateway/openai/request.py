@@ -58,6 +58,12 @@ class HttpCaller:
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list, compare=False)  # that the answer gets besides
     context_tokens: int = 0  # of the attached workers of the model; 0: not known
+    deadline: float | None = None  # when the client stops waiting, by the event loop's clock; None: it does not say
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the client stops waiting; it may be negative."""
+        return None if self.deadline is None else self.deadline - asyncio.get_running_loop().time()
 
 
 def chat_prompt(body: ChatRequest) -> ChatPrompt:
@@ -234,6 +240,7 @@ def _client_request(
         salt=body.cache_salt or "",
         affinity=(body.session_id if body.prompt_cache_key is None else body.prompt_cache_key) or "",
         priority=body.priority or 0,
+        deadline_seconds=caller.seconds_left,
         trace=caller.trace,
         grammar=grammar,
         field_names=names,

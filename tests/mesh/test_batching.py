@@ -46,7 +46,7 @@ async def test_a_request_that_joins_31_others_gets_its_second_token_within_two_s
 
 async def test_a_4k_prompt_prefilled_at_decode_stretches_no_gap_by_more_than_a_chunk(real_mesh):
     async with real_mesh(local=Local.ALWAYS) as mesh:
-        decode = await mesh.add("decode", chunk_tokens=256, pool_pages=1024)
+        decode = await mesh.add("decode", chunk_tokens=256, itl_target_ms=0.0, pool_pages=1024)
         streams = [mesh.ask(prompt(number, 8), max_tokens=60) for number in range(8)]
         await mesh.until(lambda: all(len(asked.tokens) > 1 for asked in streams))
         eight, began = set(decode.requests), len(decode.plans)

@@ -45,8 +45,8 @@ async def test_a_prompt_of_another_salt_costs_what_a_prompt_costs_that_nobody_ha
     from gateway.router import Local
 
     async with real_mesh(local=Local.AUTO if tiers == ("decode",) else Local.NEVER) as mesh:
-        for tier in tiers:
-            await mesh.add(tier)
+        for tier in tiers:  # a target would give each prompt another size of chunk, by measured times
+            await mesh.add(tier, **({"itl_target_ms": 0.0} if tier == "decode" else {}))
         _, first = await steps_of(mesh, SEEN, b"alice")
         cached, again = await settled(mesh, SEEN, b"alice")
         assert cached == 9 * PAGE and sum(rows for _, rows in again) < sum(rows for _, rows in first)

@@ -1,8 +1,11 @@
 """A deadline that cannot be met is refused at once, and a request that will miss its own ends before it does."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
+import httpx2 as httpx
 import pytest
 
 from gateway.admission_control import AdmissionControl
@@ -10,12 +13,14 @@ from gateway.core import ChoiceRequest
 from gateway.deadlines import SURE, Paces
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.router import Local
+from gateway.text.assets import Assets
 from mesh.errors import DeadlineExceeded, Overloaded
 from mesh.jobs import Sampling
 from mesh.orders import Cancel
 from mesh.reports import Load
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.fake_mesh import SequencerMesh, error_of, mesh
+from tests.unit.gateway.test_http_common import client
 
 PACE = 0.1
 
@@ -61,7 +66,7 @@ def test_a_deadline_that_the_answer_alone_would_pass_is_refused_at_once() -> Non
         now = asyncio.get_running_loop().time
         admission.accept(choice(100, 5.0), now(), draining=False)  # no pace is known yet
         await taught(made)
-        with pytest.raises(Overloaded, match=r"own tokens, take about 7\.9 s, and the request's deadline is in 5 s"):
+        with pytest.raises(DeadlineExceeded, match=r"take at least 7\.9 s, and the request's deadline is in 5 s"):
             admission.accept(choice(100, 5.0), now(), draining=False)
         assert admission.refusals["deadline"] == 1
         admission.accept(choice(100, 5.0, least=1), now(), draining=False)  # it may end with its first token
@@ -78,8 +83,14 @@ def test_and_so_is_one_that_its_prompt_would_pass() -> None:
         for worker in made.workers.values():
             worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
         admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
-        with pytest.raises(Overloaded, match=r"take about 4\.0 s, and the request's deadline is in 3 s"):
+        with pytest.raises(DeadlineExceeded, match=r"take at least 4\.0 s, and the request's deadline is in 3 s"):
             admission.accept(choice(10, 3.0, prompt=500), now, draining=False)
+        for name in ("p1", "p2"):
+            made.workers[name].report(Load(free_pages=64, total_pages=64, queued_tokens=300, tokens_per_second=100.0))
+        with pytest.raises(Overloaded, match=r"and its own tokens, take about 7\.0 s, and the request's deadline"):
+            admission.accept(choice(10, 5.0, prompt=500), now, draining=False)
+        for name in ("p1", "p2"):
+            made.workers[name].report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
         admission.accept(choice(10, 5.0, prompt=500), now, draining=False)
         assert admission.start_limit(choice(10, 5.0, prompt=500), now) == pytest.approx(1.0)
 
@@ -131,3 +142,64 @@ def test_the_pace_is_that_of_the_quickest_quarter_of_the_last_answers() -> None:
         assert paces.answer_seconds(carried, now) == pytest.approx(SURE * PACE * 6)
 
     run_virtual(main())
+
+
+def test_a_request_whose_deadline_has_passed_at_the_door_ends_with_the_next_pass_of_the_loop() -> None:
+    async def main() -> GatewayRequest:
+        made = mesh()
+        request = made.sequencer.accept(choice(10, 0.0))
+        assert request.phase is RequestPhase.OPEN
+        await asyncio.sleep(0.001)
+        return request
+
+    assert isinstance(error_of(run_virtual(main())), DeadlineExceeded)
+
+
+@pytest.fixture
+async def http(core: Any, assets: Assets) -> AsyncIterator[httpx.AsyncClient]:
+    async with client(core, assets) as made:
+        yield made
+
+
+TIMEOUT = {"x-request-timeout-ms": "2500"}
+ASKED: dict[str, Any] = {"model": "tiny", "max_tokens": 4}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {**ASKED, "prompt": "hi"},
+    "/v1/chat/completions": {**ASKED, "messages": [{"role": "user", "content": "hi"}]},
+    "/v1/responses": {"model": "tiny", "input": "hi"},
+    "/v1/messages": {**ASKED, "messages": [{"role": "user", "content": "hi"}]},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_the_header_of_a_request_is_its_deadline(http: httpx.AsyncClient, core: Any, path: str) -> None:
+    answer = await http.post(path, json=BODIES[path], headers=TIMEOUT)
+    assert answer.status_code == 200, answer.text
+    assert 1.0 < core.streams[-1].choice.deadline_seconds <= 2.5
+    await http.post(path, json=BODIES[path])
+    assert core.streams[-1].choice.deadline_seconds is None
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "soon", "9" * 13])
+async def test_a_wrong_time_is_refused_by_the_headers_name(http: httpx.AsyncClient, path: str, value: str) -> None:
+    answer = await http.post(path, json=BODIES[path], headers={"x-request-timeout-ms": value})
+    assert answer.status_code == 400 and "x-request-timeout-ms" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("more", "least"),
+    [
+        ({"ignore_eos": True}, 4),
+        ({}, 1),
+        ({"min_tokens": 3}, 3),
+        ({"ignore_eos": True, "stop": ["x"]}, 1),
+        ({"ignore_eos": True, "stop_token_ids": [5], "min_tokens": 3}, 3),
+    ],
+)
+async def test_an_answer_has_at_least_the_tokens_that_its_request_fixes(
+    http: httpx.AsyncClient, core: Any, more: dict[str, Any], least: int
+) -> None:
+    body = {"model": "tiny", "prompt": "hi", "max_tokens": 4, **more}
+    await http.post("/v1/completions", json=body)
+    assert core.streams[-1].choice.least_tokens == least
