@@ -1,11 +1,12 @@
 """`python -m bench.overload`: what is left of a mesh's goodput when three and ten times its capacity come.
 
-A mesh of one prefill and one decode worker with the built-in model. Clients of three lengths (bench/overload_client.py)
-first find the capacity: so many at a time, each sends its next request when it has an answer. Then requests come at
-random times, at several multiples of that rate, whether or not earlier ones are served. Goodput counts the requests
-that get their first token and the following ones in time; the limit for the first is `--ttft`, of which
-`gateway.queue_seconds` is a third; the other follows from the run at capacity. At the end one request comes to a mesh
-that has just been overloaded. Status 1 when a target is missed."""
+The mesh is that of `baton up` with the built-in model and the settings as they come. Clients of three lengths
+(bench/overload_client.py) first find the capacity: so many at a time, each sends its next request when it has an
+answer. Then requests come at random times, at several multiples of that rate, whether or not earlier ones are served.
+Goodput counts the requests that get their first token and the following ones in time. The limit for the first is 1.5
+times `gateway.queue_seconds`, the time for which the gateway lets a request wait; the other follows from the run at
+capacity. Each request says how long its client waits for the whole answer: both limits together. At the end one request
+comes to a mesh that has just been overloaded. Status 1 when a target is missed."""
 
 import argparse
 import asyncio
@@ -23,12 +24,16 @@ from rich.progress import Progress
 from bench.overload_client import KINDS, RequestKind, serve_one
 from bench.overload_figures import GoodputLimits, OverloadRun, Served, misses, summary
 from cli.arrangements.turn import quantile
+from cli.mesh import arranged
 from cli.own_mesh import own_mesh
+from mesh.settings import read_settings
 
 LOADS = ("0.8", "1", "3", "10")  # multiples of the capacity
-SETTINGS = {"mesh.prefill_workers": "1", "mesh.decode_workers": "1", "worker.speculation": "off"}
 FIRST_ID, LAST_ID = 32, 126  # token ids of prompts: printable bytes in the built-in model
-ROWS = re.compile(r'^baton_step_rows_sum\{[^}]*tier="prefill"[^}]*\} (\S+)', re.MULTILINE)
+# Tokens of prompts that workers have computed: what their steps computed and emitted, without what was emitted.
+STEPS = re.compile(r'^baton_step_(?:rows_sum\{[^}]*tier="prefill"|tokens_sum\{[^}]*tier="decode")[^}]*\} (\S+)', re.M)
+EMITTED = re.compile(r"^baton_generation_tokens_total(?:\{[^}]*\})? (\S+)", re.M)
+TTFT_TIMES = 1.5  # the limit for the first token over gateway.queue_seconds
 MEASURED_SECONDS = 1.5  # workers push what they measured once a second
 ITL_TIMES = 2.0  # the limit between tokens over the 99th percentile at capacity
 AT_ONCE_SECONDS = 0.02
@@ -40,6 +45,7 @@ class OverloadClients:
 
     def __init__(self, http_address: str, seed: int) -> None:
         self.port, self._random, self._address = int(http_address.rpartition(":")[2]), Random(seed), http_address
+        self.limits: GoodputLimits | None = None  # of clients that do not wait longer
 
     def one(self) -> tuple[RequestKind, list[int]]:
         kind = self._random.choice(KINDS)
@@ -69,7 +75,8 @@ class OverloadClients:
         while (due := due + self._random.expovariate(rate)) < end:
             kind, prompt = self.one()
             await asyncio.sleep(max(0.0, due - loop.time()))
-            tasks.append(asyncio.create_task(serve_one(self.port, kind, prompt)))
+            waits = self.limits.whole_seconds(kind.answer_tokens) if self.limits is not None else None
+            tasks.append(asyncio.create_task(serve_one(self.port, kind, prompt, waits)))
         served = await asyncio.gather(*tasks)
         await asyncio.sleep(MEASURED_SECONDS)
         return OverloadRun(served, seconds, await self._rows() - before)
@@ -85,17 +92,15 @@ class OverloadClients:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _rows(self) -> float:
-        """Prompt tokens that prefill has computed so far."""
+        """Prompt tokens that workers have computed so far."""
         page = await asyncio.to_thread(lambda: urlopen(f"http://{self._address}/metrics", timeout=10).read().decode())
-        return sum(float(each) for each in ROWS.findall(page))
+        return sum(map(float, STEPS.findall(page))) - sum(map(float, EMITTED.findall(page)))
 
 
 async def bench(options: argparse.Namespace) -> dict[str, Any]:
-    settings = SETTINGS | {
-        "gateway.queue_seconds": str(options.ttft / 3),
-        "decode.max_batch": str(options.max_batch),
-        **dict(each.split("=", 1) for each in options.set),
-    }
+    settings = dict(each.split("=", 1) for each in options.set)
+    read = read_settings(None, {}, settings).mesh()
+    ttft, places = options.ttft or TTFT_TIMES * read.gateway.queue_seconds, read.decode.max_batch
     async with AsyncExitStack() as stack:
         progress = stack.enter_context(Progress(console=Console(stderr=True)))
         bar = progress.add_task("the mesh starts", total=2 + options.rounds * len(LOADS) + 1)
@@ -103,12 +108,13 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
         load = OverloadClients(gateway.http_address, options.seed)
         await load.closed(4, options.seconds / 4)  # warm-up
         progress.update(bar, advance=1, description="capacity")
-        full = await load.closed(options.max_batch + 4, options.seconds)
+        full = await load.closed(places + 4, options.seconds)
         capacity = len(full.requests) / options.seconds
         if not capacity:
             raise SystemExit("bench.overload: no request was served while the capacity was measured")
         itl = quantile(sorted(each.itl_seconds for each in full.requests), 0.99) * ITL_TIMES
-        limits, runs = GoodputLimits(options.ttft, itl), dict[str, list[OverloadRun]]({times: [] for times in LOADS})
+        load.limits = limits = GoodputLimits(ttft, itl)
+        runs = dict[str, list[OverloadRun]]({times: [] for times in LOADS})
         progress.update(bar, advance=1)
         for number in range(options.rounds):
             for times in LOADS if number % 2 == 0 else reversed(LOADS):
@@ -119,7 +125,13 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
         afterwards = [await _afterwards(load, capacity, options.seconds / 2) for _ in range(options.rounds)]
         progress.update(bar, advance=1)
     report = summary(runs, limits)
-    facts = {"capacity": capacity, "ttft_limit": limits.ttft_seconds, "itl_limit": limits.itl_seconds}
+    facts = {
+        "settings": settings,
+        "default": arranged(read),
+        "capacity": capacity,
+        "ttft_limit": limits.ttft_seconds,
+        "itl_limit": limits.itl_seconds,
+    }
     return {**report, **facts, "first_token_afterwards": afterwards, "rounds": options.rounds}
 
 
@@ -137,8 +149,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each load; figures are medians over them")
     parser.add_argument("--seconds", type=float, default=20.0, help="of one run")
-    parser.add_argument("--ttft", type=float, default=4.0, help="limit for the first token, in seconds")
-    parser.add_argument("--max-batch", type=int, default=16, help="requests in one step of decode")
+    parser.add_argument("--ttft", type=float, help="limit for the first token in seconds; else 1.5 times queue_seconds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--set",

@@ -21,15 +21,16 @@ class RequestKind:
 KINDS = (RequestKind("short", 48, 32), RequestKind("middle", 256, 96), RequestKind("long", 1024, 192))
 
 
-async def serve_one(port: int, kind: RequestKind, prompt: Sequence[int]) -> Served:
-    """Send one request; returns when its answer, or the refusal, is whole."""
+async def serve_one(port: int, kind: RequestKind, prompt: Sequence[int], waits_seconds: float | None = None) -> Served:
+    """Send one request; returns when its answer, or the refusal, is whole. `waits_seconds`: how long its client waits
+    for it, as the request says."""
     loop = asyncio.get_running_loop()
     came = loop.time()
     try:
         transport, client = await loop.create_connection(OneAnswer, "127.0.0.1", port)
     except OSError as error:
         return Served(kind.name, kind.prompt_tokens, kind.answer_tokens, came, 0, ended=loop.time(), problem=str(error))
-    transport.write(request_bytes(kind.answer_tokens, prompt, port))
+    transport.write(request_bytes(kind.answer_tokens, prompt, port, waits_seconds))
     try:
         async with asyncio.timeout(GIVE_UP_SECONDS):
             await client.over.wait()
@@ -39,7 +40,9 @@ async def serve_one(port: int, kind: RequestKind, prompt: Sequence[int]) -> Serv
         transport.close()  # a client that is cancelled leaves too
     size = kind.prompt_tokens, kind.answer_tokens
     times = client.first, client.last, loop.time()
-    return Served(kind.name, *size, came, client.status, *times, done=client.done, problem=client.problem)
+    return Served(
+        kind.name, *size, came, client.status, *times, done=client.done, problem=client.problem, waits=waits_seconds
+    )
 
 
 class OneAnswer(asyncio.Protocol):

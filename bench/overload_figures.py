@@ -8,8 +8,15 @@ from typing import Any
 from bench.spread import Spread
 from cli.arrangements.turn import quantile
 
-TARGETS = {"goodput_share_of_peak": 0.9, "refusal_ms_p99": 50.0, "wasted_prefill_share": 0.02, "success_ratio": 2.0}
+TARGETS = {
+    "goodput_share_of_peak": 0.9,
+    "refusal_ms_p99": 50.0,
+    "wasted_prefill_share": 0.02,
+    "success_ratio": 2.0,
+    "late_answers": 0,
+}
 OVERLOADS = ("3", "10")
+ON_ITS_WAY = 0.1  # seconds that a request and the end of its answer may spend outside of the gateway
 NOBODY = 1e6  # the ratio where no request of a kind was served in time
 
 
@@ -17,6 +24,10 @@ NOBODY = 1e6  # the ratio where no request of a kind was served in time
 class GoodputLimits:
     ttft_seconds: float
     itl_seconds: float  # mean time between the tokens of one answer
+
+    def whole_seconds(self, tokens: int) -> float:
+        """Time for a whole answer."""
+        return self.ttft_seconds + tokens * self.itl_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,12 @@ class Served:
     ended: float = 0.0
     done: bool = False  # the answer is whole
     problem: str = ""
+    waits: float | None = None  # how long its client waits for the whole answer, as the request said
+
+    @property
+    def late(self) -> bool:
+        """Its answer was whole after its own deadline."""
+        return self.done and self.waits is not None and self.ended - self.came > self.waits + ON_ITS_WAY
 
     @property
     def refused(self) -> bool:
@@ -86,6 +103,11 @@ class OverloadRun:
             "good": sum(each.good(limits) for each in self.requests),
             "done": sum(each.done for each in self.requests),
             "refused": sum(each.refused for each in self.requests),
+            "late": sum(each.late for each in self.requests),
+            "ended_early": sum(each.status == 200 and not each.done for each in self.requests),
+            "share_good": {
+                kind: sum(each.good(limits) for each in of) / len(of) for kind, of in sorted(self.by_kind().items())
+            },
             "ttft_p50": quantile(firsts, 0.5),
             "ttft_p99": quantile(firsts, 0.99),
             "itl_p99": quantile(sorted(each.itl_seconds for each in self.requests if each.done), 0.99),
@@ -105,6 +127,7 @@ def summary(runs: Mapping[str, Sequence[OverloadRun]], limits: GoodputLimits) ->
         "refusal_ms_p99": quantile(refusals, 0.99),
         "wasted_prefill_share": median(run.wasted for run in over),
         "success_ratio": median(run.success_ratio(limits) for run in over),
+        "late_answers": sum(each.late for run in over for each in run.requests),
         "goodput": {times: [each.low, each.median, each.high] for times, each in goodputs.items()},
         "runs": {times: [run.facts(limits) for run in rounds] for times, rounds in runs.items()},
     }

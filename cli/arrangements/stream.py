@@ -58,9 +58,11 @@ async def stream_one(port: int, prompt: Sequence[int], answer: int) -> StreamTim
     return StreamTimes(sent, tuple(client.times[:answer]), client.problem)
 
 
-def request_bytes(answer: int, prompt: Sequence[int], port: int) -> bytes:
-    """A request for a stream of exactly so many tokens."""
+def request_bytes(answer: int, prompt: Sequence[int], port: int, waits_seconds: float | None = None) -> bytes:
+    """A request for a stream of exactly so many tokens. `waits_seconds`: how long its client waits for all of them."""
     body = {"prompt": list(prompt), "stream": True, "temperature": 0, "max_tokens": answer}
     content = json.dumps(body | {"ignore_eos": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
+    if waits_seconds is not None:
+        head += f"x-request-timeout-ms: {int(waits_seconds * 1000)}\r\n"
     return f"{head}connection: close\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content

@@ -1,5 +1,7 @@
 """The figures of an overload: what counts as served in time, as wasted and as fair."""
 
+from dataclasses import replace
+
 from bench.overload_figures import NOBODY, GoodputLimits, OverloadRun, Served, misses, summary
 
 LIMITS = GoodputLimits(ttft_seconds=2.0, itl_seconds=0.1)
@@ -25,6 +27,21 @@ def test_prompts_of_answers_that_did_not_come_are_wasted() -> None:
 def test_the_ratio_compares_the_luckiest_kind_with_the_unluckiest() -> None:
     assert OverloadRun([GOOD, REFUSED, LONG, LONG], 1.0, 1.0).success_ratio(LIMITS) == 2.0
     assert OverloadRun([GOOD, SLOW], 1.0, 1.0).success_ratio(LIMITS) == NOBODY
+
+
+def test_an_answer_that_was_whole_after_its_own_deadline_is_late() -> None:
+    timely, late = replace(GOOD, waits=1.55), replace(GOOD, waits=1.4)
+    assert not timely.late and late.late and not replace(BROKEN, waits=0.1).late and not GOOD.late
+    report = summary(
+        {
+            "1": [OverloadRun([GOOD], 1.0, 10.0)],
+            "3": [OverloadRun([late], 1.0, 10.0)],
+            "10": [OverloadRun([timely], 1.0, 10.0)],
+        },
+        LIMITS,
+    )
+    assert report["late_answers"] == 1 and "late_answers" in misses(report)
+    assert LIMITS.whole_seconds(10) == 3.0
 
 
 def test_the_summary_compares_overloads_with_the_best_load_and_names_what_missed() -> None:
