@@ -15,7 +15,7 @@ from typing import Any
 from bench.handoff import make_once, processor, say
 from bench.spread import Spread
 from cli.arrangements.measure import ARRANGEMENTS, DEFAULT, MeasureOrder, Turns, measure_one
-from cli.arrangements.turn import LoadTurn, NoTokens
+from cli.arrangements.turn import LoadTurn, NoTokens, TurnTimes
 from cli.arrangements.verdict import best_of, share_of_default
 from cli.mesh import arranged
 from mesh.common_config import default_cache_folder
@@ -90,7 +90,8 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
     own = {"model": options.model or str(make_once(default_cache_folder(), SHAPE))} | dict(
         each.split("=", 1) for each in options.set
     )
-    order, rounds = MeasureOrder(own, seconds=options.seconds, warm_seconds=options.warm), list[dict[str, Turns]]()
+    times = TurnTimes(options.warm, options.seconds, options.longest)
+    order, rounds = MeasureOrder(own, times=times), list[dict[str, Turns]]()
     for number in range(options.rounds):
         found = dict[str, Turns]()
         for name in ARRANGEMENTS if number % 2 == 0 else reversed([*ARRANGEMENTS]):
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns of each arrangement; figures are medians")
     parser.add_argument("--seconds", type=float, default=12.0, help="of one turn")
     parser.add_argument("--warm", type=float, default=4.0, help="seconds of load before each turn")
+    parser.add_argument("--longest", type=float, default=120.0, help="of warm-up and turn each, on slow machines")
     parser.add_argument("--model", help="a model's folder instead of the generated one")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of all meshes")
     options = parser.parse_args()

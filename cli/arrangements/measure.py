@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from cli.arrangements.turn import ClosedLoad, LoadTurn, run_turn
+from cli.arrangements.turn import ClosedLoad, LoadTurn, TurnTimes, run_turn
 from cli.own_mesh import own_mesh
 
 DEFAULT = "default"  # what `baton up` starts here
@@ -24,12 +24,14 @@ WORDS = {
 COMMON = {"worker.prefix_cache": "false", "gateway.queue_seconds": "0"}
 
 
+SHORT = TurnTimes(warm_seconds=2.0, seconds=8.0, longest_seconds=25.0)
+
+
 @dataclass(frozen=True, slots=True)
 class MeasureOrder:
     settings: Mapping[str, str]  # of the command line
     clients: tuple[int, ...] = (1, 16)
-    seconds: float = 8.0  # of one turn
-    warm_seconds: float = 2.0
+    times: TurnTimes = SHORT
     seed: int = 1
 
 
@@ -43,7 +45,6 @@ async def measure_one(name: str, order: MeasureOrder, show: Callable[[str], None
     async with own_mesh({**order.settings, **COMMON, **ARRANGEMENTS[name]}) as gateway:
         for clients in order.clients:
             load = ClosedLoad(clients)
-            await run_turn(gateway.http_address, load, order.warm_seconds, random)
             show(f"{name}: {clients} client{'s' * (clients > 1)}")
-            found[clients] = await run_turn(gateway.http_address, load, order.seconds, random)
+            found[clients] = await run_turn(gateway.http_address, load, order.times, random)
     return found

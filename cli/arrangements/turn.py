@@ -11,6 +11,7 @@ from typing import Any
 from cli.arrangements.stream import StreamTimes, stream_one
 
 FIRST_ID, LAST_ID = 32, 126  # token ids of prompts, which every vocabulary has
+LOOK_SECONDS = 0.02
 AGAIN_SECONDS = 0.1  # after which a client whose request failed sends the next one
 
 
@@ -22,9 +23,19 @@ class ClosedLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnTimes:
+    """How long a turn warms up and how long it measures. Both last until each client has got an answer on average, so
+    that a slow machine is measured in its steady state, too, but no longer than `longest_seconds`."""
+
+    warm_seconds: float
+    seconds: float
+    longest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LoadTurn:
-    tokens_per_second: float
-    streams: Sequence[StreamTimes]
+    tokens_per_second: float  # that came during the turn
+    streams: Sequence[StreamTimes]  # sent during the turn
 
     @property
     def ttft_p50(self) -> float:
@@ -54,22 +65,38 @@ class NoTokens(Exception):
     """Most requests of a turn got no token; the message says what the clients saw."""
 
 
-async def run_turn(address: str, load: ClosedLoad, seconds: float, random: Random) -> LoadTurn:
-    """Requests begin for so long; tokens that come in this time count, and the times of all."""
-    loop, done = asyncio.get_running_loop(), list[StreamTimes]()
-    began, port = loop.time(), int(address.rpartition(":")[2])
+async def run_turn(address: str, load: ClosedLoad, times: TurnTimes, random: Random) -> LoadTurn:
+    """Clients send one request after the other until the turn is over; requests that run then get their answers."""
+    loop, done, port = asyncio.get_running_loop(), list[StreamTimes](), int(address.rpartition(":")[2])
+    over = False
 
     async def client() -> None:
-        while loop.time() - began < seconds:
+        while not over:
             prompt = [random.randint(FIRST_ID, LAST_ID) for _ in range(load.prompt_tokens)]
             done.append(await stream_one(port, prompt, load.answer_tokens))
             if done[-1].problem:
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    await asyncio.gather(*(client() for _ in range(load.clients)))
-    turn = LoadTurn(sum(at - began <= seconds for each in done for at in each.tokens) / seconds, done)
-    if not done or turn.ttft_p50 == inf:
-        raise NoTokens(f"most requests got no token in {seconds:g} s: {'; '.join(turn.problems)}")
+    async def lasts(seconds: float) -> float:
+        began, answers = loop.time(), len(done) + load.clients
+        while (passed := loop.time() - began) < seconds or (len(done) < answers and passed < times.longest_seconds):
+            await asyncio.sleep(LOOK_SECONDS)
+        return loop.time()
+
+    clients = [asyncio.create_task(client()) for _ in range(load.clients)]
+    try:
+        began = await lasts(times.warm_seconds)
+        ended = await lasts(times.seconds)
+        over = True
+        await asyncio.gather(*clients)
+    finally:
+        for each in clients:
+            each.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+    tokens = sum(began <= at < ended for each in done for at in each.tokens)
+    turn = LoadTurn(tokens / (ended - began), [each for each in done if began <= each.sent < ended])
+    if not turn.streams or turn.ttft_p50 == inf:
+        raise NoTokens(f"most requests got no token in {ended - began:.1f} s: {'; '.join(turn.problems) or 'too slow'}")
     return turn
 
 
