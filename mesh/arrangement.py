@@ -20,17 +20,17 @@ NODES = Path("/sys/devices/system/node")
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class HostMachine:
     cores: int  # that this process may use
     memory_systems: int  # NUMA nodes that have such a core
     memory_bytes: int
 
 
 @cache
-def this_machine() -> Machine:
+def this_machine() -> HostMachine:
     allowed = os.sched_getaffinity(0)
     lists = [file.read_text() for file in NODES.glob("node[0-9]*/cpulist")]
-    return Machine(len(allowed), max(1, sum(bool(allowed & cores_of(each)) for each in lists)), memory_bytes())
+    return HostMachine(len(allowed), max(1, sum(bool(allowed & cores_of(each)) for each in lists)), memory_bytes())
 
 
 def cores_of(text: str) -> set[int]:
@@ -43,12 +43,12 @@ def cores_of(text: str) -> set[int]:
     return found
 
 
-def shares_cores(workers: int, machine: Machine) -> bool:
+def shares_cores(workers: int, machine: HostMachine) -> bool:
     """Whether so many workers on this host compute on the same cores."""
     return workers > 1 and machine.cores < CORES_OF_A_WORKER * workers
 
 
-def default_workers(machine: Machine, *, pool_bytes: int, weights_bytes: int) -> tuple[int, int]:
+def default_workers(machine: HostMachine, *, pool_bytes: int, weights_bytes: int) -> tuple[int, int]:
     """Prefill and decode workers of one model. A batch per memory system reads the weights no oftener than it must."""
     prefill, decode = FEWEST if shares_cores(sum(MOST), machine) else MOST
     decode = max(decode, min(machine.memory_systems, machine.cores // CORES_OF_A_WORKER))
@@ -61,13 +61,13 @@ def _needs(workers: int, pool_bytes: int, weights_bytes: int) -> int:
     return weights_bytes + workers * (pool_bytes + OWN_BYTES)
 
 
-def threads_of(workers: int, machine: Machine) -> int:
+def threads_of(workers: int, machine: HostMachine) -> int:
     """Compute threads of each of so many workers."""
     return machine.cores if shares_cores(workers, machine) else max(1, machine.cores // workers)
 
 
-def reason(prefill: int, decode: int, machine: Machine) -> str:
-    """What was chosen for this host, and why, in one sentence."""
+def reason(prefill: int, decode: int, machine: HostMachine) -> str:
+    """The choice for this host and its cause, in one sentence."""
     workers, threads = prefill + decode, threads_of(prefill + decode, machine)
     cores = "1 core" if machine.cores == 1 else f"{machine.cores} cores"
     counts = f"{prefill} prefill + {decode} decode, {threads} thread{'s' * (threads > 1)} each"

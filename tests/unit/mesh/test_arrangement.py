@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from mesh.arrangement import Machine, cores_of, default_workers, reason, shares_cores, this_machine, threads_of
+from mesh.arrangement import HostMachine, cores_of, default_workers, reason, shares_cores, this_machine, threads_of
 
 GIB = 1 << 30
 POOL = 256 << 20
 
 
-def machine(cores: int, *, nodes: int = 1, memory: int = 64 * GIB) -> Machine:
-    return Machine(cores, nodes, memory)
+def machine(cores: int, *, nodes: int = 1, memory: int = 64 * GIB) -> HostMachine:
+    return HostMachine(cores, nodes, memory)
 
 
 @pytest.mark.parametrize(
