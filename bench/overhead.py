@@ -23,8 +23,9 @@ from typing import Any
 
 from baton.client import Client
 from baton.inference.v1 import inference_pb2 as pb
-from bench.handoff import SHAPE, make_once, processor, say
+from bench.handoff import SHAPE, make_once, say
 from bench.own_mesh import own_mesh
+from bench.processor import processor
 from bench.spread import Spread, median_interval
 from cli.ports import free_address
 from mesh.common_config import default_cache_folder

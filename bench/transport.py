@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.handoff import processor, say
+from bench.handoff import say
+from bench.processor import processor
 from bench.spread import Spread
 from cli.loop import PreciseLoop
 from cli.transport_speed import SpeedFigures, measure, receiving_process
