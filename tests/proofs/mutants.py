@@ -1,14 +1,15 @@
 """`python -m tests.proofs.mutants --first I --count N --json`: what must be noticed, one removed protection at a time.
 
 The mutants are numbered: first those of the simulation, which some seed must notice, then those of the protocol's
-model, whose exploration must find a violation. A run ends after `--seconds`; the result then says how many mutants are
-judged, and how many seeds the next one has survived (`--tried` begins behind these)."""
+model, whose exploration must find a violation. A run ends after `--seconds`; the result says which mutants are judged,
+and how many seeds each of the others has survived (with `--tried` it begins behind these)."""
 
 import argparse
 import gc
 import json
 import sys
 import time
+from collections.abc import Mapping
 
 from tests.protocol.explore import explore
 from tests.protocol.protections import PROTECTIONS, demonstration
@@ -17,6 +18,7 @@ from tests.sim.seeds.many import outcomes
 from tests.sim.seeds.removals import REMOVALS
 
 SECONDS = 120.0
+PARTS = 3  # of a run's time; a mutant takes one at most
 SIMULATED = tuple(REMOVALS)
 MODELLED = tuple(name for name in PROTECTIONS if demonstration(name) is not None)
 NAMES = tuple(f"sim: {name}" for name in SIMULATED) + tuple(f"model: {name}" for name in MODELLED)
@@ -42,20 +44,22 @@ def model(name: str) -> bool:
     return bool(result.violation)
 
 
-def judge(first: int, count: int, *, tried: int = 0, seconds: float = SECONDS) -> dict[str, object]:
-    end, judged, missed = time.monotonic() + seconds, 0, list[int]()
+def judge(first: int, count: int, *, tried: Mapping[int, int], seconds: float = SECONDS) -> dict[str, object]:
+    """No mutant takes more than its part of the time, so that one that many seeds survive keeps no other waiting."""
+    end, judged, missed, begun = time.monotonic() + seconds, list[int](), list[int](), dict[int, int]()
     for number in range(first, first + count):
-        if judged and time.monotonic() > end:
+        now = time.monotonic()
+        if number > first and now > end:
             break
         if number < len(SIMULATED):
-            found, tried = simulate(SIMULATED[number], tried, end)
-            if found is None:
-                return {"judged": judged, "missed": missed, "tried": tried}
+            found, begun[number] = simulate(SIMULATED[number], tried.get(number, 0), now + seconds / PARTS)
         else:
             found = model(MODELLED[number - len(SIMULATED)])
-        missed += [] if found else [number]
-        judged, tried = judged + 1, 0
-    return {"judged": judged, "missed": missed, "tried": 0}
+        if found is not None:
+            judged.append(number)
+            begun.pop(number, None)
+        missed += [number] if found is False else []
+    return {"judged": judged, "missed": missed, "tried": begun}
 
 
 def note(text: str) -> None:
@@ -66,7 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proofs.mutants", description=__doc__)
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--count", type=int, default=len(NAMES), help="how many mutants")
-    parser.add_argument("--tried", type=int, default=0, help="seeds that the first mutant has survived before")
+    parser.add_argument("--tried", default="{}", help="seeds that mutants have survived before, by number, as JSON")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="begin no further mutant, or seed, after so long"
     )
@@ -77,7 +81,8 @@ def main() -> int:
         print(*(f"{number:3} {name}" for number, name in enumerate(NAMES)), sep="\n")
         return 0
     gc.freeze()
-    report = judge(given.first, min(given.count, len(NAMES) - given.first), tried=given.tried, seconds=given.seconds)
+    tried = {int(number): int(seeds) for number, seeds in json.loads(given.tried).items()}
+    report = judge(given.first, min(given.count, len(NAMES) - given.first), tried=tried, seconds=given.seconds)
     if given.json:
         print(json.dumps(report))
     return bool(report["missed"])

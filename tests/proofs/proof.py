@@ -36,7 +36,7 @@ class SliceVerdict:
     failed: tuple[Range, ...] = ()
     failures: int = 0  # in the failed ranges; at least one where there is a range
     cannot_run: str = ""
-    progress: Json | None = None  # of a number that is begun
+    progress: Json | None = None  # of numbers that are begun
 
 
 def whole(part: ProofSlice, status: int, report: Json) -> SliceVerdict:

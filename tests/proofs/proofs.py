@@ -1,5 +1,6 @@
 """Every long proof, and which runner of this repository does its slices."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from tests.chaos.namespaces import missing
 from tests.chaos.timing import MOST_AUC, widened
 from tests.proofs import mutants
 from tests.proofs.proof import Json, Proof, ProofSlice, SliceVerdict, all_but, whole
+from tests.proofs.ranges import merged
 
 CORE = ("engine", "gateway", "kvtransfer", "mesh", "prefill_svc", "decode_svc", "kernels/baton_kernels", "protos/baton")
 SIM = (*CORE, "tests/sim", "tests/mutants")
@@ -45,13 +47,16 @@ def stormed(part: ProofSlice, status: int, report: Json) -> SliceVerdict:
 
 
 def noticed(part: ProofSlice, status: int, report: Json) -> SliceVerdict:
-    """The mutants that the slice's time was enough for; the one behind them may be begun."""
+    """The mutants that the slice's time was enough for; others may be begun."""
     if "judged" not in report:
         return whole(part, status or 1, report)
-    judged = ProofSlice(part.first, part.first + int(report["judged"]))
-    verdict = all_but(judged, report["missed"])
-    begun = {str(judged.end): report["tried"]} if report["tried"] else {}
-    return SliceVerdict(verdict.passed, verdict.failed, verdict.failures, progress=begun)
+    missed = {(number, number + 1) for number in report["missed"]}
+    passed = {(number, number + 1) for number in report["judged"]} - missed
+    return SliceVerdict(tuple(merged(passed)), tuple(sorted(missed)), len(missed), progress=report["tried"])
+
+
+def begun(part: ProofSlice, progress: Json) -> str:
+    return json.dumps({number: seeds for number, seeds in progress.items() if part.first <= int(number) < part.end})
 
 
 def without_kernel_faults() -> str:
@@ -133,7 +138,7 @@ _MUTANTS = Proof(
     least=1,
     seconds=mutants.SECONDS,
     command=lambda part, progress: _module(
-        "tests.proofs.mutants", first=part.first, count=part.count, tried=progress.get(str(part.first), 0)
+        "tests.proofs.mutants", first=part.first, count=part.count, tried=begun(part, progress)
     ),
     covers=(*SIM, "tests/protocol", "tests/proofs/mutants.py"),
     verdict=noticed,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.proofs.ledger import FailedSlice, ProofLedger
 from tests.proofs.proof import Proof, ProofSlice, SliceVerdict
-from tests.proofs.ranges import first_gap, total
+from tests.proofs.ranges import Range, first_gap, total
 from tests.proofs.running import Runner, SliceRun, keep_log
 
 LONGEST_SLICE_SECONDS = 600.0
@@ -29,6 +29,7 @@ class Rounds:
     say: Callable[[str], None] = lambda text: None
     sources_now: Callable[[Proof], str] | None = None  # hashes anew, behind each slice
     _pace: dict[str, tuple[int, float]] = field(default_factory=dict)  # numbers and seconds of this run's slices
+    _begun: dict[str, list[Range]] = field(default_factory=dict)  # numbers of this run's slices that left some undone
 
     def run(self, seconds: float) -> int:
         """The number of slices that ended within these seconds."""
@@ -48,13 +49,22 @@ class Rounds:
         """The next slice that ends within the time that is left; None: there is none."""
         missing = [proof for name, proof in self.proofs.items() if name not in self.ledger.unable]
         for proof in sorted(missing, key=self.share):
-            gap = first_gap(self._taken(proof), proof.wanted, min(proof.slice, self._fitting(proof, left)))
+            gap = self._gap(proof, min(proof.slice, self._fitting(proof, left)))
             if gap is not None and gap[1] > gap[0]:
                 return proof, ProofSlice(*gap)
         return None
 
     def share(self, proof: Proof) -> float:
-        return total(self._taken(proof)) / proof.wanted
+        """How far it has come. Numbers that are begun count too: what is hard to finish takes no turn of the others."""
+        return total([*self._taken(proof), *self._begun.get(proof.name, [])]) / proof.wanted
+
+    def _gap(self, proof: Proof, most: int) -> Range | None:
+        """The next numbers of it: those that are begun come when no others are left."""
+        taken = self._taken(proof)
+        if gap := first_gap([*taken, *self._begun.get(proof.name, [])], proof.wanted, most):
+            return gap
+        self._begun[proof.name] = []
+        return first_gap(taken, proof.wanted, most)
 
     def _taken(self, proof: Proof) -> list[tuple[int, int]]:
         entry = self.ledger.entries.get(proof.name)
@@ -92,7 +102,8 @@ class Rounds:
         entry = self.ledger.entry(proof.name, self.hashes[proof.name])
         entry.passed(list(verdict.passed), machine=self.machine, seconds=run.seconds, date=self.date())
         if verdict.progress is not None:
-            entry.progress = verdict.progress
+            entry.progress |= verdict.progress
+            self._begun.setdefault(proof.name, []).extend(map(_alone, verdict.progress))
         if verdict.failed:
             log = keep_log(self.failures, f"{proof.name}-{entry.sources}-{part.first}-{part.end}", run, command)
             self.say(f"{proof.name}: {verdict.failures} failed, see {log}\n{run.story}")
@@ -107,3 +118,7 @@ class Rounds:
     def _cannot_run(self, name: str, why: str) -> None:
         self.ledger.unable[name] = why
         self.say(f"{name}: cannot run here: {why}")
+
+
+def _alone(number: str) -> Range:
+    return int(number), int(number) + 1

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.proofs import mutants
 from tests.proofs.__main__ import PAGE, RESULTS, loaded
 from tests.proofs.mutants import NAMES, judge
 from tests.proofs.proof import Proof, ProofSlice
-from tests.proofs.proofs import PROOFS, fuzzed, noticed, simulated, stormed
+from tests.proofs.proofs import PROOFS, begun, fuzzed, noticed, simulated, stormed
 from tests.proofs.sources import ROOT, SourcesUnknown, covered, source_hasher, tracked
 from tests.proofs.table import drawn, redrawn
 from tests.unit.sources import nodes
@@ -100,18 +101,28 @@ def test_fuzzing_counts_its_failures() -> None:
 
 
 def test_mutants_count_as_far_as_the_time_went() -> None:
-    verdict = noticed(ProofSlice(4, 12), 0, {"judged": 3, "missed": [], "tried": 55})
-    assert verdict.passed == ((4, 7),) and verdict.progress == {"7": 55} and not verdict.failed
-    missed = noticed(ProofSlice(4, 12), 1, {"judged": 3, "missed": [5], "tried": 0})
+    verdict = noticed(ProofSlice(4, 12), 0, {"judged": [4, 5, 7], "missed": [], "tried": {"6": 55}})
+    assert verdict.passed == ((4, 6), (7, 8)) and verdict.progress == {"6": 55} and not verdict.failed
+    assert begun(ProofSlice(4, 12), {"6": 55, "30": 7}) == '{"6": 55}'
+    missed = noticed(ProofSlice(4, 12), 1, {"judged": [4, 5, 6], "missed": [5], "tried": {}})
     assert missed.passed == ((4, 5), (6, 7)) and missed.failed == ((5, 6),) and missed.progress == {}
     assert noticed(ProofSlice(4, 12), -9, {}).failed == ((4, 12),)
 
 
 def test_a_removed_protection_of_either_kind_is_noticed() -> None:
     for name in ("sim: fence", "model: position"):
-        assert judge(NAMES.index(name), 1) == {"judged": 1, "missed": [], "tried": 0}
+        number = NAMES.index(name)
+        assert judge(number, 1, tried={}) == {"judged": [number], "missed": [], "tried": {}}
 
 
 def test_mutants_stop_when_their_time_is_up() -> None:
     first = NAMES.index("model: position")
-    assert judge(first, 3, seconds=0.0) == {"judged": 1, "missed": [], "tried": 0}
+    assert judge(first, 3, tried={}, seconds=0.0) == {"judged": [first], "missed": [], "tried": {}}
+
+
+def test_a_mutant_that_seeds_survive_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def simulated_until(name: str, tried: int, end: float) -> tuple[bool | None, int]:
+        return (None, tried + 9) if name == mutants.SIMULATED[0] else (True, 1)
+
+    monkeypatch.setattr(mutants, "simulate", simulated_until)
+    assert judge(0, 3, tried={0: 20}) == {"judged": [1, 2], "missed": [], "tried": {0: 29}}

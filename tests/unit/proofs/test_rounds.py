@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs.proof import SliceVerdict
+from tests.proofs.proof import ProofSlice, SliceVerdict
 from tests.proofs.proofs import hidden_together
 from tests.proofs.ranges import total
 from tests.unit.proofs.worlds import proof, world
@@ -130,6 +130,17 @@ def test_a_number_that_takes_several_slices_goes_on_where_it_was(tmp_path: Path)
     found = world(tmp_path, proof(wanted=1, slice=1, least=1, command=command, verdict=verdict))
     found.rounds().run(1e9)
     assert given == [{}, {"0": 40}] and found.report()["done"] == 1
+
+
+def test_a_number_that_many_slices_begin_takes_no_turn_of_the_others(tmp_path: Path) -> None:
+    def verdict(part: ProofSlice, status: int, report: object) -> SliceVerdict:
+        rest = ((max(1, part.first), part.end),)
+        return SliceVerdict(passed=rest, progress={"0": 1}) if part.first == 0 else SliceVerdict(passed=rest)
+
+    found = world(tmp_path, proof("hard", wanted=30, verdict=verdict), proof("easy", wanted=30))
+    found.rounds().run(6 * 60 * 1.25)
+    assert found.ran[:6] == [(name, part) for part in ((0, 10), (10, 20), (20, 30)) for name in ("hard", "easy")]
+    assert found.ran[6] == ("hard", (0, 1))  # when no others are left
 
 
 def test_every_kind_of_machine_is_named(tmp_path: Path) -> None:
