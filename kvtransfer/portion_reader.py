@@ -38,7 +38,7 @@ class PortionReader:
 
     @property
     def certain_bytes(self) -> int:
-        """So many bytes follow for certain, once the next one is there."""
+        """The number of bytes that follow for certain once the next one is there."""
         return self._left or self._wanted - self._have
 
     def buffers(self) -> list[memoryview]:

@@ -73,7 +73,7 @@ class TcpConnection:
 
     @property
     def certain_bytes(self) -> int:
-        """So many bytes follow for certain, once the next one is there."""
+        """The number of bytes that follow for certain once the next one is there."""
         if self._refused:
             return 1
         return self._reader.certain_bytes if self._reader is not None else len(self._greeting) - self._have
