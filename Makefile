@@ -188,6 +188,10 @@ model: $(DEV) ## explore the hand-off protocol: every state of small worlds, and
 sim: $(DEV) ## simulate meshes under faults in virtual time; SEEDS=20000 FIRST=0, ARGS="--remove-each"
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --first $(FIRST) --json $(ARGS)
 
+.PHONY: proofs
+proofs: $(DEV) ## long proofs in slices that add up; ARGS="--minutes 10", ARGS="--only sim,fuzz", ARGS=--list
+	@$(BIN)/python -m tests.proofs $(ARGS)
+
 .PHONY: ui-check
 ui-check: $(DEV) ## the page /ui in headless Chromium, with screenshots in build/ui
 	@command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null \

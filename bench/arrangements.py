@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from bench.handoff import make_once, processor, say
+from bench.handoff import make_once, say
+from bench.processor import processor
 from bench.spread import Spread
 from cli.arrangements.measure import ARRANGEMENTS, DEFAULT, MeasureOrder, Turns, measure_one
 from cli.arrangements.turn import LoadTurn, NoTokens, TurnTimes

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.handoff import make_once, processor, say
+from bench.handoff import make_once, say
+from bench.processor import processor
 from bench.spread import Spread
 from engine.batch import Remaining, chunks, decode_piece, pages_needed, prompt_piece
 from engine.loaded import load_model

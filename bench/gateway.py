@@ -21,7 +21,8 @@ from rich.progress import Progress
 
 from bench import gateway_runs as runs
 from bench.gateway_targets import GatewayTarget, bare_target, gateway_target
-from bench.handoff import processor, say
+from bench.handoff import say
+from bench.processor import processor
 from bench.spread import Spread
 from gateway.observability.traces import KEPT_REQUESTS
 

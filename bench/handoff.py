@@ -27,6 +27,7 @@ from bench.handoff_figures import (
     throttled_bound_ms,
 )
 from bench.handoff_mesh import Mesh, Sent, running
+from bench.processor import processor
 from bench.spread import Spread
 from cli.supervisor import MeshFailed
 from engine.builtin import make_shape
@@ -156,13 +157,6 @@ def make_once(cache: Path, shape: str = SHAPE) -> Path:
         shutil.rmtree(aside, ignore_errors=True)
         make_shape(aside, shape=shape).rename(folder)
     return folder
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    facts = dict(line.replace("\t", "").split(":", 1) for line in lines if ":" in line)
-    kinds = [kind for kind in ("amx_bf16", "avx512_bf16", "avx2") if kind in facts.get("flags", "").split()]
-    return f"{facts.get('model name', 'unknown processor').strip()} ({kinds[0] if kinds else 'no vector units known'})"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from typing import Any
 
 from baton.client import Client
 from baton.inference.v1 import inference_pb2 as pb
-from bench.handoff import SHAPE, make_once, processor, say
+from bench.handoff import SHAPE, make_once, say
+from bench.processor import processor
 from bench.spread import Spread, median_interval
 from cli.own_mesh import own_mesh
 from cli.ports import free_address

@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.handoff import processor, say
+from bench.handoff import say
+from bench.processor import processor
 from bench.spread import Spread
 from cli.load.estimate import ServiceSpeeds
 from cli.load.form import Endpoint

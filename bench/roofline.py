@@ -15,7 +15,8 @@ from typing import Any
 
 import baton_kernels
 from baton_kernels import layer
-from bench.handoff import make_once, processor, say
+from bench.handoff import make_once, say
+from bench.processor import processor
 from bench.roofline_limits import Meter, NotQuiet, slow_bodies
 from bench.roofline_points import CONTEXT, RooflineEngine, kernel_points, torch_pair
 from engine.model.weights import Weights, open_weights

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import engine.builtin
-from bench.handoff import make_once, processor, say
+from bench.handoff import make_once, say
+from bench.processor import processor
 from bench.speculation_figures import Point, Run, acceptance, chance, misses, scripted
 from bench.speculation_runs import Bed, Fixed, Pacing, ScriptedRequest
 from decode_svc.speculation.draft_length import DraftLengths

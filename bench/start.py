@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton.client import Client
-from bench.handoff import SHAPE, make_once, processor, say
+from bench.handoff import SHAPE, make_once, say
+from bench.processor import processor
 from bench.start_figures import Host, Memory, memory_of, misses, report
 from cli.ports import free_address
 from mesh.common_config import default_cache_folder

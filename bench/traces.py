@@ -10,7 +10,8 @@ import json
 import sys
 from typing import Any
 
-from bench.handoff import processor, say
+from bench.handoff import say
+from bench.processor import processor
 from bench.traces_delays import DELAY_SECONDS, all_stages
 from bench.traces_mixed import mixed
 

@@ -1,8 +1,9 @@
-"""`python -m bench.transport`: how fast each transport moves pages between two processes, beside memcpy in one run.
+"""`python -m bench.transport`: how fast pages move between two processes, beside what the machine can do.
 
-Spans of 16 to 256 KiB, from places apart to places in random order, through the product's own transports. Every figure
-is a median over interleaved passes, with its lowest and highest. `ratio_to_memcpy` and `cpu_seconds_per_gb` hold each
-transport's worst size. Status 1 when a target is missed."""
+Spans of 16 to 256 KiB, from places apart to places in random order, through the product's own transports: beside
+memcpy, and TCP also beside a plain C loop over such sockets (bench/raw_tcp.py). Each pass stands between two of what
+it is compared with. Every figure is a median over passes, with its lowest and highest. `ratio_to_memcpy`,
+`ratio_to_raw_tcp` and `cpu_seconds_per_gb` hold each transport's worst size. Status 1 when a target is missed."""
 
 import argparse
 import asyncio
@@ -15,13 +16,20 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.handoff import processor, say
+from bench.handoff import say
+from bench.processor import processor
+from bench.raw_tcp import raw_tcp
 from bench.spread import Spread
 from cli.loop import PreciseLoop
-from cli.transport_speed import SpeedFigures, measure, receiving_process
+from cli.transport_speed import SpeedFigures, TransportFigures, measure, receiving_process
 from kvtransfer.transports import every_transport
 
-TARGETS = {"shm": 0.9, "tcp": 0.5}  # shares of memcpy's speed
+TARGETS = {  # shares of the speed of what stands beside it
+    "ratio_to_memcpy": {"shm": 0.85},
+    "ratio_to_raw_tcp": {"tcp": 0.8},
+}
+BESIDE = {"ratio_to_memcpy": "memcpy", "ratio_to_raw_tcp": "a plain C loop over TCP"}
+RIVALS = {"tcp": raw_tcp}
 SPANS_KIB = (16, 32, 64, 128, 256)
 MIB, GB = 1 << 20, 1e9
 
@@ -44,7 +52,7 @@ def main() -> None:
     with asyncio.Runner(loop_factory=PreciseLoop) as runner:
         found = runner.run(bench(names, arguments.spans, arguments.mib * MIB, arguments.passes))
     figures = keys(found)
-    missed = misses(figures["ratio_to_memcpy"])
+    missed = misses(figures)
     for line in missed:
         say(f"MISSED: {line}")
     if arguments.json:
@@ -66,6 +74,7 @@ async def bench(names: Sequence[str], spans_kib: Sequence[int], pass_bytes: int,
                     span_bytes=kib * 1024,
                     pass_bytes=pass_bytes,
                     passes=passes,
+                    rivals=RIVALS,
                     each=lambda: progress.update(bar, advance=1, refresh=True),
                 )
                 found.append(figures)
@@ -74,53 +83,61 @@ async def bench(names: Sequence[str], spans_kib: Sequence[int], pass_bytes: int,
         say(f"spans of {figures.span_bytes // 1024} KiB, memcpy GB/s     {memcpy}")
         for name, row in size_row(figures).items():
             say(f"  {name:<6} share of memcpy   {row['ratio_to_memcpy']}   CPU s/GB {row['cpu_seconds_per_gb']}")
+            if "ratio_to_raw_tcp" in row:
+                say(f"         share of raw TCP  {row['ratio_to_raw_tcp']}   GB/s {row['raw_tcp_gb_per_second']}")
     return found
 
 
 def size_row(figures: SpeedFigures) -> dict[str, dict[str, Spread]]:
     """The figures of each transport for one size of spans."""
-    return {
-        name: {
-            "gb_per_second": Spread.of([figures.pass_bytes / seconds / GB for seconds in passes.seconds]),
-            "ratio_to_memcpy": Spread.of(passes.memcpy_share),
-            "cpu_seconds_per_gb": Spread.of([seconds / figures.pass_bytes * GB for seconds in passes.cpu_seconds]),
-        }
-        for name, passes in figures.transports.items()
+    return {name: transport_row(figures, passes) for name, passes in figures.transports.items()}
+
+
+def transport_row(figures: SpeedFigures, passes: TransportFigures) -> dict[str, Spread]:
+    row = {
+        "gb_per_second": Spread.of([figures.pass_bytes / seconds / GB for seconds in passes.seconds]),
+        "ratio_to_memcpy": Spread.of(passes.memcpy_share),
+        "cpu_seconds_per_gb": Spread.of([seconds / figures.pass_bytes * GB for seconds in passes.cpu_seconds]),
     }
+    if passes.rival_share:
+        raw = [figures.pass_bytes / seconds / GB for seconds in passes.rival_seconds]
+        row |= {"ratio_to_raw_tcp": Spread.of(passes.rival_share), "raw_tcp_gb_per_second": Spread.of(raw)}
+    return row
 
 
 def keys(found: Sequence[SpeedFigures]) -> dict[str, Any]:
-    """The worst size of each transport, and every size."""
-    rows = {figures.span_bytes: size_row(figures) for figures in found}
-    names = list(found[0].transports)
-    return {
-        "ratio_to_memcpy": {name: min(row[name]["ratio_to_memcpy"].median for row in rows.values()) for name in names},
-        "cpu_seconds_per_gb": {
-            name: max(row[name]["cpu_seconds_per_gb"].median for row in rows.values()) for name in names
-        },
-        "spans": [
-            {
-                "span_bytes": figures.span_bytes,
-                "memcpy_gb_per_second": _spread(
-                    Spread.of([figures.pass_bytes / seconds / GB for seconds in figures.memcpy_seconds])
-                ),
-                "transports": {
-                    name: {key: _spread(value) for key, value in row.items()}
-                    for name, row in rows[figures.span_bytes].items()
-                },
-            }
-            for figures in found
-        ],
+    """The worst size of each transport, its spread, and every size."""
+    rows = [size_row(figures) for figures in found]
+    ratios = {
+        key: {name: worst for name in rows[0] if (worst := _worst([row[name] for row in rows], key))} for key in BESIDE
     }
+    cpu = {name: max(row[name]["cpu_seconds_per_gb"].median for row in rows) for name in rows[0]}
+    medians = {key: {name: worst.median for name, worst in each.items()} for key, each in ratios.items()}
+    spreads = {key: {name: _spread(worst) for name, worst in each.items()} for key, each in ratios.items()}
+    return {**medians, "spreads": spreads, "cpu_seconds_per_gb": cpu, "spans": list(map(_size, found, rows))}
 
 
-def misses(ratios: dict[str, float]) -> list[str]:
+def misses(figures: dict[str, Any]) -> list[str]:
     """One line for each missed target."""
     return [
-        f"{name} moves pages at {ratio:.3f} of memcpy's speed, wanted >= {TARGETS[name]}"
-        for name, ratio in ratios.items()
-        if ratio < TARGETS.get(name, 0.0)
+        f"{name} moves pages at {figures[key][name]:.3f} of the speed of {BESIDE[key]}, wanted >= {wanted}"
+        for key, targets in TARGETS.items()
+        for name, wanted in targets.items()
+        if figures[key].get(name, wanted) < wanted
     ]
+
+
+def _worst(rows: Sequence[dict[str, Spread]], key: str) -> Spread | None:
+    return min((row[key] for row in rows if key in row), key=lambda spread: spread.median, default=None)
+
+
+def _size(figures: SpeedFigures, row: dict[str, dict[str, Spread]]) -> dict[str, Any]:
+    memcpy = Spread.of([figures.pass_bytes / seconds / GB for seconds in figures.memcpy_seconds])
+    return {
+        "span_bytes": figures.span_bytes,
+        "memcpy_gb_per_second": _spread(memcpy),
+        "transports": {name: {key: _spread(value) for key, value in each.items()} for name, each in row.items()},
+    }
 
 
 def _spread(spread: Spread) -> dict[str, float]:

@@ -2,19 +2,21 @@
 
 This process writes, as prefill does; `cli/transport_peer.py` receives, as decode does, over the product's transports.
 Each pass moves the same spans, from places apart to places in random order. A pass of memcpy inside this process stands
-before and after the passes of the transports, so that each is compared with the machine as it is at that moment."""
+before and after each pass of a transport, so that it is compared with the machine as it is at that moment; a rival that
+the caller hands in is compared in the same way."""
 
 import asyncio
 import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 from statistics import mean
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,6 +36,17 @@ class TransportFigures:
     seconds: list[float] = field(default_factory=list)
     memcpy_share: list[float] = field(default_factory=list)  # its speed as a share of memcpy's around it
     cpu_seconds: list[float] = field(default_factory=list)  # of both processes
+    rival_seconds: list[float] = field(default_factory=list)  # of the two passes around each pass, their mean
+    rival_share: list[float] = field(default_factory=list)  # its speed as a share of the rival's around it
+
+    def add(self, seconds: float, cpu_seconds: float, memcpy: Sequence[float], rival: Sequence[float]) -> None:
+        """A pass, and what took how long right before and behind it."""
+        self.seconds.append(seconds)
+        self.cpu_seconds.append(cpu_seconds)
+        self.memcpy_share.append(mean(memcpy) / seconds)
+        if rival:
+            self.rival_seconds.append(mean(rival))
+            self.rival_share.append(mean(rival) / seconds)
 
 
 @dataclass(slots=True)
@@ -44,6 +57,16 @@ class SpeedFigures:
     pass_bytes: int
     memcpy_seconds: list[float] = field(default_factory=list)
     transports: dict[str, TransportFigures] = field(default_factory=dict)
+
+
+class Rival(Protocol):
+    """Something that moves the same spans, for a transport to be compared with."""
+
+    async def seconds(self) -> float:
+        """How long one pass takes."""
+
+
+Rivals = Mapping[str, Callable[[int, Sequence[int]], AbstractAsyncContextManager[Rival]]]  # (span bytes, targets)
 
 
 class ReceivingProcess:
@@ -88,9 +111,11 @@ async def measure(
     span_bytes: int,
     pass_bytes: int,
     passes: int,
+    rivals: Rivals = MappingProxyType({}),
     each: Callable[[], object] = lambda: None,
 ) -> SpeedFigures:
-    """Passes of every transport over `pass_bytes` in spans of this size; `each` is called after every round."""
+    """Passes of every transport over `pass_bytes` in spans of this size; `each` is called after every round. `rivals`:
+    by the name of the transport that is compared with it."""
     count = max(2, pass_bytes // span_bytes)
     figures = SpeedFigures(span_bytes, count * span_bytes, transports={name: TransportFigures() for name in names})
     async with AsyncExitStack() as stack:
@@ -108,18 +133,18 @@ async def measure(
             writers[name] = await every[name].connect(bytes.fromhex(handles[name]), source, WRITER)
             stack.callback(writers[name].close)
             await _verified(peer, name, writers[name], spans, targets)  # not counted: memory and connections get warm
-        before = _memcpy_seconds(source, copy, targets, span_bytes)
+        rival = {
+            name: await stack.enter_async_context(rivals[name](span_bytes, targets)) for name in names if name in rivals
+        }
         for number in range(passes):
-            order = list(names) if number % 2 else list(reversed(names))
-            found = {name: await _pass(peer, name, writers[name], spans, targets, number) for name in order}
-            after = _memcpy_seconds(source, copy, targets, span_bytes)
-            for name, (seconds, cpu_seconds) in found.items():
-                transport = figures.transports[name]
-                transport.seconds.append(seconds)
-                transport.memcpy_share.append(mean((before, after)) / seconds)
-                transport.cpu_seconds.append(cpu_seconds)
-            figures.memcpy_seconds.append(after)
-            before = after
+            for name in names if number % 2 else reversed(names):
+                around = [await rival[name].seconds()] if name in rival else []
+                memcpy = [_memcpy_seconds(source, copy, targets, span_bytes)]
+                found = await _pass(peer, name, writers[name], spans, targets, number)
+                memcpy.append(_memcpy_seconds(source, copy, targets, span_bytes))
+                around += [await rival[name].seconds()] if name in rival else []
+                figures.transports[name].add(*found, memcpy, around)
+                figures.memcpy_seconds.append(mean(memcpy))
             each()
     return figures
 

@@ -12,6 +12,8 @@ from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
 
 _SINK_BYTES = 256 * 1024
 _NOWHERE = memoryview(b"")
+_ARRIVED = len(Arrived._fields)  # a frame begins with the same fields
+assert Frame._fields[:_ARRIVED] == Arrived._fields
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,9 +53,10 @@ class FrameLandings:
 
     def begin(self, frame: Frame) -> FrameLanding | None:
         """The open landing whose page takes the bytes of this frame, which begins now."""
-        landing = self.wants(frame)
-        takes = landing is not None and landing.begins(frame.page, frame.first_layer, frame.layers)
-        return landing if takes else None
+        landing = self._open.get(frame.ticket)
+        if landing is None or frame.page not in landing.pages:
+            return None
+        return landing if landing.begins(frame.page, frame.first_layer, frame.layers) else None
 
     def find(self, frames: Sequence[Frame]) -> Iterator[tuple[Frame, FrameLanding | None, memoryview]]:
         """Where the bytes of these frames go, which begin now; without a landing: into the sink."""
@@ -67,9 +70,7 @@ class FrameLandings:
     def complete(self, frame: Frame, landing: FrameLanding) -> None:
         """All bytes of a frame are in its page. Reports it if that very landing is still open."""
         if self._open.get(frame.ticket) is landing:
-            landing.arrived(
-                Arrived(frame.ticket, frame.page, frame.first_layer, frame.layers, frame.round, frame.checksum)
-            )
+            landing.arrived(Arrived._make(frame[:_ARRIVED]))
 
 
 def _layers(found: tuple[Frame, FrameLanding | None]) -> tuple[int, int]:

@@ -82,7 +82,7 @@ def unpack_portion(raw: bytes, shape: PageShape) -> list[Frame]:
             raise Malformed(f"a frame begins with {magic!r} instead of {_FRAME_MAGIC!r}")
         if version != VERSION:
             raise Malformed(f"transport version {version}, ours is {VERSION}: run one release on both tiers")
-    frames = [Frame(*row[2:]) for row in rows]
+    frames = [Frame._make(row[2:]) for row in rows]
     for first_layer, layers, length in {(frame.first_layer, frame.layers, frame.length) for frame in frames}:
         if not 0 <= first_layer < first_layer + layers <= shape.layers:
             raise Malformed(f"frame names layers {first_layer}+{layers} of {shape.layers}")

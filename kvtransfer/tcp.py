@@ -33,7 +33,7 @@ class TcpOptions:
     port: int = 0  # 0: the system chooses
     advertise_host: str = ""  # what writers dial when `host` is a wildcard
     connections: int = 2  # per writer
-    send_buffer_bytes: int | None = None  # None: 256 KiB to a loopback address, else the kernel's own
+    send_buffer_bytes: int | None = None  # None: 2 MiB to a loopback address, else the kernel's own
     bytes_per_second: float | None = None  # per writer; None: no limit
     handshake_seconds: float = 5.0
 

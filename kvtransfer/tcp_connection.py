@@ -71,6 +71,13 @@ class TcpConnection:
             return [self._owner.landings.sink]
         return self._reader.buffers() if self._reader is not None else [self._greeting[self._have :]]
 
+    @property
+    def certain_bytes(self) -> int:
+        """The number of bytes that follow for certain once the next one is there."""
+        if self._refused:
+            return 1
+        return self._reader.certain_bytes if self._reader is not None else len(self._greeting) - self._have
+
     def took(self, count: int) -> None:
         if self._refused:
             return

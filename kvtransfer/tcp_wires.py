@@ -11,7 +11,7 @@ from typing import cast
 from kvtransfer.tcp_connection import ConnectionOwner, TcpConnection
 
 _READS = 4  # of one connection, before others have their turn
-_AT_ONCE_BYTES = 128 * 1024  # the kernel wakes us for, where so many are still to come
+_AT_ONCE_BYTES = 128 * 1024
 
 
 class TakenOver(asyncio.Protocol):
@@ -64,11 +64,11 @@ class PlainWire:
     def _readable(self) -> None:
         for _ in range(_READS):
             buffers = self._connection.buffers()
-            wanted = sum(map(len, buffers))
+            room = sum(map(len, buffers))
             try:
                 count = self._socket.recvmsg_into(buffers)[0]
             except (BlockingIOError, InterruptedError):
-                return self._wait_for(wanted)
+                break
             except OSError:
                 count = 0
             if not count:
@@ -76,9 +76,9 @@ class PlainWire:
             self._connection.took(count)
             if self._closed:
                 return
-            if count < wanted:
-                return self._wait_for(wanted - count)
-        self._wait_for(sum(map(len, self._connection.buffers())))
+            if count < room:
+                break
+        self._wait_for(self._connection.certain_bytes)
 
     def _wait_for(self, wanted: int) -> None:
         """Have the kernel wake us for many of these bytes at a time, which all come for certain: to be woken costs more

@@ -28,8 +28,10 @@ from mesh.tls_advice import with_advice
 
 PLAIN, TLS = b"TCP1", b"TLS1"  # kinds of handles
 
-_BATCH_BYTES = 256 * 1024
-_LOOPBACK_SEND_BUFFER_BYTES = 256 * 1024  # more runs ahead of the receiver and out of the cache
+# A socket has room for several batches: with room for one, the two sides take turns, and neither copies while the other
+# does. Large batches take few turns of the event loop.
+_LEAST_BATCH_BYTES, _MOST_BATCH_BYTES, _BATCHES_IN_BUFFER = 256 * 1024, 1024 * 1024, 4
+LOOPBACK_SEND_BUFFER_BYTES = 2048 * 1024  # the kernel doubles it, and may have a lower limit
 _BURST_SECONDS = 0.005
 
 
@@ -50,6 +52,7 @@ class TcpWriter:
         self._source, self._spans = source, span_reader(source, shape)
         self._target_pages = target_pages
         self._broken = ""
+        self._batch_bytes = batch_bytes(min(each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) for each in sockets))
         self._sockets = [TcpSocket(connection, self._lost) for connection in sockets]
         self._turn = 0
         self.throttle = Throttle(bytes_per_second) if bytes_per_second else None
@@ -61,7 +64,7 @@ class TcpWriter:
             raise ValueError(f"a ticket has {TICKET_BYTES} bytes, not {len(ticket)}")
         span_table(spans, self._source, self._target_pages)  # refuse before anything is sent
         frames, sums = PackedFrames(ticket, spans, round, self.shape), [0] * len(spans)
-        todo = deque(batches(frames.lengths))
+        todo = deque(batches(frames.lengths, self._batch_bytes))
         pumps = [
             asyncio.ensure_future(self._pump(connection, spans, frames, todo, sums))
             for connection in self._choose(len(todo))
@@ -118,12 +121,16 @@ class TcpWriter:
                 connection.close(reason)
 
 
-def batches(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+def batch_bytes(send_buffer_bytes: int) -> int:
+    return max(_LEAST_BATCH_BYTES, min(_MOST_BATCH_BYTES, send_buffer_bytes // _BATCHES_IN_BUFFER))
+
+
+def batches(lengths: Sequence[int], most_bytes: int) -> Iterator[tuple[int, int]]:
     """Spans of these lengths, in their order, in groups that are sent as one portion each: from and up to a span."""
     begin = size = 0
     for end, length in enumerate(lengths, 1):
         size += length
-        if size >= _BATCH_BYTES or end - begin == MOST_TCP_FRAMES or end == len(lengths):
+        if size >= most_bytes or end - begin == MOST_TCP_FRAMES or end == len(lengths):
             yield begin, end
             begin, size = end, 0
 
@@ -203,7 +210,7 @@ def _dial(host: str, port: int, tls: TlsFiles | None, seconds: float, send_buffe
     connection = socket.create_connection((host, port), timeout=seconds)
     try:
         if send_buffer_bytes is None and ipaddress.ip_address(connection.getpeername()[0]).is_loopback:
-            send_buffer_bytes = _LOOPBACK_SEND_BUFFER_BYTES
+            send_buffer_bytes = LOOPBACK_SEND_BUFFER_BYTES
         if send_buffer_bytes is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

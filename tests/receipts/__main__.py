@@ -16,15 +16,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.receipts.cases import cases
+from tests.receipts.cases import SEED, cases
 from tests.receipts.meshes import OTHER_SHAPE, mesh_of, with_one_weight_changed
 from tests.receipts.run import replay_all, take_all
 
 COUNT = 100
 
 
-async def run(count: int) -> dict[str, Any]:
-    chosen, began = list(cases(count)), time.monotonic()
+async def run(count: int, seed: int) -> dict[str, Any]:
+    chosen, began = list(cases(count, seed)), time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with tempfile.TemporaryDirectory() as name, Progress(*columns, console=Console(stderr=True)) as bar:
         folder, task = Path(name), bar.add_task("receipts", total=3 * count)
@@ -60,9 +60,10 @@ async def run(count: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.receipts", description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT, help="so many receipts")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the requests")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     options = parser.parse_args()
-    result = asyncio.run(run(options.count))
+    result = asyncio.run(run(options.count, options.seed))
     print(json.dumps(result) if options.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
     return 0 if result["equal"] == result["refused"] == options.count else 1
 

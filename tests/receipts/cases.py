@@ -42,6 +42,9 @@ TOOLS: list[Json] = [
 ]
 
 
+SEED = 11
+
+
 @dataclass(frozen=True, slots=True)
 class ReceiptCase:
     kind: str  # sampled, tools, json, choices, or the path of another API
@@ -55,7 +58,7 @@ class ReceiptCase:
         return self.body.get("prompt" if self.door != "grpc" else "text") if self.kind == "sampled" else None
 
 
-def cases(count: int, seed: int = 11) -> Iterator[ReceiptCase]:
+def cases(count: int, seed: int = SEED) -> Iterator[ReceiptCase]:
     """Equal for equal seeds."""
     draw = random.Random(seed)
     kinds = (_sampled, _tools, _json, _choices, None)

@@ -50,6 +50,7 @@ class Summary:
         return {
             "seeds": self.seeds,
             "violations": len(self.violations),
+            "failed": self.failed,
             "hits": hits,
             "reached": {path: self.reached[path] for path in PATHS},
             "requests": self.requests,

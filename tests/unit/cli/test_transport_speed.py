@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench import transport as bench_transport
+from bench.raw_tcp import RawTcpFailed, raw_tcp
 from cli import doctor, transport_speed
 from cli.ports import free_address
 from cli.transport_speed import SpeedFigures, TransportFigures, measure, receiving_process
@@ -31,7 +34,7 @@ async def test_every_transport_moves_all_spans_and_each_pass_stands_beside_memcp
                 passes=3,
                 each=lambda: rounds.append(1),
             )
-            assert figures.pass_bytes == SPANS * span and len(figures.memcpy_seconds) == 3
+            assert figures.pass_bytes == SPANS * span and len(figures.memcpy_seconds) == 6
             for found in figures.transports.values():
                 assert len(found.seconds) == len(found.memcpy_share) == len(found.cpu_seconds) == 3
                 assert min(*found.seconds, *found.memcpy_share) > 0 <= min(found.cpu_seconds)
@@ -51,6 +54,38 @@ async def test_a_transport_that_changes_bytes_is_no_transport(monkeypatch: pytes
     async with receiving_process() as peer:
         with pytest.raises(TransferError, match="shm: the pages that arrived are not those that were sent"):
             await measure(peer, ["shm"], span_bytes=SPAN, pass_bytes=SPANS * SPAN, passes=1)
+
+
+async def test_a_rival_stands_before_and_behind_each_pass_of_its_transport() -> None:
+    asked = list[int]()
+
+    class CountingRival:
+        async def seconds(self) -> float:
+            asked.append(1)
+            return float(len(asked))
+
+    @asynccontextmanager
+    async def rival(span_bytes: int, targets: Sequence[int]) -> AsyncIterator[CountingRival]:
+        assert span_bytes == SPAN and len(set(targets)) == SPANS
+        yield CountingRival()
+
+    async with receiving_process() as peer:
+        figures = await measure(
+            peer, ["shm", "tcp"], span_bytes=SPAN, pass_bytes=SPANS * SPAN, passes=2, rivals={"tcp": rival}
+        )
+    assert figures.transports["tcp"].rival_seconds == [1.5, 3.5] and not figures.transports["shm"].rival_share
+    assert figures.transports["tcp"].rival_share[1] == 3.5 / figures.transports["tcp"].seconds[1]
+
+
+async def test_the_c_loop_moves_all_spans_pass_after_pass() -> None:
+    async with raw_tcp(SPAN, [3, 9, 0, 6, 1]) as loop:
+        assert all([0 < await loop.seconds() < 10 for _ in range(3)])
+
+
+async def test_a_c_loop_that_ends_is_no_measurement() -> None:
+    with pytest.raises(RawTcpFailed):
+        async with raw_tcp(SPAN, [3, 10]):
+            pass  # a page that its pool does not have
 
 
 async def test_the_receiving_process_ends_with_the_one_that_measures() -> None:
@@ -95,10 +130,13 @@ def test_the_worst_size_counts_and_a_missed_target_is_named() -> None:
     assert found["ratio_to_memcpy"] == {"shm": 0.8}
     assert found["cpu_seconds_per_gb"] == {"shm": pytest.approx(0.2)}
     assert found["spans"][0]["transports"]["shm"]["gb_per_second"]["median"] == pytest.approx(0.5)
-    assert bench_transport.misses({"shm": 0.8, "tcp": 0.6}) == [
-        "shm moves pages at 0.800 of memcpy's speed, wanted >= 0.9"
+    assert found["spreads"]["ratio_to_memcpy"]["shm"]["median"] == 0.8
+    assert found["ratio_to_raw_tcp"] == {}
+    assert bench_transport.misses({"ratio_to_memcpy": {"shm": 0.8, "tcp": 0.1}, "ratio_to_raw_tcp": {"tcp": 0.7}}) == [
+        "shm moves pages at 0.800 of the speed of memcpy, wanted >= 0.85",
+        "tcp moves pages at 0.700 of the speed of a plain C loop over TCP, wanted >= 0.8",
     ]
-    assert not bench_transport.misses({"shm": 0.9, "tcp": 0.5})
+    assert not bench_transport.misses({"ratio_to_memcpy": {"shm": 0.85}, "ratio_to_raw_tcp": {"tcp": 0.8}})
 
 
 def test_the_benchmark_ends_with_one_json_object() -> None:
@@ -110,4 +148,6 @@ def test_the_benchmark_ends_with_one_json_object() -> None:
     assert set(said["ratio_to_memcpy"]) == set(said["cpu_seconds_per_gb"]) == measured
     assert measured >= {"shm", "tcp"} and all(said["left_out"].values())
     assert [row["span_bytes"] for row in said["spans"]] == [16 << 10, 64 << 10]
-    assert set(said["spans"][0]["transports"]["tcp"]["ratio_to_memcpy"]) == {"median", "low", "high"}
+    assert set(said["ratio_to_raw_tcp"]) == set(said["spreads"]["ratio_to_raw_tcp"]) == {"tcp"}
+    for key in ("ratio_to_memcpy", "ratio_to_raw_tcp", "raw_tcp_gb_per_second"):
+        assert set(said["spans"][0]["transports"]["tcp"][key]) == {"median", "low", "high"}
