@@ -15,6 +15,7 @@ from typing import Any
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
+from gateway.client_ports import open_http
 from gateway.grpc.admin import admin
 from gateway.grpc.api import services
 from gateway.grpc.guard import GrpcGuard
@@ -23,7 +24,6 @@ from gateway.grpc.server import serve_grpc
 from gateway.http.api import HttpApi
 from gateway.http.hosts import KnownHosts, accepts_any_host
 from gateway.http.info import package_version
-from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
 from gateway.http.whole_pages import WholePages
 from gateway.leaving import serve_until_left
@@ -157,19 +157,18 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     tls = http_tls(config)
     if whole is not None:
         await whole.listen()  # before the kernel spreads connections to this process
-    http = await serve_http(
-        app, config.http_address, setting="gateway.http_address", limits=config, tls=tls, shared=shared
-    )
     public = services(gateway, models, random=random, traces=traces, load=lambda: load_of(gateway), receipts=receipts)
     guards = [GrpcGuard(tenants, count_error=gateway.count_error, random=random)] if tenants else []
     listening = await serve_grpc(config, public, serving=gateway.healthy(), guards=guards)
+    http, ports = await open_http(app, config, listening, tls)
     names = ", ".join(gateway.models())
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, names)
     try:
         serving = run_together(report_health(gateway, listening, registry), *watch)
-        await serve_until_left(gateway, serving, drain_seconds=config.drain_seconds)
+        await serve_until_left(gateway, serving, ports, drain_seconds=config.drain_seconds)
     finally:
         ui.close()
+        await ports.close()
         if whole is not None:
             await whole.close()
         await asyncio.gather(http.close(), listening.close())

@@ -126,9 +126,9 @@ class Gateway:
 
     # ---- the gateway leaves
 
-    def drain(self) -> None:
-        """Take no new requests; those that run go on."""
-        self.draining = True
+    def drain(self, *, refusing: bool = True) -> None:
+        """Take no new requests; those that run go on. Not `refusing`: take those that still come."""
+        self.draining = refusing
         self.changed.set()
 
     def end_all(self, error: Callable[[GatewayRequest], BatonError]) -> int:

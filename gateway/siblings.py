@@ -5,16 +5,14 @@ others (gateway/http/whole_pages.py). The socket has a name and no file, and onl
 A process that does not answer in time is left out."""
 
 import asyncio
-import hashlib
 import logging
-import os
 import socket
-import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from gateway.local_names import LocalNames, is_own_user
 from mesh.grpc_network import AddressError
 
 log = logging.getLogger("baton.gateway")
@@ -22,7 +20,6 @@ log = logging.getLogger("baton.gateway")
 ASK_SECONDS = 1.0  # a process that takes longer is left out
 BACKLOG = 64
 LONGEST_QUESTION = 64 * 1024
-_PEER = struct.Struct("3i")  # pid, uid, gid
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +46,9 @@ class Siblings:
     """One process of a gateway, as the others reach it, and the others."""
 
     def __init__(self, address: str, *, process: int, processes: int) -> None:
-        """`address`: of the HTTP clients, by which the processes of one gateway know each other."""
-        digest = hashlib.blake2b(address.encode(), digest_size=8).hexdigest()
-        names = [f"\0baton-gateway-{os.getuid()}-{digest}-{number}" for number in range(processes)]
+        """`address`: of the HTTP clients, see LocalNames."""
         self._address, self._process = address, process
-        self._own, self._others = names[process], {n: name for n, name in enumerate(names) if n != process}
+        self._names = LocalNames(address, process=process, processes=processes)
         self.silent: set[int] = set()  # processes that are there and did not answer the last question
         self._server: asyncio.Server | None = None
 
@@ -62,7 +57,7 @@ class Siblings:
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                if _is_own_user(writer):
+                if is_own_user(writer.get_extra_info("socket")):
                     await _answer_one(reader, writer, answer)
             except (OSError, ValueError, asyncio.IncompleteReadError) as error:
                 log.warning("a question of another process of this gateway fails: %s", error)
@@ -71,7 +66,7 @@ class Siblings:
 
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(self._own)
+            listener.bind(self._names.own)
         except OSError as error:
             listener.close()
             raise AddressError(
@@ -85,8 +80,9 @@ class Siblings:
             self._server.close()
 
     async def ask(self, question: Question) -> list[OwnAnswer]:
-        """The answers of all other processes, in their order, without those that are not there or too slow."""
-        answers = await asyncio.gather(*(self._ask(number, name, question) for number, name in self._others.items()))
+        """The answers of all other processes, without those that are not there or too slow."""
+        others = self._names.others.items()
+        answers = await asyncio.gather(*(self._ask(number, name, question) for number, name in others))
         return [answer for answer in answers if answer is not None]
 
     async def _ask(self, number: int, name: str, question: Question) -> OwnAnswer | None:
@@ -103,7 +99,7 @@ class Siblings:
                     raise
                 reader, writer = await asyncio.open_unix_connection(sock=connection)
                 try:
-                    if not _is_own_user(writer):
+                    if not is_own_user(writer.get_extra_info("socket")):
                         return None
                     writer.write(msgspec.json.encode(question) + b"\n")
                     status, size = map(int, (await reader.readline()).split())
@@ -127,10 +123,3 @@ async def _answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     found = await answer(question)
     writer.write(b"%d %d\n" % (found.status, len(found.content)) + found.content)
     await writer.drain()
-
-
-def _is_own_user(writer: asyncio.StreamWriter) -> bool:
-    """Whether the process at the other end runs as this user."""
-    connected = writer.get_extra_info("socket")
-    _, uid, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return bool(uid == os.getuid())

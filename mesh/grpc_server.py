@@ -12,6 +12,7 @@ import grpc
 
 from mesh import codec
 from mesh.config_checks import ConfigError, check_address
+from mesh.grpc_accepting import stop_accepting
 from mesh.grpc_health import SERVICE, HealthService
 from mesh.grpc_reflection import reflection_handlers
 from mesh.grpc_stream import FLUSH_SECONDS, GrpcStream
@@ -22,6 +23,7 @@ _log = logging.getLogger(__name__)
 AddServices = Callable[[grpc.aio.Server], Sequence[str]]  # adds services to the server and returns their names
 
 HANDSHAKE_SECONDS = 10.0  # a connection whose handshake takes longer is closed; gRPC's own default is two minutes
+BEGIN_SECONDS = 0.3  # from the last connection on; a client that has one begins its first call
 LIMITS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 # Metadata sent ahead of a stream: by it the dialling end knows that the stream is served. A refusal begins with empty
 # metadata, and its status may come later.
@@ -47,6 +49,7 @@ class GrpcListening:
     ) -> None:
         """`options` of gRPC override those of this file."""
         self.address = ""
+        self.sent_away = False  # clients have been asked to connect elsewhere
         handshake = ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000))
         every = tuple(dict((*OPTIONS, handshake, *options)).items())
         self._server = grpc.aio.server(interceptors=interceptors, options=every)
@@ -88,6 +91,14 @@ class GrpcListening:
     async def set_serving(self, serving: bool) -> None:
         """Set the answer of health checks."""
         self._health.set(("", *(name for name in self._services if name not in self._steady)), serving)
+
+    async def leave(self, seconds: float) -> None:
+        """Take no more connections, and send clients away from those that are open. Calls that run get so long."""
+        stop_accepting(int(self.address.rpartition(":")[2]))
+        await asyncio.sleep(BEGIN_SECONDS)
+        self._health.close()
+        self.sent_away = True
+        await self._server.stop(grace=seconds)
 
     async def close(self) -> None:
         self._health.close()

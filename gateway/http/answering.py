@@ -4,8 +4,10 @@ decides.
 gateway/http/connection.py holds one of the first, and makes one of the second for each request."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 
 CHUNKED = b"transfer-encoding: chunked\r\n"  # as uvicorn writes it, at the end of an answer's head
@@ -64,3 +66,16 @@ class UnframedAnswer(AnswerTransport):
         elif CHUNKED in data:
             self._in_chunks, data = True, data.replace(CHUNKED, b"", 1)
         self._plain(data)
+
+
+def before_messages(app: ASGIApp, act: Callable[[], None]) -> Any:
+    """The application; `act` runs before each message of its answer."""
+
+    async def acting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            act()
+            await send(message)
+
+        await app(scope, receive, sent)
+
+    return acting

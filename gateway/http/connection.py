@@ -6,7 +6,6 @@ that has no complete request gives way, so half-sent requests never lock others 
 gateway/http/writing.py."""
 
 import asyncio
-from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from typing import Any
@@ -14,12 +13,12 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.http.answering import AnswerTransport, HeldFlow, UnframedAnswer
+from gateway.http.answering import AnswerTransport, HeldFlow, UnframedAnswer, before_messages
 from gateway.http.head import fault_of
+from gateway.http.open_connections import OpenConnections
 from gateway.http.parser import RequestParser
 from gateway.http.refusal import refusal
-from gateway.http.writing import BoundedWriting, JoinedWrites
-from mesh.door_config import DoorConfig
+from gateway.http.writing import BoundedWriting
 
 HEAD_PIECE, BODY_PIECE = 4096, 16_384  # bytes that the parser gets at once
 SLICE_SECONDS = 0.002  # time for which one connection may parse before others have a turn
@@ -35,25 +34,6 @@ class Part(Enum):
     BODY = "body"  # the headers are complete, the body is not
     DONE = "done"  # the request is complete: its answer is under way, or the next one has not begun
     REFUSED = "refused"  # an error is sent; what the client still sends is dropped
-
-
-@dataclass(slots=True)
-class OpenConnections:
-    """All connections of one server."""
-
-    limits: DoorConfig
-    count: int = 0
-    without_request: dict["ClientConnection", None] = field(default_factory=dict)  # the oldest first
-    writes: JoinedWrites = field(default_factory=JoinedWrites)
-
-    def make_room(self) -> bool:
-        """Whether a new connection has room; one that waits for a request may have to go for it."""
-        if self.count < self.limits.connections:
-            return True
-        oldest = next(iter(self.without_request), None)
-        if oldest is not None:
-            oldest.drop()
-        return oldest is not None
 
 
 class ClientConnection(BoundedWriting):
@@ -196,7 +176,8 @@ class ClientConnection(BoundedWriting):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        last = self._open.leaving
+        super()._start_asgi_task(cycle, before_messages(app, lambda: self._end_behind(cycle)) if last else app)
 
     def on_response_complete(self) -> None:
         self._running = None
@@ -215,6 +196,16 @@ class ClientConnection(BoundedWriting):
             self.loop.call_soon(self._feed)
         else:
             self._set_timer()
+
+    def leave(self) -> None:
+        """The server leaves: the answer that is under way is the last one, if its head is not sent."""
+        if self._running is not None:
+            self._end_behind(self._running)
+
+    def _end_behind(self, cycle: RequestResponseCycle) -> None:
+        """The answer says that it ends the connection, unless its head is sent or another request waits behind it."""
+        if not cycle.response_started and not self.pipeline and self._at >= len(self._rest):
+            cycle.keep_alive = False
 
     def close_behind_answer(self) -> None:
         """End the connection as the client or the answer wants. A client that still sends its body reads the answer

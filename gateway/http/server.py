@@ -13,7 +13,8 @@ from typing import Any
 
 import uvicorn
 
-from gateway.http.connection import ClientConnection, OpenConnections
+from gateway.http.connection import ClientConnection
+from gateway.http.open_connections import OpenConnections
 from mesh.config_checks import split_address
 from mesh.door_config import DoorConfig
 from mesh.grpc_network import AddressError
@@ -21,19 +22,63 @@ from mesh.grpc_network import AddressError
 CLOSE_SECONDS = 5  # answers under way get so long when the server closes
 HANDSHAKE_SECONDS = 10.0  # a client that takes longer for its TLS handshake is dropped
 BACKLOG = 2048  # connections that the system holds until the event loop accepts them
+KEEP_ALIVE_SECONDS = 5  # time after which a connection without a request is closed
+IDLE_SECONDS = KEEP_ALIVE_SECONDS + 0.5  # so long a server that leaves expects requests on the connections that it has
+SETTLE_SECONDS = 0.5  # without a connection it waits for those that it has accepted just before
+PASSES = 3  # of asyncio's event loop, in which an accepted connection begins
 OTHER_FILES = 256  # descriptors that the process needs besides its HTTP connections
 
 
 class HttpServer:
-    def __init__(self, server: "_Server", sockets: list[socket.socket], address: str) -> None:
+    """Accepts from its own listener, and from those of processes that have left."""
+
+    def __init__(
+        self, server: "_Server", open: OpenConnections, listener: socket.socket, address: str, process: int
+    ) -> None:
         self.address = address  # with the port that the system chose if the setting has port 0
-        self._server = server
-        self._sockets = sockets
+        self._server, self._open = server, open
+        self._listeners = {process: listener}
+        self._left_seconds: float | None = None  # when the server began to leave
+
+    def listeners(self) -> dict[int, socket.socket]:
+        """By the number of the process that each belongs to."""
+        return dict(self._listeners)
+
+    async def adopt(self, number: int, listener: socket.socket) -> None:
+        """Accept from this listener too."""
+        if number in self._listeners:
+            listener.close()
+            return
+        self._listeners[number] = listener
+        await self._server.listen(listener)
+
+    async def release(self, number: int) -> None:
+        """Stop accepting from a listener that another process has."""
+        listener = self._listeners.pop(number, None)
+        if listener is not None:
+            await self._server.stop_listening(listener)
+            listener.close()
+
+    def leave(self) -> None:
+        """Other processes take new connections. Requests on those that are open are served, and end them."""
+        self._left_seconds = asyncio.get_running_loop().time()
+        self._open.leaving = True
+        self._server.leave()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether a server that leaves may close: no request is under way, and none is to be expected."""
+        if self._left_seconds is None:
+            return True
+        seconds = asyncio.get_running_loop().time() - self._left_seconds
+        if self._open.count == 0:  # a connection is counted behind its TLS handshake
+            return seconds > SETTLE_SECONDS
+        return self._open.all_idle and seconds > IDLE_SECONDS
 
     async def close(self) -> None:
         """Stop listening; answers under way get CLOSE_SECONDS."""
-        await self._server.shutdown(self._sockets)
-        for each in self._sockets:
+        await self._server.shutdown()
+        for each in self._listeners.values():
             each.close()
 
 
@@ -45,11 +90,39 @@ async def serve_http(
     limits: DoorConfig | None = None,
     tls: ssl.SSLContext | None = None,
     shared: bool = False,
+    listener: socket.socket | None = None,
+    process: int = 0,
 ) -> HttpServer:
-    """Raises AddressError when the server cannot listen at the address. `shared`: other processes listen there too."""
-    host, port = split_address(address)
+    """Raises AddressError when the server cannot listen at the address. `shared`: other processes listen there too.
+    `listener`: one of this address that exists already. `process`: number of this process among those that share it."""
     limits = limits or DoorConfig()
+    listener = listener or await _bound(address, setting, shared=shared)
+    allow_files(limits.connections + OTHER_FILES)
+    config = uvicorn.Config(
+        app,
+        http=ClientConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        date_header=False,  # uvicorn refreshes the date in its main loop, which does not run here
+        server_header=False,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    config.load()
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # else it makes a record of each connection, for nobody
+    connections = OpenConnections(limits)
+    server = _Server(config, partial(ClientConnection, open=connections), tls)
+    server.lifespan = config.lifespan_class(config)
+    await server.listen(listener)
+    where = f"{address.rpartition(':')[0]}:{listener.getsockname()[1]}"
+    return HttpServer(server, connections, listener, where, process)
+
+
+async def _bound(address: str, setting: str, *, shared: bool) -> socket.socket:
     try:
+        host, port = split_address(address)
         family, kind, protocol, _, where = (
             await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         )[0]
@@ -66,25 +139,7 @@ async def serve_http(
             f"{setting} = {address!r}: cannot listen there ({error}); the port is in use or the host is not an "
             "address of this machine. Choose another one, or find the process that holds the port with `ss -ltnp`"
         ) from error
-    allow_files(limits.connections + OTHER_FILES)
-    config = uvicorn.Config(
-        app,
-        http=ClientConnection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        date_header=False,  # uvicorn refreshes the date in its main loop, which does not run here
-        server_header=False,
-        timeout_graceful_shutdown=CLOSE_SECONDS,
-    )
-    config.load()
-    logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # else it makes a record of each connection, for nobody
-    connections = OpenConnections(limits)
-    server = _Server(config)
-    server.lifespan = config.lifespan_class(config)
-    await server.listen(listener, partial(ClientConnection, open=connections), tls)
-    return HttpServer(server, [listener], f"{address.rpartition(':')[0]}:{listener.getsockname()[1]}")
+    return listener
 
 
 def allow_files(wanted: int) -> None:
@@ -96,23 +151,46 @@ def allow_files(wanted: int) -> None:
 
 
 class _Server(uvicorn.Server):
-    async def listen(
-        self, listener: socket.socket, connect: Callable[..., ClientConnection], tls: ssl.SSLContext | None
+    def __init__(
+        self, config: uvicorn.Config, connect: Callable[..., ClientConnection], tls: ssl.SSLContext | None
     ) -> None:
-        """Serve as uvicorn's own `startup` does, with a time limit for TLS handshakes."""
+        super().__init__(config)
+        self._connect, self._tls = connect, tls
+        self._by_listener: dict[socket.socket, tuple[asyncio.Server, socket.socket]] = {}
 
-        def protocol() -> ClientConnection:
-            return connect(config=self.config, server_state=self.server_state, app_state={})
-
+    async def listen(self, listener: socket.socket) -> None:
+        """Accept as uvicorn's own `startup` does, with a time limit for TLS handshakes. An event loop closes the socket
+        that it accepts from, so it gets a copy: the listener itself can be handed to another process."""
+        accepting = listener.dup()
         serving = await asyncio.get_running_loop().create_server(
-            protocol,
-            sock=listener,
-            ssl=tls,
+            self._connection,
+            sock=accepting,
+            ssl=self._tls,
             backlog=BACKLOG,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls is not None else None,
         )
-        self.servers = [serving]
+        self._by_listener[listener] = serving, accepting
+        self.servers = [each for each, _ in self._by_listener.values()]
         self.started = True
+
+    def _connection(self) -> ClientConnection:
+        return self._connect(config=self.config, server_state=self.server_state, app_state={})
+
+    async def stop_listening(self, listener: socket.socket) -> None:
+        serving, accepting = self._by_listener.pop(listener)
+        self.servers = [each for each, _ in self._by_listener.values()]
+        # asyncio's loop drops connections that it has accepted and not begun when the server closes: it accepts no more
+        # and begins them first. uvloop begins them at once, and has no reader here.
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().remove_reader(accepting)
+        for _ in range(PASSES):
+            await asyncio.sleep(0)
+        serving.close()
+
+    def leave(self) -> None:
+        for each in self.server_state.connections:
+            if isinstance(each, ClientConnection):
+                each.leave()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -46,6 +46,9 @@ RANDOM_FILES = {
 }
 SOCKET_FILES = {
     "gateway/siblings.py": "the local socket between the processes of one gateway",
+    "gateway/local_names.py": "the names of these sockets, and the user at their other end",
+    "gateway/listeners.py": "listening sockets travel over one of them",
+    "mesh/grpc_accepting.py": "gRPC listens on a socket of its own",
     "cli/probe.py": "`baton health` dials the service beside it",
     "gateway/grpc/api.py": "the public gRPC server",
     "gateway/grpc/errors.py": "the error that ends a call of the public gRPC server",

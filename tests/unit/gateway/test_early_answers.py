@@ -10,7 +10,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.http import connection
-from gateway.http.connection import AGAIN_SECONDS, LINGER_SECONDS, ClientConnection, OpenConnections
+from gateway.http.connection import AGAIN_SECONDS, LINGER_SECONDS, ClientConnection
+from gateway.http.open_connections import OpenConnections
 from mesh.door_config import DoorConfig
 from tests.harness.blocks import RECEIVE_SECONDS, status_of
 from tests.sim.loop import VirtualLoop, run_virtual
