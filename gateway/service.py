@@ -101,8 +101,9 @@ class Gateway:
         return self.sequencer.accept(choice)
 
     def load(self) -> dict[str, int]:
-        waiting = self.sequencer.tally.waiting
-        return {"running": len(self.sequencer.requests) - waiting, "waiting": waiting}
+        requests = self.sequencer.requests.values()
+        waiting = sum(request.first_token_seconds is None for request in requests)  # their turn may not have come
+        return {"running": len(requests) - waiting, "waiting": waiting}
 
     def count_error(self, error: BatonError, *, refused: bool = False) -> None:
         self.observer.refused(error)

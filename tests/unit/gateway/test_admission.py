@@ -7,6 +7,7 @@ import pytest
 
 from gateway.attaching import WITHOUT_WORKERS_SECONDS
 from gateway.core import ChoiceRequest
+from gateway.observability.record import unrecorded
 from gateway.service import Gateway
 from gateway.tally import LONGEST_WAIT_SECONDS, Tally
 from mesh.errors import Unavailable
@@ -81,3 +82,15 @@ def test_the_wait_is_the_queue_divided_by_the_rate_of_first_tokens() -> None:
     for _ in range(1000):
         tally.accepted()
     assert tally.wait_seconds(10.0) == LONGEST_WAIT_SECONDS
+
+
+def test_choices_whose_turn_has_not_come_wait_and_do_not_run() -> None:
+    async def main() -> None:
+        core, trace = gateway(max_waiting=4), unrecorded()
+        for index in range(40):
+            core.submit(ChoiceRequest("r", "m", (1,) * 500 + (index,), (), Sampling(max_tokens=5), trace=trace))
+        assert core.load() == {"running": 0, "waiting": 40}
+        for request in list(core.sequencer.requests.values()):
+            core.sequencer.end(request, Unavailable("over"))
+
+    run_virtual(main())
