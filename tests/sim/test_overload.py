@@ -164,7 +164,7 @@ def test_a_local_prompt_that_waits_too_long_at_decode_is_given_back() -> None:
 
 
 def test_choices_of_one_request_are_let_in_together_however_many() -> None:
-    """An idle mesh serves every request, and the queue that its first choices make refuses none of the others."""
+    """An idle mesh serves every request. Its later choices take turns, so no other request is refused for them."""
 
     async def main() -> None:
         cluster = overloaded_cluster(max_batch=2)
@@ -177,8 +177,9 @@ def test_choices_of_one_request_are_let_in_together_however_many() -> None:
             cluster.gateway.submit(again)
         assert len(cluster.gateway.sequencer.requests) == 40
         await asyncio.sleep(0.3)
-        with pytest.raises(Overloaded):
-            cluster.ask((5, 6, 7))
+        other = cluster.ask((5, 6, 7))
+        assert await cluster.until(lambda: other.ended) and other.error is None
+        assert len(cluster.gateway.sequencer.requests) > 20, "most choices of the other one have not ended by then"
         for request in list(cluster.gateway.sequencer.requests.values()):
             cluster.gateway.sequencer.end(request, Overloaded("over", wait_seconds=1.0, retry_after_seconds=1.0))
         first.may_fail = True
