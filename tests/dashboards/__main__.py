@@ -26,6 +26,8 @@ from tests.dashboards.tools import PrometheusTools, ToolMissing, prometheus_tool
 PICTURES = Path(__file__).resolve().parents[2] / "build/dashboards"
 MOST_PICTURE_BYTES = 150_000
 SETTINGS = {
+    "mesh.prefill_workers": "2",
+    "mesh.decode_workers": "2",
     "worker.page_tokens": "16",
     "worker.chunk_tokens": "64",
     "worker.threads": "1",
