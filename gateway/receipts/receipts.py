@@ -112,7 +112,7 @@ class OpenReceipt:
     async def of_stream(self, *last: bytes) -> Json:
         """The members that sign a streamed answer; `last`: its events that are not sent yet."""
         self._sent += last
-        return await self.of_parts(lambda sent: read_events(b"".join(sent).decode()))
+        return await self.of_parts(lambda sent: read_events(part.decode() for part in sent))
 
     async def of_parts(self, read: Callable[[list[bytes]], SentAnswer]) -> Json:
         """The members that sign an answer whose parts `read` understands."""
@@ -121,7 +121,7 @@ class OpenReceipt:
 
     async def of_whole(self, pieces: Callable[[], list[bytes]]) -> Json:
         """The members that sign a whole answer; `pieces`: its JSON."""
-        return await self.of(lambda: SentAnswer(loads_slowly(b"".join(pieces()).decode())))
+        return await self.of(lambda: SentAnswer(loads_slowly("".join(piece.decode() for piece in pieces()))))
 
     async def of(self, read: Callable[[], SentAnswer]) -> Json:
         return await self._receipts.finish(self._draft, read)
