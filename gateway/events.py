@@ -53,6 +53,7 @@ async def best(events: AsyncIterator[Event], count: int) -> AsyncGenerator[Event
     for number, index in enumerate(sorted(sorted(kept), key=mean_logprob, reverse=True)[:count]):
         for event in kept[index]:
             yield replace(event, index=number)
+            await asyncio.sleep(0)  # what is kept may be much: others have their turn
 
 
 def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncIterator[Item]:

@@ -14,6 +14,7 @@ from gateway.http import errors as http_errors
 from gateway.http.dialect import OPENAI, Dialect
 from gateway.http.writing import BoundedWriting
 from gateway.observability.record import RequestRecord
+from gateway.openai.pieces import PIECE_BYTES
 from gateway.openai.sse import encode
 from mesh import semconv
 from mesh.errors import BatonError, ReaderStalled
@@ -49,9 +50,13 @@ class HttpOut:
     async def whole(self, status: int, content: bytes | Sequence[bytes], headers: Headers) -> None:
         """`content` may be in pieces, which go out one after the other."""
         pieces = [content] if isinstance(content, bytes) else content
-        await self._begin(status, [*headers, (b"content-length", str(sum(map(len, pieces))).encode())])
+        size = sum(map(len, pieces))
+        if size <= PIECE_BYTES:
+            pieces = [b"".join(pieces)]
+        await self._begin(status, [*headers, (b"content-length", str(size).encode())])
         for piece in pieces[:-1]:
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)  # a client that keeps up would let no other one have a turn
         await self._send({"type": "http.response.body", "body": pieces[-1]})
         self.complete = True
 

@@ -11,7 +11,7 @@ from gateway.events import Delta, Event
 from gateway.native.dialect import CompletionDialect
 from gateway.native.types import TokenGenerateBody, VllmSampling, check_off, idle_fields
 from gateway.openai.answer import Json, chat_logprobs, finish_fields
-from gateway.openai.pieces import joined_pieces
+from gateway.openai.pieces import GrowingList
 from gateway.openai.reply import BaseReply, Pairs
 from gateway.openai.signed import signed
 from gateway.openai.sse import encode, frame
@@ -119,8 +119,8 @@ class TokenReply(BaseReply):
 
     def _choice(self, index: int, choice: "_TokenChoice") -> Json:
         text: Json = {"text": "".join(choice.texts)} if self._mode == "text" else {}
-        logprobs = {"content": joined_pieces(choice.logprobs)} if self._with_logprobs else None
-        return {"index": index, "token_ids": joined_pieces(choice.ids), "logprobs": logprobs} | choice.end | text
+        logprobs = {"content": choice.logprobs.pieces()} if self._with_logprobs else None
+        return {"index": index, "token_ids": choice.ids.pieces(), "logprobs": logprobs} | choice.end | text
 
     def _logprobs(self, event: Event) -> bytes | None:
         """The entries of new tokens, without brackets; None without any."""
@@ -135,7 +135,7 @@ class _TokenChoice:
     """One choice as it grows. What is long stays encoded, so that nothing at the end takes long."""
 
     def __init__(self) -> None:
-        self.texts, self.ids, self.logprobs = list[str](), list[bytes](), list[bytes]()
+        self.texts, self.ids, self.logprobs = list[str](), GrowingList(), GrowingList()
         self.end: Json = {}
 
     def add(self, event: Event, logprobs: bytes | None) -> None:
@@ -144,9 +144,9 @@ class _TokenChoice:
             return
         self.texts.append(event.text)
         if event.tokens:
-            self.ids.append(encode([token.token for token in event.tokens])[1:-1])
+            self.ids.add(encode([token.token for token in event.tokens])[1:-1])
         if logprobs is not None:
-            self.logprobs.append(logprobs)
+            self.logprobs.add(logprobs)
 
 
 def token_entry(token: Token) -> Json:

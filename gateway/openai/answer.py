@@ -2,12 +2,15 @@
 
 gateway/openai/sse.py has the frames of streamed answers."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
 from gateway.events import Delta, Finished
+from gateway.openai.pieces import GrowingList, JsonPieces
+from gateway.openai.sse import encode
 from gateway.text.tool_calls import ToolCall
 from gateway.usage import TokenUsage
 from mesh.jobs import End, Token
@@ -114,15 +117,49 @@ def fingerprint_of(numerics: str) -> str:
     return numerics.rpartition(" ")[2]
 
 
+class ChatScores:
+    """The logprobs of a whole choice of a chat, as it grows."""
+
+    def __init__(self, names: TokenNames) -> None:
+        self._names, self._content = names, GrowingList()
+
+    def add(self, event: Delta) -> None:
+        self._content.add(encode(chat_logprobs(self._names, event.tokens)["content"])[1:-1])
+
+    def members(self, before: int, echoed: Sequence[dict[str, bytes]]) -> Json:
+        return {"content": self._content.pieces(), "refusal": None}
+
+
+class CompletionScores:
+    """The same for a completion."""
+
+    def __init__(self, names: TokenNames) -> None:
+        self._names, self._offsets = names, array("I")
+        self._lists = {name: GrowingList() for name in ("token_logprobs", "tokens", "top_logprobs")}
+
+    def add(self, event: Delta) -> None:
+        self._offsets.extend(event.offsets)
+        made = completion_logprobs(self._names, event.tokens, ())
+        for name, growing in self._lists.items():
+            growing.add(encode(made[name])[1:-1])
+
+    def members(self, before: int, echoed: Sequence[dict[str, bytes]]) -> Json:
+        """`before`: characters of the prompt that the choice repeats; `echoed`: its items of each list."""
+        offsets = JsonPieces([encode([before + offset for offset in self._offsets])])
+        lists = {"text_offset": offsets} | {name: growing.pieces() for name, growing in self._lists.items()}
+        return {name: pieces.behind([items[name] for items in echoed]) for name, pieces in lists.items()}
+
+
 @dataclass(slots=True)
 class WholeChoice:
-    """One choice of an answer that is not streamed, collected event by event."""
+    """One choice of an answer that is not streamed, collected event by event. Logprobs are encoded as they come: the
+    likeliest tokens at each position of many choices are many megabytes."""
 
     index: int
+    scores: ChatScores | CompletionScores | None  # None: the client wants no logprobs
     texts: list[str] = field(default_factory=list)
-    reasoning: str = ""
-    offsets: list[int] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)  # pieces of the reasoning
+    token_ids: list[int] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     finished: Finished | None = None
 
@@ -131,18 +168,19 @@ class WholeChoice:
             self.finished = event
         else:
             self.texts.append(event.text)
-            self.tokens.extend(event.tokens)
-            self.offsets.extend(event.offsets)
-            self.reasoning += event.reasoning
+            self.token_ids.extend(token.token for token in event.tokens)
+            if event.reasoning:
+                self.thoughts.append(event.reasoning)
+            if self.scores is not None:
+                self.scores.add(event)
             self.calls.extend(event.calls)
 
     @property
     def text(self) -> str:
         return "".join(self.texts)
 
-    @property
-    def token_ids(self) -> list[int]:
-        return [token.token for token in self.tokens]
+    def logprobs(self, before: int = 0, echoed: Sequence[dict[str, bytes]] = ()) -> Json | None:
+        return None if self.scores is None else self.scores.members(before, echoed)
 
     def finish(self) -> Json:
         assert self.finished is not None, "an answer without an error finishes every choice"
@@ -154,17 +192,16 @@ def reasoning_fields(reasoning: str) -> Json:
     return {"reasoning": reasoning, "reasoning_content": reasoning}
 
 
-def chat_choice(whole: WholeChoice, names: TokenNames, with_logprobs: bool, with_reasoning: bool = True) -> Json:
+def chat_choice(whole: WholeChoice, with_reasoning: bool = True) -> Json:
     message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
-    if whole.reasoning and with_reasoning:
-        message |= reasoning_fields(whole.reasoning)
+    if whole.thoughts and with_reasoning:
+        message |= reasoning_fields("".join(whole.thoughts))
     if whole.calls:
         message |= {"content": whole.text or None, "tool_calls": [tool_call(call) for call in whole.calls]}
-    logprobs = chat_logprobs(names, whole.tokens) if with_logprobs else None
-    return {"index": whole.index, "message": message, "logprobs": logprobs} | whole.finish()
+    return {"index": whole.index, "message": message, "logprobs": whole.logprobs()} | whole.finish()
 
 
-def completion_choice(whole: WholeChoice, names: TokenNames, with_logprobs: bool, echo: str, index: int) -> Json:
-    offsets = [len(echo) + offset for offset in whole.offsets]
-    logprobs = completion_logprobs(names, whole.tokens, offsets) if with_logprobs else None
+def completion_choice(whole: WholeChoice, echo: str, echoed: Sequence[dict[str, bytes]], index: int) -> Json:
+    """`echoed`: encoded logprobs of the prompt `echo`, where the client wants them too."""
+    logprobs = whole.logprobs(len(echo), echoed)
     return {"index": index, "text": echo + whole.text, "logprobs": logprobs} | whole.finish()

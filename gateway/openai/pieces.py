@@ -12,7 +12,7 @@ import msgspec
 Item = TypeVar("Item")
 
 MARK = b"\xff"  # around the number of a value that stands elsewhere; UTF-8 has no such byte
-JOINED = 1024  # small items in one piece
+PIECE_BYTES = 64 * 1024  # of a piece of small items: each is a write of its own
 
 
 class JsonPieces:
@@ -27,10 +27,41 @@ class JsonPieces:
         parts = [part for item in items for part in (b",", item)]
         return cls([b"[", *parts[1:], b"]"])
 
+    def behind(self, items: Sequence[bytes]) -> "JsonPieces":
+        """This list with items before its own; each holds some, without brackets."""
+        if not items:
+            return self
+        first, *rest = self.parts
+        before = [part for item in items for part in (item, b",")]
+        if first == b"[]":
+            before.pop()
+        return JsonPieces([b"[", *before, first[1:], *rest])
 
-def joined_pieces(items: Sequence[bytes]) -> JsonPieces:
-    """A list of many small items in few pieces: each piece is a write of its own."""
-    return JsonPieces.of_items([b",".join(items[at : at + JOINED]) for at in range(0, len(items), JOINED)])
+
+class GrowingList:
+    """A list of many small items that are encoded as they come, so that nothing at its end takes long."""
+
+    def __init__(self) -> None:
+        self._parts, self._last = list[bytes](), [b"["]
+        self._bytes = 0  # of the last part
+        self._empty = True
+
+    def add(self, items: bytes) -> None:
+        """Some items, without brackets."""
+        if not items:
+            return
+        if not self._empty:
+            self._last.append(b",")
+        self._empty = False
+        self._last.append(items)
+        self._bytes += len(items)
+        if self._bytes >= PIECE_BYTES:
+            self._parts.append(b"".join(self._last))
+            self._last, self._bytes = [], 0
+
+    def pieces(self) -> JsonPieces:
+        """The list as far as it has grown."""
+        return JsonPieces([*self._parts, b"".join([*self._last, b"]"])])
 
 
 def encode_pieces(value: object) -> list[bytes]:

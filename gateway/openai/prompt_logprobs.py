@@ -3,18 +3,15 @@
 A long prompt has a million entries, so both are rendered in slices; each is made in a thread
 (gateway/openai/pieces.py)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from gateway.core import PromptScores, ScoredToken
-from gateway.openai.answer import TokenNames, completion_logprobs
-from gateway.openai.pieces import JsonPieces
 from gateway.openai.sse import encode
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
-from mesh.jobs import Token
 
 SLICE = 64  # tokens whose entries are rendered at once
 
@@ -86,17 +83,6 @@ def _tops(entry: ScoredToken, top: int, texts: "_Texts") -> dict[str, float] | N
         return None
     listed = zip(entry.top_ids[:top], entry.top_logprobs, strict=False)
     return {texts[entry.token]: entry.logprob} | {texts[token]: logprob for token, logprob in listed}
-
-
-def joined_logprobs(
-    names: TokenNames, echoed: Sequence[EchoedSlice], tokens: Sequence[Token], offsets: Sequence[int]
-) -> dict[str, JsonPieces]:
-    """The logprobs of these parts of the prompt and of the answer's tokens behind it, which begin at `offsets`."""
-    behind = completion_logprobs(names, tokens, offsets) if tokens else {}
-    return {
-        name: JsonPieces.of_items([*(each.items[name] for each in echoed), *([_inner(behind[name])] if behind else [])])
-        for name in ("text_offset", "token_logprobs", "tokens", "top_logprobs")
-    }
 
 
 def _inner(items: object) -> bytes:

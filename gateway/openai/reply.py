@@ -15,6 +15,8 @@ from gateway.client_request import ClientRequest
 from gateway.events import Delta, Event, merge
 from gateway.openai.answer import (
     NUMBERED,
+    ChatScores,
+    CompletionScores,
     Json,
     TokenNames,
     WholeChoice,
@@ -29,7 +31,7 @@ from gateway.openai.answer import (
     usage_fields,
 )
 from gateway.openai.pieces import JsonPieces, in_thread
-from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, joined_logprobs, prompt_logprobs
+from gateway.openai.prompt_logprobs import EchoedSlice, echoed_slices, prompt_logprobs
 from gateway.openai.signed import signed
 from gateway.openai.sse import ChatFrames, CompletionFrames, Frames, with_member
 from gateway.openai.types import ChatRequest, CommonRequest, CompletionRequest
@@ -168,9 +170,12 @@ class ChatReply(BaseReply):
         if last := await self.last_frame(frames):
             yield last
 
+    def _scores(self) -> ChatScores | None:
+        return ChatScores(self._names) if self._with_logprobs else None
+
     async def whole(self) -> Json:
-        wholes = await _collect(self.events(0))
-        choices = [chat_choice(whole, self._names, self._with_logprobs, self._with_reasoning) for whole in wholes]
+        wholes = await _collect(self.events(0), self._scores)
+        choices = [chat_choice(whole, self._with_reasoning) for whole in wholes]
         answer = self.answer("chat.completion", choices)
         if self._prompt_top is not None:
             answer["prompt_logprobs"] = await self.prompt_logprobs(self._answer, self._prompt_top)
@@ -228,20 +233,24 @@ class CompletionReply(BaseReply):
         if last := await self.last_frame(frames):
             yield last
 
+    def _scores(self) -> CompletionScores | None:
+        return CompletionScores(self._names) if self._with_logprobs else None
+
     async def whole(self) -> Json:
-        collected = await asyncio.gather(*(_collect(self.events(number)) for number in range(len(self._pairs))))
+        collected = await asyncio.gather(
+            *(_collect(self.events(number), self._scores) for number in range(len(self._pairs)))
+        )
         choices = list[Json]()
         for number, (wholes, echo) in enumerate(zip(collected, self._echo, strict=True)):
             echoed, more = [each async for each in self._echoed(number)], dict[str, object]()
             text = "".join(each.text for each in echoed) if echoed else echo
             if self._prompt_top is not None:
                 more["prompt_logprobs"] = await self.prompt_logprobs(self._answers[number], self._prompt_top)
+            before = [each.items for each in echoed]
             for whole in wholes:
+                await asyncio.sleep(0)  # of many choices one in each pass of the loop
                 index = number * self._choices + whole.index
-                choice = completion_choice(whole, self._names, self._with_logprobs, text, index) | more
-                if echoed:
-                    offsets = [len(text) + offset for offset in whole.offsets]
-                    choice["logprobs"] = joined_logprobs(self._names, echoed, whole.tokens, offsets)
+                choice = completion_choice(whole, text, before, index) | more
                 if self._with_ids:
                     choice["token_ids"] = whole.token_ids
                     if whole.index == 0:
@@ -258,10 +267,16 @@ class CompletionReply(BaseReply):
                 yield each
 
 
-async def _collect(events: AsyncIterator[Event]) -> list[WholeChoice]:
+async def _collect(
+    events: AsyncIterator[Event], scores: Callable[[], ChatScores | CompletionScores | None]
+) -> list[WholeChoice]:
+    """`scores`: what collects the logprobs of a choice."""
     wholes: dict[int, WholeChoice] = {}
     async for event in events:
-        wholes.setdefault(event.index, WholeChoice(event.index)).add(event)
+        whole = wholes.get(event.index)
+        if whole is None:
+            whole = wholes[event.index] = WholeChoice(event.index, scores())
+        whole.add(event)
     return [wholes[index] for index in sorted(wholes)]
 
 

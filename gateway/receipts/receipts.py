@@ -4,7 +4,7 @@ The key is read or made at the first use, and all work on the disk, hashing and 
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -118,7 +118,7 @@ class OpenReceipt:
     async def of_stream(self, *last: bytes) -> Json:
         """The members that sign a streamed answer; `last`: its events that are not sent yet."""
         self._sent += last
-        return await self.of_parts(lambda sent: read_events(b"".join(sent).decode()))
+        return await self.of_parts(lambda sent: read_events(_whole_events(sent)))
 
     async def of_parts(self, read: Callable[[list[bytes]], SentAnswer]) -> Json:
         """The members that sign an answer whose parts `read` understands."""
@@ -127,7 +127,7 @@ class OpenReceipt:
 
     async def of_whole(self, pieces: Callable[[], list[bytes]]) -> Json:
         """The members that sign a whole answer; `pieces`: its JSON."""
-        return await self.of(lambda: SentAnswer(loads_slowly(b"".join(pieces()).decode())))
+        return await self.of(lambda: SentAnswer(loads_slowly("".join(piece.decode() for piece in pieces()))))
 
     async def of(self, read: Callable[[], SentAnswer]) -> Json:
         return await self._receipts.finish(self._draft, read)
@@ -136,3 +136,14 @@ class OpenReceipt:
 def noted_events(receipt: OpenReceipt | None, answer: Answer, number: int = 0) -> AsyncGenerator[Event, None]:
     """The events of the answer to this prompt; the receipt, where the client wants one, notes them."""
     return answer.events() if receipt is None else receipt.noting(number, answer.events())
+
+
+def _whole_events(parts: Sequence[bytes]) -> Iterator[str]:
+    """The events of a stream whose larger ones were sent in several parts. JSON has no line break of its own."""
+    held = list[bytes]()
+    for part in parts:
+        held.append(part)
+        if part.endswith(b"\n\n"):
+            yield b"".join(held).decode()
+            held.clear()
+    yield b"".join(held).decode()

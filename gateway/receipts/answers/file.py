@@ -58,7 +58,7 @@ def read_answer(raw: bytes) -> AnswerFile:
     """ReceiptError where the file has no receipt, or several."""
     text, taken = text_of(raw), _Taken()
     if is_stream(text):
-        answer = read_events(text, taken.take)
+        answer = read_events([text], taken.take)
     else:
         value = loads(text)
         if isinstance(value, dict) and "format" in value:

@@ -3,8 +3,9 @@
 The gateway reads the events that it has sent with the same lines as `baton receipt` reads a file."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 from gateway.receipts.answers.chunks import ChunkFold
@@ -38,9 +39,10 @@ def is_stream(text: str) -> bool:
     return any(line.startswith(("data:", "event:", ":")) for line in text.lstrip()[:4096].splitlines()[:1])
 
 
-def events_of(text: str, problems: list[str]) -> Iterator[SentEvent]:
+def events_of(texts: Iterable[str], problems: list[str]) -> Iterator[SentEvent]:
+    """`texts`: each holds whole events. To split many megabytes at once would stop every other thread."""
     name, data = None, list[str]()
-    for line in [*_LINE.split(text), ""]:
+    for line in chain.from_iterable([*_LINE.split(text), ""] for text in texts):
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if not line:
@@ -55,10 +57,11 @@ def events_of(text: str, problems: list[str]) -> Iterator[SentEvent]:
             problems.append(f"a line `{line[:32]}`")
 
 
-def read_events(text: str, take: Callable[[Json, str], None] | None = None) -> SentAnswer:
-    """`take` gets each event and its text first; it takes the receipt out. None: the gateway itself has sent this."""
+def read_events(texts: Iterable[str], take: Callable[[Json, str], None] | None = None) -> SentAnswer:
+    """`texts`: the events, one or many in each. `take` gets each event and its text first; it takes the receipt out.
+    None: the gateway itself has sent this."""
     problems, fold, done = list[str](), None, False
-    for event in events_of(text, problems):
+    for event in events_of(texts, problems):
         if done:
             problems.append("what follows the end of the stream")
             break

@@ -6,7 +6,7 @@ import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.core import ChoiceRequest
@@ -15,7 +15,7 @@ from gateway.http.server import serve_http
 from gateway.requests import GatewayRequest, RequestPhase
 from gateway.streams import RequestStream
 from gateway.text.assets import Assets
-from mesh.jobs import Token
+from mesh.jobs import End, Token
 from mesh.reports import TokenOf, Tokens
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
@@ -33,15 +33,17 @@ class EmittingCore(FakeCore):
         self.requests.append(request)
         return RequestStream(self.mesh.sequencer, request)
 
-    def emit(self, count: int = 1, top: int = 0) -> None:
-        """Every open request gets so many tokens in one message."""
+    def emit(self, count: int = 1, top: int = 0, most: int | None = None) -> None:
+        """Every open request gets so many tokens in one message. With `most` tokens it ends."""
         for request in self.requests:
             if request.phase is RequestPhase.OPEN and request.ticket is not None:
                 first = request.next_position
                 tokens = [
                     Token(p, 97 + p % 26, -0.5, tuple(range(top)), tuple(-1.0 for _ in range(top)))
                     for p in range(first, first + count)
-                ]
+                ][: most and most - first]
+                if tokens[-1].position + 1 == most:
+                    tokens[-1] = replace(tokens[-1], end=End.LENGTH)
                 worker = self.mesh.workers[self.mesh.serving(request)[1]]
                 items = tuple(TokenOf(request.ticket, token) for token in tokens)
                 self.mesh.sequencer.on_tokens(worker, Tokens(items))

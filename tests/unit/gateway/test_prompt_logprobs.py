@@ -9,8 +9,9 @@ import openai
 import pytest
 
 from gateway.core import PromptScores
+from gateway.openai.answer import CompletionScores
 from gateway.openai.pieces import JsonPieces, encode_pieces, in_thread
-from gateway.openai.prompt_logprobs import SLICE, echoed_slices, joined_logprobs, prompt_logprobs
+from gateway.openai.prompt_logprobs import SLICE, echoed_slices, prompt_logprobs
 from gateway.text.assets import Assets
 from tests.unit.gateway.conftest import FakeCore, FakeExamination
 
@@ -132,7 +133,8 @@ async def test_slices_are_joined_without_a_seam(assets: Assets) -> None:
         listed = json.loads(b"".join(encode_pieces(JsonPieces.of_items(items))))
         assert len(listed) == length and listed[0] is None
         echoed = list(echoed_slices(assets.tokenizer, scores, 1, skip_special=True))
-        joined = json.loads(b"".join(encode_pieces(joined_logprobs(assets.tokenizer, echoed, (), 0))))
+        members = CompletionScores(assets.tokenizer).members(0, [each.items for each in echoed])
+        joined = json.loads(b"".join(encode_pieces(members)))
         assert {len(column) for column in joined.values()} == {length}
         text = "".join(each.text for each in echoed)
         assert text == assets.tokenizer.decode(prompt)
