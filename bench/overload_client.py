@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from bench.overload_figures import Served
-from cli.arrangements.stream import DONE, EVENT, GIVE_UP_SECONDS, request_bytes
+from cli.arrangements.stream import DONE, EVENT, exchange, request_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,9 @@ async def serve_one(port: int, kind: RequestKind, prompt: Sequence[int], waits_s
     loop = asyncio.get_running_loop()
     came = loop.time()
     try:
-        transport, client = await loop.create_connection(OneAnswer, "127.0.0.1", port)
+        client = await exchange(port, request_bytes(kind.answer_tokens, prompt, port, waits_seconds), OneAnswer)
     except OSError as error:
         return Served(kind.name, kind.prompt_tokens, kind.answer_tokens, came, 0, ended=loop.time(), problem=str(error))
-    transport.write(request_bytes(kind.answer_tokens, prompt, port, waits_seconds))
-    try:
-        async with asyncio.timeout(GIVE_UP_SECONDS):
-            await client.over.wait()
-    except TimeoutError:
-        client.problem = f"no end after {GIVE_UP_SECONDS:g} s"
-    finally:
-        transport.close()  # a client that is cancelled leaves too
     size = kind.prompt_tokens, kind.answer_tokens
     times = client.first, client.last, loop.time()
     return Served(

@@ -3,8 +3,9 @@ little beside the mesh that is measured."""
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
 
 EVENT = b"\n\n\r\n"  # the end of an event, and of the chunk that it is in
 DONE = b"data: [DONE]"
@@ -41,21 +42,37 @@ class EventTimes(asyncio.Protocol):
 
 
 async def stream_one(port: int, prompt: Sequence[int], answer: int) -> StreamTimes:
-    loop = asyncio.get_running_loop()
-    sent = loop.time()
+    sent = asyncio.get_running_loop().time()
     try:
-        transport, client = await loop.create_connection(EventTimes, "127.0.0.1", port)
+        client = await exchange(port, request_bytes(answer, prompt, port), EventTimes)
     except OSError as error:
         return StreamTimes(sent, (), str(error))
-    transport.write(request_bytes(answer, prompt, port))
+    return StreamTimes(sent, tuple(client.times[:answer]), client.problem)
+
+
+class OneExchange(Protocol):
+    """The client's end of a connection that carries one request."""
+
+    over: asyncio.Event  # its answer is whole, or there will be none
+    problem: str
+
+
+Client = TypeVar("Client", bound=OneExchange)
+
+
+async def exchange(port: int, request: bytes, make: Callable[[], Client]) -> Client:
+    """Open a connection, send one request and wait until its answer is over. OSError: there is no connection."""
+    connect = cast(Callable[[], Any], make)
+    transport, client = await asyncio.get_running_loop().create_connection(connect, "127.0.0.1", port)
+    transport.write(request)
     try:
         async with asyncio.timeout(GIVE_UP_SECONDS):
             await client.over.wait()
     except TimeoutError:
         client.problem = f"no end after {GIVE_UP_SECONDS:g} s"
     finally:
-        transport.close()
-    return StreamTimes(sent, tuple(client.times[:answer]), client.problem)
+        transport.close()  # a client that is cancelled leaves too
+    return cast(Client, client)
 
 
 def request_bytes(answer: int, prompt: Sequence[int], port: int, waits_seconds: float | None = None) -> bytes:

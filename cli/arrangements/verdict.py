@@ -1,4 +1,4 @@
-"""What measured arrangements mean: which one is best, how the default compares with it, and whether a split pays."""
+"""Judges measured arrangements: names the best one, compares the default with it, and says whether a split pays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What can be said of a receipt and the answer around it without asking a mesh: who signed them, and what was changed.
+"""Checks a receipt and the answer around it without asking a mesh: says who signed them, and which field was changed.
 
 `baton receipt` prints this, and `baton replay` begins with it. Both end with the same statuses."""
 

@@ -1,4 +1,4 @@
-"""Whole answers with their receipts. Step 8 of a request's life over HTTP."""
+"""Puts the receipt of a whole answer into it: step 8 of a request's life over HTTP."""
 
 from functools import partial
 from typing import Any

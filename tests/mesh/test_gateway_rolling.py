@@ -174,7 +174,7 @@ async def test_processes_that_leave_one_by_one_under_load_cost_no_client_anythin
 
 
 async def test_processes_that_leave_together_refuse_with_the_reason() -> None:
-    """What clients see where no other process takes the listener: so it was each time that one of several left."""
+    """Negative control: clients get 503 from a process that leaves when no other process takes its listener."""
     async with rolling(**{"gateway.drain_seconds": "3"}) as mesh:
         busy = PlainClient(mesh.http, mesh.streams)
         answering = asyncio.create_task(busy.post(PATH, BODY | {"max_tokens": 4000}))

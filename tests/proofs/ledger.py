@@ -1,4 +1,4 @@
-"""What is proven so far: one JSON file, written anew after each slice, so that a kill costs one slice at most.
+"""Keeps the results of proofs in one JSON file, written anew after each slice: a kill costs one slice at most.
 
 An entry is about one hash of sources. When they have changed, the entry moves into its own history as soon as a slice
 for the new sources ends; until then it counts as stale. Nothing is counted twice, because an entry holds the ranges of

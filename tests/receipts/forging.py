@@ -117,7 +117,7 @@ def _other(leaf: Any, *, smallest: bool) -> Any:
 
 
 def _name(path: Path) -> str:
-    """What the refusal must name: the last name of the path, or that of a larger field which it is a part of."""
+    """The name that the refusal must hold: the last one of the path, or that of a larger field around it."""
     names = [each for each in path if isinstance(each, str)]
     if not names or names[-1] in PLACES or names[-1] in ("receipt_json", "receiptJson"):
         return ""

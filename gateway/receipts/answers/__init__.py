@@ -1,1 +1,1 @@
-"""What a client reads around a receipt: read the same way by the gateway that signs it and by `baton receipt`."""
+"""Reads an answer as its client does. The gateway signs what it reads here, and `baton receipt` compares it."""

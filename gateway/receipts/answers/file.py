@@ -46,7 +46,7 @@ class _Taken:
 
 
 def _holder(value: Any) -> Json | None:
-    """What has the receipt: the answer or the event, or the response or `meta_info` in it."""
+    """The JSON object that holds the receipt: the answer, an event of it, or the `response` or `meta_info` in one."""
     if isinstance(value, dict):
         for holder in (value, value.get("meta_info"), value.get("response")):
             if isinstance(holder, dict) and isinstance(holder.get(RECEIPT), dict):

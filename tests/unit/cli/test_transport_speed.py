@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,9 @@ async def test_the_c_loop_moves_all_spans_pass_after_pass() -> None:
 
 
 async def test_a_c_loop_that_ends_is_no_measurement() -> None:
+    beyond_its_pool = [3, 10]
     with pytest.raises(RawTcpFailed):
-        async with raw_tcp(SPAN, [3, 10]):
-            pass  # a page that its pool does not have
+        await AsyncExitStack().enter_async_context(raw_tcp(SPAN, beyond_its_pool))
 
 
 async def test_the_receiving_process_ends_with_the_one_that_measures() -> None:

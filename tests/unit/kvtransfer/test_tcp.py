@@ -10,7 +10,6 @@ from kvtransfer.portion_reader import MOST_TCP_FRAMES
 from kvtransfer.portions import COUNT_BYTES, FRAME_BYTES, pack_portion
 from kvtransfer.tcp import TcpReceiver
 from kvtransfer.tcp_socket import advance
-from kvtransfer.tcp_writer import batch_bytes, batches
 from kvtransfer.transfer import Span, TransferError
 from mesh.page_shape import opaque_pages
 from tests.mutants.kvtransfer import MUTANTS
@@ -294,12 +293,3 @@ def test_advance_takes_bytes_off_the_front():
 
 def test_frame_headers_are_small():
     assert FRAME_BYTES <= 96
-
-
-def test_a_batch_leaves_room_for_others_in_the_send_buffer() -> None:
-    """With room for one only, the two sides take turns."""
-    assert batch_bytes(4 << 20) == 1 << 20 and batch_bytes(2 << 20) == 512 << 10
-    assert batch_bytes(16 << 10) == batch_bytes(1 << 20) == 256 << 10
-    lengths = [100_000] * 10
-    assert list(batches(lengths, 256 << 10)) == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert list(batches(lengths, 1 << 20)) == [(0, 10)]

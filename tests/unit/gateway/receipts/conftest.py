@@ -1,17 +1,22 @@
-"""A gateway over HTTP that signs receipts, with a core that computes nothing."""
+"""A gateway over HTTP and gRPC that signs receipts, with a core that computes nothing."""
 
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx2
 import pytest
 
+from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from gateway.grpc.api import services
+from gateway.grpc.server import serve_grpc
 from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.receipts.pages import receipt_routes
 from gateway.receipts.receipts import Receipts
+from mesh.config import GatewayConfig
 
 
 @pytest.fixture
@@ -41,3 +46,12 @@ async def http(core: Any, assets: Any, receipts: Receipts) -> AsyncIterator[http
         yield client
     await server.close()
     await api.aclose()
+
+
+@pytest.fixture
+async def rpc(core: Any, assets: Any, receipts: Receipts) -> AsyncIterator[Any]:
+    api = services(core, assets, random=random.Random(3), receipts=receipts)
+    server = await serve_grpc(GatewayConfig(grpc_address="127.0.0.1:0"), api)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        yield pb_grpc.InferenceServiceStub(channel)
+    await server.close()

@@ -1,27 +1,20 @@
 """What a receipt signs of an answer: whatever is changed in one, in any API, whole or streamed, is refused by name."""
 
-import random
-from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 import httpx2
 import pytest
 from google.protobuf import json_format
 
 from baton.inference.v1 import inference_pb2 as pb
-from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway.anthropic.errors import AnthropicDialect
 from gateway.client_request import ClientRequest
-from gateway.grpc.api import services
-from gateway.grpc.server import serve_grpc
 from gateway.http.dialect import OpenAiDialect
 from gateway.receipts.answers.fields import SentAnswer, covered
 from gateway.receipts.answers.file import read_answer
 from gateway.receipts.draft import DraftHead, ReceiptDraft
 from gateway.receipts.receipts import OpenReceipt, Receipts
 from gateway.validation import ValidRequest
-from mesh.config import GatewayConfig
 from tests.receipts.forging import forgeries, refusal
 
 Json = dict[str, Any]
@@ -84,15 +77,6 @@ async def test_a_call_in_which_the_model_wrote_a_name_twice_is_sent_all_the_same
     open_receipt = OpenReceipt(receipts, ReceiptDraft(DraftHead("rcpt-1", "r", "m", 1, "1"), [VALID]))
     members = await open_receipt.of_whole(lambda: [b'{"content":[{"type":"tool_use","input":{"a":1,"a":2}}]}'])
     assert members["receipt"]["answer"]["fields"]
-
-
-@pytest.fixture
-async def rpc(core: Any, assets: Any, receipts: Receipts) -> AsyncIterator[Any]:
-    api = services(core, assets, random=random.Random(3), receipts=receipts)
-    server = await serve_grpc(GatewayConfig(grpc_address="127.0.0.1:0"), api)
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        yield pb_grpc.InferenceServiceStub(channel)
-    await server.close()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -2,37 +2,21 @@
 
 import asyncio
 import json
-import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import httpx2
 import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
-from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway.grpc.api import services
-from gateway.grpc.server import serve_grpc
 from gateway.receipts.canonical import read_receipt
 from gateway.receipts.receipts import Receipts
 from gateway.receipts.shape import shaped
 from gateway.receipts.signing import check_signature
-from mesh.config import GatewayConfig
 from mesh.errors import InvalidRequest, WorkersDied
 
 HI = [{"role": "user", "content": "hi"}]
-
-
-@pytest.fixture
-async def rpc(core: Any, assets: Any, receipts: Receipts) -> AsyncIterator[Any]:
-    api = services(core, assets, random=random.Random(3), receipts=receipts)
-    server = await serve_grpc(GatewayConfig(grpc_address="127.0.0.1:0"), api)
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        yield pb_grpc.InferenceServiceStub(channel)
-    await server.close()
 
 
 async def chat(http: httpx2.AsyncClient, **fields: Any) -> Any:
