@@ -51,17 +51,17 @@ class OverloadClients:
         kind = self._random.choice(KINDS)
         return kind, [self._random.randint(FIRST_ID, LAST_ID) for _ in range(kind.prompt_tokens)]
 
-    async def closed(self, clients: int, seconds: float) -> OverloadRun:
-        """Run this number of clients, each with one request at a time."""
+    async def closed(self, clients: int, seconds: float, *, warm_seconds: float = 0.0) -> OverloadRun:
+        """Run this number of clients, each with one request at a time. Those that ended in the last `seconds` count."""
         loop, served = asyncio.get_running_loop(), list[Served]()
         began = loop.time()
 
         async def client() -> None:
-            while loop.time() - began < seconds:
+            while loop.time() - began < warm_seconds + seconds:
                 one = await serve_one(self.port, *self.one())
                 if one.refused:
                     await asyncio.sleep(AGAIN_SECONDS)
-                elif one.ended - began <= seconds:
+                elif warm_seconds < one.ended - began <= warm_seconds + seconds:
                     served.append(one)
 
         await asyncio.gather(*(client() for _ in range(clients)))
@@ -108,7 +108,7 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
         load = OverloadClients(gateway.http_address, options.seed)
         await load.closed(4, options.seconds / 4)  # warm-up
         progress.update(bar, advance=1, description="capacity")
-        full = await load.closed(places + 4, options.seconds)
+        full = await load.closed(places + 4, options.seconds, warm_seconds=options.seconds)
         capacity = len(full.requests) / options.seconds
         if not capacity:
             raise SystemExit("bench.overload: no request was served while the capacity was measured")
