@@ -21,7 +21,7 @@ from urllib.request import urlopen
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.overload_client import KINDS, RequestKind, serve_one
+from bench.overload_client import KINDS, PreparedRequest, prepare, serve_one
 from bench.overload_figures import GoodputLimits, OverloadRun, Served, misses, summary
 from cli.arrangements.turn import quantile
 from cli.mesh import arranged
@@ -47,9 +47,10 @@ class OverloadClients:
         self.port, self._random, self._address = int(http_address.rpartition(":")[2]), Random(seed), http_address
         self.limits: GoodputLimits | None = None  # of clients that do not wait longer
 
-    def one(self) -> tuple[RequestKind, list[int]]:
+    def one(self) -> PreparedRequest:
         kind = self._random.choice(KINDS)
-        return kind, [self._random.randint(FIRST_ID, LAST_ID) for _ in range(kind.prompt_tokens)]
+        waits = self.limits.whole_seconds(kind.answer_tokens) if self.limits is not None else None
+        return prepare(self.port, kind, self._random.choices(range(FIRST_ID, LAST_ID + 1), k=kind.prompt_tokens), waits)
 
     async def closed(self, clients: int, seconds: float, *, warm_seconds: float = 0.0) -> OverloadRun:
         """Run this number of clients, each with one request at a time. Those that ended in the last `seconds` count."""
@@ -58,7 +59,7 @@ class OverloadClients:
 
         async def client() -> None:
             while loop.time() - began < warm_seconds + seconds:
-                one = await serve_one(self.port, *self.one())
+                one = await serve_one(self.one())
                 if one.refused:
                     await asyncio.sleep(AGAIN_SECONDS)
                 elif warm_seconds < one.ended - began <= warm_seconds + seconds:
@@ -69,14 +70,14 @@ class OverloadClients:
 
     async def open(self, rate: float, seconds: float) -> OverloadRun:
         """Send requests at this rate; return when all have ended."""
-        loop, before, tasks = asyncio.get_running_loop(), await self._rows(), list[asyncio.Task[Served]]()
-        end = due = loop.time()
-        end += seconds
-        while (due := due + self._random.expovariate(rate)) < end:
-            kind, prompt = self.one()
-            await asyncio.sleep(max(0.0, due - loop.time()))
-            waits = self.limits.whole_seconds(kind.answer_tokens) if self.limits is not None else None
-            tasks.append(asyncio.create_task(serve_one(self.port, kind, prompt, waits)))
+        loop, tasks, at, arrivals = asyncio.get_running_loop(), list[asyncio.Task[Served]](), 0.0, list[float]()
+        while (at := at + self._random.expovariate(rate)) < seconds:
+            arrivals.append(at)
+        requests = [self.one() for _ in arrivals]
+        before, began = await self._rows(), loop.time()
+        for at, request in zip(arrivals, requests, strict=True):
+            await asyncio.sleep(max(0.0, began + at - loop.time()))
+            tasks.append(asyncio.create_task(serve_one(request)))
         served = await asyncio.gather(*tasks)
         await asyncio.sleep(MEASURED_SECONDS)
         return OverloadRun(served, seconds, await self._rows() - before)
@@ -85,7 +86,7 @@ class OverloadClients:
         """Send requests at this rate; all their clients leave at the end."""
         end, tasks = asyncio.get_running_loop().time() + seconds, list[asyncio.Task[Served]]()
         while asyncio.get_running_loop().time() < end:
-            tasks.append(asyncio.create_task(serve_one(self.port, *self.one())))
+            tasks.append(asyncio.create_task(serve_one(self.one())))
             await asyncio.sleep(self._random.expovariate(rate))
         for task in tasks:
             task.cancel()
@@ -138,8 +139,9 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
 async def _afterwards(load: OverloadClients, capacity: float, seconds: float) -> float:
     """Time from the moment at which everybody leaves an overload to the first token of a short request."""
     await load.burst(3 * capacity, seconds)
-    kind, left = KINDS[0], asyncio.get_running_loop().time()
-    while not (one := await serve_one(load.port, kind, [FIRST_ID] * kind.prompt_tokens)).done:
+    left, short = asyncio.get_running_loop().time(), KINDS[0]
+    request = prepare(load.port, short, [FIRST_ID] * short.prompt_tokens)
+    while not (one := await serve_one(request)).done:
         await asyncio.sleep(AT_ONCE_SECONDS)  # the gateway has not noticed yet that everybody has left
     return one.first - left
 

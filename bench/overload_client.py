@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from bench.overload_figures import Served
-from cli.arrangements.stream import DONE, EVENT, exchange, request_bytes
+from cli.arrangements.stream import DONE, EVENT, exchange, request_bytes, token_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +21,32 @@ class RequestKind:
 KINDS = (RequestKind("short", 48, 32), RequestKind("middle", 256, 96), RequestKind("long", 1024, 192))
 
 
-async def serve_one(port: int, kind: RequestKind, prompt: Sequence[int], waits_seconds: float | None = None) -> Served:
-    """Send one request; returns when its answer, or the refusal, is whole. `waits_seconds`: how long its client waits
-    for it, as the request says."""
-    loop = asyncio.get_running_loop()
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """Its bytes are made before the load begins: they are no work of the time that is measured."""
+
+    port: int
+    kind: RequestKind
+    content: bytes
+    waits: float | None  # how long its client waits for the whole answer, as the request says
+
+
+def prepare(port: int, kind: RequestKind, prompt: Sequence[int], waits: float | None = None) -> PreparedRequest:
+    return PreparedRequest(port, kind, request_bytes(kind.answer_tokens, prompt, port, waits), waits)
+
+
+async def serve_one(request: PreparedRequest) -> Served:
+    """Send one request; returns when its answer, or the refusal, is whole."""
+    loop, kind = asyncio.get_running_loop(), request.kind
     came = loop.time()
     try:
-        client = await exchange(port, request_bytes(kind.answer_tokens, prompt, port, waits_seconds), OneAnswer)
+        client = await exchange(request.port, request.content, OneAnswer)
     except OSError as error:
         return Served(kind.name, kind.prompt_tokens, kind.answer_tokens, came, 0, ended=loop.time(), problem=str(error))
     size = kind.prompt_tokens, kind.answer_tokens
     times = client.first, client.last, loop.time()
     return Served(
-        kind.name, *size, came, client.status, *times, done=client.done, problem=client.problem, waits=waits_seconds
+        kind.name, *size, came, client.status, *times, done=client.done, problem=client.problem, waits=request.waits
     )
 
 
@@ -51,15 +64,13 @@ class OneAnswer(asyncio.Protocol):
         if not self.status:
             self.status = int(data[9:12])
         text, now = self._tail + data, self._clock()
-        self._tail = text[-len(DONE) :]
+        self._tail = text[text.rfind(EVENT) + len(EVENT) :] if EVENT in text else text
         if self.status != 200:
             self.over.set()
-            return
-        if EVENT in text:
-            if DONE in text:
-                self.done = True
-                self.over.set()
-                return
+        elif DONE in text:
+            self.done = True
+            self.over.set()
+        elif token_events(text):
             self.first = self.first or now
             self.last = now
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 EVENT = b"\n\n\r\n"  # the end of an event, and of the chunk that it is in
+ALIVE = b": keep-alive" + EVENT  # comes every 15 seconds in which no token does
 DONE = b"data: [DONE]"
 GIVE_UP_SECONDS = 120.0
 
@@ -29,9 +30,8 @@ class EventTimes(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now, text = asyncio.get_running_loop().time(), self._tail + data
         done = DONE in text
-        events = text.count(EVENT) - done
         self._tail = text[text.rfind(EVENT) + len(EVENT) :] if EVENT in text else text
-        self.times += [now] * max(0, events)
+        self.times += [now] * max(0, token_events(text) - done)
         if done:
             self.over.set()
 
@@ -39,6 +39,11 @@ class EventTimes(asyncio.Protocol):
         if not self.over.is_set():
             self.problem = f"the connection broke: {exc}: {self._tail[:200]!r}"
             self.over.set()
+
+
+def token_events(text: bytes) -> int:
+    """Events that end in this text and carry something."""
+    return text.count(EVENT) - text.count(ALIVE)
 
 
 async def stream_one(port: int, prompt: Sequence[int], answer: int) -> StreamTimes:

@@ -44,6 +44,14 @@ async def test_a_client_notes_one_time_for_each_token_however_its_bytes_are_cut(
     assert len(one.times) == 3 and one.over.is_set() and not one.problem
 
 
+async def test_a_sign_that_the_stream_lives_is_no_token() -> None:
+    one, alive = EventTimes(), b"e\r\n: keep-alive\n\n\r\n"
+    one.data_received(b"HTTP/1.1 200 OK\r\n\r\n" + alive)
+    assert one.times == []
+    one.data_received(alive + b'14\r\ndata: {"text": "x"}\n\n\r\n' + alive)
+    assert len(one.times) == 1
+
+
 async def test_a_client_that_gets_no_answer_says_so() -> None:
     one = EventTimes()
     one.data_received(b"HTTP/1.1 429 Too Many Requests\r\n\r\n")
