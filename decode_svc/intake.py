@@ -59,9 +59,9 @@ class Intake:
             case Examine():
                 self._examinations.add(gateway, message)
             case Cancel():
-                self._examinations.cancel(message.request, message.attempt)
+                self._examinations.cancel(message)
                 request = self._requests.get(message.request)
-                if request and request.ticket.attempt <= message.attempt:
+                if request and message.concerns(request.ticket):
                     self._cancel(request)
             case _:
                 raise BadMessage(f"gateways do not send {type(message).__name__} to a decode worker")

@@ -19,7 +19,7 @@ from mesh import semconv
 from mesh.hashing import block_hashes
 from mesh.jobs import FullKind, Job, Reason
 from mesh.legs import Outbox
-from mesh.orders import Examine
+from mesh.orders import Cancel, Examine
 from mesh.reports import Begun, Embedded, Full, Load, Lost, Prefilled, Scored
 from mesh.session import Session
 
@@ -56,7 +56,7 @@ class Examinations:
 
     def add(self, gateway: Session, message: Examine) -> None:
         job, now = message.job, self._loop.time()
-        self.cancel(job.ticket.request, job.ticket.attempt - 1)
+        self.cancel(Cancel(job.ticket.request, job.ticket.attempt - 1))
         leg = self._outbox.recorder(gateway, job, now)
         leg.enter(semconv.QUEUE, now)
         seniority = now + job.priority * self._priority_seconds, job.ticket.request
@@ -74,10 +74,10 @@ class Examinations:
             exam.deadline = self._loop.call_later(job.deadline_seconds, self._stop, exam)
         self._wake()
 
-    def cancel(self, request: int, attempt: int) -> None:
+    def cancel(self, cancel: Cancel) -> None:
         """Drop this attempt of a request and all lower ones."""
         for exam in list(self._all.values()):
-            if exam.job.ticket.request == request and exam.job.ticket.attempt <= attempt:
+            if cancel.concerns(exam.job.ticket):
                 self._stop(exam)
 
     def gateway_ended(self, gateway: Session) -> None:

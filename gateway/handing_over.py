@@ -25,6 +25,7 @@ log = logging.getLogger("baton.gateway")
 DRAINED = "drained"  # why an attempt is left, in traces and metrics
 LAST_SHARE, LAST_SECONDS = 0.5, 5.0  # what is left goes elsewhere so long before the end: of the stay, and at most
 GUESSED_SECONDS = 0.05  # per token, until an answer shows its own pace
+EARLY_SECONDS = 0.001  # a timer may fire so much before its time
 
 
 class HandingOver:
@@ -54,10 +55,15 @@ class HandingOver:
         for incarnation, (ends, last) in self._leaves.items():
             worker, now = self._workers.get(incarnation), self._now()
             if worker is not None:
-                self._hand_over(worker, ends - now, now >= last)
+                self._hand_over(worker, ends - now, now + EARLY_SECONDS >= last)
         if self._leaves:
             now = self._now()
-            due = min([now + self._rules.heartbeat_seconds, *(last for _, last in self._leaves.values() if last > now)])
+            due = min(
+                [
+                    now + self._rules.heartbeat_seconds,
+                    *(last for _, last in self._leaves.values() if last > now + EARLY_SECONDS),
+                ]
+            )
             self._timer = asyncio.get_running_loop().call_at(due, self._look)
 
     def _hand_over(self, worker: AttachedWorker, left_seconds: float, is_last: bool) -> None:

@@ -4,7 +4,7 @@ docs/protocol.md says what each message means."""
 
 from dataclasses import dataclass
 
-from mesh.jobs import Job, Pooling
+from mesh.jobs import Job, Pooling, Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,10 @@ class Cancel:
 
     request: int  # the request's id, as in its tickets
     attempt: int
+
+    def concerns(self, ticket: Ticket) -> bool:
+        """Lower attempts too: a worker that has refused the job of this one may still hold the attempt before."""
+        return ticket.request == self.request and ticket.attempt <= self.attempt
 
 
 @dataclass(frozen=True, slots=True)

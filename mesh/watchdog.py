@@ -51,7 +51,7 @@ class Watchdog:
     ) -> None:
         self._steps, self._clock, self._end = steps, clock, end
         self._look_seconds, self._loop_seconds = look_seconds, loop_seconds
-        self._turned = self._clock()  # when the event loop turned last
+        self._turned = self._looked = self._clock()  # when the event loop turned last; the last look
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -66,16 +66,22 @@ class Watchdog:
         self._turned = self._clock()
 
     def _watch(self) -> None:
-        before = self._clock()
+        self._looked = self._clock()
         while not self._stopped.wait(self._look_seconds):
-            now = self._clock()
-            late_seconds, before = now - before - self._look_seconds, now
-            if late_seconds > LATE_SECONDS:
-                self._steps.excuse(late_seconds)
-                self._turned += late_seconds
-            elif why := self.problem(now):
-                self._end(why)
+            if self.look():
                 return
+
+    def look(self) -> bool:
+        """Called about every `look_seconds`. True: something hangs, and the process was told to end."""
+        now = self._clock()
+        late_seconds, self._looked = now - self._looked - self._look_seconds, now
+        if late_seconds > LATE_SECONDS:
+            self._steps.excuse(late_seconds)
+            self._turned += late_seconds
+        elif why := self.problem(now):
+            self._end(why)
+            return True
+        return False
 
     def problem(self, now: float) -> str:
         """Says what hangs; empty: nothing does."""

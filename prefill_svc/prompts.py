@@ -17,6 +17,7 @@ from engine.masks import StepMasks
 from engine.plan import Drafting, Piece, Sampled
 from mesh.jobs import Job, Reason, Ticket, Token
 from mesh.kv_messages import Landing, Quiet
+from mesh.orders import Cancel
 from mesh.page_shape import PageShape
 from mesh.pause import Pause
 from mesh.reports import Begun, Load, Lost, Prefilled, TokenOf, Tokens
@@ -246,10 +247,10 @@ class Prompts:
 
     # ---- ends
 
-    def cancel(self, request: int, attempt: int) -> None:
+    def cancel(self, cancel: Cancel) -> None:
         """Drop this attempt of a request and all lower ones."""
         for prompt in self:
-            if prompt.ticket.request == request and prompt.ticket.attempt <= attempt:
+            if cancel.concerns(prompt.ticket):
                 self.drop(prompt)
 
     def drop(self, prompt: Prompt) -> None:

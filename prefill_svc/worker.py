@@ -162,8 +162,8 @@ class PrefillWorker:
             case Examine():
                 self._examinations.add(gateway, message)
             case Cancel():
-                self.prompts.cancel(message.request, message.attempt)
-                self._examinations.cancel(message.request, message.attempt)
+                self.prompts.cancel(message)
+                self._examinations.cancel(message)
             case _:
                 raise BadMessage(f"a gateway does not send {type(message).__name__} to a prefill worker")
         self.wake()
@@ -171,7 +171,7 @@ class PrefillWorker:
     def _queue(self, gateway: Session, message: Prefill) -> None:
         """Step 2 of a request's life arrives here: the prompt waits for its turn."""
         job, now = message.job, self._loop.time()
-        self.prompts.cancel(job.ticket.request, job.ticket.attempt - 1)
+        self.prompts.cancel(Cancel(job.ticket.request, job.ticket.attempt - 1))
         self._keys += 1
         record = PromptRecord(self._outbox.recorder(gateway, job, now), self._floor)
         record.queued(now)

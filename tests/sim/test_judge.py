@@ -5,13 +5,13 @@ from math import inf
 
 import pytest
 
-from gateway.admission_control import AdmissionControl
 from gateway.deaths import Deaths
 from gateway.router import Local
 from mesh.jobs import Sampling
 from tests.sim.seeds import judge
 from tests.sim.seeds.deaths import DeathsOfWorkers
 from tests.sim.seeds.fleet import Fleet
+from tests.sim.seeds.guards import PageGuard
 from tests.sim.seeds.processes import WorkerProcess
 from tests.sim.seeds.removals import removed
 from tests.sim.seeds.run import RunOutcome, run_story
@@ -104,45 +104,6 @@ def test_of_two_requests_that_wait_at_a_worker_only_the_older_may_be_suspected(
     assert "died alone" in run(*killed("kill"), world=world, demands=(DEMAND, *younger)).violations[0]
 
 
-@pytest.mark.parametrize("computes", [True, False])
-def test_a_request_may_be_refused_for_its_wait_only_while_a_worker_computes(
-    computes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first request ends by its deadline, and the step of prefill that computes it goes on."""
-    monkeypatch.setattr(AdmissionControl, "wait_seconds", lambda *arguments, **named: 9.0)
-    first = (replace(DEMAND, deadline_seconds=10.0),) if computes else ()
-    late = replace(DEMAND, at=10.5, deadline_seconds=5.0)
-    violations = run(world=replace(WORLD, local=Local.NEVER), demands=(*first, late)).violations
-    assert bool(violations) is not computes and all("no other request" in each for each in violations)
-
-
-def test_a_gateway_that_cannot_hear_a_worker_may_believe_in_the_queue_that_it_saw(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first request has ended by its deadline when the second comes; prefill has no more to say since then."""
-    monkeypatch.setattr(AdmissionControl, "wait_seconds", lambda *arguments, **named: 9.0)
-    demands = replace(DEMAND, deadline_seconds=10.0), replace(DEMAND, at=40.0, deadline_seconds=5.0)
-    deaf = SimFault(0.1, "deafen", "gateway0", "prefill0", seconds=50.0)
-    world = replace(WORLD, local=Local.NEVER)
-    assert "no other request" in run(replace(deaf, seconds=35.0), world=world, demands=demands).violations[0]
-    monkeypatch.setattr("mesh.session.Session._tick", lambda session: None)  # the lease does not end the session
-    assert not run(deaf, world=world, demands=demands).violations
-    assert "no other request" in run(world=world, demands=demands).violations[0]
-
-
-def test_a_gateway_may_believe_in_the_requests_of_a_worker_that_stands_still(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first request is sent to a stopped worker and ends by its deadline; only the worker could say so."""
-    monkeypatch.setattr(AdmissionControl, "wait_seconds", lambda *arguments, **named: 0.9)
-    demands = replace(DEMAND, at=1.0, deadline_seconds=1.0), replace(DEMAND, at=3.0, deadline_seconds=0.8)
-    freeze = SimFault(0.5, "freeze", "decode0", seconds=4.0)
-    assert not run(freeze, demands=demands).violations
-    assert "no other request" in run(replace(freeze, seconds=2.0), demands=demands).violations[0]
-    monkeypatch.setattr(judge, "_unheard", lambda *arguments: False)
-    assert "no other request" in run(freeze, demands=demands).violations[0]
-
-
 def test_a_worker_that_hung_may_give_back_what_it_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second request waits for the only place in the batch; the judge is made blind for the first one, once."""
     world, demands = replace(WORLD, max_batch=1), (DEMAND, replace(DEMAND, at=0.5))
@@ -167,7 +128,7 @@ def test_a_request_may_wait_for_ever_only_for_pages_that_no_worker_can_release(
         outcome = run(freeze, world=world, demands=(DEMAND, demand))
         assert not outcome.violations and bool(outcome.reached["UNAVAILABLE"]) is waits
     assert not run(freeze, world=replace(world, may_kill=True), demands=(DEMAND, large)).errors
-    monkeypatch.setattr(Fleet, "beyond_reach", lambda fleet, owner: False)
+    monkeypatch.setattr(PageGuard, "beyond_reach", lambda guard, owner: False)
     assert "r1 never ends" in run(freeze, world=world, demands=(DEMAND, large)).violations[0]
 
 

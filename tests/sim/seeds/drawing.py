@@ -1,6 +1,7 @@
 """Draws the story of a seed. Each seed has its own mesh and its own rate for each kind of fault, often none: a run with
 many faults of few kinds goes deeper than one with few faults of all kinds."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import exp, inf, log
 from random import Random
@@ -14,8 +15,10 @@ from tests.sim.workers import PAGE_TOKENS
 
 LOAD_SECONDS = (55.0, 120.0)
 LONGEST_PROMPT = 60
-OF_PROCESS = ("kill", "freeze", "replace", "drain", "slow", "hang")
-OF_GATEWAY = ("kill gateway", "freeze gateway", "drain gateway")
+OF_PROCESS = ("kill", "freeze", "replace", "drain", "slow", "hang", "copy", "stand still")
+OF_GATEWAY = ("kill gateway", "freeze gateway", "drain gateway", "stand still gateway")
+STILL = ("stand still", "stand still gateway")  # where a supervisor ends such processes
+LATER_KINDS = ("copy", "odd job", *STILL)  # drawn apart, so that stories keep their other faults
 OF_WAYS = ("snap", "cut", "deafen")
 
 
@@ -25,10 +28,18 @@ def draw(seed: int, *, faults: bool = True, requests: int | None = None) -> Stor
     prefill_tokens, decode_tokens = _page_tokens(Random(seed * 7919 + 15))
     world = replace(world, itl_target_ms=_target_ms(Random(seed * 7919 + 14), world))
     world = replace(world, prefill_tokens=prefill_tokens, decode_tokens=decode_tokens)
+    host = Random(seed * 7919 + 19)
+    world = replace(world, supervised=host.random() < 0.5, one_port=world.gateways > 1 and host.random() < 0.4)
     load_seconds = random.uniform(*LOAD_SECONDS)
     demands = _demands(random, world, load_seconds, requests or random.randint(20, 45))
     demands = _of_tenants(Random(seed * 7919 + 16), demands)
-    return Story(world, demands, _faults(random, world, load_seconds) if faults else (), load_seconds)
+    kinds = [kind for kind in PHASES if kind not in (*LATER_KINDS, "deadline")]
+    found = _faults(random, world, load_seconds, kinds)
+    later = [kind for kind in LATER_KINDS if world.supervised or kind not in STILL]
+    found += _faults(Random(seed * 7919 + 17), world, load_seconds, later)
+    found += [each for each in (_lasting(random, world, load_seconds), _hang(seed, world, load_seconds)) if each]
+    found.sort(key=lambda fault: fault.at)
+    return Story(world, demands, tuple(found) if faults else (), load_seconds)
 
 
 def _between(random: Random, least: float, most: float) -> float:
@@ -118,19 +129,17 @@ def _tokens(random: Random, count: int) -> tuple[int, ...]:
     return tuple(random.randrange(50) for _ in range(count))
 
 
-def _faults(random: Random, world: SimWorld, load_seconds: float) -> tuple[SimFault, ...]:
+def _faults(random: Random, world: SimWorld, load_seconds: float, kinds: Iterable[str]) -> list[SimFault]:
     found = list[SimFault]()
-    for kind in PHASES:
-        if kind == "deadline" or random.random() < 0.6:
+    for kind in kinds:
+        if random.random() < 0.6:
             continue
         mean = load_seconds / _between(random, 1.0, 15.0)
         at = random.expovariate(1 / mean)
         while at < load_seconds:
             found.append(_fault(random, world, kind, at))
             at += random.expovariate(1 / mean)
-    if lasting := _lasting(random, world, load_seconds):
-        found.append(lasting)
-    return tuple(sorted(found, key=lambda fault: fault.at))
+    return found
 
 
 def _names(world: SimWorld) -> tuple[list[str], list[str], list[str]]:
@@ -143,6 +152,8 @@ def _fault(random: Random, world: SimWorld, kind: str, at: float) -> SimFault:
     prefills, decodes, gateways = _names(world)
     seconds = _between(random, 0.05, 25.0)
     waits = random.random() < 0.6
+    if kind == "odd job":
+        return SimFault(at, kind, pick=1)
     if kind in OF_PROCESS:
         target = random.choice(prefills + decodes)
         return SimFault(at, kind, target, seconds=seconds, phase=_phase(random, world, target) if waits else "")
@@ -192,3 +203,13 @@ def _lasting(random: Random, world: SimWorld, load_seconds: float) -> SimFault |
         return None
     one, other = random.choice(ways)
     return SimFault(at, random.choice(("cut", "deafen")), one, other, seconds=inf)
+
+
+def _hang(seed: int, world: SimWorld, load_seconds: float) -> SimFault | None:
+    """A step that never ends. Without a supervisor the first worker of each tier is spared, as above."""
+    random, (prefills, decodes, _) = Random(seed * 7919 + 18), _names(world)
+    others = prefills + decodes if world.supervised else prefills[1:] + decodes[1:]
+    if not others or len(world.classes) > 1 or random.random() < 0.7:
+        return None
+    target, at = random.choice(others), random.uniform(0, load_seconds)
+    return SimFault(at, "hang", target, seconds=inf, phase=_phase(random, world, target))

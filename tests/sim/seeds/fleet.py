@@ -4,28 +4,34 @@ A process that has died is started again by a supervisor, as `baton up` does it.
 is done here, from outside all nodes."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
-from contextvars import Context
+from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
 from typing import Any
 
-from decode_svc.requests import PageOwner
 from decode_svc.speculation.speculation import DraftSource
 from gateway.core import ChoiceRequest
+from gateway.router import Local
 from gateway.service import Gateway
-from kvtransfer.memory import MemoryPool, Write
+from kvtransfer.memory import MemoryPool
 from mesh.door_config import DoorConfig
-from mesh.jobs import Ticket, Tier
+from mesh.jobs import Tier
 from mesh.messages import Message
 from mesh.rules import Rules
 from tests.sim.model import VOCABULARY
+from tests.sim.seeds.copies import ProcessCopies
 from tests.sim.seeds.coverage import Coverage
 from tests.sim.seeds.deaths import DeathsOfWorkers
+from tests.sim.seeds.departures import Departures
+from tests.sim.seeds.guards import PageGuard
 from tests.sim.seeds.nodes import NodeLoop, SimNode
+from tests.sim.seeds.orders import GatewayOrders
 from tests.sim.seeds.pools import WatchedPool
+from tests.sim.seeds.ports import PortOfAll
 from tests.sim.seeds.processes import FleetProcess, GatewayProcess, Trouble, WorkerProcess
+from tests.sim.seeds.reach import Reach
 from tests.sim.seeds.story import SimWorld
+from tests.sim.seeds.supervision import SimSupervisor
 from tests.sim.seeds.wires import NodeFabric, NodeNetwork, NodeTransport
 from tests.sim.tenants import TenantTexts
 from tests.sim.workers import WorkerOptions, start_worker
@@ -44,17 +50,21 @@ class Fleet:
         self.all: list[FleetProcess] = []
         self.troubles: list[Trouble] = []
         self.deaths, self.tenants = DeathsOfWorkers(self), TenantTexts(self.violate)
+        self.orders, self.copies, self.reach = GatewayOrders(self), ProcessCopies(self), Reach(self)
+        self.supervisor, self.port, self.departures = SimSupervisor(self), PortOfAll(self), Departures(self)
+        self.guard = PageGuard(self)
         self.snaps: list[tuple[float, str, str]] = []  # when the streams between two hosts broke
         self.lasting_cuts: set[tuple[str, str]] = set()  # ways that stay cut
-        self._works: list[asyncio.Task[Any]] = []
+        self.works: list[asyncio.Task[Any]] = []
         self._beginning = set[str]()  # names of processes that start now
         self.looked: Callable[[str], None] = lambda name: None  # called after each event of a process
         latency = world.latency_seconds
         self.network = NodeNetwork(
             Random(world.seed + 1), latency_seconds=(latency / 10, latency), noted=lambda *what: self._noted(*what)
         )
+        self.network.rewrite = self._sent
         self.fabric = NodeFabric(Random(world.seed + 2), delay_seconds=(world.write_seconds / 20, world.write_seconds))
-        self.fabric.on_kill, self.fabric.touched = self._killed_by_decode, self._touched
+        self.fabric.on_kill, self.fabric.touched = self.guard.killed_by_decode, self.guard.touched
         names = tuple(f"gateway{number}" for number in range(world.gateways))
         self.options = WorkerOptions(
             rules=rules,
@@ -109,7 +119,8 @@ class Fleet:
         process.gateway = await process.node.spawn(begin())
         process.node.after = partial(self._gateway_ran, process)
         self.gateways[name] = process
-        self.all.append(process)
+        self.port.began(process)
+        self._began(process)
 
     async def start_worker(self, name: str) -> None:
         tier, number = (Tier.PREFILL, int(name[7:])) if name.startswith("prefill") else (Tier.DECODE, int(name[6:]))
@@ -132,16 +143,23 @@ class Fleet:
                 pages=pages,
                 numerics=numerics,
                 choose=lambda mine, theirs: (transport.name if mine.numerics == theirs.numerics else "", "simulated"),
-                on_write=lambda page: self._computed(process, page),
+                on_write=lambda page: self.guard.computed(process, page),
             )
         )
+        self.orders.watch(process)
         process.tasks = [node.spawn(process.worker.run()), node.spawn(process.worker.attachments.register())]
         node.after = partial(self._ran, process, pages)
         self.workers[name] = process
+        self._began(process)
+
+    def _began(self, process: FleetProcess) -> None:
+        process.began = self.loop.world
         self.all.append(process)
+        self.supervisor.began(process)
 
     def _gateway_ran(self, process: GatewayProcess) -> None:
         self.deaths.wait(process)
+        self.copies.look(process)
         self.looked(process.name)
 
     def _ran(self, process: WorkerProcess, pages: WatchedPool) -> None:
@@ -173,14 +191,14 @@ class Fleet:
         if not process.replaced:
             self.network.drop(process.name, arrive=self.random.random() < 0.5)
         if isinstance(process, GatewayProcess):
-            for tell in list(process.broken):
-                self.network.later(tell)
+            for call in list(process.calls):
+                self.network.later(call.break_off)
 
     def replace(self, process: FleetProcess) -> None:
         """The process is stopped, and another one will get its address: for others it has died."""
         if isinstance(process, WorkerProcess):
             self.deaths.add(process)
-        process.node.freeze()
+        process.freeze(self.loop.world)
         process.replaced = True
         self.network.drop(process.name, arrive=False)
 
@@ -220,12 +238,12 @@ class Fleet:
                 self.network.mend(*way)
         for worker in self.workers.values():
             worker.runner.slowness = 1.0
-            if worker.runner.hangs is not None:
+            if worker.runner.hangs is not None and not worker.hangs_for_ever:
                 worker.runner.hangs.set()
                 worker.runner.hangs = None
         for process in list(self.all):
-            if process.alive and process.node.frozen and not getattr(process, "lasting", False):
-                process.node.thaw()
+            if process.alive and not process.stands_still:
+                process.thaw(self.loop.world)
         for name in (*self.gateways, *self.workers):
             await self.begin(name)
 
@@ -233,65 +251,26 @@ class Fleet:
 
     def _noted(self, source: str, target: str, message: Message | None) -> None:
         self.coverage.message(self, source, target, message)
+        self.orders.note(target, message)
+        self.departures.note(source, target, message)
 
-    def _killed_by_decode(self, incarnation: int) -> bool:
-        """Decode may kill a writer that is silent itself while pages wait for its proof, and no other one."""
-        process = next((p for p in self.all if isinstance(p, WorkerProcess) and p.incarnation == incarnation), None)
-        if process is None or not self.world.may_kill:
-            self.coverage.reach("kill from quarantine is not permitted")
-            return False
-        self.coverage.reach("kill from quarantine")
-        if not self._silent(process):
-            self.violate(f"{process.name} is killed from quarantine, though it was not silent")
-        self.loop.call_soon(self._end, process, context=Context())
-        return True
-
-    def _silent(self, process: WorkerProcess) -> bool:
-        """Whether others have not heard of this process for a lease."""
-        since = self.loop.world - self.options.rules.lease_seconds
-        kinds = ("freeze", "replace", "cut", "deafen", "snap")
-        near = [t for t in self.troubles if t.name == process.name and t.kind in kinds and t.ended >= since]
-        return process.node.frozen or process.replaced or bool(near)
-
-    def _end(self, process: WorkerProcess) -> None:
-        if process.alive:
-            self.kill(process)
-            if not process.replaced:
-                self.trouble(process.name, "killed from quarantine", 0.2)
-                self.later(self.restart(process.name, 0.2))
+    def _sent(self, source: str, message: Message) -> Message:
+        """A gateway or a worker sends a message; returns the one that travels in its place."""
+        self.departures.ordered(source, message)
+        return self.orders.rewrite(source, message)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something outside all nodes."""
-        self._works.append(asyncio.ensure_future(work))
+        self.works.append(asyncio.ensure_future(work))
 
-    def _touched(self, write: Write, page: int) -> None:
-        """A write, however late, may only change a page that lands, or is quarantined, for its own ticket."""
-        process = next((w for w in self.workers.values() if w.pool is write.target.pool), None)
-        if process is None or not process.alive:
-            return
-        owner = process.pages.owner(page)
-        if not isinstance(owner, PageOwner) or owner.ticket.pack() != write.ticket:
-            state, ticket = process.pages.state(page).value, Ticket.unpack(write.ticket)
-            self.violate(f"{process.name}: a late write of {ticket.request} hits page {page}, {state} for {owner}")
-        writer = next((p for p in self.all if isinstance(p, WorkerProcess) and p.incarnation == write.writer), None)
-        if writer is not None and writer.replaced:
-            self.coverage.reach("a replaced process writes")
-        if process.pages.state(page).value == "quarantined":
-            self.coverage.reach("a write reaches a quarantined page")
-
-        self.tenants.written(process.name, write)
-
-    def _computed(self, process: WorkerProcess, page: int) -> None:
-        """No step may ever write a page that another request reads or can find."""
-        if process.pages.shared(page):
-            self.violate(f"{process.name} computes in page {page}, which is shared")
-
-    def beyond_reach(self, owner: Hashable) -> bool:
-        """The writer of these pages stays frozen, or cut off, and may not be killed."""
-        if self.world.may_kill or not isinstance(owner, PageOwner):
-            return False
-        writer = next(p for p in self.all if isinstance(p, WorkerProcess) and p.incarnation == owner.writer)
-        return writer.alive and (writer.lasting or any(writer.name in way for way in self.lasting_cuts))
+    def ways(self, fits: Callable[[WorkerProcess], bool]) -> list[list[WorkerProcess]]:
+        """The decode workers that fit, each with the prefill worker that it needs."""
+        workers = self.workers.values()
+        decodes = [each for each in workers if each.tier is Tier.DECODE and fits(each)]
+        if self.world.local is not Local.NEVER:
+            return [[each] for each in decodes]
+        prefills = [each for each in workers if each.tier is Tier.PREFILL]
+        return [[d, p] for d in decodes for p in prefills if p.numerics == d.numerics]
 
     def request_of(self, spec: ChoiceRequest, name: str) -> int | None:
         """The number by which a gateway knows a client's request now."""

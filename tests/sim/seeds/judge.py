@@ -9,6 +9,7 @@ from mesh.errors import (
     Cancelled,
     ClassUnavailable,
     DeadlineExceeded,
+    Internal,
     Overloaded,
     PoolTooSmall,
     Unavailable,
@@ -27,7 +28,6 @@ WAITING = (PromptPhase.QUEUED, PromptPhase.ASKED)
 SETTLED_SECONDS = 5.0  # after it was stopped, a worker may judge others so much later
 REGISTERS_SECONDS = 2.0  # so long after its streams with a gateway broke, a worker is attached there again
 UNASKED_LOOKS = 3  # looks in a row at which an idle prefill worker leaves a prompt alone that it could ask for
-PATIENCE_SECONDS = 30.0  # the gateway's, after which a request that no worker takes ends
 
 
 def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: BatonError) -> str | None:
@@ -38,6 +38,9 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
             return None if user.cancelled else "the client has not cancelled"
         case DeadlineExceeded():
             return _deadline(fleet, user, now)
+        case Internal():
+            odd = user.requests & fleet.orders.odd_requests
+            return None if odd and "cannot be computed" in error.message else "every order for it was sound"
         case WorkersDied():
             return _deaths(fleet, user, process)
         case PoolTooSmall():
@@ -45,10 +48,8 @@ def justified(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Ba
         case ClassUnavailable():
             there = [w.name for w in _decodes(fleet, user) if not _snapped(fleet, w.name, process, now)]
             return None if _all_in_trouble(fleet, there, now) else f"{', '.join(there)} can serve its class"
-        case Overloaded():
-            return None if _overloaded(fleet, user, process, error, now) else "no other request is there"
-        case Unavailable():
-            return _unavailable(fleet, user, process, error, now)
+        case Overloaded() | Unavailable():
+            return None  # judged when the gateway refuses, see tests/sim/seeds/refusals.py
     return "no run causes it"
 
 
@@ -101,8 +102,8 @@ def waits_for_stuck_pages(fleet: "Fleet", user: "User") -> bool:
     for process in _decodes(fleet, user):
         if not process.worker.counts()["stuck"]:
             return False
-        rooms.append(process.pages.pages - process.pages.quarantined(fleet.beyond_reach))
-    return bool(rooms) and _pages_needed(user, fleet.world.decode_tokens) > max(rooms)
+        rooms.append(process.pages.pages - process.pages.quarantined(fleet.guard.beyond_reach))
+    return bool(rooms) and pages_needed(user, fleet.world.decode_tokens) > max(rooms)
 
 
 def _deadline(fleet: "Fleet", user: "User", now: float) -> str | None:
@@ -129,7 +130,7 @@ def _busy(fleet: "Fleet") -> bool:
     return busy or any(each.core.sequencer.requests for each in gateways)
 
 
-def _overloaded(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Overloaded, now: float) -> bool:
+def something_waits(fleet: "Fleet", user: "User", process: "GatewayProcess", error: Overloaded, now: float) -> bool:
     """Whether requests were before this one, as its gateway knew. It has its workers' last reports; one that gave the
     request back unbegun may have stood still itself."""
     workers = fleet.workers.values()
@@ -156,9 +157,11 @@ def left_over(fleet: "Fleet") -> list[str]:
     """Pages and requests that live processes still hold though no client waits."""
     found = []
     for process in fleet.workers.values():
-        if process.runs:
+        if process.runs and not process.hangs_for_ever:
             counts, worker = process.pages.counts(), process.worker
-            if counts.in_use + counts.landing + counts.quarantined > process.pages.quarantined(fleet.beyond_reach):
+            if counts.in_use + counts.landing + counts.quarantined > process.pages.quarantined(
+                fleet.guard.beyond_reach
+            ):
                 found.append(f"{process.name}: pages never come back: {counts}")
             left = len(worker.requests if isinstance(worker, DecodeWorker) else worker.prompts)
             if left:
@@ -177,7 +180,7 @@ def _deaths(fleet: "Fleet", user: "User", process: "GatewayProcess") -> str | No
     return f"{alone} workers died alone while they computed it, not {rules.deaths}"
 
 
-def _pages_needed(user: "User", page_tokens: int) -> int:
+def pages_needed(user: "User", page_tokens: int) -> int:
     return -(-(len(user.demand.prompt) + user.demand.sampling.max_tokens) // page_tokens)
 
 
@@ -192,27 +195,12 @@ def _pool(fleet: "Fleet", user: "User") -> str | None:
     sizes = {Tier.DECODE: fleet.world.decode_tokens}
     if fleet.world.local.value == "never":
         sizes[Tier.PREFILL] = fleet.world.prefill_tokens
-    needs = {tier: (_pages_needed(user, size), fleet.world.pool_pages(tier)) for tier, size in sizes.items()}
+    needs = {tier: (pages_needed(user, size), fleet.world.pool_pages(tier)) for tier, size in sizes.items()}
     if any(pages > has for pages, has in needs.values()):
         return None
     return "; ".join(
         f"it needs {pages} pages, and {tier.value} pools have {has}" for tier, (pages, has) in needs.items()
     )
-
-
-def _unavailable(fleet: "Fleet", user: "User", process: "GatewayProcess", error: BatonError, now: float) -> str | None:
-    """A gateway may refuse for a while when it leaves, and when no worker, or none of a tier, can serve."""
-    since = now - 1.1 * PATIENCE_SECONDS
-    if fleet.troubled(process.name, since) or any(w.pages.counts().quarantined for w in fleet.workers.values()):
-        return None
-    tiers = ["decode", *(["prefill"] if fleet.world.local.value == "never" else [])]
-    for tier in tiers:
-        names = [w.name for w in fleet.workers.values() if w.name.startswith(tier)]
-        if user.numerics:
-            names = [n for n in names if user.numerics.startswith(f"{fleet.workers[n].numerics} ")]
-        if _all_in_trouble(fleet, names, since):
-            return None
-    return "workers of all tiers can serve"
 
 
 def _snapped(fleet: "Fleet", worker: str, process: "GatewayProcess", now: float) -> bool:

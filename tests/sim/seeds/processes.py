@@ -1,10 +1,9 @@
 """One process of a run, and how others see what it is doing."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from decode_svc.worker import DecodeWorker
 from gateway.service import Gateway
@@ -18,17 +17,48 @@ from tests.sim.seeds.pools import WatchedPool
 from tests.sim.workers import SimWorker
 
 
+class ServedCall(Protocol):
+    """A client's call, as the gateway's process and its end concern it."""
+
+    @property
+    def served(self) -> bool:
+        """The gateway has the request, and the client reads what comes."""
+
+    def break_off(self) -> None: ...
+
+
 @dataclass
 class FleetProcess:
     name: str
     node: SimNode
     tasks: list["asyncio.Task[Any]"] = field(default_factory=list)
+    began: float = 0.0
     alive: bool = True
     replaced: bool = False  # another process has its address
+    leaving: bool = False  # it was asked to leave
+    frozen_since: float | None = None
+    stands_still: bool = False  # it stays frozen when the run heals
+    stood_still: list[tuple[float, float]] = field(default_factory=list)  # from when to when
 
     @property
     def runs(self) -> bool:
         return self.alive and not self.node.frozen
+
+    def freeze(self, now: float) -> None:
+        if self.frozen_since is None:
+            self.frozen_since = now
+        self.node.freeze()
+
+    def still_seconds(self, since: float, now: float) -> float:
+        """For how long it stood still as a whole since then."""
+        stood = [*self.stood_still, *([(self.frozen_since, now)] if self.frozen_since is not None else [])]
+        return sum(max(0.0, end - max(begin, since)) for begin, end in stood)
+
+    def thaw(self, now: float) -> None:
+        if self.frozen_since is not None:
+            self.stood_still.append((self.frozen_since, now))
+            self.frozen_since = None
+            self.node.thaw()
 
 
 @dataclass
@@ -36,7 +66,7 @@ class WorkerProcess(FleetProcess):
     tier: Tier = Tier.PREFILL
     incarnation: int = 0
     numerics: str = ""
-    lasting: bool = False  # it stays frozen when the run heals
+    hangs_for_ever: bool = False  # its step goes on hanging when the run heals
     expired: list[Session] = field(default_factory=list)  # its sessions with gateways that were silent
     busy_seconds: float = -inf  # when it had a request, or a step under way, for the last time; as the world counts
     was_busy: bool = False
@@ -102,7 +132,8 @@ class WorkerProcess(FleetProcess):
 @dataclass
 class GatewayProcess(FleetProcess):
     gateway: Gateway | None = None
-    broken: list[Callable[[], None]] = field(default_factory=list)  # told to the clients that it serves when it dies
+    leaves_at: float | None = None  # by its own clock: when its time to end requests is over, once it drains
+    calls: list["ServedCall"] = field(default_factory=list)  # of the clients that it serves
 
     @property
     def core(self) -> Gateway:

@@ -58,7 +58,7 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
         loop.call_at(begin + user.demand.at, lambda user=user: tasks.append(asyncio.ensure_future(user.run())))
     for fault in story.faults:
         loop.call_at(begin + fault.at, strikes.begin, fault)
-    watch = asyncio.ensure_future(_watch(fleet))
+    watches = [asyncio.ensure_future(each) for each in (_watch(fleet), fleet.supervisor.run())]
     await _wait(fleet, story.load_seconds)
     strikes.end()
     if not fleet.violations:
@@ -74,12 +74,13 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
             found = left_over(fleet)
         for what in found:
             fleet.violate(what)
-    watch.cancel()
+    for watch in watches:
+        watch.cancel()
     for process in fleet.all:
         for task in process.tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 fleet.violate(f"{process.name}: a task died of {error!r}")
-    for task in tasks:
+    for task in (*tasks, *fleet.works):
         if task.done() and not task.cancelled() and task.exception() is not None:
             task.result()
     for process in fleet.workers.values():
@@ -95,6 +96,7 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
 async def _watch(fleet: Fleet) -> None:
     while not fleet.violations:
         await asyncio.sleep(POLL_SECONDS)
+        fleet.reach.look()
         for what in (*stale_landings(fleet), *unasked_prompts(fleet)):
             fleet.violate(what)
 

@@ -23,10 +23,14 @@ PHASES: dict[str, tuple[str, ...]] = {
     "drain": AT_WORKER,  # SIGTERM
     "slow": AT_WORKER,  # its steps take many times as long
     "hang": AT_WORKER,  # no step goes on, while its loop lives
+    "copy": AT_WORKER,  # a copy of the process, with its incarnation, registers from another address
     # of a gateway
+    "stand still": AT_WORKER,  # SIGSTOP without SIGCONT; a supervisor ends the process, where there is one
     "kill gateway": AT_GATEWAY,
     "freeze gateway": AT_GATEWAY,
     "drain gateway": AT_GATEWAY,
+    "stand still gateway": AT_GATEWAY,
+    "odd job": AT_WORKER,  # its next order for a later attempt is one that no worker can compute
     # between two hosts
     "snap": AT_WORKER,  # their streams break
     "cut": AT_WORKER,  # nothing arrives either way
@@ -70,6 +74,8 @@ class SimWorld:
     latency_seconds: float = 0.005
     write_seconds: float = 0.02
     drift: float = 0.0  # clocks of nodes run faster or slower by at most this share
+    supervised: bool = False  # processes that stand still as a whole, or whose step hangs, are ended
+    one_port: bool = False  # clients reach all gateways at one port, as processes of one gateway
     reader_kib: int = 256
     itl_target_ms: float = 0.0  # 0: chunks have their full size, and decode takes no prompts from prefill
 

@@ -4,9 +4,9 @@ in that phase."""
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
+from dataclasses import replace
 from math import inf
 
-from gateway.leaving import drain
 from kvtransfer.memory import Write
 from mesh.jobs import Ticket
 from tests.sim.seeds.fleet import Fleet
@@ -18,7 +18,6 @@ from tests.sim.seeds.wires import WriteFault
 WAIT_SECONDS = 6.0  # longest wait for a phase
 SLOWNESS = 20.0
 LONG_TOKENS = 20
-POLL_SECONDS = 0.25
 RESTART_SECONDS = 0.3
 
 
@@ -36,9 +35,13 @@ class Strikes:
             "drain": self._drain,
             "slow": self._slow,
             "hang": self._hang,
+            "stand still": self._stand_still,
+            "stand still gateway": self._stand_still,
+            "copy": self._copy,
             "kill gateway": self._kill,
             "freeze gateway": self._freeze,
             "drain gateway": self._drain,
+            "odd job": self._odd_job,
             "snap": self._snap,
             "cut": self._cut,
             "deafen": self._cut,
@@ -60,6 +63,7 @@ class Strikes:
         self._over = True
         self._waiting.clear()
         self._fleet.fabric.faults.clear()
+        self._fleet.orders.odd_left = 0
 
     def _give_up(self) -> None:
         late = [fault for fault, until in self._waiting if until <= self._loop.world + 1e-6]
@@ -100,7 +104,7 @@ class Strikes:
 
     def _kill(self, fault: SimFault) -> None:
         process = self._fleet.process(fault.target)
-        if process.alive and not getattr(process, "lasting", False):
+        if process.alive and not process.stands_still:
             self._hit(fault.kind, fault.target)
             self._fleet.trouble(fault.target, fault.kind, fault.seconds)
             self._fleet.kill(process)
@@ -111,15 +115,17 @@ class Strikes:
             return
         self._hit(fault.kind, fault.target)
         self._fleet.trouble(fault.target, fault.kind, fault.seconds)
-        process.node.freeze()
-        if isinstance(process, WorkerProcess):
-            process.lasting = fault.lasting
+        process.freeze(self._loop.world)
+        process.stands_still = fault.lasting
         if not fault.lasting:
             self._loop.call_later(fault.seconds, self._thaw, process)
 
     def _thaw(self, process: FleetProcess) -> None:
-        if process.alive and process.node.frozen:
-            process.node.thaw()
+        if process.alive:
+            process.thaw(self._loop.world)
+
+    def _stand_still(self, fault: SimFault) -> None:
+        self._freeze(replace(fault, seconds=inf))
 
     def _replace(self, fault: SimFault) -> None:
         if (process := self._target(fault)) is None:
@@ -136,29 +142,11 @@ class Strikes:
         await self._fleet.begin(name)
 
     def _drain(self, fault: SimFault) -> None:
-        if (process := self._target(fault)) is not None:
+        process = self._target(fault)
+        if process is not None and not process.leaving:
             self._hit(fault.kind, fault.target)
             self._fleet.trouble(fault.target, fault.kind, fault.seconds + 10 * RESTART_SECONDS)
-            self._fleet.later(self._leave(process, fault.seconds))
-
-    async def _leave(self, process: FleetProcess, seconds: float) -> None:
-        """The process takes no new requests, waits for the others and ends, as after SIGTERM."""
-        if isinstance(process, WorkerProcess):
-            worker, until = process.worker, self._loop.world + seconds
-            process.node.run(worker.attachments.drain, seconds)
-            while process.alive and worker.busy and self._loop.world < until:
-                await asyncio.sleep(POLL_SECONDS)
-            ending = process.node.spawn(worker.aclose())
-        else:
-            assert isinstance(process, GatewayProcess)
-            ending = process.node.spawn(drain(process.core, seconds))
-        while process.alive and not ending.done():
-            await asyncio.sleep(POLL_SECONDS)
-        await asyncio.sleep(RESTART_SECONDS)  # what it has sent arrives
-        if process.alive:
-            self._fleet.kill(process, died=False)
-            if not process.replaced:
-                await self._fleet.restart(process.name, RESTART_SECONDS)
+            self._fleet.later(self._fleet.departures.leave(process, fault.seconds))
 
     def _slow(self, fault: SimFault) -> None:
         process = self._target(fault)
@@ -173,13 +161,23 @@ class Strikes:
         if isinstance(process, WorkerProcess) and process.runner.hangs is None:
             self._hit(fault.kind, fault.target)
             self._fleet.trouble(fault.target, fault.kind, fault.seconds)
-            process.runner.hangs = hangs = asyncio.Event()
-            self._loop.call_later(fault.seconds, self._unhang, process, hangs)
+            process.runner.hangs, process.hangs_for_ever = asyncio.Event(), fault.lasting
+            if not fault.lasting:
+                self._loop.call_later(fault.seconds, self._unhang, process, process.runner.hangs)
 
     def _unhang(self, process: WorkerProcess, hangs: asyncio.Event) -> None:
         hangs.set()
         if process.runner.hangs is hangs:
             process.runner.hangs = None
+
+    def _copy(self, fault: SimFault) -> None:
+        process = self._target(fault)
+        if isinstance(process, WorkerProcess) and not process.replaced and not self._fleet.copies.of(process):
+            self._hit(fault.kind, fault.target)
+            self._fleet.later(self._fleet.copies.live(process, fault.seconds))
+
+    def _odd_job(self, fault: SimFault) -> None:
+        self._fleet.orders.odd_left += fault.pick
 
     # ---- ways
 

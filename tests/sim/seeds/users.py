@@ -20,6 +20,7 @@ from mesh.jobs import End, Token
 from tests.sim.seeds.fleet import Fleet
 from tests.sim.seeds.judge import justified
 from tests.sim.seeds.processes import GatewayProcess
+from tests.sim.seeds.refusals import refused
 from tests.sim.seeds.story import Demand
 from tests.sim.seeds.text import ExpectedText
 from tests.sim.workers import SHAPE
@@ -32,20 +33,26 @@ NOTICED_SECONDS = 0.001  # before its deadline, when its phase is noted
 class GatewayCall:
     """One request at one gateway: what the gateway sends arrives in order."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, user: "User") -> None:
+        self._user, self._fleet = user, user.fleet
         self._way: deque[Any] = deque()
         self.inbox: asyncio.Queue[Any] = asyncio.Queue()
         self.stream: TokenStream | None = None
+        self.arrived = self.answered = False  # at the gateway; by it, to the end
 
     def send(self, item: Any) -> None:
         self._way.append(item)
+        self.answered |= item is None or isinstance(item, BatonError)
         self._fleet.network.later(self._arrive)
 
     def cancel(self) -> None:
         """The client leaves; a call that the gateway has not begun yet ends as soon as it begins."""
         if self.stream is not None:
             self.stream.cancel()
+
+    @property
+    def served(self) -> bool:
+        return self.arrived and not self.answered and not self._user.stalled
 
     def break_off(self) -> None:
         self.inbox.put_nowait(ConnectionError("the gateway is gone"))
@@ -105,10 +112,10 @@ class User:
         fleet, turn, pause = self.fleet, self.demand.gateway, BACK_OFF_SECONDS[0]
         self.began = fleet.loop.world
         while not self.ended:
-            process = fleet.gateways[f"gateway{turn % fleet.world.gateways}"]
+            process = self._gateway(turn)
             if self.cancelled and not self.calls:
                 break
-            if process.alive and await self._ask(process):
+            if process is not None and process.alive and await self._ask(process):
                 break
             if self.cancelled or self.text.end is not End.NONE:
                 break  # the client has its whole answer, though its gateway died before it said so
@@ -119,9 +126,15 @@ class User:
         if self.error is None and not self.cancelled and self.text.end is End.NONE:
             self._wrong("ends too soon")
 
+    def _gateway(self, turn: int) -> GatewayProcess | None:
+        world = self.fleet.world
+        if world.one_port:
+            return self.fleet.port.connect()
+        return self.fleet.gateways[f"gateway{turn % world.gateways}"]
+
     async def _ask(self, process: GatewayProcess) -> bool:
         """One call. True: the request is over."""
-        fleet, demand, call = self.fleet, self.demand, GatewayCall(self.fleet)
+        fleet, demand, call = self.fleet, self.demand, GatewayCall(self)
         left = None
         if demand.deadline_seconds is not None:
             left = demand.deadline_seconds - (fleet.loop.world - self.began)
@@ -144,18 +157,29 @@ class User:
         )
         self.process, self._call, self._spec, self.accepted = process, call, spec, fleet.loop.world
         self.calls += 1
-        process.broken.append(call.break_off)
-        task = process.node.spawn(self._serve(process, spec, call))
+        process.calls.append(call)
+        if fleet.world.one_port:
+            fleet.network.later(lambda: self._arrives(process, spec, call))
+        else:
+            self._arrives(process, spec, call)
         try:
             return await self._read(process, call)
         finally:
-            process.broken.remove(call.break_off)
+            process.calls.remove(call)
+
+    def _arrives(self, process: GatewayProcess, spec: ChoiceRequest, call: GatewayCall) -> None:
+        if process.alive:
+            call.arrived = True
+            task = process.node.spawn(self._serve(process, spec, call))
             process.tasks = [each for each in process.tasks if not each.done()] + [task]
 
     async def _serve(self, process: GatewayProcess, spec: ChoiceRequest, call: GatewayCall) -> None:
         """The front door of the gateway, on its node."""
         try:
+            refusing = process.core.draining
             call.stream = stream = process.core.submit(spec)
+            if refusing:
+                self._wrong(f"is accepted by {process.name}, which leaves")
             self.requests.update(r.id for r in process.core.sequencer.requests.values() if r.choice is spec)
             self.fleet.tenants.requests.update(dict.fromkeys(self.requests, self.demand.salt))
             if self.cancelled:
@@ -165,6 +189,9 @@ class User:
                 call.send((token, stream.numerics))
                 await self.reads.wait()
         except BatonError as error:
+            refusal = isinstance(error, Overloaded | Unavailable)
+            if refusal and (why := refused(self.fleet, self, process, spec, error)):
+                self._wrong(f"is refused with {error!r}: {why}")
             if call.stream is not None:
                 call.stream.cancel()
             call.send(error)

@@ -52,7 +52,7 @@ def test_a_transfer_of_a_cancelled_prompt_is_no_error() -> None:
         parts = PrefillParts()
         prompt = parts.pushing_prompt()
         cancel = Cancel(prompt.ticket.request, prompt.ticket.attempt)
-        parts.prompts.cancel(cancel.request, cancel.attempt)
+        parts.prompts.cancel(cancel)
         parts.queued(2)
         parts.prompts.cancel(2, 1)
         values, seen = measured(parts)
