@@ -154,6 +154,7 @@ def test_a_gateway_that_has_settled_refuses_a_missing_class_at_once() -> None:
 def test_a_request_waits_for_its_class_while_the_last_worker_of_it_is_replaced() -> None:
     async def main() -> None:
         cluster = await two_classes()
+        await asyncio.sleep(RULES.settling_seconds + 1)  # else the gateway waits for every class
         client = cluster.ask(PROMPT, Sampling(max_tokens=100))
         assert await cluster.until(lambda: len(client.seen) == 7)
         cluster.decode(0).attachments.drain(0.01)

@@ -9,12 +9,12 @@ from engine.plan import Plan
 from gateway.router import Local
 from mesh.errors import WorkersDied
 from mesh.jobs import Sampling
-from mesh.messages import Message
-from mesh.orders import Prefill
 from mesh.reports import LongStep
 from mesh.rules import RULES
 from mesh.step_times import LEAST_LIMIT_SECONDS
-from tests.sim.cluster import Cluster, SimClient
+from prefill_svc.prompts import Prompt
+from tests.sim.clients import SimClient
+from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 
 LONG = Sampling(max_tokens=40)
@@ -149,25 +149,18 @@ def test_a_worker_that_goes_on_is_used_again() -> None:
     run_virtual(main())
 
 
-def test_a_prompt_that_its_worker_has_forgotten_begins_anew() -> None:
-    """Its message never arrives, and the worker says what it does: it is not hung."""
+def test_a_prompt_that_its_worker_has_forgotten_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker computes the prompt behind it and reports that: it is not hung."""
 
     async def main() -> None:
         cluster = Cluster(6)
-        await cluster.start(2, 1)
-        lost = list[Message]()
-
-        def eats(source: str, target: str, message: Message) -> bool:
-            if isinstance(message, Prefill) and target == "prefill0" and not lost:
-                lost.append(message)
-            return message in lost
-
-        workers = {worker.hello.address: worker for worker in cluster.gateway.workers}
-        workers["prefill1"].count(10_000)  # so that prefill0 is tried first
-        cluster.network.hold(eats)
-        client = cluster.ask(tuple(range(10)))
-        await end([client], RULES.silent_seconds + 10)
-        assert client.error is None
+        await cluster.start(1, 1)
+        prompts, forgotten = cluster.prefill().prompts, list[Prompt]()
+        add = prompts.add
+        monkeypatch.setattr(prompts, "add", lambda prompt: add(prompt) if forgotten else forgotten.append(prompt))
+        clients = [cluster.ask(tuple(range(first, first + 10))) for first in (0, 20)]
+        await end(clients, RULES.silent_seconds + 10)
+        assert forgotten and [client.error for client in clients] == [None, None]
         assert await cluster.finish() == []
 
     run_virtual(main())

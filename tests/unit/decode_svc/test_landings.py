@@ -133,6 +133,11 @@ async def test_a_second_copy_that_is_damaged_makes_its_layers_invalid() -> None:
     around.receiver.arrived(Arrived(one.ticket.pack(), 0, 0, 1, 0, right))
     around.receiver.arrived(Arrived(one.ticket.pack(), 0, 0, 2, 1, right + 1))
     assert one.landing.valid == [0b00, 0b00] and mine.counts()["spans_damaged"] == 1
+    assert around.receiver.begins(0, 0, 1)
+    around.receiver.arrived(Arrived(one.ticket.pack(), 0, 0, 1, 1, right))
+    assert one.landing.valid == [0b01, 0b00]
+    assert around.receiver.begins(0, 0, 2), "it has a layer that is not valid"
+    assert one.landing.valid == [0b00, 0b00], "and bytes of it go into the one that was"
 
 
 async def test_quiet_gives_a_declined_landing_back() -> None:
