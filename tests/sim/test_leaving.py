@@ -31,12 +31,12 @@ def drains(name: str, seconds: float, at: float = 2.0) -> SimFault:
 @pytest.mark.parametrize("name", ["decode0", "decode1"])
 def test_a_worker_hands_over_what_would_not_end_within_its_grace(name: str) -> None:
     """Each decode worker has one of two long answers."""
-    demands = LONG, replace(LONG, prompt=tuple(range(1, 21)))
-    outcome = run(drains(name, 3.0), demands=demands)
+    demands = replace(LONG, at=8.0), replace(LONG, at=8.0, prompt=tuple(range(1, 21)))
+    outcome = run(drains(name, 3.0, at=10.0), demands=demands)
     assert not outcome.violations and not outcome.errors
     assert outcome.reached["a process leaves within its grace"] == 1
     with removed("handing over"):
-        found = [run(drains(each, 3.0), demands=demands).violations for each in ("decode0", "decode1")]
+        found = [run(drains(each, 3.0, at=10.0), demands=demands).violations for each in ("decode0", "decode1")]
     assert any(each and "though another worker was there" in each[0] for each in found)
 
 

@@ -16,7 +16,9 @@ TEXT = tuple((slot * 31 + slot // 7) % 50 for slot in range(64))
 SIZES = [(4, 8), (8, 4), (8, 2), (2, 8), (6, 4), (4, 6)]
 
 
-async def served(sizes: tuple[int, int], *, one_sided: bool, spoil: int = 0) -> tuple[list[str], Cluster]:
+async def served(
+    sizes: tuple[int, int], *, one_sided: bool, spoil: int = 0, seconds: float = 120.0
+) -> tuple[list[str], Cluster]:
     """Prompts with a common beginning; then a decode worker that has nothing meets a prefill worker that has it all."""
     cluster = Cluster(
         1, pages=256, local=Local.NEVER, chunk_tokens=6, page_tokens=sizes, one_sided=one_sided, max_batch=4
@@ -24,13 +26,13 @@ async def served(sizes: tuple[int, int], *, one_sided: bool, spoil: int = 0) -> 
     await cluster.start(1, 1)
     for length in (64, 33, 50, 7, 1, 64):
         cluster.ask((*TEXT[:length], length % 11))
-    found = await cluster.finish()
+    found = await cluster.finish(seconds)
     await cluster.restart("decode0")
     await cluster.until(lambda: len(cluster.gateway.workers) == 2)
     cluster.fabric.spoil = spoil
     for length in (64, 48, 24):  # whole pages: the prefix cache of prefill has every token
         cluster.ask(TEXT[:length])
-    return found + await cluster.finish(), cluster
+    return found + await cluster.finish(seconds), cluster
 
 
 @pytest.mark.parametrize("one_sided", [True, False])
@@ -89,5 +91,5 @@ def test_negative_control_a_page_that_is_read_from_the_wrong_token_on_is_noticed
 
 def test_negative_control_pages_that_are_counted_in_prefills_size_never_land(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pushing, "_target", lambda self, prompt: self._shape)
-    found, cluster = run_virtual(served((4, 8), one_sided=True))
+    found, cluster = run_virtual(served((4, 8), one_sided=True, seconds=5.0))
     assert found or cluster.decode().landings.spans.whole < 3

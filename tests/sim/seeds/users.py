@@ -26,6 +26,7 @@ from tests.sim.seeds.text import ExpectedText
 from tests.sim.workers import SHAPE
 
 BACK_OFF_SECONDS = (0.2, 3.0)
+POOLED_SECONDS = 2.0  # for which a connection was open, at most, before its request comes
 LATE_SECONDS = 1.0  # so long after its deadline a request must have ended, where its gateway runs
 NOTICED_SECONDS = 0.001  # before its deadline, when its phase is noted
 
@@ -110,21 +111,30 @@ class User:
 
     async def run(self) -> None:
         fleet, turn, pause = self.fleet, self.demand.gateway, BACK_OFF_SECONDS[0]
+        process = await self._connected() if fleet.world.one_port else None
         self.began = fleet.loop.world
         while not self.ended:
-            process = self._gateway(turn)
+            process = process or self._gateway(turn)
             if self.cancelled and not self.calls:
                 break
             if process is not None and process.alive and await self._ask(process):
                 break
             if self.cancelled or self.text.end is not End.NONE:
                 break  # the client has its whole answer, though its gateway died before it said so
-            turn += 1
+            turn, process = turn + 1, None
             await asyncio.sleep(pause)
             pause = min(2 * pause, BACK_OFF_SECONDS[1])
         self.ended = True
         if self.error is None and not self.cancelled and self.text.end is End.NONE:
             self._wrong("ends too soon")
+
+    async def _connected(self) -> GatewayProcess | None:
+        """The gateway of a connection that the client has before it has the request."""
+        if (process := self.fleet.port.connect()) is not None:
+            process.calls.append(connection := GatewayCall(self))
+            await asyncio.sleep(self.fleet.random.uniform(0, POOLED_SECONDS))
+            process.calls.remove(connection)
+        return process
 
     def _gateway(self, turn: int) -> GatewayProcess | None:
         world = self.fleet.world
