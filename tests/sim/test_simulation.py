@@ -76,7 +76,13 @@ def test_a_run_is_a_minute_of_load_or_more_and_goes_where_it_hurts() -> None:
 
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [("dead gateway at decode", 6), ("dead gateway at prefill", 5), ("suspects", 161), ("together", 41), ("drains", 6)],
+    [
+        ("dead gateway at decode", 6),
+        ("dead gateway at prefill", 5),
+        ("suspects", 161),
+        ("drains", 6),
+        ("standing still", 2),
+    ],
 )
 def test_without_a_protection_a_seed_fails(name: str, seed: int) -> None:
     """`python -m tests.sim --remove NAME` finds the seed."""
