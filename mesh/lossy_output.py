@@ -9,24 +9,30 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate, takewhile
 from typing import TextIO
 
 MOST_BYTES = 1 << 20  # that wait for the thread
+GATHER_SECONDS = 0.02  # for which lines wait behind others
 EXIT_SECONDS = 2.0  # in which the last lines are written at the end of the process, or not at all
 NOT_READ = "nobody reads them"
 
 
 class LossyWriter:
-    """One thread that writes the lines of a process, in the order in which they come."""
+    """One thread that writes the lines of a process, in the order in which they come. To wake it costs the caller more
+    than its line, so after each write the thread lets further lines gather."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.lost = 0  # lines since the start
         self._most_bytes, self._bytes = most_bytes, 0
-        self._lines: deque[tuple[int, bytes]] = deque()  # descriptor and line; the first one is being written
+        self._lines: deque[tuple[int, bytes]] = deque()  # descriptor and line; the first ones are being written
         self._unsaid, self._cause = 0, ""  # lost lines of which no line has said so yet
         self._changed = threading.Condition()
+        self._idle, self._waiting = False, 0  # whether the thread waits for a line; who waits for the thread
         self._thread: threading.Thread | None = None
 
     def put(self, descriptor: int, line: bytes) -> None:
@@ -41,54 +47,67 @@ class LossyWriter:
                 return
             self._lines.append((descriptor, line))
             self._bytes += len(line)
-            self._changed.notify_all()
+            if self._idle:
+                self._idle = False
+                self._changed.notify_all()
 
     def wait(self, seconds: float) -> bool:
         """Wait until all lines are written or lost; False: they are not after this time."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._lines, seconds)
+            self._waiting += 1
+            try:
+                return self._changed.wait_for(lambda: not self._lines, seconds)
+            finally:
+                self._waiting -= 1
 
-    def lose(self, cause: str) -> None:
-        """Count a line that is lost; the next one that can be written says so."""
+    def lose(self, cause: str, lines: int = 1) -> None:
+        """Count lines that are lost; the next one that can be written says so."""
         with self._changed:
-            self.lost += 1
-            self._unsaid, self._cause = self._unsaid + 1, cause
+            self.lost += lines
+            self._unsaid, self._cause = self._unsaid + lines, cause
+
+    def _next(self) -> tuple[int, list[bytes]]:
+        """The lines for the descriptor of the first one, up to a line for another descriptor."""
+        descriptor = self._lines[0][0]
+        return descriptor, [line for _, line in takewhile(lambda each: each[0] == descriptor, self._lines)]
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 while not self._lines:
+                    self._idle = True
                     self._changed.wait()
-                (descriptor, line), unsaid = self._lines[0], self._unsaid
-                notice = f"lines lost: {unsaid} ({self._cause})\n" if unsaid else ""
-            said, problem = 0, ""
-            try:
-                if notice:
-                    write_all(descriptor, notice.encode())
-                    said = unsaid
-                write_all(descriptor, line)
-            except OSError as error:
-                problem = error.strerror or str(error)
+                (descriptor, lines), unsaid = self._next(), self._unsaid
+                notice = [f"lines lost: {unsaid} ({self._cause})\n".encode()] if unsaid else []
+            written, problem = write_lines(descriptor, notice + lines)
             with self._changed:
-                self._unsaid -= said
+                self._unsaid -= unsaid if written else 0
                 if problem:
-                    self.lose(problem)
-                self._lines.popleft()
-                self._bytes -= len(line)
-                self._changed.notify_all()
+                    self.lose(problem, len(notice + lines) - max(written, len(notice)))
+                for line in lines:
+                    self._lines.popleft()
+                    self._bytes -= len(line)
+                if self._waiting:
+                    self._changed.notify_all()
+            time.sleep(GATHER_SECONDS)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Past Python's buffers, which would keep what they could not write and fail again with it at the exit. Who has
-    the descriptor too may have made it non-blocking."""
-    rest = memoryview(data)
-    while rest:
+def write_lines(descriptor: int, lines: Sequence[bytes]) -> tuple[int, str]:
+    """Write them past Python's buffers, which would keep what they could not write and fail again with it at the exit.
+    Returns how many are written as a whole, and why not all. Who has the descriptor too may have made it
+    non-blocking."""
+    rest, done, problem = memoryview(b"".join(lines)), 0, ""
+    while rest and not problem:
         try:
-            rest = rest[os.write(descriptor, rest) :]
+            size = os.write(descriptor, rest)
+            rest, done = rest[size:], done + size
         except BlockingIOError:
             waits = select.poll()
             waits.register(descriptor, select.POLLOUT)
             waits.poll()
+        except OSError as error:
+            problem = error.strerror or str(error)
+    return sum(end <= done for end in accumulate(map(len, lines))), problem
 
 
 WRITER = LossyWriter()

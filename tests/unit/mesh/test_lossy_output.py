@@ -64,6 +64,18 @@ def test_a_pipe_that_nobody_reads_holds_nobody_and_the_loss_is_said_when_it_is_r
     assert sum(map(int, said)) == 990 and writer.wait(PATIENCE_SECONDS) and writer.lost == 990
 
 
+def test_lines_that_come_together_are_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, write, writes = LossyWriter(), os.write, list[int]()
+    monkeypatch.setattr(os, "write", lambda descriptor, data: [writes.append(descriptor), write(descriptor, data)][1])
+    descriptor = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    for number in range(1000):
+        writer.put(descriptor, b"%d\n" % number)
+    assert writer.wait(PATIENCE_SECONDS)
+    os.close(descriptor)
+    assert (tmp_path / "log").read_bytes() == b"".join(b"%d\n" % number for number in range(1000))
+    assert writes.count(descriptor) < 100
+
+
 def test_the_loss_is_said_once_with_its_number(tmp_path: Path) -> None:
     writer = LossyWriter()
     full = os.open("/dev/full", os.O_WRONLY)
