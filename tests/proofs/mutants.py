@@ -26,7 +26,7 @@ NAMES = tuple(f"sim: {name}" for name in SIMULATED) + tuple(f"model: {name}" for
 
 def simulate(name: str, tried: int, end: float) -> tuple[bool | None, int]:
     """Whether a seed notices the removal, None when time is up first, and how many seeds were tried."""
-    for seed, outcome in outcomes(range(tried, MOST_RUNS), without=name, jobs=1):
+    for seed, outcome in outcomes(range(tried, MOST_RUNS), without=name):
         if outcome.violations:
             note(f"without {name}: seed {seed}: {outcome.violations[0]}")
             return True, seed + 1

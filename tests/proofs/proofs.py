@@ -14,7 +14,7 @@ from tests.proofs.proof import Json, Proof, ProofSlice, SliceVerdict, all_but, w
 from tests.proofs.ranges import merged
 
 CORE = ("engine", "gateway", "kvtransfer", "mesh", "prefill_svc", "decode_svc", "kernels/baton_kernels", "protos/baton")
-SIM = (*CORE, "tests/sim", "tests/mutants")
+SIM = (*CORE, "cli/signs_of_life.py", "tests/sim", "tests/mutants")
 PROCESSES = (*CORE, "cli", "tests/harness", "tests/mutants")  # what a mesh of real processes consists of
 CHAOS = (*PROCESSES, "tests/chaos")
 FAKES = (  # of the unit tests, which targets of the fuzzer use
@@ -96,7 +96,7 @@ _SIM = Proof(
     slice=100,
     least=10,
     seconds=130.0,
-    command=lambda part, progress: _module("tests.sim", first=part.first, seeds=part.count, jobs=1),
+    command=lambda part, progress: _module("tests.sim", first=part.first, seeds=part.count),
     covers=SIM,
     verdict=simulated,
 )
@@ -109,10 +109,10 @@ _FUZZ = Proof(
     least=5_000,
     seconds=180.0,
     command=lambda part, progress: [
-        *_module("tests.fuzz", seed=1 + part.first, cases=part.count, workers=1),
+        *_module("tests.fuzz", seed=1 + part.first, cases=part.count),
         "--asan",
     ],
-    covers=(*CORE, "tests/fuzz", "tests/sim", *FAKES),
+    covers=(*SIM, "tests/fuzz", *FAKES),
     verdict=fuzzed,
     obstacle=without_sanitizer,
 )
