@@ -93,21 +93,33 @@ class LossyWriter:
 
 
 def write_lines(descriptor: int, lines: Sequence[bytes]) -> tuple[int, str]:
-    """Write them past Python's buffers, which would keep what they could not write and fail again with it at the exit.
-    Returns how many are written as a whole, and why not all. Who has the descriptor too may have made it
-    non-blocking."""
-    rest, done, problem = memoryview(b"".join(lines)), 0, ""
-    while rest and not problem:
-        try:
-            size = os.write(descriptor, rest)
-            rest, done = rest[size:], done + size
-        except BlockingIOError:
-            waits = select.poll()
-            waits.register(descriptor, select.POLLOUT)
-            waits.poll()
-        except OSError as error:
-            problem = error.strerror or str(error)
-    return sum(end <= done for end in accumulate(map(len, lines))), problem
+    """Returns how many lines are written as a whole, and why not all."""
+    size, problem = write_some(descriptor, b"".join(lines))
+    written = sum(end <= size for end in accumulate(map(len, lines)))
+    return written, "" if problem is None else problem.strerror or str(problem)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """OSError: not all of it could be written."""
+    if (problem := write_some(descriptor, data)[1]) is not None:
+        raise problem
+
+
+def write_some(descriptor: int, data: bytes) -> tuple[int, OSError | None]:
+    """Past Python's buffers, which would keep what they could not write and fail again with it at the exit. Who has
+    the descriptor too may have made it non-blocking. Returns how many bytes are written, and why not all."""
+    done = 0
+    with memoryview(data) as rest:
+        while done < len(rest):
+            try:
+                done += os.write(descriptor, rest[done:])
+            except BlockingIOError:
+                waits = select.poll()
+                waits.register(descriptor, select.POLLOUT)
+                waits.poll()
+            except OSError as error:
+                return done, error
+    return done, None
 
 
 WRITER = LossyWriter()
