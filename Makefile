@@ -113,7 +113,7 @@ door: $(DEV) ## what the front door costs beside a bare server, and what slow re
 	@$(BIN)/python -m bench.gateway --json $(ARGS)
 
 .PHONY: faults
-faults: $(DEV) cancel ## kill and freeze workers in mid-push, cancel a thousand requests
+faults: $(DEV) cancel ## kill and freeze workers in mid-push, check all messages against the model, cancel a thousand requests
 	$(BIN)/python -m pytest tests/chaos -m chaos $(ARGS)
 
 .PHONY: cancel

@@ -19,6 +19,7 @@ from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
 from mesh.jobs import Tier
 from mesh.kv_messages import KvHello
+from mesh.logged_network import with_message_log
 from mesh.mesh_token import mesh_token
 from mesh.pairing import PageReach, choose
 from mesh.rules import RULES, Rules
@@ -77,16 +78,17 @@ async def open_worker(
     masker = await open_masks(config)
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports))
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
+    network = GrpcNetwork(
+        tls=tls,
+        token=token,
+        sidecar=config.sidecar,
+        advertise_host=config.advertise_host,
+        advertise_port=config.advertise_port,
+        setting="decode.address",
+        also=stats_service(lambda: worker.counts()),
+    )
     worker = DecodeWorker(
-        GrpcNetwork(
-            tls=tls,
-            token=token,
-            sidecar=config.sidecar,
-            advertise_host=config.advertise_host,
-            advertise_port=config.advertise_port,
-            setting="decode.address",
-            also=stats_service(lambda: worker.counts()),
-        ),
+        with_message_log(network, config.message_log, tier="decode", name=config.name, incarnation=incarnation),
         TimedRunner(runner, steps),
         PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear),
         pool,

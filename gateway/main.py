@@ -50,6 +50,7 @@ from gateway.text.by_model import AssetsByName
 from mesh.config import GatewayConfig
 from mesh.config_checks import ConfigError
 from mesh.grpc_network import GrpcNetwork
+from mesh.logged_network import with_message_log
 from mesh.loop_delay import watch_delay
 from mesh.mesh_token import mesh_token
 from mesh.model_config import ServedModelConfig
@@ -89,14 +90,15 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     )
     if config.log_content:
         traces.show_content(lambda ids, model: models.of(model).tokenizer.decode(ids))
+    network = GrpcNetwork(
+        tls=tls_files(config),
+        token=token,
+        sidecar=config.sidecar,
+        setting="gateway.worker_address",
+        also=add_admin,
+    )
     gateway = Gateway(
-        GrpcNetwork(
-            tls=tls_files(config),
-            token=token,
-            sidecar=config.sidecar,
-            setting="gateway.worker_address",
-            also=add_admin,
-        ),
+        with_message_log(network, config.message_log, tier="gateway", name=config.own_name),
         random=random,
         traces=traces,
         model=ServedModels(

@@ -55,6 +55,7 @@ class CommonConfig(TlsConfig):
     otlp_endpoint: str = ""  # OTLP gRPC collector of the gateway, http://host:4317; empty: traces stay at the gateway
     metrics: bool = True  # workers measure for their gateways; the gateway serves /metrics
     log_format: str = "text"  # text | json: JSON lines with the ids of traces
+    message_log: Path | None = None  # folder in which this process logs the protocol's messages; None: it does not
 
     def __post_init__(self) -> None:
         super().__post_init__()

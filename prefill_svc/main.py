@@ -13,6 +13,7 @@ from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.grpc_network import GrpcNetwork
 from mesh.grpc_stats import stats_service
 from mesh.jobs import Tier
+from mesh.logged_network import with_message_log
 from mesh.mesh_token import mesh_token
 from mesh.pairing import PageReach
 from mesh.rules import RULES, Rules
@@ -64,16 +65,17 @@ async def open_worker(
     masker = await open_masks(config)
     secret = SystemRandom().randbytes(32)
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports), secret=secret)
+    network = GrpcNetwork(
+        tls=tls,
+        token=token,
+        sidecar=config.sidecar,
+        advertise_host=config.advertise_host,
+        advertise_port=config.advertise_port,
+        setting="prefill.address",
+        also=stats_service(lambda: worker.counts()),
+    )
     worker = PrefillWorker(
-        GrpcNetwork(
-            tls=tls,
-            token=token,
-            sidecar=config.sidecar,
-            advertise_host=config.advertise_host,
-            advertise_port=config.advertise_port,
-            setting="prefill.address",
-            also=stats_service(lambda: worker.counts()),
-        ),
+        with_message_log(network, config.message_log, tier="prefill", name=config.name, incarnation=incarnation),
         TimedRunner(runner, steps),
         PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear),
         pool,

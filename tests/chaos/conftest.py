@@ -1,14 +1,17 @@
 """Shared parts of the fault tests: the settings of the mesh they break, the requests they send and the landings that
-ended."""
+ended. Every mesh logs its messages, and each test's trace is checked against the model behind the test."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from tests.harness.client import TokenRequest, prompt_of
+from tests.harness.recording import recording
+from tests.protocol.traces.checking import check_folder
 
 PROMPT_TOKENS = 512
 SETTINGS = {
@@ -31,6 +34,21 @@ class EndedLandings:
         if event["name"] == "landing_ended":
             spans = event["spans_valid"], event["spans_total"]
             self.by_request.setdefault(event["request"], []).append(spans)
+
+
+FAULTY = ("test_kill", "test_stop")  # modules whose traces must show that a process died or stood still
+
+
+@pytest.fixture(autouse=True)
+def trace(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Meshes of this test log their messages; behind it each trace must be one that the model allows."""
+    with recording(tmp_path / "messages") as folder:
+        yield
+    report = check_folder(folder)
+    print(report.text())
+    assert not report.problems, "\n".join(report.problems)
+    if report.meshes and request.module.__name__.rpartition(".")[2] in FAULTY:
+        assert report.missing() == ""
 
 
 @pytest.fixture

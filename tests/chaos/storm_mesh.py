@@ -20,6 +20,7 @@ from tests.chaos.namespaces import NamespaceSet
 from tests.harness.orders import Orders
 from tests.harness.process import START_SECONDS, ServiceProcess
 from tests.harness.proxy import DelayingProxy
+from tests.harness.recording import logged
 
 RESTART_SECONDS = 0.5
 
@@ -93,7 +94,7 @@ async def storm_mesh(
     ports = [{"http": free_address(), "grpc": free_address(), "worker": on(host)} for _ in range(2)]
     mesh = StormMesh([each["grpc"] for each in ports], [each["http"] for each in ports])
     folder = await asyncio.to_thread(ensure_random, default_cache_folder())
-    common = settings | {"model": str(folder), "served_name": "random"}
+    common = logged(settings) | {"model": str(folder), "served_name": "random"}
     common |= {"worker.gateways": ",".join(each["worker"] for each in ports)}
     if network is not None and network.token is not None:
         common |= {"mesh_token_file": str(network.token), "worker.transport_host": host}

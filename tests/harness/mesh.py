@@ -13,6 +13,7 @@ from engine.builtin import ensure_random
 from mesh.common_config import default_cache_folder
 from tests.harness.orders import Orders
 from tests.harness.process import START_SECONDS, OnEvent, ServiceProcess
+from tests.harness.recording import logged
 
 
 class ProcessMesh:
@@ -68,7 +69,7 @@ async def process_mesh(
 ) -> AsyncIterator[ProcessMesh]:
     """A running mesh, whose processes end on the way out. With `start_decodes` off the test starts the decode
     workers."""
-    given = dict(settings or {})
+    given = logged(settings or {}, changed=bool(mutants) or not resume or not notices)
     grpc, http, workers = free_address(), free_address(), free_address()
     if "model" not in given:
         folder = await asyncio.to_thread(ensure_random, default_cache_folder())

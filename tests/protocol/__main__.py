@@ -5,7 +5,8 @@ that its removal is found.
     python -m tests.protocol --only TEXT        only configurations whose name contains TEXT, no removals
     python -m tests.protocol --remove NAME      explore without one protection, until a violation is found
     python -m tests.protocol --deep             the larger configurations
-    python -m tests.protocol --walk SECONDS     random runs through worlds too large to explore"""
+    python -m tests.protocol --walk SECONDS     random runs through worlds too large to explore
+    python -m tests.protocol --trace FOLDER     check the message logs below a folder against the model"""
 
 import argparse
 import gc
@@ -13,10 +14,12 @@ import json
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from tests.protocol.configurations import DEEP, SMALL, WALKS, Configuration
 from tests.protocol.explore import Exploration, explore, walk
 from tests.protocol.protections import PROTECTIONS, demonstration
+from tests.protocol.traces.checking import check_folder
 
 
 def arguments() -> argparse.Namespace:
@@ -29,6 +32,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1e9, help="stop each configuration after so long")
     parser.add_argument("--walk", type=float, default=0, metavar="SECONDS", help="random runs for so long")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first random run")
+    parser.add_argument("--trace", type=Path, metavar="FOLDER", help="check message logs (setting message_log)")
+    parser.add_argument("--calm", action="store_true", help="with --trace: a run without faults is fine")
     parser.add_argument("--list", action="store_true", help="list protections and configurations")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on stdout")
     return parser.parse_args()
@@ -86,6 +91,16 @@ def walks(seconds: float, seed: int, removed: frozenset[str]) -> dict[str, objec
     return {"runs": runs, "violations": 0}
 
 
+def trace(folder: Path, *, calm: bool) -> dict[str, object]:
+    report = check_folder(folder)
+    if (missing := report.missing()) and not (calm and report.events):
+        report.problems.append(missing)
+    for problem in report.problems:
+        note(problem)
+    note(report.text())
+    return {"violations": len(report.problems), "requests": report.requests, "events": report.events}
+
+
 def main() -> int:
     given = arguments()
     gc.disable()  # nothing here is cyclic
@@ -96,7 +111,9 @@ def main() -> int:
             print(configuration)
         return 0
     removed = frozenset({given.remove} if given.remove else ())
-    if given.walk:
+    if given.trace is not None:
+        report = trace(given.trace, calm=given.calm)
+    elif given.walk:
         report = walks(given.walk, given.seed, removed)
     else:
         chosen = [c for c in (DEEP if given.deep else SMALL) if given.only in c.name]

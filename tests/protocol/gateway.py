@@ -33,8 +33,7 @@ def raise_attempt(world: World, request: int, *, same_prefill: bool = False) -> 
     if not candidates:
         end(world, request, "error")
         return
-    decode = choose_decode(world, request, [d for d in candidates if world.usable[d]])
-    prefill = choose_prefill(world, request, decode, same_prefill)
+    decode, prefill = choose(world, request, [d for d in candidates if world.usable[d]], same_prefill)
     for old, new in ((at.prefill, prefill), (at.decode, decode)):
         if old and old != new and world.usable[old]:
             cancel(world, old, request)
@@ -52,6 +51,14 @@ def raise_attempt(world: World, request: int, *, same_prefill: bool = False) -> 
     world.send(GATEWAY, decode, "Open", ticket, prefill, base)
     if prefill:
         world.send(GATEWAY, prefill, "Prefill", ticket, decode, base)
+
+
+def choose(world: World, request: int, usable: list[int], same_prefill: bool) -> tuple[int, int]:
+    """The decode and the prefill worker of the next attempt; 0: none."""
+    if (route := world.route(request, usable)) is not None:
+        return route
+    decode = choose_decode(world, request, usable)
+    return decode, choose_prefill(world, request, decode, same_prefill)
 
 
 def choose_decode(world: World, request: int, usable: list[int]) -> int:
@@ -118,6 +125,8 @@ def receive_report(world: World, worker: int, message: Message) -> None:
 
 def show(world: World, worker: int, message: Message, current: bool) -> None:
     _, (request, attempt, _), position, base = message
+    if current and not world.is_prefill(worker):
+        set_request(world, request, handed=True)  # at any position: decode has the request
     at = world.requests[request]
     if position != len(at.shown):
         if world.guarded("position"):
@@ -126,6 +135,6 @@ def show(world: World, worker: int, message: Message, current: bool) -> None:
     if any(earlier != attempt for earlier in at.shown[base:]):
         raise Violation("a token continues another history than the one that the client saw")
     shown = (*at.shown, attempt)
-    set_request(world, request, shown=shown, handed=at.handed or (current and not world.is_prefill(worker)))
+    set_request(world, request, shown=shown)
     if len(shown) == world.configuration.wanted[request].tokens:
         end(world, request, "done")

@@ -27,7 +27,7 @@ def stop(world: World, prefill: int, table: Table, ticket: Ticket, *, aborted: b
     at = table.pop(ticket)
     if not world.configuration.two_sided and world.write_in_flight(prefill, ticket):
         table[ticket] = at._replace(phase="stopping")
-    elif aborted or at.phase in ("pushing", "stopping"):
+    elif aborted or at.phase in ("pushing", "held", "stopping"):
         quiet(world, prefill, at.decode, ticket)
 
 

@@ -26,17 +26,17 @@ COST_ONLY = {"growth", "youngest", "failed", "lastproof"}  # nothing goes wrong 
 
 # Reachable states of the worlds that take a moment: a change of the model's meaning changes them.
 STATES = {
-    ("one request, no fault", "shm"): 40,
-    ("frame lost", "tcp"): 635,
-    ("larger than the pool", "shm"): 524,
-    ("two requests, a small prefill pool", "shm"): 1519,
-    ("growth beyond the pool", "shm"): 2777,
-    ("page damaged and another fault", "shm"): 5171,
-    ("local retry while the old attempt pushes", "rdma"): 5258,
-    ("any stream breaks", "rdma"): 6262,
-    ("the gateway restarts", "shm"): 9129,
-    ("a worker crashes and restarts", "shm"): 10037,
-    ("a client is behind, and another fault", "shm"): 3918,
+    ("one request, no fault", "shm"): 38,
+    ("frame lost", "tcp"): 621,
+    ("larger than the pool", "shm"): 496,
+    ("two requests, a small prefill pool", "shm"): 1347,
+    ("growth beyond the pool", "shm"): 2483,
+    ("page damaged and another fault", "shm"): 5353,
+    ("local retry while the old attempt pushes", "rdma"): 5185,
+    ("any stream breaks", "rdma"): 7111,
+    ("the gateway restarts", "shm"): 10630,
+    ("a worker crashes and restarts", "shm"): 10101,
+    ("a client is behind, and another fault", "shm"): 4384,
 }
 SLOW = {"retire", "one_ready", "whole", "lost"}  # removals that take seconds to find; `make model` shows them
 QUICK = [name for name in PROTECTIONS if name not in COST_ONLY | SLOW]

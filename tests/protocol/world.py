@@ -169,6 +169,10 @@ class World:
         if self.up_or_stopped(receiver) and not self.broken(sender, receiver):
             self.set_stream(sender, receiver, (*self.stream(sender, receiver), message))
 
+    def route(self, request: int, usable: list[int]) -> tuple[int, int] | None:
+        """The (decode, prefill) of the request's next attempt where a trace names them; None: the model chooses."""
+        return None
+
     def broken(self, worker: int, peer: int) -> bool:
         """Whether the stream with this peer broke and the worker has not noticed yet."""
         return BROKEN in self.stream(peer, worker)

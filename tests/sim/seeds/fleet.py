@@ -18,6 +18,7 @@ from mesh.door_config import DoorConfig
 from mesh.jobs import Tier
 from mesh.messages import Message
 from mesh.rules import Rules
+from tests.sim.message_logs import SimLogs, logged_host
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.copies import ProcessCopies
 from tests.sim.seeds.coverage import Coverage
@@ -40,8 +41,10 @@ MEND_SECONDS = 20.0  # so long after a fault the mesh may still suffer from it
 
 
 class Fleet:
-    def __init__(self, world: SimWorld, loop: NodeLoop, rules: Rules, coverage: Coverage) -> None:
-        self.world, self.loop, self.coverage = world, loop, coverage
+    def __init__(
+        self, world: SimWorld, loop: NodeLoop, rules: Rules, coverage: Coverage, logs: SimLogs | None = None
+    ) -> None:
+        self.world, self.loop, self.coverage, self.logs = world, loop, coverage, logs
         self.random = Random(world.seed)
         self.violations: list[str] = []
         self.failed = asyncio.Event()  # set at the first violation
@@ -106,7 +109,7 @@ class Fleet:
 
         async def begin() -> Gateway:
             gateway = Gateway(
-                self.network.host(name),
+                logged_host(self.logs, self.network.host(name), "gateway", name),
                 random=Random(self.random.getrandbits(64)),
                 model="sim",
                 local=self.world.local,
@@ -134,7 +137,7 @@ class Fleet:
         process.made = await node.spawn(
             start_worker(
                 self.options,
-                self.network.host(name),
+                logged_host(self.logs, self.network.host(name), tier.value, name, process.incarnation),
                 transport,
                 tier=tier,
                 name=name,

@@ -11,6 +11,7 @@ from random import Random
 
 from mesh.rules import RULES, Rules
 from tests.sim.loop import Stuck
+from tests.sim.message_logs import SimLogs
 from tests.sim.seeds.coverage import Coverage
 from tests.sim.seeds.fleet import Fleet
 from tests.sim.seeds.judge import left_over, stale_landings, unasked_prompts, waits_for_stuck_pages
@@ -37,18 +38,23 @@ class RunOutcome:
     log_hash: str = ""  # of what each client saw, and when
 
 
-def run_story(story: Story, *, rules: Rules = RULES) -> RunOutcome:
+def run_story(story: Story, *, rules: Rules = RULES, logs: SimLogs | None = None) -> RunOutcome:
+    """`logs`: the processes log their messages there."""
     coverage = Coverage()
     with _Problems() as problems:
         try:
-            return run_nodes(lambda loop: _run(loop, story, rules, coverage, problems), Random(story.world.seed + 9))
+            return run_nodes(
+                lambda loop: _run(loop, story, rules, coverage, problems, logs), Random(story.world.seed + 9)
+            )
         except Stuck as error:
             found = [f"stuck: {error}"]
             return RunOutcome(found, len(story.demands), 0, story.load_seconds, coverage.hits, coverage.reached)
 
 
-async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, problems: "_Problems") -> RunOutcome:
-    fleet = Fleet(story.world, loop, rules, coverage)
+async def _run(
+    loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, problems: "_Problems", logs: SimLogs | None
+) -> RunOutcome:
+    fleet = Fleet(story.world, loop, rules, coverage, logs)
     users = [User(fleet, number, demand) for number, demand in enumerate(story.demands)]
     strikes, tasks = Strikes(fleet, users), list[asyncio.Task[None]]()
     await fleet.start()
@@ -86,6 +92,8 @@ async def _run(loop: NodeLoop, story: Story, rules: Rules, coverage: Coverage, p
     for process in fleet.workers.values():
         if process.alive:
             coverage.counts(process.worker.counts())
+    if logs is not None:
+        logs.over = True
     found = [*fleet.violations, *problems.found, *loop.errors]
     seen = repr([(user.text.tokens, repr(user.error), user.calls) for user in users]) + f"{loop.world:.9f}"
     errors = sum(user.error is not None for user in users)
