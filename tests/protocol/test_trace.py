@@ -20,7 +20,8 @@ from tests.sim.seeds.drawing import draw
 from tests.sim.seeds.removals import removed
 from tests.sim.seeds.run import run_story
 
-SEEDS = (2, 3, 9)  # their runs are short; together they have what the mutations look for
+SEEDS = (22, 18, 14)  # their runs are short, and have what the mutations look for
+ODD_SEEDS = (6, 23)  # workers refuse orders as they come
 
 
 @cache
@@ -41,7 +42,7 @@ def checked(traces: list[ProcessTrace]) -> TraceReport:
     return report
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", (*SEEDS, *ODD_SEEDS))
 def test_a_simulated_mesh_under_faults_does_what_the_model_allows(seed: int) -> None:
     report = checked(processes(seed))
     assert report.problems == []

@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "no room": "pages of other requests: decode answers Ready with Later",
     "own pool full": "pages of other prompts: prefill gives a Landing back",
     "refused": "decode answers Open with Full or Lost: this request alone exceeds it, or its grammar does",
+    "not understood": "a worker refuses an order that it cannot compute as it comes, and keeps the attempt before it",
     "given up": "Lost for a reason that the model does not know: preempted, late, failed, grammar, too large",
     "no progress": "the timer of a landing",
     "write fails": "prefill cannot push: its write fails, or decode is unreachable for a lease",
@@ -190,6 +191,8 @@ def received_otherwise(world: TracedWorld, step: ObservedStep, message: Message)
         if kind in ("Lost", "Full") and current(world, step):
             yield lambda w: gateway.end(w, 0, "error")
     elif world.is_prefill(worker):
+        if kind == "Prefill":  # not understood
+            yield lambda w: w.send(worker, GATEWAY, "Lost", step.form[1])
         if kind == "Landing":  # own pool full
             yield lambda w: receive_as(w, replace(configuration, prefill_pages=0), step, message)
         elif configuration.two_sided:  # a frame still leaves
@@ -197,6 +200,7 @@ def received_otherwise(world: TracedWorld, step: ObservedStep, message: Message)
     elif kind == "Ready":  # no room
         yield lambda w: no_room(w, worker, step)
     elif kind == "Open":  # refused
+        yield lambda w: w.send(worker, GATEWAY, "Lost", step.form[1])  # not understood
         for answer in ("Full", "Lost"):
             yield lambda w, answer=answer: refuse(w, worker, step, answer)  # type: ignore[misc]
 
